@@ -1,0 +1,126 @@
+"""What every contract shares: the frozen base, identifiers, durations and estimates.
+
+Unknown is `None`, never 0: a reader that finds `None` must hold rather than guess.
+"""
+
+import re
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+from uuid import UUID, uuid5
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+)
+
+VERSION: Literal["v1alpha1"] = "v1alpha1"
+"""The version of every contract in this package; part of each topic's name."""
+
+
+class Message(BaseModel):
+    """A frozen value that crosses a process border.
+
+    Fields a reader does not know are ignored, so that within a version optional fields may be added in any upgrade
+    order. NaN and infinity are refused: they are not numbers anybody can act on.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+NAME_PATTERN = r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?"
+
+Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$", examples=["orders"])]
+"""A namespace's or an application's name, as Kubernetes writes them."""
+
+ApplicationId = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}/{NAME_PATTERN}$", examples=["shop/orders"])]
+"""`namespace/name`: the key of every topic."""
+
+OperatorName = Annotated[str, Field(min_length=1, max_length=400, examples=["enrich"])]
+"""An operator's name as its engine shows it; made unique within a topology by a suffix ` #2`."""
+
+Parallelism = dict[OperatorName, Annotated[int, Field(ge=1, le=32768)]]
+"""Parallelism by operator. 32768 is the largest max parallelism an engine knows (Flink)."""
+
+Timestamp = AwareDatetime
+Count = Annotated[int, Field(ge=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Sentence = Annotated[str, Field(min_length=1, max_length=2000)]
+Code = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$", examples=["metric-missing"])]
+"""A reason a program can test for; the sentence beside it is for people."""
+
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_LONGEST = timedelta(days=366)
+
+
+def parse_duration(value: Any) -> timedelta:
+    """Read `500ms`, `30s`, `5m`, `1h30m` or `2d`; a `timedelta` passes through.
+
+    Raises `ValueError` for anything else, bare numbers included: their unit would be a guess.
+    """
+    if isinstance(value, timedelta):
+        parsed = value
+    elif isinstance(value, str) and len(value) <= 40 and _DURATION.fullmatch(value):
+        parsed = timedelta(seconds=sum(float(n) * _UNIT_SECONDS[unit] for n, unit in _PART.findall(value)))
+    else:
+        raise ValueError("must be a duration with a unit such as 500ms, 30s, 5m or 1h30m")
+    if not timedelta(0) <= parsed <= _LONGEST:
+        raise ValueError("must lie between 0s and 366d")
+    return parsed
+
+
+def format_duration(value: timedelta) -> str:
+    """The shortest exact text in descending units: `90s` is written `1m30s`."""
+    left = round(value.total_seconds() * 1000)
+    parts = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, left = divmod(left, round(_UNIT_SECONDS[unit] * 1000))
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema(
+        {"type": "string", "pattern": r"^(\d+(\.\d+)?(ms|s|m|h|d))+$", "maxLength": 40, "examples": ["30s"]}
+    ),
+]
+"""A length of time as people write it: `30s`. Used wherever a policy names one."""
+
+
+class Estimate(Message):
+    """A number with how it was got. `value is None` means unknown, and `basis` then says why."""
+
+    value: float | None = None
+    basis: Annotated[str, Field(max_length=300)]
+    confidence: Share = 0.0
+    samples: Count = 0
+    window_seconds: NonNegative | None = None
+
+
+def unknown(why: str) -> Estimate:
+    """The estimate of something that could not be measured, and why."""
+    return Estimate(value=None, basis=why, confidence=0.0)
+
+
+def derive_id(parent: UUID, stage: str) -> UUID:
+    """The id of what `stage` makes of `parent`: the same for every replay, so consumers can be idempotent."""
+    return uuid5(parent, stage)
+
+
+WEIR_NAMESPACE = UUID("6b2f9f4e-7f0e-5d55-9d0e-3f1f5d8a7c11")
+
+
+def observation_id(application: str, observed_at: Any) -> UUID:
+    """The id of an observation: one application at one instant."""
+    return uuid5(WEIR_NAMESPACE, f"{application}@{observed_at.isoformat()}")

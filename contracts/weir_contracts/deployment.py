@@ -1,0 +1,169 @@
+"""The application as it stands: its graph, its run and its deployment.
+
+A *run* separates readings (windows never span two). A *deployment* is what a plan is made for: a crash-looping job has
+many runs and one deployment, so it can still be scaled. Requested and observed parallelism are two facts.
+"""
+
+import hashlib
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from .base import Count, Message, NonNegative, OperatorName, Parallelism, Timestamp
+
+
+class Operator(Message):
+    """One node of the graph: the unit that has a parallelism (a Flink vertex)."""
+
+    name: OperatorName
+    id: Annotated[str, Field(max_length=200)]
+    """The engine's own id (a Flink vertex id); changes when the graph changes, the name does not."""
+    max_parallelism: Annotated[int | None, Field(default=None, ge=1)] = None
+    """Key groups: parallelism cannot go above; balance depends on it."""
+    slot_sharing_group: Annotated[str | None, Field(max_length=200)] = None
+    source_partitions: Annotated[int | None, Field(ge=1)] = None
+    """Partitions a source reads; more subtasks than that stay idle. None: no source, or unknown."""
+
+
+class Edge(Message):
+    source: OperatorName
+    target: OperatorName
+    ship_strategy: Annotated[str, Field(max_length=100)] = "UNKNOWN"
+    """HASH (keyed), REBALANCE, FORWARD, RESCALE, BROADCAST, …"""
+
+
+class Topology(Message):
+    """A directed acyclic graph of operators, in topological order, sources first."""
+
+    operators: Annotated[list[Operator], Field(min_length=1, max_length=1000)]
+    edges: Annotated[list[Edge], Field(max_length=5000)] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _acyclic_and_ordered(self) -> Self:
+        position = {operator.name: i for i, operator in enumerate(self.operators)}
+        if len(position) != len(self.operators):
+            raise ValueError("operators: names must be unique")
+        for i, edge in enumerate(self.edges):
+            for end in (edge.source, edge.target):
+                if end not in position:
+                    raise ValueError(f"edges.{i}: unknown operator {end!r}")
+            if position[edge.source] >= position[edge.target]:
+                raise ValueError(f"edges.{i}: operators must be listed in topological order, sources first")
+        return self
+
+    @property
+    def names(self) -> list[str]:
+        """Operator names in topological order."""
+        return [operator.name for operator in self.operators]
+
+    @property
+    def sources(self) -> list[str]:
+        """Operators without inputs."""
+        fed = {edge.target for edge in self.edges}
+        return [name for name in self.names if name not in fed]
+
+    def operator(self, name: str) -> Operator:
+        """The operator called `name`; `KeyError` if there is none."""
+        for operator in self.operators:
+            if operator.name == name:
+                return operator
+        raise KeyError(name)
+
+    def inputs(self, name: str) -> list[str]:
+        """Operators that feed `name`, each once."""
+        return list(dict.fromkeys(edge.source for edge in self.edges if edge.target == name))
+
+    def outputs(self, name: str) -> list[str]:
+        """Operators that `name` feeds, each once."""
+        return list(dict.fromkeys(edge.target for edge in self.edges if edge.source == name))
+
+    def is_keyed(self, name: str) -> bool:
+        """Whether an input of `name` is partitioned by key, so that key groups bind its parallelism."""
+        return any(edge.target == name and edge.ship_strategy.upper() == "HASH" for edge in self.edges)
+
+    def graph_hash(self) -> str:
+        """Identifies the graph by names and edges; parallelism and engine ids do not count."""
+        text = "\n".join([*self.names, *(f"{e.source}\t{e.target}" for e in self.edges)])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Run(Message):
+    """One uninterrupted execution: readings of two runs are never subtracted from each other."""
+
+    attempt: Count | None = None
+    running_since: Timestamp
+
+
+class Slots(Message):
+    total: Count
+    available: Count
+    """Free now; a rescale of this application may use these and the ones it holds already."""
+
+
+class Checkpoints(Message):
+    interval_seconds: NonNegative | None = None
+    """None: checkpointing is off or unknown."""
+    last_completed_at: Timestamp | None = None
+    last_duration_seconds: NonNegative | None = None
+    completed: Count | None = None
+    failed: Count | None = None
+
+
+class RescaleSettings(Message):
+    """The cluster's own timings, from which deadlines are made (seconds)."""
+
+    scheduler: Annotated[str | None, Field(max_length=50)] = None
+    """`adaptive` can rescale in place; anything else cannot. None: unknown."""
+    cooldown_seconds: NonNegative | None = None
+    stabilization_seconds: NonNegative | None = None
+    max_trigger_delay_seconds: NonNegative | None = None
+
+
+class Pod(Message):
+    """A replica of the deployment, for planners that look at readiness or resources."""
+
+    name: Annotated[str, Field(max_length=253)]
+    ready: bool | None = None
+    started_at: Timestamp | None = None
+    cpu_cores: NonNegative | None = None
+    cpu_request_cores: NonNegative | None = None
+    memory_bytes: Count | None = None
+
+
+class DeploymentRef(Message):
+    """What a plan is made for. A plan for another deployment is refused."""
+
+    job_id: Annotated[str, Field(max_length=200)]
+    graph_hash: Annotated[str, Field(max_length=64)]
+    requested: Parallelism | None = None
+    observed: Parallelism
+
+
+class Deployment(Message):
+    """The application's state at one instant."""
+
+    job_id: Annotated[str, Field(max_length=200)]
+    job_name: Annotated[str, Field(max_length=300)]
+    graph_hash: Annotated[str, Field(max_length=64)]
+    state: Annotated[str, Field(max_length=50)]
+    """As the engine names it: RUNNING, RESTARTING, FAILED, …"""
+    started_at: Timestamp | None = None
+    requested: Parallelism | None = None
+    """What the engine has been asked for; None where it cannot tell."""
+    requested_lower: Parallelism | None = None
+    """The least the engine was asked to start with."""
+    observed: Parallelism
+    """What is running."""
+    slots: Slots | None = None
+    restarts: Count | None = None
+    """Restarts since the job's start, rescales included, as the engine counts them."""
+    checkpoints: Checkpoints | None = None
+    rescale: RescaleSettings = Field(default_factory=RescaleSettings)
+    replicas: Count | None = None
+    pods: Annotated[list[Pod], Field(max_length=1000)] = Field(default_factory=list)
+
+    def ref(self) -> DeploymentRef:
+        """The part of the state that names which deployment this is."""
+        return DeploymentRef(
+            job_id=self.job_id, graph_hash=self.graph_hash, requested=self.requested, observed=self.observed
+        )

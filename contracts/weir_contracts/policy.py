@@ -1,0 +1,257 @@
+"""The policy, as a user writes it: one document for the file, the REST body and the Kubernetes resource.
+
+Policies use camelCase and durations such as `30s`; all other messages use snake_case with units in the names.
+"""
+
+from datetime import timedelta
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AnyHttpUrl,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from .base import Duration, Name, OperatorName, Timestamp
+
+
+class Document(BaseModel):
+    """Part of a policy document: camelCase outside, frozen inside. Strictness is the border's (`parse_policy`)."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        allow_inf_nan=False,
+        alias_generator=to_camel,
+        populate_by_name=True,
+        serialize_by_alias=True,
+    )
+
+
+class Metadata(Document):
+    namespace: Name
+    name: Name
+    resource_version: Annotated[int | None, Field(default=None, ge=1)] = None
+    """Set by the knowledge service at each change; send it back to replace only what you have read."""
+    updated_at: Timestamp | None = None
+    updated_by: Annotated[str | None, Field(default=None, max_length=200)] = None
+
+
+class FlinkTarget(Document):
+    """A job of a Flink session or application cluster, scaled through the adaptive scheduler."""
+
+    url: AnyHttpUrl
+    job: Annotated[str, Field(min_length=1, max_length=300)]
+    """The job's name (found again after a resubmission) or its 32-digit id."""
+
+    @field_validator("url")
+    @classmethod
+    def _no_credentials(cls, url: AnyHttpUrl) -> AnyHttpUrl:
+        if url.username or url.password:
+            raise ValueError("must not carry credentials: a policy is shown to everyone who may read")
+        if url.query or url.fragment:
+            raise ValueError("must not have a query or fragment")
+        return url
+
+
+class Target(Document):
+    """Exactly one driver."""
+
+    flink: FlinkTarget | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if self.flink is None:
+            raise ValueError("name exactly one driver; this version knows: flink")
+        return self
+
+    @property
+    def driver(self) -> str:
+        """The name of the driver that scales this application."""
+        return "flink"
+
+
+class KafkaSignals(Document):
+    """Where the sources' partitions are: demand and lag come from the brokers at every scrape."""
+
+    bootstrap_servers: Annotated[str, Field(pattern=r"^[^\s,/@]+:\d+(,[^\s,/@]+:\d+)*$", max_length=2000)]
+    group_id: Annotated[str | None, Field(min_length=1, max_length=249)] = None
+    """The consumer group whose committed offsets stand in where a source does not tell its own position."""
+    topics: Annotated[list[Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]] | None, Field(max_length=100)] = (
+        None
+    )
+    """The sources' topics; by default the ones that the sources themselves report."""
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
+
+
+class Signals(Document):
+    kafka: KafkaSignals | None = None
+
+
+class Objective(Document):
+    """What the user wants: exactly one of the three."""
+
+    max_lag: Duration | None = None
+    """Bound on the age of the oldest unprocessed record."""
+    max_latency: Duration | None = None
+    """Bound on when a record appended now will be done (lag records ÷ processing rate)."""
+    utilization: Annotated[float | None, Field(default=None, gt=0, le=1)] = None
+    """Busy share to hold at the busiest operator."""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        given = [n for n in ("max_lag", "max_latency", "utilization") if getattr(self, n) is not None]
+        if len(given) != 1:
+            raise ValueError("give exactly one of maxLag, maxLatency and utilization")
+        for bound in (self.max_lag, self.max_latency):
+            if bound is not None and bound < timedelta(seconds=1):
+                raise ValueError("maxLag and maxLatency must be at least 1s")
+        return self
+
+    @property
+    def bound_seconds(self) -> float | None:
+        """The time bound in seconds, whichever of the two was given; None for a utilisation objective."""
+        bound = self.max_lag if self.max_lag is not None else self.max_latency
+        return None if bound is None else bound.total_seconds()
+
+
+ParallelismBound = Annotated[int, Field(ge=1, le=32768)]
+
+
+class OperatorBounds(Document):
+    min: ParallelismBound | None = None
+    max: ParallelismBound | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError("min must not be above max")
+        return self
+
+
+class Bounds(Document):
+    """Parallelism limits of every operator; `operators` narrows single ones by name."""
+
+    min: ParallelismBound = 1
+    max: ParallelismBound = 32
+    operators: Annotated[dict[OperatorName, OperatorBounds], Field(max_length=500)] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            raise ValueError("min must not be above max")
+        for name in self.operators:
+            low, high = self.of(name)
+            if low > high:
+                raise ValueError(f"operators.{name}: min {low} is above max {high}")
+        return self
+
+    def of(self, operator: str) -> tuple[int, int]:
+        """Smallest and largest allowed parallelism of `operator`."""
+        own = self.operators.get(operator, OperatorBounds())
+        return (self.min if own.min is None else own.min, self.max if own.max is None else own.max)
+
+
+class PlannerChoice(Document):
+    name: Name = "rate"
+    parameters: Annotated[dict[str, Any], Field(max_length=50)] = Field(default_factory=dict)
+    """The planner's own settings; it publishes their schema and refuses what it does not know."""
+    timeout: Duration = timedelta(seconds=2)
+
+
+class Direction(Document):
+    """How fast parallelism may move one way."""
+
+    stabilization: Duration
+    """A change must have been wanted for this long; the most cautious wish of that time wins."""
+    max_step: Annotated[int | None, Field(default=None, ge=1)] = None
+    """Largest change of one operator in one action, in subtasks."""
+    max_factor: Annotated[float | None, Field(default=None, gt=1)] = None
+    """Largest change of one operator in one action, as a ratio (2 allows doubling or halving)."""
+
+
+class ScaleUp(Direction):
+    stabilization: Duration = timedelta(0)
+
+
+class ScaleDown(Direction):
+    stabilization: Duration = timedelta(minutes=2)
+
+
+class Behavior(Document):
+    scale_up: ScaleUp = Field(default_factory=ScaleUp)
+    scale_down: ScaleDown = Field(default_factory=ScaleDown)
+    cooldown: Duration = timedelta(seconds=60)
+    """Quiet time after an action before parallelism may go down; a scale-up waits only until the action is done."""
+
+
+class PolicySpec(Document):
+    target: Target
+    signals: Signals = Field(default_factory=Signals)
+    objective: Objective
+    bounds: Bounds = Field(default_factory=Bounds)
+    planner: PlannerChoice = Field(default_factory=PlannerChoice)
+    behavior: Behavior = Field(default_factory=Behavior)
+    interval: Duration = timedelta(seconds=5)
+    """Time between two scrapes of this application."""
+    mode: Literal["advise", "act", "paused"] = "advise"
+    """A new policy advises; it acts only when told to."""
+
+    @model_validator(mode="after")
+    def _sane_times(self) -> Self:
+        if not timedelta(seconds=1) <= self.interval <= timedelta(minutes=10):
+            raise ValueError("interval must lie between 1s and 10m")
+        if not timedelta(milliseconds=50) <= self.planner.timeout <= timedelta(seconds=60):
+            raise ValueError("planner.timeout must lie between 50ms and 60s")
+        return self
+
+
+class ScalingPolicy(Document):
+    """What to hold, for which application, and how far Weir may go."""
+
+    api_version: Literal["weir.dev/v1alpha1"]
+    kind: Literal["ScalingPolicy"]
+    metadata: Metadata
+    spec: PolicySpec
+
+    @property
+    def application(self) -> str:
+        """`namespace/name`, the key of every topic."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    def to_document(self) -> dict[str, Any]:
+        """The policy as a user would write it, unset fields left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+class InvalidPolicy(ValueError):
+    """A policy that cannot be used; `problems` are `(field, sentence)` pairs, fields as the user wrote them."""
+
+    def __init__(self, problems: list[tuple[str, str]]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(f"{field}: {what}" for field, what in problems))
+
+
+def parse_policy(document: Any) -> ScalingPolicy:
+    """Read a document at the users' border, where an unknown field is a mistake and not a newer version.
+
+    Raises `InvalidPolicy` that names every wrong field.
+    """
+    try:
+        return ScalingPolicy.model_validate(document, extra="forbid", by_name=False, by_alias=True)
+    except ValidationError as error:
+        raise InvalidPolicy([_problem(e) for e in error.errors(include_url=False)]) from None
+
+
+def _problem(error: Any) -> tuple[str, str]:
+    field = ".".join(str(part) for part in error["loc"]) or "policy"
+    if error["type"] == "extra_forbidden":
+        return field, "is not a field of this version"
+    if error["type"] == "missing":
+        return field, "is required"
+    return field, error["msg"].removeprefix("Value error, ")

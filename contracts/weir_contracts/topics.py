@@ -1,0 +1,57 @@
+"""The topics of the loop, as one table. All are keyed by application id and have the same number of partitions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .analysis import Analysis
+from .base import VERSION, Message
+from .dead_letter import DeadLetter
+from .observation import Observation
+from .outcome import Outcome
+from .planning import Plan
+from .policy import ScalingPolicy
+
+_HOUR_MS = 3_600_000
+
+# Without small segments a compacted topic keeps everything for a week: the active segment is never compacted.
+_COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.ms": "60000",
+    "segment.bytes": "16777216",
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": str(24 * _HOUR_MS),
+}
+_COMPACTED_AND_TIMED = {
+    **_COMPACTED,
+    "cleanup.policy": "compact,delete",
+    "retention.ms": str(7 * 24 * _HOUR_MS),
+}
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic's name, the contract its values follow (None: a tombstone is its delete), and the broker's settings."""
+
+    name: str
+    contract: type[Message] | type[ScalingPolicy]
+    type: str
+    """The CloudEvents type in each message's headers."""
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+def _topic(plural: str, contract: type[Message] | type[ScalingPolicy], configs: Mapping[str, str]) -> Topic:
+    return Topic(f"weir.{plural}.{VERSION}", contract, f"dev.weir.{plural}.{VERSION}", configs)
+
+
+POLICIES = _topic("policies", ScalingPolicy, _COMPACTED)
+OBSERVATIONS = _topic(
+    "observations",
+    Observation,
+    {"cleanup.policy": "delete", "retention.ms": str(2 * _HOUR_MS), "segment.bytes": "67108864"},
+)
+ANALYSES = _topic("analyses", Analysis, _COMPACTED_AND_TIMED)
+PLANS = _topic("plans", Plan, _COMPACTED_AND_TIMED)
+OUTCOMES = _topic("outcomes", Outcome, _COMPACTED_AND_TIMED)
+DEAD_LETTERS = _topic("dead-letters", DeadLetter, {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * _HOUR_MS)})
+
+TOPICS: tuple[Topic, ...] = (POLICIES, OBSERVATIONS, ANALYSES, PLANS, OUTCOMES, DEAD_LETTERS)
