@@ -1,0 +1,80 @@
+"""The golden examples and exported schemas: what other programs rely on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+from weir_contracts.base import VERSION
+from weir_contracts.export import CONTRACTS, drift, export
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "contracts" / "examples" / VERSION
+CASES = [(name, which) for name in CONTRACTS for which in ("minimal", "full")]
+
+
+def _load(name: str, which: str) -> Any:
+    return json.loads((EXAMPLES / name / f"{which}.json").read_text())
+
+
+@pytest.mark.parametrize(("name", "which"), CASES)
+def test_an_example_survives_being_read_and_written(name: str, which: str) -> None:
+    """Read and written again without unset fields, every example equals itself: fails for a renamed, removed or re-typed
+    field, passes for an added optional one."""
+    document = _load(name, which)
+    message = CONTRACTS[name].model_validate(document)
+    assert json.loads(message.model_dump_json(exclude_unset=True)) == document
+
+
+@pytest.mark.parametrize("name", list(CONTRACTS))
+def test_the_minimal_example_has_only_required_fields(name: str) -> None:
+    """Leaving out any top-level field of a minimal example makes it invalid."""
+    document = _load(name, "minimal")
+    optional = []
+    for field in document:
+        try:
+            CONTRACTS[name].model_validate({k: v for k, v in document.items() if k != field})
+        except ValidationError:
+            continue
+        optional.append(field)
+    assert optional == []
+
+
+@pytest.mark.parametrize("name", list(CONTRACTS))
+def test_the_full_example_shows_every_field(name: str) -> None:
+    """A reader of `full.json` sees each top-level field at least once."""
+    shown = set(_load(name, "full"))
+    model: type[BaseModel] = CONTRACTS[name]
+    assert shown == {info.serialization_alias or info.alias or field for field, info in model.model_fields.items()}
+
+
+def test_exported_schemas_are_what_the_types_say() -> None:
+    """`make schemas` was run after the last change of a type."""
+    assert drift() == []
+
+
+def test_drift_is_noticed(tmp_path: Path) -> None:
+    """An edited and a missing schema are each named."""
+    paths = export(tmp_path)
+    paths[0].write_text("{}")
+    paths[1].unlink()
+    found = drift(tmp_path)
+    assert len(found) == 2
+    assert paths[0].name in found[0]
+    assert "missing" in found[1]
+
+
+def test_readers_ignore_what_a_newer_writer_added() -> None:
+    """Within a version a writer may be newer than its reader."""
+    document = _load("observation", "full") | {"colour": "blue"}
+    assert "colour" not in CONTRACTS["observation"].model_validate(document).model_dump()
+
+
+@pytest.mark.parametrize("name", list(CONTRACTS))
+def test_no_required_field_may_be_null(name: str) -> None:
+    """null in a required field is refused with that field's name, never read as 0."""
+    document = _load(name, "minimal")
+    for field in document:
+        with pytest.raises(ValidationError) as caught:
+            CONTRACTS[name].model_validate(document | {field: None})
+        assert any(error["loc"][0] in (field, CONTRACTS[name].__name__) for error in caught.value.errors())

@@ -1,0 +1,83 @@
+"""The graph and the identity of what a plan is made for."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from weir_contracts import Edge, Operator, ScaleAction, Topology, derive_id, observation_id
+from weir_contracts.planning import PlanReply
+
+
+def _topology(*names: str, edges: list[tuple[str, str, str]]) -> Topology:
+    return Topology(
+        operators=[Operator(name=n, id=f"id-{n}") for n in names],
+        edges=[Edge(source=a, target=b, ship_strategy=s) for a, b, s in edges],
+    )
+
+
+DIAMOND = _topology(
+    "in",
+    "left",
+    "right",
+    "join",
+    edges=[
+        ("in", "left", "REBALANCE"),
+        ("in", "right", "FORWARD"),
+        ("left", "join", "HASH"),
+        ("right", "join", "HASH"),
+    ],
+)
+
+
+def test_a_diamond_tells_its_neighbours() -> None:
+    """Sources have no inputs; a join is keyed and has two."""
+    assert DIAMOND.sources == ["in"]
+    assert DIAMOND.inputs("join") == ["left", "right"]
+    assert DIAMOND.outputs("in") == ["left", "right"]
+    assert DIAMOND.is_keyed("join")
+    assert not DIAMOND.is_keyed("left")
+
+
+def test_the_graph_hash_ignores_parallelism_and_engine_ids() -> None:
+    """A rescale or a resubmission with the same graph keeps the hash; another graph has another."""
+    renumbered = DIAMOND.model_copy(
+        update={"operators": [o.model_copy(update={"id": "x", "max_parallelism": 7}) for o in DIAMOND.operators]}
+    )
+    assert renumbered.graph_hash() == DIAMOND.graph_hash()
+    assert _topology("in", "left", edges=[("in", "left", "HASH")]).graph_hash() != DIAMOND.graph_hash()
+
+
+def test_a_cycle_or_an_unknown_end_is_refused() -> None:
+    """Operators are listed sources first, so an edge that goes back cannot be written down."""
+    with pytest.raises(ValidationError, match="topological order"):
+        _topology("a", "b", edges=[("b", "a", "HASH")])
+    with pytest.raises(ValidationError, match="unknown operator 'c'"):
+        _topology("a", "b", edges=[("a", "c", "HASH")])
+    with pytest.raises(ValidationError, match="unique"):
+        _topology("a", "a", edges=[])
+
+
+@given(st.integers(max_value=0))
+def test_no_plan_can_ask_for_nothing(parallelism: int) -> None:
+    """Zero cannot be built: a missing number can never stop an application."""
+    with pytest.raises(ValidationError):
+        ScaleAction(parallelism={"enrich": parallelism})
+
+
+def test_a_reply_scales_with_a_vector_or_holds_without_one() -> None:
+    """Neither half can be left out."""
+    with pytest.raises(ValidationError, match="parallelism"):
+        PlanReply(kind="scale", code="up", sentence="up")
+    with pytest.raises(ValidationError, match="parallelism"):
+        PlanReply(kind="hold", code="stay", sentence="stay", parallelism={"a": 1})
+    with pytest.raises(ValidationError, match="may keep"):
+        PlanReply(kind="hold", code="stay", sentence="stay", memory={"blob": "x" * 20_000})
+
+
+def test_a_replay_repeats_its_ids() -> None:
+    """The same reading gives the same ids down to the action; another stage another."""
+    reading = observation_id("shop/orders", datetime(2026, 1, 1, tzinfo=UTC))
+    assert derive_id(reading, "plan") == derive_id(reading, "plan")
+    assert derive_id(reading, "plan") != derive_id(reading, "analysis")
