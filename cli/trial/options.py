@@ -1,0 +1,111 @@
+"""What a trial is asked to do, checked before anything starts. Pure but for reading the policy file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from weir_contracts import InvalidPolicy, ScalingPolicy, parse_policy
+
+
+class TrialError(Exception):
+    """Why a trial cannot start or go on: one line that says what to do."""
+
+
+NAMESPACE = "trial"
+APPLICATION = "orders"
+INPUT_TOPIC = "orders"
+OUTPUT_TOPIC = "orders-enriched"
+GROUP_ID = "orders"
+PARTITIONS = 12
+"""Of the input topic: many divisors, so that many parallelisms are balanced."""
+
+MAX_PARALLELISM = 120
+
+
+@dataclass(frozen=True)
+class TrialOptions:
+    """One trial. Times in seconds, rates in records/s."""
+
+    duration_seconds: float | None = None
+    """None: until Ctrl-C."""
+    trace: str = "step"
+    mode: str = "act"
+    report: Path | None = None
+    speedup: float | None = None
+    peak_rate: float = 2400.0
+    planner: str = "rate"
+    policy_file: Path | None = None
+    external_flink: str | None = None
+    port: int = 8080
+    """Of the knowledge API, the only address a person needs."""
+    interval_seconds: float = 2.0
+    objective_seconds: float = 30.0
+    runs_folder: Path = Path("runs")
+
+    def check(self) -> None:
+        """Raises `TrialError` naming the option that cannot be used."""
+        if self.duration_seconds is not None and self.duration_seconds < 10:
+            raise TrialError("--duration: must be at least 10 seconds")
+        if not 1 <= self.peak_rate <= 20_000:
+            raise TrialError("--peak-rate: must lie between 1 and 20000 records/s; one machine carries no more")
+        if self.speedup is not None and not 0 < self.speedup <= 100_000:
+            raise TrialError("--speedup: must lie between 0 and 100000")
+        if self.mode not in ("advise", "act"):
+            raise TrialError(f"--mode: {self.mode!r} is neither advise nor act")
+        if self.external_flink is not None and not self.external_flink.startswith(("http://", "https://")):
+            raise TrialError("--external-flink: must be an http(s) address such as http://127.0.0.1:8081")
+
+
+def trial_policy(options: TrialOptions, flink_url: str, bootstrap_servers: str) -> ScalingPolicy:
+    """The policy of this trial: the user's file with the trial's own addresses put in, else the default.
+
+    Raises `TrialError` that names file and field.
+    """
+    document = _read(options.policy_file) if options.policy_file else _default(options)
+    spec = document.setdefault("spec", {}) if isinstance(document, dict) else None
+    if not isinstance(spec, dict):
+        raise TrialError(f"{options.policy_file}: is not a policy: it has no spec")
+    # Addresses are known only now: the cluster and the broker were given free ports.
+    spec["target"] = {"flink": {"url": flink_url, "job": APPLICATION}}
+    signals = spec.get("signals")
+    kafka = signals.get("kafka") if isinstance(signals, dict) else None
+    spec["signals"] = {
+        "kafka": {
+            **(kafka if isinstance(kafka, dict) else {}),
+            "bootstrapServers": bootstrap_servers,
+            "groupId": GROUP_ID,
+        }
+    }
+    if options.policy_file is None or "mode" not in spec:
+        spec["mode"] = options.mode
+    document["metadata"] = {"namespace": NAMESPACE, "name": APPLICATION}
+    try:
+        return parse_policy(document)
+    except InvalidPolicy as error:
+        raise TrialError(f"{options.policy_file or 'policy'}: {error}") from None
+
+
+def _read(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise TrialError(f"--policy: cannot read {path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise TrialError(f"--policy: {path} is not YAML: {str(error).splitlines()[0]}") from None
+
+
+def _default(options: TrialOptions) -> dict[str, Any]:
+    return {
+        "apiVersion": "weir.dev/v1alpha1",
+        "kind": "ScalingPolicy",
+        "metadata": {},
+        "spec": {
+            "objective": {"maxLag": f"{options.objective_seconds:g}s"},
+            "bounds": {"min": 1, "max": 12},
+            "planner": {"name": options.planner},
+            # Shorter than the defaults: a trial is minutes long, and its restarts take seconds.
+            "behavior": {"scaleDown": {"stabilization": "40s"}, "cooldown": "20s"},
+            "interval": f"{options.interval_seconds:g}s",
+        },
+    }

@@ -1,0 +1,294 @@
+"""A real Flink session cluster on the loopback interface, driven through its REST API."""
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from .jars import class_path
+from .process import ManagedProcess, TestbedError, free_port, stop_all, wait_until
+
+_OPENS = [
+    *(
+        f"--add-opens=java.base/java.{package}=ALL-UNNAMED"
+        for package in (
+            "lang",
+            "lang.reflect",
+            "net",
+            "io",
+            "nio",
+            "text",
+            "time",
+            "util",
+            "util.concurrent",
+            "util.concurrent.atomic",
+            "util.concurrent.locks",
+        )
+    ),
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.rmi/sun.rmi.registry=ALL-UNNAMED",
+    "--add-exports=java.base/sun.net.util=ALL-UNNAMED",
+]
+
+_JOB_MANAGER_MEMORY = {
+    "jobmanager.memory.heap.size": "512mb",
+    "jobmanager.memory.off-heap.size": "128mb",
+    "jobmanager.memory.jvm-metaspace.size": "256mb",
+    "jobmanager.memory.jvm-overhead.min": "192mb",
+    "jobmanager.memory.jvm-overhead.max": "192mb",
+}
+
+_TASK_MANAGER_MEMORY = {
+    "taskmanager.cpu.cores": "2",
+    "taskmanager.memory.framework.heap.size": "128mb",
+    "taskmanager.memory.framework.off-heap.size": "128mb",
+    "taskmanager.memory.task.heap.size": "512mb",
+    "taskmanager.memory.task.off-heap.size": "0",
+    "taskmanager.memory.managed.size": "128mb",
+    "taskmanager.memory.network.min": "128mb",
+    "taskmanager.memory.network.max": "128mb",
+    "taskmanager.memory.jvm-metaspace.size": "256mb",
+    "taskmanager.memory.jvm-overhead.min": "192mb",
+    "taskmanager.memory.jvm-overhead.max": "192mb",
+}
+
+TRIAL_OPTIONS: Mapping[str, str] = {
+    "jobmanager.scheduler": "adaptive",
+    # The default of 10 s would be most of a reaction time.
+    "metrics.fetcher.update-interval": "1000",
+    "web.refresh-interval": "1000",
+    # Rescale as soon as it is wished: these protect long-lived clusters from churn, which Weir's own guards do here.
+    "jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling": "1 s",
+    "jobmanager.adaptive-scheduler.executing.resource-stabilization-timeout": "1 s",
+    "jobmanager.adaptive-scheduler.submission.resource-stabilization-timeout": "1 s",
+    # Small buffers hold little in flight, so that lag shows where it can be measured: in the source's topic.
+    "taskmanager.memory.segment-size": "4kb",
+    "taskmanager.network.memory.floating-buffers-per-gate": "4",
+    "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "1000000",
+    "restart-strategy.fixed-delay.delay": "1 s",
+    "rest.flamegraph.enabled": "false",
+}
+"""What a small cluster for minutes-long runs needs beside Flink's defaults."""
+
+
+class FlinkApi:
+    """The REST calls a testbed needs, of this cluster or of somebody else's."""
+
+    def __init__(self, rest_url: str) -> None:
+        self.rest_url = rest_url.rstrip("/")
+
+    def get(self, path: str) -> Any:
+        """The JSON answer; `TestbedError` with what the cluster said otherwise."""
+        return self._call("GET", path)
+
+    def answers(self) -> bool:
+        """Whether the cluster can be reached."""
+        try:
+            return httpx.get(f"{self.rest_url}/overview", timeout=2.0).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def slots_total(self) -> int:
+        """Slots that have registered."""
+        return int(self.get("/overview")["slots-total"])
+
+    def submit(
+        self,
+        jar: Path,
+        arguments: Sequence[str] = (),
+        *,
+        parallelism: int | None = None,
+        entry_class: str | None = None,
+        savepoint: str | None = None,
+    ) -> str:
+        """Upload and run a job; returns its id. `savepoint` may be a retained checkpoint's path."""
+        with jar.open("rb") as content:
+            uploaded = self._call(
+                "POST", "/jars/upload", files={"jarfile": (jar.name, content, "application/x-java-archive")}
+            )
+        body: dict[str, Any] = {"programArgsList": list(arguments)}
+        if parallelism is not None:
+            body["parallelism"] = parallelism
+        if entry_class is not None:
+            body["entryClass"] = entry_class
+        if savepoint is not None:
+            body["savepointPath"] = savepoint
+        jar_id = str(uploaded["filename"]).rsplit("/", 1)[-1]
+        return str(self._call("POST", f"/jars/{jar_id}/run", json=body)["jobid"])
+
+    def job_state(self, job_id: str) -> str:
+        """RUNNING only if all tasks run too; else Flink's own name of the state."""
+        job = self.get(f"/jobs/{job_id}")
+        counts = job["status-counts"]
+        total = sum(counts.values())
+        if job["state"] == "RUNNING" and counts.get("RUNNING", 0) + counts.get("FINISHED", 0) != total:
+            return "DEPLOYING"
+        return str(job["state"])
+
+    def parallelism(self, job_id: str) -> dict[str, int]:
+        """Observed parallelism by vertex name."""
+        return {v["name"]: int(v["parallelism"]) for v in self.get(f"/jobs/{job_id}")["vertices"]}
+
+    def wait_running(self, job_id: str, timeout_seconds: float = 60.0) -> None:
+        """Until every task runs; `TestbedError` with the job's exception if it fails or the time passes."""
+
+        def running() -> bool:
+            state = self.job_state(job_id)
+            if state in ("FAILED", "CANCELED", "FINISHED"):
+                raise TestbedError(f"job {job_id} is {state}: {self._exception(job_id)}")
+            return state == "RUNNING"
+
+        wait_until(running, timeout_seconds=timeout_seconds, what=f"job {job_id} running")
+
+    def cancel(self, job_id: str) -> None:
+        """Ask the job to stop; it need not be there any more."""
+        try:
+            self._call("PATCH", f"/jobs/{job_id}?mode=cancel")
+        except TestbedError as error:
+            if "404" not in str(error) and "409" not in str(error):
+                raise
+
+    def _exception(self, job_id: str) -> str:
+        return str(self.get(f"/jobs/{job_id}/exceptions").get("root-exception", "unknown"))[:500]
+
+    def _call(self, method: str, path: str, **arguments: Any) -> Any:
+        try:
+            answer = httpx.request(method, f"{self.rest_url}{path}", timeout=30.0, **arguments)
+        except httpx.HTTPError as error:
+            raise TestbedError(f"flink: {method} {path}: {error or type(error).__name__}") from None
+        if answer.status_code >= 400:
+            raise TestbedError(f"flink: {method} {path}: {answer.status_code} {_first_cause(answer.text)}")
+        return answer.json()
+
+
+def _first_cause(text: str) -> str:
+    causes = re.findall(r"Caused by: ([^\\\n]+)", text)
+    return (causes[-1] if causes else text)[:500]
+
+
+class FlinkCluster(FlinkApi):
+    """A JobManager and `task_managers` TaskManagers with `slots` each."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        task_managers: int = 1,
+        slots: int = 8,
+        options: Mapping[str, str] | None = None,
+        port: int | None = None,
+    ) -> None:
+        port = port or free_port()
+        super().__init__(f"http://127.0.0.1:{port}")
+        self.folder = folder
+        self._slots = slots
+        rpc_port = free_port()
+        self._options = {
+            "jobmanager.rpc.address": "127.0.0.1",
+            "jobmanager.rpc.port": str(rpc_port),
+            "jobmanager.bind-host": "127.0.0.1",
+            "taskmanager.bind-host": "127.0.0.1",
+            "taskmanager.host": "127.0.0.1",
+            "rest.address": "127.0.0.1",
+            "rest.bind-address": "127.0.0.1",
+            "rest.port": str(port),
+            "blob.server.port": "0",
+            "execution.checkpointing.dir": f"file://{folder.resolve()}/checkpoints",
+            "web.upload.dir": f"{folder.resolve()}/upload",
+            "io.tmp.dirs": f"{folder.resolve()}/scratch",
+            **TRIAL_OPTIONS,
+            **(options or {}),
+        }
+        self.job_manager = self._job_manager()
+        self.task_managers: list[ManagedProcess] = []
+        self._wanted_task_managers = task_managers
+
+    def start(self, timeout_seconds: float = 90.0) -> Self:
+        """Start all processes and wait until every slot has registered."""
+        (self.folder / "conf").mkdir(parents=True, exist_ok=True)
+        # An empty file: every option is on the command line, where `ps` shows it.
+        (self.folder / "conf" / "config.yaml").touch()
+        for name in ("upload", "scratch", "checkpoints"):
+            (self.folder / name).mkdir(exist_ok=True)
+        self.job_manager.start()
+        for _ in range(self._wanted_task_managers):
+            self.add_task_manager()
+        self.job_manager.wait_ready(self.answers, timeout_seconds=timeout_seconds)
+        self.wait_slots(self._wanted_task_managers * self._slots, timeout_seconds)
+        return self
+
+    def add_task_manager(self) -> ManagedProcess:
+        """Start one more TaskManager; returns at once (see `wait_slots`)."""
+        options = {**self._options, **_TASK_MANAGER_MEMORY, "taskmanager.numberOfTaskSlots": str(self._slots)}
+        process = ManagedProcess(
+            f"taskmanager-{len(self.task_managers) + 1}",
+            self._command(
+                "org.apache.flink.runtime.taskexecutor.TaskManagerRunner",
+                ["-Xmx640m", "-XX:MaxDirectMemorySize=256m"],
+                options,
+            ),
+            self.folder,
+        ).start()
+        self.task_managers.append(process)
+        return process
+
+    def wait_slots(self, count: int, timeout_seconds: float = 60.0) -> None:
+        """Until `count` slots have registered."""
+
+        def registered() -> bool:
+            for process in self.processes:
+                process.check()
+            return self.slots_total() >= count
+
+        wait_until(registered, timeout_seconds=timeout_seconds, what=f"{count} Flink slots")
+
+    @property
+    def processes(self) -> list[ManagedProcess]:
+        return [self.job_manager, *self.task_managers]
+
+    def stop(self) -> None:
+        stop_all(self.processes)
+
+    def _job_manager(self) -> ManagedProcess:
+        return ManagedProcess(
+            "jobmanager",
+            self._command(
+                "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint",
+                ["-Xmx512m"],
+                {**self._options, **_JOB_MANAGER_MEMORY},
+            ),
+            self.folder,
+        )
+
+    def _command(self, main: str, heap: Sequence[str], options: Mapping[str, str]) -> list[str]:
+        java = shutil.which("java")
+        if java is None:
+            raise TestbedError("java is not on the PATH: install Java 17")
+        settings = [part for key, value in options.items() for part in ("-D", f"{key}={value}")]
+        return [
+            java,
+            *_OPENS,
+            *heap,
+            "-XX:+UseSerialGC",
+            "-XX:MaxMetaspaceSize=256m",
+            "-cp",
+            class_path("flink"),
+            main,
+            "--configDir",
+            str(self.folder / "conf"),
+            *settings,
+        ]
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,28 @@
+"""Where the real parts' jars are, as `make setup` fetched them."""
+
+import os
+from pathlib import Path
+
+from .process import TestbedError
+
+PROJECT = Path(__file__).resolve().parent.parent
+CACHE = Path(os.environ.get("WEIR_CACHE", PROJECT / ".cache"))
+
+
+def jars(part: str) -> list[Path]:
+    """The jars of `kafka`, `flink`, `spark` or `job`; `TestbedError` that says what to do if there are none."""
+    found = sorted((CACHE / "jars" / part).glob("*.jar"))
+    if not found:
+        raise TestbedError(f"no jars of {part} in {CACHE / 'jars' / part}: run `make setup`")
+    return found
+
+
+def class_path(part: str) -> str:
+    """All jars of a part as Java's class path wildcard; the same error as `jars`."""
+    jars(part)
+    return str(CACHE / "jars" / part / "*")
+
+
+def sample_job_jar() -> Path:
+    """The sample job, built by `make setup`."""
+    return jars("job")[0]

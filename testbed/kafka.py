@@ -1,0 +1,140 @@
+"""A real Kafka broker (KRaft, one node) on the loopback interface."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from .jars import class_path
+from .process import ManagedProcess, TestbedError, free_port
+
+_CLUSTER_ID = "d2VpcndlaXJ3ZWlyd2Vpcg"  # any 16 bytes in base64; one-node clusters never meet
+
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={data}
+num.partitions=1
+auto.create.topics.enable=false
+offsets.topic.num.partitions=4
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+log.cleaner.backoff.ms=1000
+log.retention.check.interval.ms=10000
+"""
+
+
+class KafkaBroker:
+    """One broker; its data outlives `kill()` and `restart()`, on the same port."""
+
+    def __init__(self, folder: Path, *, port: int | None = None, heap_megabytes: int = 512) -> None:
+        self.folder = folder
+        self.port = port or free_port()
+        self._controller_port = free_port()
+        self._heap_megabytes = heap_megabytes
+        self.process = self._process()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self, timeout_seconds: float = 60.0) -> Self:
+        """Format the data folder if it is new, start, and wait until metadata is answered."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        config = self.folder / "kafka.properties"
+        data = self.folder / "kafka-data"
+        config.write_text(
+            _PROPERTIES.format(port=self.port, controller_port=self._controller_port, data=data.resolve())
+        )
+        if not (data / "meta.properties").exists():
+            self._format(config)
+        self.process = self._process().start()
+        self.process.wait_ready(self._answers, timeout_seconds=timeout_seconds)
+        return self
+
+    def kill(self) -> None:
+        """End it as a crash would; the data stays."""
+        self.process.kill()
+
+    def restart(self, timeout_seconds: float = 60.0) -> Self:
+        """Stop if it runs, start on the same data and port."""
+        self.process.stop()
+        return self.start(timeout_seconds)
+
+    def stop(self) -> None:
+        self.process.stop()
+
+    def _process(self) -> ManagedProcess:
+        command = [
+            _java(),
+            f"-Xmx{self._heap_megabytes}m",
+            "-XX:+UseSerialGC",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-cp",
+            class_path("kafka"),
+            "kafka.Kafka",
+            str(self.folder / "kafka.properties"),
+        ]
+        return ManagedProcess("kafka", command, self.folder)
+
+    def _format(self, config: Path) -> None:
+        command = [_java(), "-cp", class_path("kafka"), "kafka.tools.StorageTool", "format"]
+        done = subprocess.run(
+            [*command, "-t", _CLUSTER_ID, "-c", str(config)], capture_output=True, timeout=60, check=False
+        )
+        if done.returncode:
+            raise TestbedError(f"kafka: cannot format its folder: {done.stderr.decode(errors='replace')[-300:]}")
+
+    def _answers(self) -> bool:
+        admin = AdminClient(
+            {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, "logger": _SILENT, "error_cb": _ignore}
+        )
+        try:
+            return bool(admin.list_topics(timeout=1.0).brokers)
+        except KafkaException:
+            return False
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _java() -> str:
+    found = shutil.which("java")
+    if found is None:
+        raise TestbedError("java is not on the PATH: install Java 17")
+    return found
+
+
+def _ignore(_error: object) -> None:
+    """A broker that is not up yet is what is being waited for, not an event to report."""
+
+
+def _silent_logger() -> "object":
+    import logging
+
+    logger = logging.getLogger("testbed.kafka.silent")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger
+
+
+_SILENT = _silent_logger()
