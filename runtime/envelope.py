@@ -1,0 +1,90 @@
+"""Messages to bytes and back: JSON bodies, CloudEvents attributes and the trace context in the headers.
+
+CloudEvents' Kafka binding in binary mode (cloudevents.io, "Kafka Protocol Binding", 3.2); W3C Trace Context for `traceparent`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar
+from uuid import UUID
+
+from pydantic import BaseModel, ValidationError
+
+from .records import Record
+
+M = TypeVar("M", bound=BaseModel)
+
+MAX_MESSAGE_BYTES = 8_000_000
+"""Nothing the loop says is larger; more is a mistake or an attack."""
+
+
+class Undecodable(ValueError):
+    """A record that is not what its topic promises. `field` is the dotted path at fault, None if it is not even JSON."""
+
+    def __init__(self, record: Record, reason: str, field: str | None = None) -> None:
+        self.place = record.place
+        self.reason = reason
+        self.field = field
+        super().__init__(f"{self.place}: {field + ': ' if field else ''}{reason}")
+
+
+@dataclass(frozen=True)
+class Decoded(Generic[M]):
+    """A message with the headers and the record it came in."""
+
+    message: M
+    headers: Mapping[str, str]
+    record: Record
+
+    @property
+    def traceparent(self) -> str | None:
+        return self.headers.get("traceparent")
+
+
+def encode(
+    message: BaseModel, *, type: str, source: str, id: UUID, time: datetime, traceparent: str | None = None
+) -> tuple[bytes, dict[str, str]]:
+    """The body and headers of a message. `type` is the contract's CloudEvents type, `source` the service."""
+    headers = {
+        "ce_specversion": "1.0",
+        "ce_id": str(id),
+        "ce_type": type,
+        "ce_source": f"/weir/{source}",
+        "ce_time": time.isoformat(),
+        "content-type": "application/json",
+    }
+    if traceparent:
+        headers["traceparent"] = traceparent
+    return message.model_dump_json().encode(), headers
+
+
+def decode(record: Record, model: type[M]) -> Decoded[M]:
+    """Read a record as `model`; `Undecodable` that names field and place if it is not one."""
+    if record.value is None:
+        raise Undecodable(record, "has no value")
+    if len(record.value) > MAX_MESSAGE_BYTES:
+        raise Undecodable(record, f"is {len(record.value)} bytes, more than {MAX_MESSAGE_BYTES}")
+    try:
+        return Decoded(model.model_validate_json(record.value), record.headers, record)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or None
+        raise Undecodable(record, first["msg"].removeprefix("Value error, "), field) from None
+
+
+def new_traceparent(id: UUID) -> str:
+    """The trace of everything that follows from the message `id`: its trace id is the message's own."""
+    return f"00-{id.hex}-{id.hex[16:]}-01"
+
+
+def child_traceparent(parent: str | None, id: UUID) -> str:
+    """The same trace, one step further; a new one if the parent's is missing or malformed."""
+    parts = (parent or "").split("-")
+    if len(parts) != 4 or len(parts[1]) != 32 or not _is_hex(parts[1]):
+        return new_traceparent(id)
+    return f"00-{parts[1]}-{id.hex[16:]}-01"
+
+
+def _is_hex(text: str) -> bool:
+    return all(c in "0123456789abcdef" for c in text)

@@ -1,0 +1,108 @@
+"""Loops that can be stopped: every wait is raced against the stop, and each has one catch-all, at the border of a cycle."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+from prometheus_client import Counter
+
+T = TypeVar("T")
+
+_FAILED = Counter("weir_cycles_failed_total", "Cycles that ended with an unexpected error", ["loop"])
+LONGEST_BACKOFF_SECONDS = 5.0
+
+
+class Stop:
+    """Asked for once, by a signal or by the program; everything that waits notices at once."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.reason: str | None = None
+
+    @property
+    def requested(self) -> bool:
+        return self._event.is_set()
+
+    def request(self, reason: str) -> None:
+        """Ask everything to end; the first reason is kept."""
+        self.reason = self.reason or reason
+        self._event.set()
+
+    def on_signals(self) -> None:
+        """Let SIGTERM and SIGINT ask for it."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.request, number.name)
+
+    async def wait(self, seconds: float | None = None) -> bool:
+        """Sleep, but wake when asked to stop; returns whether that was so. None: until then."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._event.wait(), seconds)
+        return self.requested
+
+    async def race(self, work: Awaitable[T]) -> T | None:
+        """The result of `work`, or None if the stop came first; `work` is then cancelled."""
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self._event.wait())
+        try:
+            await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            stopped.cancel()
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await task
+
+
+async def retry_until_ready(
+    name: str, ping: Callable[[], Awaitable[object]], stop: Stop, timeout_seconds: float = 10.0
+) -> bool:
+    """Call `ping` until it works; says once that it waits, whenever the reason changes, and once that it goes on.
+
+    Returns False when stopped first. A dependency that is away at start is waited for, never a reason to crash.
+    """
+    log = structlog.get_logger("start")
+    said: str | None = None
+    pause_seconds = 0.2
+    while not stop.requested:
+        try:
+            await asyncio.wait_for(ping(), timeout_seconds)
+        except Exception as error:  # noqa: BLE001 - whatever it is, waiting is the answer
+            reason = str(error) or type(error).__name__
+            if reason != said:
+                log.warning("waiting", for_=name, reason=reason)
+                said = reason
+            await stop.wait(pause_seconds)
+            pause_seconds = min(LONGEST_BACKOFF_SECONDS, pause_seconds * 2)
+        else:
+            if said is not None:
+                log.info("ready", dependency=name)
+            return True
+    return False
+
+
+async def run_forever(
+    name: str, cycle: Callable[[], Awaitable[object]], stop: Stop, *, pause_seconds: float = 0.0
+) -> None:
+    """Run `cycle` until stopped. The one catch-all: a failed cycle is logged with its trace, counted, and followed by a
+    pause that grows to 5 s; a good one resets it. Cancellation escapes."""
+    log = structlog.get_logger(name)
+    backoff_seconds = 0.1
+    while not stop.requested:
+        try:
+            await cycle()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            _FAILED.labels(name).inc()
+            log.exception("cycle-failed", error=str(error) or type(error).__name__, retry_in_seconds=backoff_seconds)
+            await stop.wait(backoff_seconds)
+            backoff_seconds = min(LONGEST_BACKOFF_SECONDS, backoff_seconds * 2)
+        else:
+            backoff_seconds = 0.1
+            if pause_seconds > 0:
+                await stop.wait(pause_seconds)

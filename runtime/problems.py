@@ -1,0 +1,74 @@
+"""Errors of an HTTP API as RFC 9457 problem documents that name the field at fault."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Problem(Exception):
+    """An answer that is an error. `errors` are `(field, sentence)` pairs."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        errors: Sequence[tuple[str, str]] = (),
+        headers: Mapping[str, str] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.status = status
+        self.detail = detail
+        self.errors = list(errors)
+        self.headers = headers
+        self.extra = dict(extra or {})
+        super().__init__(detail)
+
+
+_TITLES = {400: "Bad request", 401: "Unauthorised", 403: "Forbidden", 404: "Not found", 405: "Method not allowed"}
+_TITLES |= {409: "Conflict", 412: "Precondition failed", 413: "Too large", 415: "Unsupported media type"}
+_TITLES |= {422: "Invalid", 500: "Internal error", 503: "Not available"}
+
+
+def _answer(problem: Problem) -> JSONResponse:
+    body = {
+        "type": "about:blank",
+        "title": _TITLES.get(problem.status, "Error"),
+        "status": problem.status,
+        "detail": problem.detail,
+        **({"errors": [{"field": f, "message": m} for f, m in problem.errors]} if problem.errors else {}),
+        **problem.extra,
+    }
+    return JSONResponse(body, status_code=problem.status, media_type=MEDIA_TYPE, headers=dict(problem.headers or {}))
+
+
+def install(app: FastAPI) -> None:
+    """Let every error of `app` be answered as a problem document, without a trace of the inside."""
+
+    @app.exception_handler(Problem)
+    async def _problem(_request: Request, error: Problem) -> JSONResponse:
+        return _answer(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
+        errors = [
+            (".".join(str(part) for part in e["loc"]), str(e["msg"]).removeprefix("Value error, "))
+            for e in error.errors()
+        ]
+        return _answer(Problem(422, "; ".join(f"{f}: {m}" for f, m in errors), errors=errors))
+
+    @app.exception_handler(HTTPException)
+    async def _http(_request: Request, error: HTTPException) -> JSONResponse:
+        return _answer(Problem(error.status_code, str(error.detail), headers=error.headers))
+
+    @app.exception_handler(Exception)
+    async def _bug(request: Request, error: Exception) -> JSONResponse:
+        structlog.get_logger("http").exception("request-failed", path=request.url.path, error=type(error).__name__)
+        return _answer(Problem(500, "this is a fault of the service; its log has the reason"))

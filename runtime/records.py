@@ -1,0 +1,64 @@
+"""What comes out of a topic and goes into one, and which partition a key belongs to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record as it was read. `value is None`: a tombstone."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str | None
+    value: bytes | None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timestamp: datetime | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it stands, for errors and logs."""
+        return f"{self.topic}/{self.partition}@{self.offset}"
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """One record to be written."""
+
+    topic: str
+    key: str
+    value: bytes | None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TopicSpec:
+    """A topic as it should be."""
+
+    name: str
+    partitions: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """The partition of a key, as Java's default partitioner chooses it (Kafka: `Utils.murmur2`).
+
+    All producers of the loop must agree on it, or a key's messages end up with different owners.
+    """
+    return (_murmur2(key.encode()) & 0x7FFFFFFF) % partitions
+
+
+def _murmur2(data: bytes) -> int:
+    mask, m = 0xFFFFFFFF, 0x5BD1E995
+    h = 0x9747B28C ^ len(data)
+    whole = len(data) & ~3
+    for i in range(0, whole, 4):
+        k = int.from_bytes(data[i : i + 4], "little") * m & mask
+        k = (k ^ (k >> 24)) * m & mask
+        h = (h * m & mask) ^ k
+    if tail := data[whole:]:
+        h = (h ^ int.from_bytes(tail, "little")) * m & mask
+    h = (h ^ (h >> 13)) * m & mask
+    return h ^ (h >> 15)

@@ -1,0 +1,146 @@
+"""Settings: typed, documented with unit and reason, checked at start, printed once without secrets."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Self, TypeVar
+
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+S = TypeVar("S", bound="ServiceSettings")
+
+EXIT_BAD_SETTINGS = 2
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+def shared(name: str, **arguments: Any) -> Any:
+    """A field that every service reads from the same variable `WEIR_<NAME>`."""
+    return Field(validation_alias=AliasChoices(f"WEIR_{name.upper()}", name), **arguments)
+
+
+class ServiceSettings(BaseSettings):
+    """What every service needs to know. A service's own settings carry its name: `WEIR_MONITOR_…`."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    kafka_bootstrap_servers: str = shared(
+        "kafka_bootstrap_servers",
+        default="127.0.0.1:9092",
+        pattern=r"^[^\s,/@]+:\d+(,[^\s,/@]+:\d+)*$",
+        description="the brokers the loop talks over, host:port, comma-separated",
+    )
+    partitions: int = shared(
+        "partitions",
+        default=4,
+        ge=1,
+        le=512,
+        description="partitions of every topic of the loop: the most replicas of a service that can share its work",
+    )
+    http_host: str = shared(
+        "http_host",
+        default="127.0.0.1",
+        description="address to listen on; anything but loopback demands a token",
+    )
+    http_port: int = shared("http_port", default=8080, ge=0, le=65535, description="port to listen on")
+    tokens_file: Path | None = shared(
+        "tokens_file",
+        default=None,
+        description='JSON file {"token": {"name": …, "role": "read" or "write"}}; without it only loopback may listen',
+    )
+    log_level: str = shared(
+        "log_level", default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="least level that is logged"
+    )
+    knowledge_url: str = shared(
+        "knowledge_url",
+        default="http://127.0.0.1:8080",
+        pattern=r"^https?://[^\s@]+$",
+        description="where the knowledge service answers",
+    )
+    knowledge_token: SecretStr | None = shared(
+        "knowledge_token", default=None, description="bearer token for the knowledge service"
+    )
+
+    @model_validator(mode="after")
+    def _safe_listener(self) -> Self:
+        if self.http_host not in LOOPBACK and self.tokens_file is None:
+            raise ValueError(
+                f"http_host: {self.http_host} can be reached from outside, so WEIR_TOKENS_FILE must name a file of tokens"
+            )
+        return self
+
+    def describe(self) -> dict[str, Any]:
+        """All values, secrets masked, for the one line at start."""
+        return self.model_dump(mode="json")
+
+
+def variable(model: type[BaseSettings], name: str, info: FieldInfo) -> str:
+    """The environment variable of a field."""
+    if isinstance(info.validation_alias, AliasChoices):
+        return str(info.validation_alias.choices[0])
+    return f"{model.model_config.get('env_prefix', '')}{name}".upper()
+
+
+def problems(model: type[BaseSettings], error: ValidationError) -> list[str]:
+    """One line for each wrong setting: its variable, what is wrong, its value unless it is a secret."""
+    lines = []
+    for each in error.errors(include_url=False):
+        message = each["msg"].removeprefix("Value error, ")
+        if not each["loc"]:
+            lines.append(message)
+            continue
+        loc = str(each["loc"][0])
+        name = next((n for n, i in model.model_fields.items() if loc in (n, variable(model, n, i))), loc.lower())
+        info = model.model_fields.get(name)
+        secret = info is not None and "Secret" in str(info.annotation)
+        given = "" if secret or each["type"] == "missing" else f" (is {each['input']!r})"
+        lines.append(f"{variable(model, name, info) if info else loc}: {message}{given}")
+    return lines
+
+
+def load(model: type[S], arguments: Sequence[str] = ()) -> S:
+    """Read a service's settings from the environment; a wrong one ends the program with code 2 and a line that names it.
+
+    `--help` and `--print-settings` print and end with code 0.
+    """
+    if "--help" in arguments or "-h" in arguments:
+        _end(_help(model), 0)
+    try:
+        settings = model()
+    except ValidationError as error:
+        _end("\n".join(f"settings: {line}" for line in problems(model, error)), EXIT_BAD_SETTINGS)
+    if "--print-settings" in arguments:
+        _end(json.dumps(settings.describe(), indent=2), 0)
+    unknown = [a for a in arguments if a.startswith("-")]
+    if unknown:
+        _end(f"settings: unknown option {unknown[0]}; --help lists what there is", EXIT_BAD_SETTINGS)
+    return settings
+
+
+def table(model: type[BaseSettings], *, own_only: bool = False) -> str:
+    """The settings as a markdown table, for a service's README."""
+    rows = ["| variable | default | meaning |", "|---|---|---|"]
+    for name, info in model.model_fields.items():
+        if own_only and name in ServiceSettings.model_fields:
+            continue
+        default = "required" if info.is_required() else info.get_default(call_default_factory=True)
+        shown = "" if default is None else default
+        rows.append(f"| `{variable(model, name, info)}` | `{shown}` | {info.description or ''} |")
+    return "\n".join(rows)
+
+
+def _help(model: type[BaseSettings]) -> str:
+    lines = [(model.__doc__ or "").strip(), "", "Settings, from the environment:"]
+    for name, info in model.model_fields.items():
+        default = "required" if info.is_required() else f"default {info.get_default(call_default_factory=True)}"
+        lines.append(f"  {variable(model, name, info)}  {info.description or ''} ({default})")
+    lines += ["", "Options: --help, --print-settings"]
+    return "\n".join(lines)
+
+
+def _end(text: str, code: int) -> NoReturn:
+    stream = sys.stdout if code == 0 else sys.stderr
+    stream.write(text + "\n")
+    raise SystemExit(code)

@@ -1,0 +1,97 @@
+"""A whole topic in memory, latest value by key, like Kafka Streams' global table."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+import structlog
+
+from .bus import Bus, BusError, Reader
+from .envelope import Undecodable
+from .loop import Stop
+from .records import Record
+
+T = TypeVar("T")
+
+
+class GlobalTable(Generic[T]):
+    """Follows a topic from its beginning. `latest` is what every key's newest readable record says.
+
+    A record that cannot be read leaves the key as it was and is handed to `on_unreadable`.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        topic: str,
+        decode: Callable[[Record], T],
+        *,
+        on_change: Callable[[str, T | None], None] | None = None,
+        on_unreadable: Callable[[Record, Undecodable], Awaitable[None]] | None = None,
+    ) -> None:
+        self.latest: dict[str, T] = {}
+        self.topic = topic
+        self._bus = bus
+        self._decode = decode
+        self._on_change = on_change
+        self._on_unreadable = on_unreadable
+        self._reader: Reader | None = None
+        self._ready = asyncio.Event()
+        self._log = structlog.get_logger("table")
+
+    @property
+    def ready(self) -> bool:
+        """Whether the end of every partition has been reached once."""
+        return self._ready.is_set()
+
+    async def wait_ready(self, timeout_seconds: float) -> bool:
+        """Wait for that; False when the time passes first."""
+        try:
+            await asyncio.wait_for(self._ready.wait(), timeout_seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    async def follow(self, stop: Stop) -> None:
+        """Read until stopped; an outage of the brokers only delays it."""
+        self._reader = self._bus.reader(self.topic)
+        try:
+            while not stop.requested:
+                try:
+                    await self.step()
+                except BusError as error:
+                    self._log.warning("table-waits", topic=self.topic, reason=str(error))
+                    await stop.wait(1.0)
+        finally:
+            await self._reader.close()
+
+    async def step(self, timeout_seconds: float = 0.5) -> int:
+        """Read once; returns how many records came."""
+        if self._reader is None:
+            self._reader = self._bus.reader(self.topic)
+        records = await self._reader.receive(timeout_seconds=timeout_seconds)
+        for record in records:
+            await self._apply(record)
+        if not self.ready and await self._reader.caught_up():
+            self._ready.set()
+        return len(records)
+
+    async def _apply(self, record: Record) -> None:
+        if record.key is None:
+            return
+        if record.value is None:
+            self.latest.pop(record.key, None)
+            self._changed(record.key, None)
+            return
+        try:
+            value = self._decode(record)
+        except Undecodable as error:
+            if self._on_unreadable:
+                await self._on_unreadable(record, error)
+            return
+        self.latest[record.key] = value
+        self._changed(record.key, value)
+
+    def _changed(self, key: str, value: T | None) -> None:
+        if self._on_change:
+            self._on_change(key, value)
