@@ -1,0 +1,359 @@
+"""One observation in, one analysis out.
+
+The order of work: is it newer; what the brokers say (demand outlives runs); which run it is and whether its snapshot is
+a sample; lag; rates, shares and capacities; targets through the graph; symptoms; what was learnt.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from weir_contracts import Estimate, Observation, OperatorReading, Topology, unknown
+from weir_contracts.analysis import Analysis
+
+from . import capacity, demand, history, lag, propagation, restarts, selectivity, window
+from .memory import Memory, Point, RunMemory
+from .numbers import estimate
+from .picture import OperatorPicture, Picture, SourcePicture
+from .report import analysis_of
+from .settings import AnalysisSettings
+from .symptoms import symptoms_of
+from .window import Shares, View
+
+_NO_SHARES = Shares(None, None, None)
+
+
+def advance(
+    memory: Memory | None,
+    observation: Observation,
+    settings: AnalysisSettings | None = None,
+    *,
+    lost_records: int | None = None,
+) -> tuple[Memory | None, Analysis | None]:
+    """Take one observation in.
+
+    Returns the new memory (None after the application's end) and the analysis (None for an observation that is not
+    newer than the last: it is only counted). `lost_records` is given when retention deleted observations before this
+    one could be read. Never mutates `memory`.
+    """
+    settings = settings or AnalysisSettings()
+    at = observation.observed_at.timestamp()
+    if memory is not None and at <= memory.observed_at:
+        return replace(memory, dropped=memory.dropped + 1), None
+    gap = None if memory is None else at - memory.observed_at
+    memory = replace(memory or Memory(observed_at=at), observed_at=at)
+    if lost_records:
+        memory = replace(memory, dropped=memory.dropped + lost_records)
+    memory = _with_brokers(_with_job(memory, observation), observation, at, settings)
+    memory, fresh_run, stale = _with_run(memory, observation, at, settings)
+    memory, picture = _picture(memory, Frame(observation, at, settings, stale))
+    picture = replace(picture, fresh_run=fresh_run, gap_seconds=gap, lost_records=lost_records)
+    symptoms = symptoms_of(picture, memory.capacities, settings)
+    analysis = analysis_of(picture, memory, symptoms)
+    return (None if observation.status == "ended" else memory), analysis
+
+
+def _with_job(memory: Memory, observation: Observation) -> Memory:
+    """Another job id: perhaps other code, so what was learnt counts half."""
+    job_id = "" if observation.deployment is None else observation.deployment.job_id
+    if not job_id or job_id == memory.job_id:
+        return memory
+    if not memory.job_id:
+        return replace(memory, job_id=job_id)
+    ratios = {k: r._replace(confidence=round(r.confidence / 2, 4)) for k, r in memory.selectivities.items()}
+    return replace(
+        memory,
+        job_id=job_id,
+        run=None,
+        capacities=capacity.halved(memory.capacities),
+        selectivities=ratios,
+        # another job is a resubmission: the time until it came is nobody's restart time
+        restarts=replace(memory.restarts, running_at=None, down_at=None, still_down_at=None),
+    )
+
+
+def _with_brokers(memory: Memory, observation: Observation, at: float, settings: AnalysisSettings) -> Memory:
+    extended = history.extend(memory.history, observation.partitions, at, settings.history_seconds)
+    return replace(memory, history=extended)
+
+
+def _readings(observation: Observation) -> list[OperatorReading]:
+    """The readings in the topology's order, where there is one; twice the same operator counts once."""
+    by_name = {reading.operator: reading for reading in observation.operators}
+    if observation.topology is None:
+        return list(by_name.values())
+    return [by_name[name] for name in observation.topology.names if name in by_name]
+
+
+def _with_run(
+    memory: Memory, observation: Observation, at: float, settings: AnalysisSettings
+) -> tuple[Memory, bool, float | None]:
+    """The run's ring with this observation in it, whether the run is new, and for how long its snapshot is unchanged.
+
+    The age is None outside of a run.
+    """
+    if observation.status == "not_running":
+        return replace(memory, restarts=restarts.seen_down(memory.restarts, at)), False, None
+    if observation.status != "running" or observation.run is None:
+        return memory, False, None
+    readings = _readings(observation)
+    ring = memory.run
+    fresh_run = ring is None or not window.same_run(ring, observation.run, readings)
+    if ring is None or fresh_run:
+        # the run's start is told by the engine's clock; everything else here by the monitor's
+        ahead = 0.0 if observation.source_time is None else at - observation.source_time.timestamp()
+        started_at = min(at, observation.run.running_since.timestamp() + ahead)
+        after = window.start(observation.run, readings, started_at)
+        memory, ring = _with_restart(memory, ring, after, at, settings), after
+    else:
+        memory = replace(memory, restarts=restarts.seen_running(memory.restarts, at))
+    moved = window.positions_of(observation)
+    ring, fresh = window.extend(ring, readings, at, settings)
+    if fresh and observation.topology is not None:
+        ring = selectivity.track(ring, observation.topology, settings)
+    if moved != ring.positions:
+        ring, fresh = replace(ring, positions=moved, positions_at=at), True
+    stale = 0.0 if fresh else at - max(ring.snapshot_at, ring.positions_at)
+    return replace(memory, run=ring), fresh_run, stale
+
+
+def _with_restart(
+    memory: Memory, before: RunMemory | None, after: RunMemory, at: float, settings: AnalysisSettings
+) -> Memory:
+    """What the change of run says of restarts; the first run seen says nothing."""
+    if before is None:
+        seen = restarts.seen_running(memory.restarts, at)
+    else:
+        rescaled = before.parallelism != after.parallelism
+        seen = restarts.seen_new_run(memory.restarts, after.started_at, at, rescaled, settings)
+    return replace(memory, restarts=seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The observation being analysed."""
+
+    observation: Observation
+    at: float
+    settings: AnalysisSettings
+    stale_seconds: float | None
+    """For how long the engine's snapshot has not changed; None while the job is not running."""
+
+    def run_of(self, memory: Memory) -> RunMemory | None:
+        """The run the observation was taken in; None while the job is not running."""
+        return None if self.stale_seconds is None else memory.run
+
+
+@dataclass(frozen=True, slots=True)
+class _Operators:
+    """What was worked out of every operator's window."""
+
+    views: dict[str, View]
+    spent: dict[str, Shares]
+    readings: dict[str, OperatorReading]
+    input_rates: dict[str, Estimate]
+    output_rates: dict[str, Estimate]
+
+
+def _picture(memory: Memory, frame: Frame) -> tuple[Memory, Picture]:
+    topology = frame.observation.topology
+    picture = Picture(frame.observation, frame.at, frame.run_of(memory), False, None, None)
+    if topology is None:
+        return memory, picture
+    operators = _operators(topology, frame, picture.run)
+    memory, sources = _sources(memory, topology, operators, frame)
+    measured = {name: _measured(name, topology, operators, sources, frame.settings) for name in topology.names}
+    memory, ratios = _learn(memory, topology, operators, measured, frame)
+    arrivals = {name: source.arrival_rate for name, source in sources.items()}
+    targets = propagation.target_rates(topology, arrivals, ratios)
+    pictures = _operator_pictures(topology, frame.observation, operators, measured, memory.capacities)
+    return memory, replace(
+        picture,
+        operators=pictures,
+        sources=sources,
+        targets=targets,
+        selectivities=ratios,
+        bottleneck=_bottleneck(topology, pictures, targets),
+    )
+
+
+def _operators(topology: Topology, frame: Frame, run: RunMemory | None) -> _Operators:
+    readings = {reading.operator: reading for reading in _readings(frame.observation)} if run is not None else {}
+    views = {} if run is None else {name: window.view(run, i, frame.settings) for i, name in enumerate(run.names)}
+    spent = {}
+    for name in topology.names:
+        view, reading = views.get(name), readings.get(name)
+        spent[name] = _NO_SHARES if view is None else window.shares(view.taught, view.parallelism)
+        if reading is not None and spent[name].busy is None:
+            # the engine's own gauges average 60 s and climb through a run's first minute: better than nothing
+            spent[name] = Shares(reading.busy_share_mean, reading.backpressure_share_mean, None)
+    return _Operators(
+        views,
+        spent,
+        readings,
+        {name: _rate(views.get(name), 1, frame.settings) for name in topology.names},
+        {name: _rate(views.get(name), 2, frame.settings) for name in topology.names},
+    )
+
+
+def _rate(view: View | None, field: int, settings: AnalysisSettings) -> Estimate:
+    if view is None:
+        return unknown("the job is not running or tells nothing of this operator")
+    samples = window.recent(view.samples, settings.rate_window_seconds)
+    value = window.rate(samples, field, view.parallelism)
+    if value is None:
+        return unknown(f"{len(samples)} of 2 samples of this run seen, or its counter is unknown")
+    seconds = samples[-1].at - samples[0].at
+    return estimate(value, "counters", min(0.95, 0.5 + 0.1 * len(samples)), len(samples), seconds)
+
+
+def _sources(
+    memory: Memory, topology: Topology, operators: _Operators, frame: Frame
+) -> tuple[Memory, dict[str, SourcePicture]]:
+    pictures = {}
+    run = frame.run_of(memory)
+    for name in topology.sources:
+        behind, run = lag.source_lag(
+            name,
+            frame.observation,
+            operators.readings.get(name),
+            memory.history,
+            run,
+            stale_seconds=frame.stale_seconds or 0.0,
+            at=frame.at,
+            settings=frame.settings,
+        )
+        arrives, trend = demand.arrival_rate(memory.history, name, frame.at, frame.settings)
+        taken = _taken(name, operators)
+        if arrives.value is None:
+            arrives = _from_throughput(arrives, taken, behind.growth)
+        backlogged = run is not None and _backlogged(behind, run, name, taken, frame.settings)
+        pictures[name] = SourcePicture(name, arrives, trend, behind, backlogged)
+    return (memory if run is None else replace(memory, run=run)), pictures
+
+
+def _taken(name: str, operators: _Operators) -> Estimate:
+    """What a source takes in; what it gives out where it does not count its input."""
+    rate = operators.input_rates[name]
+    return rate if rate.value is not None else operators.output_rates[name]
+
+
+def _from_throughput(why: Estimate, taken: Estimate, growth: Estimate) -> Estimate:
+    """Demand without the brokers: what is processed and what piles up beside it."""
+    if taken.value is None or growth.value is None:
+        return why
+    rate = max(0.0, taken.value + growth.value)
+    basis = f"source throughput + growth of lag ({why.basis})"[:300]
+    return estimate(rate, basis, 0.6 * min(taken.confidence, growth.confidence), taken.samples, taken.window_seconds)
+
+
+def _backlogged(behind: lag.SourceLag, run: RunMemory, name: str, taken: Estimate, settings: AnalysisSettings) -> bool:
+    """Whether a source lagged through the whole capacity window and is not merely read late.
+
+    A lag that neither grows nor shrinks is what late readings of a position look like.
+    """
+    points = run.sources[name].points if name in run.sources else ()
+    since = points[-1][0] - settings.capacity_window_seconds if points else 0.0
+    if not points or points[0][0] > since + 1e-6 or not taken.value or behind.growth.value is None:
+        return False
+    least = min(records for at, records in points if at >= since)
+    return least >= settings.backlog_seconds * taken.value and abs(behind.growth.value) >= 0.05 * taken.value
+
+
+def _measured(
+    name: str,
+    topology: Topology,
+    operators: _Operators,
+    sources: Mapping[str, SourcePicture],
+    settings: AnalysisSettings,
+) -> capacity.Measured:
+    upstream = topology.inputs(name)
+    blocked = [s for u in upstream if (s := operators.spent[u].backpressured) is not None]
+    own = [name] if name in sources else list(sources)
+    pressure = capacity.Pressure(
+        is_source=not upstream,
+        source_backlogged=any(sources[source].backlogged for source in own),
+        upstream_backpressured=max(blocked) if blocked else None,
+    )
+    reading, view = operators.readings.get(name), operators.views.get(name)
+    return capacity.measure(view, reading, operators.spent[name], pressure, settings)
+
+
+def _learn(
+    memory: Memory,
+    topology: Topology,
+    operators: _Operators,
+    measured: Mapping[str, capacity.Measured],
+    frame: Frame,
+) -> tuple[Memory, dict[tuple[str, str], Estimate]]:
+    """Capacities and selectivities with this observation in them, and the selectivities to go by now."""
+    run, at, settings = frame.run_of(memory), frame.at, frame.settings
+    curves, ratios = memory.capacities, memory.selectivities
+    for name, view in operators.views.items():
+        if name in measured and view.samples and view.samples[-1].at == at:
+            curves = capacity.learn(
+                curves,
+                name,
+                view.parallelism,
+                measured[name],
+                throughput=window.rate(view.taught, 1, view.parallelism),
+                at=at,
+                job_id=memory.job_id,
+                settings=settings,
+            )
+    edges: dict[tuple[str, str], Estimate] = {}
+    for edge in topology.edges:
+        key = selectivity.edge_key(edge.source, edge.target)
+        now = unknown("the job is not running")
+        if run is not None:
+            now = selectivity.measured(edge, run.edges.get(key), run, topology, settings)
+        if (edge.source, edge.target) not in edges:
+            ratios = selectivity.learn(ratios, key, now, at, settings)
+        edges[edge.source, edge.target] = selectivity.told(now, ratios.get(key))
+    return replace(memory, capacities=curves, selectivities=ratios), edges
+
+
+def _operator_pictures(
+    topology: Topology,
+    observation: Observation,
+    operators: _Operators,
+    measured: Mapping[str, capacity.Measured],
+    curves: Mapping[str, Sequence[Point]],
+) -> dict[str, OperatorPicture]:
+    observed = {} if observation.deployment is None else observation.deployment.observed
+    told_ = {reading.operator: reading.parallelism for reading in observation.operators}
+    pictures = {}
+    sources = set(topology.sources)
+    for name in topology.names:
+        parallelism = told_.get(name) or observed.get(name)
+        if parallelism is None:
+            continue
+        here = next((p.rate for p in curves.get(name, ()) if p.parallelism == parallelism), None)
+        pictures[name] = OperatorPicture(
+            name=name,
+            parallelism=parallelism,
+            is_source=name in sources,
+            reading=operators.readings.get(name),
+            view=operators.views.get(name),
+            spent=operators.spent[name],
+            input_rate=_taken(name, operators) if name in sources else operators.input_rates[name],
+            output_rate=operators.output_rates[name],
+            measured=measured[name],
+            learnt_rate=here,
+        )
+    return pictures
+
+
+def _bottleneck(
+    topology: Topology, pictures: Mapping[str, OperatorPicture], targets: Mapping[str, Estimate]
+) -> str | None:
+    load: dict[str, float | None] = {}
+    for name, operator in pictures.items():
+        target = targets[name].value
+        load[name] = None if target is None or not operator.capacity else target / operator.capacity
+    return propagation.bottleneck(
+        topology,
+        load,
+        {name: operator.spent.busy for name, operator in pictures.items()},
+        {name: operator.spent.backpressured for name, operator in pictures.items()},
+        {name: operator.measured.saturated for name, operator in pictures.items()},
+    )

@@ -1,0 +1,240 @@
+"""True processing rates, and what is learnt of them at each parallelism.
+
+True processing rate (DS2, OSDI 2018): records taken in per second of busy time, times the subtasks. While an operator
+is saturated what it takes in is its capacity itself, skew, contention and all; such a measurement beats the other.
+Capacity here is what the operator can *sustain*: with an uneven load the busiest subtask saturates first.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from weir_contracts import CapacityPoint, Estimate, OperatorReading, unknown
+
+from .memory import MAX_POINTS, MAX_REMEMBERED, Point
+from .numbers import estimate, interpolate
+from .settings import AnalysisSettings
+from .window import Shares, View, rate
+
+_CONFIDENCE_BY_BUSY = ((0.0, 0.0), (0.05, 0.1), (0.1, 0.3), (0.5, 0.7), (0.8, 0.85), (1.0, 0.95))
+"""A rate taken from a mostly idle operator is noise: idle time is booked up to 5 s late."""
+_NOTABLE_SKEW = 1.15
+_LEAST_CONFIDENCE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What surrounds an operator over the window: it decides whether throughput is capacity."""
+
+    is_source: bool
+    source_backlogged: bool
+    """A source that feeds it lagged through the whole window, and not at a standstill of growth."""
+    upstream_backpressured: float | None
+    """Greatest backpressured share of its direct inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An operator's capacity in the current window."""
+
+    whole: Estimate
+    per_subtask: Estimate
+    saturated: bool
+    skew: Estimate
+
+
+def skew(reading: OperatorReading | None) -> Estimate:
+    """Busiest subtask's busy share over the mean, by the engine's gauges."""
+    if reading is None or reading.busy_share_mean is None or reading.busy_share_max is None:
+        return unknown("the engine's busy gauges of the subtasks are unknown")
+    if reading.parallelism == 1:
+        return estimate(1.0, "one subtask", 1.0, 1)
+    if reading.busy_share_mean < 0.02:
+        return unknown("hardly busy: the ratio would be noise")
+    ratio = max(1.0, reading.busy_share_max / reading.busy_share_mean)
+    confidence = min(0.9, interpolate(reading.busy_share_mean, _CONFIDENCE_BY_BUSY) + 0.1)
+    return estimate(ratio, "busy gauges of the subtasks, max over mean", confidence, reading.parallelism, 60.0)
+
+
+def measure(
+    view: View | None, reading: OperatorReading | None, spent: Shares, pressure: Pressure, settings: AnalysisSettings
+) -> Measured:
+    """The true processing rate of one operator, of all its subtasks and of one."""
+    uneven = skew(reading)
+    if view is None or not view.taught:
+        why = unknown(f"no window of {settings.capacity_window_seconds:.0f} s after the warm-up of this run yet")
+        return Measured(why, why, False, uneven)
+    throughput = rate(view.taught, 1, view.parallelism)
+    if throughput is None and pressure.is_source:
+        throughput = rate(view.taught, 2, view.parallelism)
+    per_subtask = _from_busy_time(view, spent)
+    observed = _observed(view, reading, throughput, spent=spent, pressure=pressure, settings=settings)
+    if observed is not None:
+        return Measured(observed, per_subtask, True, uneven)
+    return Measured(_whole(view, per_subtask, uneven, spent), per_subtask, False, uneven)
+
+
+def _from_busy_time(view: View, spent: Shares) -> Estimate:
+    if spent.busy is None:
+        return unknown("busy time is unknown")
+    if spent.records_per_busy_second is None or spent.busy < 0.005:
+        return unknown("not busy: nothing to tell a rate from")
+    if spent.records_per_busy_second == 0:
+        return unknown("busy without taking anything in")
+    confidence = interpolate(spent.busy, _CONFIDENCE_BY_BUSY) * min(1.0, len(view.taught) / 5)
+    if spent.backpressured is not None and spent.backpressured > 0.5:
+        confidence *= 0.7
+    basis = "records in ÷ busy time"
+    if spent.busy < 0.1:
+        basis += ", hardly busy"
+    return estimate(spent.records_per_busy_second, basis, confidence, len(view.taught), view.seconds)
+
+
+def _whole(view: View, per_subtask: Estimate, uneven: Estimate, spent: Shares) -> Estimate:
+    if per_subtask.value is None:
+        return per_subtask
+    whole, basis = per_subtask.value * view.parallelism, per_subtask.basis
+    if uneven.value is not None and uneven.value >= _NOTABLE_SKEW and (spent.busy or 0) >= 0.1:
+        # the busiest subtask saturates first: the others' idle time cannot be used
+        whole, basis = whole / uneven.value, f"{basis}, ÷ skew {uneven.value:.2f}"
+    return estimate(whole, basis, per_subtask.confidence, per_subtask.samples, per_subtask.window_seconds)
+
+
+def _observed(
+    view: View,
+    reading: OperatorReading | None,
+    throughput: float | None,
+    *,
+    spent: Shares,
+    pressure: Pressure,
+    settings: AnalysisSettings,
+) -> Estimate | None:
+    """Throughput as capacity, where the operator was held up by nothing but itself all through the window."""
+    if throughput is None or throughput <= 0:
+        return None
+    n, seconds = len(view.taught), view.seconds
+    enough = min(1.0, n / 5)
+    if spent.busy is not None and spent.busy >= settings.saturated_share:
+        return estimate(throughput, "observed throughput, saturated", 0.95 * enough, n, seconds)
+    if spent.backpressured is None:
+        return None
+    if pressure.is_source:
+        if not pressure.source_backlogged or spent.backpressured > 0.5:
+            return None
+        if spent.backpressured < 0.1:
+            return estimate(throughput, "observed throughput of a backlogged source", 0.9 * enough, n, seconds)
+        whole = throughput / (1 - spent.backpressured)
+        basis = "throughput of a backlogged source ÷ share not backpressured"
+        return estimate(whole, basis, 0.9 * enough * (1 - spent.backpressured), n, seconds)
+    upstream = pressure.upstream_backpressured or 0.0
+    holds_back = upstream >= 0.5 or (upstream >= 0.2 and pressure.source_backlogged)
+    if not holds_back or spent.backpressured >= 0.1:
+        return None
+    hot = reading is not None and (reading.busy_share_max or 0.0) >= settings.saturated_share
+    # neither busy nor with one busy subtask: it waits for something outside, and may take in more another time
+    sure = 0.85 if hot or (spent.busy or 0.0) >= 0.8 else 0.6
+    return estimate(throughput, "observed throughput, holding its inputs back", sure * enough, n, seconds)
+
+
+def learn(
+    known: Mapping[str, tuple[Point, ...]],
+    operator: str,
+    parallelism: int,
+    now: Measured,
+    *,
+    throughput: float | None,
+    at: float,
+    job_id: str,
+    settings: AnalysisSettings,
+) -> dict[str, tuple[Point, ...]]:
+    """Take a measurement into the curve of an operator, by name."""
+    points = known.get(operator, ())
+    value, confidence = now.whole.value, now.whole.confidence
+    if value is None or value <= 0 or confidence < _LEAST_CONFIDENCE:
+        return dict(known)
+    fresh = Point(parallelism, value, confidence, now.saturated, 1, at, job_id)
+    after = _learnt(points, fresh, throughput, settings)
+    result = {**known, operator: after}
+    if len(result) > MAX_REMEMBERED:
+        del result[min(result, key=lambda name: max(point.at for point in result[name]))]
+    return result
+
+
+def _learnt(
+    points: tuple[Point, ...], fresh: Point, throughput: float | None, settings: AnalysisSettings
+) -> tuple[Point, ...]:
+    old = next((point for point in points if point.parallelism == fresh.parallelism), None)
+    if old is None:
+        return _kept([*points, fresh])
+    others = [point for point in points if point is not old]
+    if abs(fresh.rate - old.rate) <= settings.off_share * old.rate:
+        return _kept([*others, _blended(old, fresh, settings)])
+    if _believed(old, fresh, throughput, settings):
+        factor = fresh.rate / old.rate
+        rescaled = [p._replace(rate=p.rate * factor, confidence=round(p.confidence * 0.8, 4)) for p in others]
+        return _kept([*rescaled, fresh._replace(samples=old.samples + 1)])
+    return _kept([*others, old._replace(off_since=old.off_since if old.off_since is not None else fresh.at)])
+
+
+def _believed(old: Point, fresh: Point, throughput: float | None, settings: AnalysisSettings) -> bool:
+    """Whether a measurement that is far off replaces what was known.
+
+    A saturated one does; so does throughput above what was thought possible. One from busy time must be the surer, and
+    against a saturated one it must have lasted: busy time tells too high a rate as long as the load is light.
+    """
+    if fresh.saturated or (throughput is not None and throughput > old.rate * (1 + settings.off_share)):
+        return True
+    if not old.saturated:
+        return fresh.confidence >= 0.5 * old.confidence
+    lasted = old.off_since is not None and fresh.at - old.off_since >= 2 * settings.capacity_window_seconds
+    return fresh.confidence >= 0.6 and lasted
+
+
+def _blended(old: Point, fresh: Point, settings: AnalysisSettings) -> Point:
+    """Exponential smoothing, weighed by confidence and by how much of the window is new since the last time."""
+    if fresh.saturated and not old.saturated:
+        return fresh._replace(samples=old.samples + 1)
+    if (old.saturated and not fresh.saturated) or fresh.confidence < old.confidence / 2:
+        return old._replace(off_since=None)
+    new_share = min(1.0, max(0.0, fresh.at - old.at) / settings.capacity_window_seconds)
+    weight = new_share * fresh.confidence / (fresh.confidence + old.confidence)
+    return Point(
+        old.parallelism,
+        old.rate + weight * (fresh.rate - old.rate),
+        round(old.confidence + weight * (fresh.confidence - old.confidence), 4),
+        old.saturated,
+        old.samples + 1,
+        fresh.at,
+        fresh.job_id,
+    )
+
+
+def _kept(points: Sequence[Point]) -> tuple[Point, ...]:
+    """In order of parallelism; beyond the limit the least sure and oldest go."""
+    if len(points) > MAX_POINTS:
+        points = sorted(points, key=lambda p: (p.confidence, p.at))[len(points) - MAX_POINTS :]
+    return tuple(sorted(points, key=lambda p: p.parallelism))
+
+
+def halved(known: Mapping[str, tuple[Point, ...]]) -> dict[str, tuple[Point, ...]]:
+    """What was learnt of another job id: the code may have changed."""
+    return {
+        name: tuple(p._replace(confidence=round(p.confidence / 2, 4), off_since=None) for p in points)
+        for name, points in known.items()
+    }
+
+
+def published(points: Sequence[Point]) -> list[CapacityPoint]:
+    """The curve as the analysis carries it."""
+    return [
+        CapacityPoint(
+            parallelism=p.parallelism,
+            records_per_second=round(p.rate, 6),
+            confidence=p.confidence,
+            saturated=p.saturated,
+            samples=p.samples,
+            measured_at=datetime.fromtimestamp(p.at, UTC),
+            job_id=p.job_id,
+        )
+        for p in points
+    ]

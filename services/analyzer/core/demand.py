@@ -1,0 +1,105 @@
+"""Demand: how fast records arrive at a source, from the brokers' log-end offsets.
+
+Over a short window, so that a step shows within two scrapes; over whole bursts where the log grows in bursts (a
+transactional producer moves the stable offset once a commit).
+"""
+
+from collections.abc import Sequence
+from math import sqrt
+
+from weir_contracts import Estimate, unknown
+
+from . import history as log
+from .history import Interval
+from .memory import LogHistory
+from .numbers import estimate, slope
+from .settings import AnalysisSettings
+
+_STEP_SHARE = 0.3
+"""Two intervals that both differ from those before by more than this share are a new level, not noise."""
+_NOISE_DEVIATIONS = 4.0
+
+
+def arrival_rate(
+    history: LogHistory, operator: str, at: float, settings: AnalysisSettings
+) -> tuple[Estimate, Estimate]:
+    """The arrival rate of a source in records/s and its change in records/s per second."""
+    intervals = log.intervals(history, operator, at - settings.trend_window_seconds)
+    if intervals is None:
+        why = "log-end offsets of two scrapes are needed and not every partition has them"
+        return unknown(why), unknown(why)
+    late = at - intervals[-1].end
+    if late > 2 * settings.arrival_window_seconds:
+        why = f"the brokers' offsets are {late:.0f} s old"
+        return unknown(why), unknown(why)
+    ends = _burst_ends(intervals)
+    if len(ends) >= 3:
+        return _over_bursts(intervals, ends), unknown("the log grows in bursts: no trend within them")
+    rate = _over_short_window(intervals, settings.arrival_window_seconds)
+    if late > 1e-6:
+        rate = rate.model_copy(update={"confidence": round(rate.confidence * 0.7, 3)})
+    return rate, _trend(intervals)
+
+
+def _burst_ends(intervals: Sequence[Interval]) -> list[int]:
+    """Indices of the last growing interval of each burst; bursts are parted by intervals without any growth."""
+    return [
+        i
+        for i, interval in enumerate(intervals)
+        if interval.records > 0 and (i + 1 == len(intervals) or intervals[i + 1].records == 0)
+    ]
+
+
+def _over_bursts(intervals: Sequence[Interval], ends: Sequence[int]) -> Estimate:
+    """From the end of the first burst to the end of the last; to the last interval if the next burst is overdue."""
+    first, last = ends[0], ends[-1]
+    period = (intervals[last].end - intervals[first].end) / (len(ends) - 1)
+    if intervals[-1].end - intervals[last].end > 2 * period:
+        last = len(intervals) - 1
+    inside = intervals[first + 1 : last + 1]
+    seconds = intervals[last].end - intervals[first].end
+    records = sum(interval.records for interval in inside)
+    basis = f"log-end offsets, over {len(ends) - 1} bursts"
+    return estimate(records / seconds, basis, 0.7, len(inside) + 1, seconds)
+
+
+def _over_short_window(intervals: Sequence[Interval], window_seconds: float) -> Estimate:
+    end = intervals[-1].end
+    inside = [interval for interval in intervals if interval.start >= end - window_seconds - 1e-6] or [intervals[-1]]
+    step = _step(intervals)
+    if step:
+        inside = list(step)
+    seconds = inside[-1].end - inside[0].start
+    rate = sum(interval.records for interval in inside) / seconds
+    basis = "log-end offsets" + (", since the level changed" if step else "")
+    return estimate(rate, basis, {1: 0.75, 2: 0.85}.get(len(inside), 0.95), len(inside) + 1, seconds)
+
+
+def _step(intervals: Sequence[Interval]) -> Sequence[Interval] | None:
+    """The intervals of a new level, if the newest two show one.
+
+    Upwards the newest alone counts while it is the higher (the step fell into the one before); downwards both, because
+    demand told too low costs more than demand told too high.
+    """
+    if len(intervals) < 4:
+        return None
+    before, newest = intervals[-5:-2], intervals[-2:]
+    level = sum(i.records for i in before) / sum(i.seconds for i in before)
+    signs = set()
+    for interval in newest:
+        expected = level * interval.seconds
+        off = interval.records - expected
+        if abs(off) <= max(_STEP_SHARE * expected, _NOISE_DEVIATIONS * sqrt(max(1.0, expected))):
+            return None
+        signs.add(off > 0)
+    if len(signs) > 1:
+        return None
+    return newest[1:] if signs == {True} and newest[1].rate > newest[0].rate else newest
+
+
+def _trend(intervals: Sequence[Interval]) -> Estimate:
+    if len(intervals) < 4:
+        return unknown(f"{len(intervals)} of 4 intervals seen")
+    points = [((interval.start + interval.end) / 2, interval.rate) for interval in intervals]
+    seconds = intervals[-1].end - intervals[0].start
+    return estimate(slope(points), "log-end offsets, least squares", min(0.8, seconds / 75), len(points) + 1, seconds)

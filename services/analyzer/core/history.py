@@ -1,0 +1,187 @@
+"""When which offset was the end of a partition's log: demand, and the age of what waits.
+
+The history belongs to the brokers, so it outlives runs. It is decimated with age: every scrape of the last seconds,
+then a spacing of about a twelfth of the age, so that 40 minutes need some 80 rows and an age read off it is right
+within a tenth.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from weir_contracts import PartitionReading
+
+from .memory import LogHistory, LogRow
+
+_DENSE_SECONDS = 12.0
+_SPACING_SECONDS = 2.0
+_AGE_PER_SPACING = 12.0
+_MOST_CELLS = 60_000
+
+
+def key_of(partition: PartitionReading) -> str:
+    """A partition's name in the history."""
+    return f"{partition.operator}\n{partition.topic}\n{partition.partition}"
+
+
+def extend(history: LogHistory, partitions: Sequence[PartitionReading], at: float, reach_seconds: float) -> LogHistory:
+    """Take the log-end offsets of an observation in; none at all leave the history as it is."""
+    ends = {key_of(p): p.log_end_offset for p in partitions if p.log_end_offset is not None}
+    if not ends:
+        return history
+    keys = history.keys
+    known = set(keys)
+    added = tuple(key for key in ends if key not in known)
+    rows = list(history.rows)
+    recreated = _recreated(keys, rows, ends)
+    if recreated:
+        rows = [LogRow(row.at, [None if i in recreated else end for i, end in enumerate(row.ends)]) for row in rows]
+    keys = keys + added
+    rows.append(LogRow(at, [ends.get(key) for key in keys]))
+    rows = _decimated(rows, at, reach_seconds, len(keys))
+    return _without_forgotten(keys, rows)
+
+
+def _recreated(keys: Sequence[str], rows: Sequence[LogRow], ends: dict[str, int]) -> set[int]:
+    """Columns whose log now ends earlier than it did: the topic was made anew, its past means nothing."""
+    fallen = set()
+    for i, key in enumerate(keys):
+        end = ends.get(key)
+        if end is None:
+            continue
+        last = next((row.ends[i] for row in reversed(rows) if i < len(row.ends) and row.ends[i] is not None), None)
+        if last is not None and end < last:
+            fallen.add(i)
+    return fallen
+
+
+def _decimated(rows: list[LogRow], now: float, reach_seconds: float, columns: int) -> list[LogRow]:
+    """Drop what is too old or too close to its older neighbour for its age; the newest always stays.
+
+    Compared with the older neighbour, because that one stays: compared with the newer, every row would fall as it ages.
+    """
+    coarser = max(1.0, len(rows) * columns / _MOST_CELLS)
+    kept: list[LogRow] = []
+    for row in rows:
+        age = now - row.at
+        if age > reach_seconds:
+            continue
+        if age > _DENSE_SECONDS and kept:
+            spacing = max(_SPACING_SECONDS, age / _AGE_PER_SPACING) * coarser
+            if row.at - kept[-1].at < spacing - 1e-6:
+                continue
+        kept.append(row)
+    return kept
+
+
+def _without_forgotten(keys: tuple[str, ...], rows: list[LogRow]) -> LogHistory:
+    """Remove partitions that no row knows any more (only looked for where the oldest row is shorter or empty)."""
+    forgotten = {
+        i
+        for i in range(len(keys))
+        if rows[-1].ends[i] is None and not any(i < len(row.ends) and row.ends[i] is not None for row in rows)
+    }
+    if not forgotten:
+        return LogHistory(keys, tuple(rows))
+    return LogHistory(
+        tuple(key for i, key in enumerate(keys) if i not in forgotten),
+        tuple([LogRow(row.at, [end for i, end in enumerate(row.ends) if i not in forgotten]) for row in rows]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Records appended to all partitions of a source between two rows."""
+
+    start: float
+    end: float
+    records: float
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end - self.start
+
+    @property
+    def rate(self) -> float:
+        """Records per second."""
+        return self.records / (self.end - self.start)
+
+
+def columns_of(history: LogHistory, operator: str) -> list[int]:
+    """The columns of a source's partitions."""
+    prefix = f"{operator}\n"
+    return [i for i, key in enumerate(history.keys) if key.startswith(prefix)]
+
+
+def curve(history: LogHistory, key: str) -> list[tuple[float, int]]:
+    """A partition's (time, log end) points, oldest first."""
+    try:
+        i = history.keys.index(key)
+    except ValueError:
+        return []
+    return column(history, i)
+
+
+def column(history: LogHistory, i: int) -> list[tuple[float, int]]:
+    """The known points of one column."""
+    return [(row.at, end) for row in history.rows if i < len(row.ends) and (end := row.ends[i]) is not None]
+
+
+def intervals(history: LogHistory, operator: str, since: float) -> list[Interval] | None:
+    """What was appended between consecutive rows from `since` on (of the last two rows at least), oldest first.
+
+    A gap of a partition is bridged by a straight line; a partition first seen within the window counts from then on.
+    None if the newest row does not know every partition that was known in the window: then demand is unknown.
+    """
+    columns = columns_of(history, operator)
+    rows = _rows_since(history.rows, since)
+    if not columns or len(rows) < 2:
+        return None
+    appended = [0.0] * (len(rows) - 1)
+    for i in columns:
+        ends = [row.ends[i] if i < len(row.ends) else None for row in rows]
+        if all(end is None for end in ends):
+            continue
+        if ends[-1] is None:
+            return None
+        _add_increments(appended, [row.at for row in rows], ends)
+    return [Interval(a.at, b.at, appended[j]) for j, (a, b) in enumerate(pairwise(rows))]
+
+
+def _rows_since(rows: Sequence[LogRow], since: float) -> Sequence[LogRow]:
+    inside = [row for row in rows if row.at >= since - 1e-6]
+    return inside if len(inside) >= 2 else rows[-2:]
+
+
+def _add_increments(appended: list[float], times: Sequence[float], ends: Sequence[int | None]) -> None:
+    known = [(j, end) for j, end in enumerate(ends) if end is not None]
+    for (i, start), (j, end) in pairwise(known):
+        per_second = (end - start) / (times[j] - times[i])
+        for k in range(i, j):
+            appended[k] += per_second * (times[k + 1] - times[k])
+
+
+def appended_at(points: Sequence[tuple[float, int]], offset: int) -> float | None:
+    """When the record at `offset` was appended, between the rows where the log end passed it.
+
+    None if the log does not reach `offset` yet or the history does not reach back to it.
+    """
+    if not points or points[-1][1] <= offset:
+        return None
+    for i in range(len(points) - 1, 0, -1):
+        (t0, low), (t1, high) = points[i - 1], points[i]
+        if low <= offset < high:
+            # the middle of the record's own unit: without bias whether one record or a million came in between
+            return t0 + (t1 - t0) * (offset + 0.5 - low) / (high - low)
+    return None
+
+
+def end_at(points: Sequence[tuple[float, int]], at: float) -> float | None:
+    """The log end at a time within the history; None outside of it."""
+    if not points or at < points[0][0] or at > points[-1][0]:
+        return None
+    for (t0, low), (t1, high) in pairwise(points):
+        if t0 <= at <= t1:
+            return low + (high - low) * (at - t0) / (t1 - t0)
+    return float(points[-1][1])

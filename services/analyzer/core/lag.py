@@ -1,0 +1,219 @@
+"""Lag of a source in records and in seconds, and how it grows.
+
+Lag in seconds is the age of the oldest unprocessed record: now minus the time its offset was appended, the largest over
+the partitions. The source's own position counts; the committed offset, a sawtooth of the checkpoint interval, is a
+fallback, named so, and what is told from it is as of the commit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from weir_contracts import Estimate, Observation, OperatorReading, PartitionReading, unknown
+
+from . import history as log
+from .memory import LogHistory, RunMemory, SourceMemory
+from .numbers import estimate, slope, total
+from .settings import AnalysisSettings
+
+_CARRY_SECONDS = 30.0
+"""An unchanged snapshot keeps its lag at most this long; after that the engine's silence is taken for a standstill."""
+_MOST_POINTS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """One partition's lag; None is unknown. `confidence` belongs to the seconds."""
+
+    records: float | None
+    seconds: float | None
+    basis: str
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLag:
+    """A source's lag over all its partitions."""
+
+    records: Estimate
+    seconds: Estimate
+    growth: Estimate
+
+
+def source_lag(
+    operator: str,
+    observation: Observation,
+    reading: OperatorReading | None,
+    history: LogHistory,
+    run: RunMemory | None,
+    *,
+    stale_seconds: float,
+    at: float,
+    settings: AnalysisSettings,
+) -> tuple[SourceLag, RunMemory | None]:
+    """The lag of one source, and the run's memory with it. `run` is None unless the job is running.
+
+    `stale_seconds` is the time for which the engine's snapshot, positions included, has not changed.
+    """
+    partitions = [p for p in observation.partitions if p.operator == operator]
+    before = SourceMemory() if run is None else run.sources.get(operator, SourceMemory())
+    if run is not None and before.points and 0 < stale_seconds <= _CARRY_SECONDS:
+        return _carried(before, stale_seconds), run
+    if partitions:
+        records, seconds = _over_partitions(partitions, reading, history, run, at)
+    elif reading is not None and reading.pending_records is not None:
+        records = estimate(reading.pending_records, "pendingRecords of the source", 0.6, 1)
+        seconds = unknown("without the brokers' offsets the age of what waits cannot be told")
+    else:
+        records = seconds = unknown("no partition offsets and no pendingRecords")
+    if run is None:
+        return SourceLag(records, seconds, unknown("the job is not running")), None
+    after = _remember(before, records, seconds, at, settings)
+    run = replace(run, sources={**run.sources, operator: after})
+    return SourceLag(records, seconds, _growth(after)), run
+
+
+def _carried(before: SourceMemory, age: float) -> SourceLag:
+    """The engine told nothing new, so its positions are as old as its snapshot: lag as of then."""
+    note = f"as of {age:.0f} s ago: the engine's snapshot has not changed"
+    records = estimate(before.points[-1][1], note, 0.6, 1)
+    seconds = estimate(before.seconds, note, 0.6, 1)
+    return SourceLag(records, seconds, _growth(before))
+
+
+def _over_partitions(
+    partitions: Sequence[PartitionReading],
+    reading: OperatorReading | None,
+    history: LogHistory,
+    run: RunMemory | None,
+    at: float,
+) -> tuple[Estimate, Estimate]:
+    curves = _curves(partitions, history)
+    positions = _spread_pending(partitions, reading) if run is not None else {}
+    lags = [_partition_lag(p, curves.get(log.key_of(p), []), positions.get(log.key_of(p)), run, at) for p in partitions]
+    n = len(lags)
+    missing = sum(1 for lag in lags if lag.records is None)
+    bases = " and ".join(sorted({lag.basis for lag in lags}))[:200]
+    records = total(lag.records for lag in lags)
+    seconds = [lag.seconds for lag in lags if lag.seconds is not None]
+    if missing or records is None:
+        records_estimate = unknown(f"the position in {missing} of {n} partitions is unknown ({bases})")
+    else:
+        confidence = min(0.95 if lag.basis.startswith("position") else 0.6 for lag in lags)
+        records_estimate = estimate(records, f"{bases}, {n} partitions", confidence, n)
+    if len(seconds) < n:
+        return records_estimate, unknown(f"the age of what waits in {n - len(seconds)} of {n} partitions is unknown")
+    worst = max(lags, key=lambda lag: lag.seconds or 0.0)
+    return records_estimate, estimate(
+        worst.seconds, f"{worst.basis}, largest of {n} partitions", min(lag.confidence for lag in lags), n
+    )
+
+
+def _curves(partitions: Sequence[PartitionReading], history: LogHistory) -> dict[str, list[tuple[float, int]]]:
+    columns = {key: i for i, key in enumerate(history.keys)}
+    return {key: log.column(history, columns[key]) for p in partitions if (key := log.key_of(p)) in columns}
+
+
+def _spread_pending(partitions: Sequence[PartitionReading], reading: OperatorReading | None) -> dict[str, float]:
+    """Positions guessed from pendingRecords, spread evenly over the partitions whose own position is unknown."""
+    if reading is None or reading.pending_records is None or any(p.current_offset is not None for p in partitions):
+        return {}
+    ends = {log.key_of(p): p.log_end_offset for p in partitions}
+    if any(end is None for end in ends.values()):
+        return {}
+    share = reading.pending_records / len(ends)
+    return {key: max(0.0, (end or 0) - share) for key, end in ends.items()}
+
+
+def _partition_lag(
+    p: PartitionReading, points: Sequence[tuple[float, int]], guessed: float | None, run: RunMemory | None, at: float
+) -> PartitionLag:
+    end = p.log_end_offset
+    if end is None:
+        return PartitionLag(None, None, "log end unknown", 0.0)
+    if p.log_start_offset is not None and end <= p.log_start_offset:
+        return PartitionLag(0.0, 0.0, "position: the log is empty", 0.95)
+    if p.current_offset is not None and run is not None:
+        return _behind(p, p.current_offset, points, at, "position of the source")
+    if guessed is not None:
+        return _behind(p, guessed, points, at, "pendingRecords spread over partitions", confidence=0.5)
+    if p.committed_offset is not None:
+        return _since_commit(p, p.committed_offset, points, run, at)
+    if p.current_offset is not None:
+        return _behind(p, p.current_offset, points, at, "last position of the source", confidence=0.6)
+    return PartitionLag(None, None, "no position", 0.0)
+
+
+def _since_commit(
+    p: PartitionReading,
+    committed: int,
+    points: Sequence[tuple[float, int]],
+    run: RunMemory | None,
+    at: float,
+) -> PartitionLag:
+    """Lag as of the commit while the run that made it goes on; as of now when nothing is being processed."""
+    committed_at = None if p.committed_at is None else p.committed_at.timestamp()
+    if run is None or committed_at is None or committed_at < run.started_at:
+        basis = "committed offset, " + ("where processing resumes" if run is None else "fallback: no position yet")
+        return _behind(p, committed, points, at, basis, confidence=0.7 if run is None else 0.5)
+    then = log.end_at(points, min(committed_at, points[-1][0])) if points else None
+    lag = _behind(p, committed, points, at, "committed offset, fallback, the commit's age taken off", confidence=0.5)
+    records = lag.records if then is None else max(0.0, then - committed)
+    seconds = None if lag.seconds is None else max(0.0, lag.seconds - max(0.0, at - committed_at))
+    return replace(lag, records=records, seconds=seconds)
+
+
+def _behind(
+    p: PartitionReading,
+    position: float,
+    points: Sequence[tuple[float, int]],
+    at: float,
+    basis: str,
+    *,
+    confidence: float = 0.9,
+) -> PartitionLag:
+    """Lag of a reader at `position`: what retention has deleted already cannot be waited for."""
+    position = max(position, p.log_start_offset or 0)
+    records = max(0.0, (p.log_end_offset or 0) - position)
+    if records == 0:
+        return PartitionLag(0.0, 0.0, basis, confidence)
+    told = p.current_offset if p.current_offset is not None else p.committed_offset
+    if p.position_appended_at is not None and position == told:
+        return PartitionLag(records, max(0.0, at - p.position_appended_at.timestamp()), basis, max(0.95, confidence))
+    appended = log.appended_at(points, int(position))
+    if appended is not None:
+        return PartitionLag(records, max(0.0, at - appended), basis, confidence)
+    return PartitionLag(records, _beyond_history(position, points, at), basis, min(confidence, 0.3))
+
+
+def _beyond_history(position: float, points: Sequence[tuple[float, int]], at: float) -> float | None:
+    """Age of a record older than the history, if it was appended at the history's mean rate; None without a rate."""
+    if len(points) < 2 or position >= points[0][1]:
+        return None
+    (t0, low), (t1, high) = points[0], points[-1]
+    if high <= low or t1 <= t0:
+        return None
+    return max(0.0, at - t0 + (low - position) * (t1 - t0) / (high - low))
+
+
+def _remember(
+    before: SourceMemory, records: Estimate, seconds: Estimate, at: float, settings: AnalysisSettings
+) -> SourceMemory:
+    if records.value is None:
+        return before
+    points = [point for point in before.points if point[0] >= at - settings.trend_window_seconds - 1]
+    if len(points) < 4:
+        points = list(before.points[-4:])
+    points.append((at, records.value))
+    while len(points) > _MOST_POINTS:
+        drop = min(range(1, len(points) - 2), key=lambda i: points[i + 1][0] - points[i - 1][0])
+        del points[drop]
+    return SourceMemory(tuple(points), seconds.value, seconds.basis)
+
+
+def _growth(memory: SourceMemory) -> Estimate:
+    points = memory.points
+    if len(points) < 2:
+        return unknown(f"{len(points)} of 2 readings of this run seen")
+    seconds = points[-1][0] - points[0][0]
+    confidence = min(0.9, 0.3 + 0.1 * len(points)) * min(1.0, seconds / 10)
+    return estimate(slope(points), "lag records, least squares", confidence, len(points), seconds)

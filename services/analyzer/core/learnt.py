@@ -1,0 +1,68 @@
+"""What re-seeds a lost state: the compact part of an analysis that nobody but the analyzer reads."""
+
+from typing import Any
+
+from weir_contracts import Analysis
+
+from .memory import MAX_REMEMBERED, Memory, Point, Ratio, RestartMemory
+
+LEARNT_VERSION = 1
+
+
+def learnt_of(memory: Memory) -> dict[str, Any]:
+    """Capacities, selectivities and restart times; the log-end history is not part of it."""
+    return {
+        "version": LEARNT_VERSION,
+        "job_id": memory.job_id,
+        "dropped": memory.dropped,
+        "capacities": {
+            name: [
+                [p.parallelism, round(p.rate, 3), p.confidence, p.saturated, p.samples, p.at, p.job_id] for p in curve
+            ]
+            for name, curve in memory.capacities.items()
+        },
+        "selectivities": {edge: [round(r.value, 6), r.confidence, r.at] for edge, r in memory.selectivities.items()},
+        "restarts": [memory.restarts.seconds, memory.restarts.last_seconds, memory.restarts.samples],
+    }
+
+
+def seed(analysis: Analysis) -> Memory | None:
+    """A state to go on from: what the analysis's own `learnt` says, and its time, so that a replay is ignored.
+
+    None after the application's end. An unreadable or foreign `learnt` seeds the time only.
+    """
+    if analysis.status == "ended":
+        return None
+    at = analysis.observed_at.timestamp()
+    try:
+        return _read(analysis.learnt, at)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return Memory(observed_at=at)
+
+
+def _read(learnt: dict[str, Any], at: float) -> Memory:
+    if learnt["version"] != LEARNT_VERSION:
+        return Memory(observed_at=at)
+    capacities = {
+        str(name): tuple(
+            Point(int(p[0]), float(p[1]), float(p[2]), bool(p[3]), int(p[4]), float(p[5]), str(p[6])) for p in curve
+        )
+        for name, curve in list(learnt["capacities"].items())[:MAX_REMEMBERED]
+    }
+    if any(p.rate <= 0 or p.parallelism < 1 for curve in capacities.values() for p in curve):
+        raise ValueError("capacities must be positive")
+    seconds, last_seconds, samples = learnt["restarts"]
+    return Memory(
+        observed_at=at,
+        dropped=int(learnt["dropped"]),
+        job_id=str(learnt["job_id"]),
+        capacities=capacities,
+        selectivities={
+            str(edge): Ratio(float(r[0]), float(r[1]), float(r[2])) for edge, r in learnt["selectivities"].items()
+        },
+        restarts=RestartMemory(
+            None if seconds is None else float(seconds),
+            None if last_seconds is None else float(last_seconds),
+            int(samples),
+        ),
+    )

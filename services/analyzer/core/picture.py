@@ -1,0 +1,62 @@
+"""What one observation looks like once everything has been worked out: the material of symptoms and of the analysis."""
+
+from dataclasses import dataclass, field
+
+from weir_contracts import Estimate, Observation, OperatorReading
+
+from .capacity import Measured
+from .lag import SourceLag
+from .memory import RunMemory
+from .window import Shares, View
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPicture:
+    """One operator in the current window."""
+
+    name: str
+    parallelism: int
+    is_source: bool
+    reading: OperatorReading | None
+    view: View | None
+    spent: Shares
+    input_rate: Estimate
+    output_rate: Estimate
+    measured: Measured
+    learnt_rate: float | None
+    """Capacity learnt at this parallelism."""
+
+    @property
+    def capacity(self) -> float | None:
+        """The best that is known of the capacity at this parallelism."""
+        return self.measured.whole.value if self.measured.whole.value is not None else self.learnt_rate
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePicture:
+    """One source's demand and lag."""
+
+    name: str
+    arrival_rate: Estimate
+    arrival_rate_trend: Estimate
+    lag: SourceLag
+    backlogged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The whole application at one observation."""
+
+    observation: Observation
+    at: float
+    run: RunMemory | None
+    fresh_run: bool
+    gap_seconds: float | None
+    """Time since the observation before."""
+    lost_records: int | None
+    """Observations of this application's partition that retention deleted before they were read."""
+    operators: dict[str, OperatorPicture] = field(default_factory=dict)
+    sources: dict[str, SourcePicture] = field(default_factory=dict)
+    targets: dict[str, Estimate] = field(default_factory=dict)
+    selectivities: dict[tuple[str, str], Estimate] = field(default_factory=dict)
+    bottleneck: str | None = None

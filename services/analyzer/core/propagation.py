@@ -1,0 +1,71 @@
+"""Targets through the graph, and the operator that holds the others back.
+
+DS2 (OSDI 2018, equation 4): the ideal input of an operator is the sum over its inputs of their ideal input times the
+edge's selectivity; a source's is what arrives. One pass in topological order.
+"""
+
+from collections.abc import Mapping
+
+from weir_contracts import Estimate, Topology, unknown
+
+from .numbers import estimate
+
+
+def target_rates(
+    topology: Topology, arrivals: Mapping[str, Estimate], selectivities: Mapping[tuple[str, str], Estimate]
+) -> dict[str, Estimate]:
+    """What would arrive at each operator if every source kept up; unknown as soon as one part of the sum is."""
+    targets: dict[str, Estimate] = {}
+    for name in topology.names:
+        inputs = topology.inputs(name)
+        if inputs:
+            targets[name] = _sum_of_inputs(name, inputs, targets, selectivities)
+        else:
+            targets[name] = arrivals.get(name, unknown("the source's arrival rate is unknown"))
+    return targets
+
+
+def _sum_of_inputs(
+    name: str,
+    inputs: list[str],
+    targets: Mapping[str, Estimate],
+    selectivities: Mapping[tuple[str, str], Estimate],
+) -> Estimate:
+    rate, confidence = 0.0, 1.0
+    for upstream in inputs:
+        target = targets[upstream]
+        if target.value is None:
+            return unknown(f"the target rate of {upstream} is unknown"[:300])
+        if target.value == 0:
+            continue
+        ratio = selectivities.get((upstream, name), unknown("not measured"))
+        if ratio.value is None:
+            return unknown(f"the selectivity from {upstream} is unknown: {ratio.basis}"[:300])
+        rate += target.value * ratio.value
+        confidence = min(confidence, target.confidence, ratio.confidence)
+    return estimate(rate, "arrival rates × selectivities", confidence)
+
+
+def bottleneck(
+    topology: Topology,
+    load: Mapping[str, float | None],
+    busy: Mapping[str, float | None],
+    backpressured: Mapping[str, float | None],
+    saturated: Mapping[str, bool],
+) -> str | None:
+    """The operator that limits the application, or comes closest to it; None if nothing can be said.
+
+    First the one that visibly holds its inputs back: backpressured inputs, not backpressured itself, saturated or the
+    busiest of such. Else the highest `load` (target rate ÷ capacity).
+    """
+    holding = [
+        name
+        for name in topology.names
+        if (backpressured.get(name) or 0.0) < 0.1
+        and any((backpressured.get(upstream) or 0.0) >= 0.2 for upstream in topology.inputs(name))
+        and (saturated.get(name) or (busy.get(name) or 0.0) >= 0.8)
+    ]
+    if holding:
+        return max(holding, key=lambda name: (saturated.get(name, False), busy.get(name) or 0.0))
+    loaded = {name: value for name, value in load.items() if value is not None}
+    return max(loaded, key=lambda name: loaded[name]) if loaded else None
