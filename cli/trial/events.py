@@ -1,5 +1,6 @@
 """Follows the knowledge service's event feed, so that the trial misses no decision between two samples."""
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -24,10 +25,8 @@ def parse_events(lines: Iterator[str]) -> Iterator[Event]:
     for line in lines:
         if not line:
             if data:
-                try:
+                with contextlib.suppress(ValueError):
                     yield Event(event_id, kind, json.loads("\n".join(data)))
-                except ValueError:
-                    pass
             kind, data = "message", []
             continue
         name, _, value = line.partition(":")

@@ -1,0 +1,46 @@
+"""`weir trial`: its options."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from .options import TrialOptions
+from .run import run_trial
+
+
+def trial(
+    duration: Annotated[float | None, typer.Option(help="Seconds to run; without it until Ctrl-C.")] = None,
+    trace: Annotated[
+        str, typer.Option(help="step, sine, spike, the name of a bundled recording, or a CSV file (timestamp,value).")
+    ] = "step",
+    mode: Annotated[str, typer.Option(help="act: rescale the job. advise: only say what would be done.")] = "act",
+    report: Annotated[Path | None, typer.Option(help="Write the report (JSON) here, too.")] = None,
+    speedup: Annotated[float | None, typer.Option(help="Replay a recording this many times faster.")] = None,
+    peak_rate: Annotated[float, typer.Option(help="Records/s at the trace's highest point.")] = 2400.0,
+    planner: Annotated[str, typer.Option(help="The planner that decides.")] = "rate",
+    policy: Annotated[Path | None, typer.Option(help="Use this policy; addresses are the trial's own.")] = None,
+    external_flink: Annotated[
+        str | None, typer.Option(help="Run the job on this cluster (REST address) instead of starting one.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port of the API.")] = 8080,
+) -> None:
+    """Run the whole loop on this machine: Kafka, Redis, Flink, the five services, a real job and its load.
+
+    Exit codes: 0 at least one rescale was verified and the job is within its objective at the end (by an independent
+    probe); 1 not, or a part failed; 2 the trial cannot start as asked; 130 interrupted.
+    """
+    options = TrialOptions(
+        duration_seconds=duration,
+        trace=trace,
+        mode=mode,
+        report=report,
+        speedup=speedup,
+        peak_rate=peak_rate,
+        planner=planner,
+        policy_file=policy,
+        external_flink=external_flink,
+        port=port,
+    )
+    raise typer.Exit(run_trial(options, Console()))

@@ -1,0 +1,220 @@
+"""Runs one trial from start to report."""
+
+import contextlib
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+
+from testbed.process import TestbedError, port_is_free, reap_leftovers
+
+from .events import EventFollower
+from .options import TrialError, TrialOptions, trial_policy
+from .report import SAMPLE_SECONDS, Sample, Verdict, summary, verdict
+from .sampler import Sampler, Snapshot, actions_of, decisions_of
+from .stack import TrialStack
+from .view import Screen, line, render
+
+LINE_EVERY_SECONDS = 10.0
+"""Without a terminal: a line this often, not a screen."""
+
+
+class Trial:
+    """One trial with its samples; `interrupted` is set by Ctrl-C."""
+
+    def __init__(self, options: TrialOptions, stack: TrialStack, console: Console) -> None:
+        self.options = options
+        self.stack = stack
+        self.console = console
+        self.interrupted = threading.Event()
+        self.snapshots: list[Snapshot] = []
+        self.events = EventFollower(f"{stack.api_url}/v1/events")
+        self.began_epoch = 0.0
+
+    @property
+    def samples(self) -> list[Sample]:
+        return [snapshot.sample for snapshot in self.snapshots]
+
+    @property
+    def objective_seconds(self) -> float:
+        bound = self.stack.policy.spec.objective.bound_seconds
+        # A utilisation objective bounds no time; the probe is then held to the trial's default.
+        return self.options.objective_seconds if bound is None else bound
+
+    @property
+    def mode(self) -> str:
+        return self.stack.policy.spec.mode
+
+    def run(self) -> None:
+        """Sample until the duration is over or Ctrl-C; `TestbedError` if a part dies."""
+        self.began_epoch = time.time() - self.stack.elapsed_seconds()
+        self.events.start()
+        sampler = Sampler(self.stack)
+        try:
+            with self._display() as show:
+                while not self._over():
+                    self.stack.check()
+                    self.snapshots.append(sampler.take())
+                    show(self._screen())
+                    # Keep to the grid: sampling itself takes time.
+                    due = len(self.snapshots) * SAMPLE_SECONDS
+                    self.interrupted.wait(max(0.0, due - self.stack.elapsed_seconds()))
+        finally:
+            self.events.stop()
+            sampler.close()
+
+    def _over(self) -> bool:
+        duration = self.options.duration_seconds
+        return self.interrupted.is_set() or (duration is not None and self.stack.elapsed_seconds() >= duration)
+
+    @contextlib.contextmanager
+    def _display(self) -> Iterator[Any]:
+        if self.console.is_terminal:
+            with Live(console=self.console, refresh_per_second=4, transient=False) as live:
+                yield lambda screen: live.update(render(screen))
+            return
+        said = -LINE_EVERY_SECONDS
+
+        def say(screen: Screen) -> None:
+            nonlocal said
+            if screen.elapsed_seconds - said >= LINE_EVERY_SECONDS:
+                said = screen.elapsed_seconds
+                self.console.print(line(screen), highlight=False, soft_wrap=True)
+
+        yield say
+
+    def _screen(self) -> Screen:
+        last = self.snapshots[-1]
+        return Screen(
+            elapsed_seconds=last.sample.t,
+            duration_seconds=self.options.duration_seconds,
+            trace=self.options.trace,
+            mode=self.mode,
+            objective_seconds=self.objective_seconds,
+            input_rates=[s.input_rate for s in self.samples],
+            lags=[s.lag_seconds for s in self.samples],
+            probe_lags=[s.probe_lag_seconds for s in self.samples],
+            operators=last.operators,
+            planned=last.sample.planned,
+            requested=last.sample.requested,
+            observed=last.sample.parallelism,
+            slots_used=last.sample.slots,
+            slots_total=last.slots_total,
+            decision=last.decision,
+            outcome=last.action,
+            api_url=self.stack.api_url,
+            notes=last.notes,
+        )
+
+    def report(self) -> tuple[dict[str, Any], Verdict]:
+        """The report as the file holds it, and the verdict."""
+        events = self.events.events()
+        decisions = decisions_of(events, self.began_epoch)
+        actions = actions_of(events, self.began_epoch)
+        judged = verdict(self.samples, actions, decisions, self.objective_seconds, self.mode)
+        document = {
+            "started_at": datetime.fromtimestamp(self.began_epoch, UTC).isoformat(),
+            "options": {k: v for k, v in asdict(self.options).items() if not isinstance(v, Path)},
+            "services": [asdict(facts) for facts in self.stack.facts()],
+            "series": [asdict(sample) for sample in self.samples],
+            "decisions": [asdict(decision) for decision in decisions],
+            "actions": [action.to_document() for action in actions],
+            "summary": summary(self.samples, actions, self.objective_seconds),
+            "verdict": asdict(judged),
+        }
+        return document, judged
+
+
+def run_trial(options: TrialOptions, console: Console) -> int:
+    """The whole trial; returns the exit code: 0 held, 1 not held or a part failed, 2 cannot start as asked."""
+    try:
+        _preflight(options)
+    except TrialError as error:
+        console.print(f"weir trial: {error}", style="red", highlight=False, soft_wrap=True)
+        return 2
+    for name in reap_leftovers(options.runs_folder):
+        console.print(f"ended {name}, left behind by an earlier run", style="dim", highlight=False)
+    folder = options.runs_folder / datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    folder.mkdir(parents=True, exist_ok=True)
+    return _run_in(folder, options, console)
+
+
+def _preflight(options: TrialOptions) -> None:
+    options.check()
+    # Read before anything starts; its addresses are put in again once they are known.
+    trial_policy(options, "http://127.0.0.1:1", "127.0.0.1:1")
+    if not port_is_free(options.port):
+        raise TrialError(f"port {options.port} is in use: choose another for the API with --port")
+
+
+def _run_in(folder: Path, options: TrialOptions, console: Console) -> int:
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
+    say(f"run folder {folder}")
+    stack: TrialStack | None = None
+    try:
+        stack = TrialStack(options, folder)
+        trial = Trial(options, stack, console)
+        with _ctrl_c(trial.interrupted):
+            stack.start(say, trial.interrupted)
+            say(f"API {stack.api_url}, interactive documentation {stack.api_url}/docs")
+            trial.run()
+            return _finish(trial, folder, console)
+    except (TestbedError, TrialError) as error:
+        console.print(f"weir trial: {error}", style="red", highlight=False, soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted before the load began")
+        return 130
+    finally:
+        if stack is not None:
+            stack.stop()
+            say("everything is stopped")
+
+
+def _finish(trial: Trial, folder: Path, console: Console) -> int:
+    document, judged = trial.report()
+    text = json.dumps(document, indent=1, default=str)
+    (folder / "report.json").write_text(text)
+    if trial.options.report is not None:
+        trial.options.report.write_text(text)
+    figures = document["summary"]
+    for name in ("violation_share", "slot_seconds", "rescales", "reaction_seconds", "max_probe_lag_seconds"):
+        console.print(f"  {name.replace('_', ' ')}: {figures[name]}", highlight=False)
+    if trial.interrupted.is_set():
+        console.print(f"interrupted; the report is {folder / 'report.json'}", highlight=False, soft_wrap=True)
+        return 130
+    console.print(
+        ("held: " if judged.passed else "not held: ") + judged.sentence,
+        style="green" if judged.passed else "red",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return 0 if judged.passed else 1
+
+
+@contextlib.contextmanager
+def _ctrl_c(interrupted: threading.Event) -> Iterator[None]:
+    """SIGINT and SIGTERM set the event: the trial ends in order instead of in the middle of something."""
+
+    def on_signal(_number: int, _frame: object) -> None:
+        if interrupted.is_set():
+            sys.stderr.write("stopping, please wait\n")
+        interrupted.set()
+
+    earlier = {n: signal.signal(n, on_signal) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)

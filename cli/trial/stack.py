@@ -1,0 +1,213 @@
+"""Everything a trial starts: the real parts, the five services, the sample job, the load and the probe."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from weir_contracts import ScalingPolicy
+from workloads.probe import Probe
+
+from testbed.flink import FlinkApi, FlinkCluster
+from testbed.jars import sample_job_jar, spark_jars
+from testbed.kafka import KafkaBroker
+from testbed.process import ManagedProcess, free_port, stop_all
+from testbed.redis import RedisServer
+from testbed.service import WeirService
+
+from .options import (
+    APPLICATION,
+    GROUP_ID,
+    INPUT_TOPIC,
+    MAX_PARALLELISM,
+    OUTPUT_TOPIC,
+    PARTITIONS,
+    TrialOptions,
+    trial_policy,
+)
+
+SERVICES = ("knowledge", "monitor", "analyzer", "planner", "executor")
+SLOTS = 16
+LOOP_PARTITIONS = 2
+"""Of Weir's own topics: on a small machine every further Spark partition costs latency."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ServiceFacts:
+    """A service of this trial, for the report."""
+
+    name: str
+    pid: int
+    ready_seconds: float | None
+
+
+class TrialStack:
+    """Starts and stops one trial's parts; every log goes to `folder`."""
+
+    def __init__(self, options: TrialOptions, folder: Path, *, workload: Mapping[str, Any] | None = None) -> None:
+        self.options = options
+        self.folder = folder
+        self.kafka = KafkaBroker(folder / "kafka")
+        self.redis = RedisServer(folder / "redis")
+        self.cluster = None if options.external_flink else FlinkCluster(folder / "flink", slots=SLOTS)
+        self.flink: FlinkApi = self.cluster or FlinkApi(str(options.external_flink))
+        self.services: dict[str, WeirService] = {}
+        self.load_port = free_port()
+        self.load: ManagedProcess | None = None
+        self.probe: Probe | None = None
+        self.job_id: str | None = None
+        self.policy = trial_policy(options, self.flink.rest_url, self.kafka.bootstrap_servers)
+        self.began_at: float | None = None
+        """Monotonic time at which the load began."""
+        self._workload = workload or {}
+
+    @property
+    def api_url(self) -> str:
+        return f"http://127.0.0.1:{self.options.port}"
+
+    @property
+    def load_url(self) -> str:
+        return f"http://127.0.0.1:{self.load_port}"
+
+    @property
+    def application_url(self) -> str:
+        return f"{self.api_url}/v1/applications/{self.policy.application}"
+
+    def processes(self) -> Iterator[ManagedProcess]:
+        """Every process of the trial that was started."""
+        parts = [self.kafka.process, self.redis.process, *(self.cluster.processes if self.cluster else [])]
+        parts += [service.process for service in self.services.values()]
+        parts += [self.load] if self.load else []
+        return (process for process in parts if process.started)
+
+    def start(self, say: Say, interrupted: threading.Event) -> None:
+        """Start everything; `TestbedError` names the part that did not come up. Blocks until the load runs.
+
+        Between two steps it looks whether it was `interrupted` and then raises `KeyboardInterrupt`.
+        """
+        self._start_parts(say)
+        _go_on(interrupted)
+        self._start_services(say)
+        _go_on(interrupted)
+        with _timed(say, "the sample job and its load"):
+            self._start_load()
+            self._submit_job()
+            self.probe = Probe(self.kafka.bootstrap_servers, OUTPUT_TOPIC)
+            self.probe.start()
+        with _timed(say, "the services are ready"):
+            for service in self.services.values():
+                service.wait_ready()
+        _go_on(interrupted)
+        self.put_policy(self.policy)
+        self.begin_load()
+
+    def _start_parts(self, say: Say) -> None:
+        starts = {"Kafka": self.kafka.start, "Redis": self.redis.start}
+        if self.cluster is not None:
+            starts["Flink"] = self.cluster.start
+        with _timed(say, ", ".join(starts)), ThreadPoolExecutor(len(starts)) as pool:
+            for future in [pool.submit(start) for start in starts.values()]:
+                future.result()
+        self.kafka.create_topic(INPUT_TOPIC, PARTITIONS)
+        self.kafka.create_topic(OUTPUT_TOPIC, 4)
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "WEIR_KAFKA_BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
+            "WEIR_PARTITIONS": str(LOOP_PARTITIONS),
+            "WEIR_KNOWLEDGE_URL": self.api_url,
+            "WEIR_KNOWLEDGE_REDIS_URL": self.redis.url,
+            "WEIR_ANALYZER_CHECKPOINT_FOLDER": str((self.folder / "spark").resolve()),
+            "WEIR_ANALYZER_SHUFFLE_PARTITIONS": str(LOOP_PARTITIONS),
+            "WEIR_ANALYZER_JARS": ",".join(str(jar) for jar in spark_jars()),
+        }
+
+    def _start_services(self, say: Say) -> None:
+        planner_port = free_port()
+        environment = {**self._environment(), "WEIR_KNOWLEDGE_PLANNER_URL": f"http://127.0.0.1:{planner_port}"}
+        ports = {"knowledge": self.options.port, "planner": planner_port}
+        say(f"starting {', '.join(SERVICES)}")
+        for name in SERVICES:
+            self.services[name] = WeirService(name, self.folder, environment, port=ports.get(name)).start()
+
+    def _start_load(self) -> None:
+        command = [sys.executable, "-m", "workloads.loadgen", "--bootstrap", self.kafka.bootstrap_servers]
+        command += ["--topic", INPUT_TOPIC, "--port", str(self.load_port), "--trace", self.options.trace]
+        command += ["--peak-rate", f"{self.options.peak_rate:g}", "--paused"]
+        if self.options.speedup is not None:
+            command += ["--speedup", f"{self.options.speedup:g}"]
+        self.load = ManagedProcess("loadgen", command, self.folder).start()
+        self.load.wait_ready(lambda: _answers(f"{self.load_url}/health"), timeout_seconds=30)
+
+    def _submit_job(self) -> None:
+        arguments = [
+            *("--bootstrap-servers", self.kafka.bootstrap_servers),
+            *("--input-topic", INPUT_TOPIC),
+            *("--output-topic", OUTPUT_TOPIC),
+            *("--group-id", GROUP_ID),
+            *("--job-name", APPLICATION),
+            *("--max-parallelism", str(MAX_PARALLELISM)),
+            *("--control-url", f"{self.load_url}/workload"),
+        ]
+        self.job_id = self.flink.submit(sample_job_jar(), arguments, parallelism=1)
+        self.flink.wait_running(self.job_id)
+
+    def put_policy(self, policy: ScalingPolicy) -> None:
+        """Create or replace the trial's policy."""
+        answer = httpx.put(f"{self.api_url}/v1/policies/{policy.application}", json=policy.to_document(), timeout=10)
+        answer.raise_for_status()
+
+    def begin_load(self) -> None:
+        """Let the trace begin; from here the trial's time counts."""
+        httpx.put(f"{self.load_url}/load", json={"paused": False}, timeout=5).raise_for_status()
+        self.began_at = time.monotonic()
+
+    def elapsed_seconds(self) -> float:
+        """Since the load began."""
+        return 0.0 if self.began_at is None else time.monotonic() - self.began_at
+
+    def facts(self) -> list[ServiceFacts]:
+        return [ServiceFacts(s.name, s.pid, s.ready_seconds) for s in self.services.values()]
+
+    def check(self) -> None:
+        """Raises `TestbedError` naming the first part that has died."""
+        for process in self.processes():
+            process.check()
+
+    def stop(self) -> None:
+        """End everything, newest first, within 15 s. May be called again."""
+        if self.probe is not None:
+            self.probe.stop()
+        if self.options.external_flink and self.job_id:
+            self.flink.cancel(self.job_id)
+        mine = [service.process for service in self.services.values()] + ([self.load] if self.load else [])
+        parts = [self.kafka.process, self.redis.process, *(self.cluster.processes if self.cluster else [])]
+        stop_all([p for p in mine if p.started], timeout_seconds=9.0)
+        stop_all([p for p in parts if p.started], timeout_seconds=5.0)
+
+
+def _go_on(interrupted: threading.Event) -> None:
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=1.0).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+@contextmanager
+def _timed(say: Say, what: str) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    say(f"{what}: {time.monotonic() - began:.1f} s")
