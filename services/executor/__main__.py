@@ -1,0 +1,58 @@
+"""Starts the executor: settings, adapters, loop."""
+
+import asyncio
+import sys
+from uuid import uuid4
+
+from runtime.clock import SystemClock
+from runtime.health import Health, router
+from runtime.http import application, async_client
+from runtime.kafka_bus import KafkaBus
+from runtime.loop import Stop
+from runtime.service import run_service, wait_for_topics
+from runtime.settings import load
+
+from .adapters.flink import FlinkDriver
+from .adapters.knowledge import HttpKnowledge
+from .service import Executor
+from .settings import Settings
+
+
+async def start(settings: Settings) -> int:
+    """Compose and run until stopped; returns the exit code."""
+    clock = SystemClock()
+    bus = KafkaBus(settings.kafka_bootstrap_servers)
+    flink = FlinkDriver(clock, timeout_seconds=settings.target_timeout_seconds)
+    knowledge = HttpKnowledge(
+        async_client(settings.knowledge_url, settings.knowledge_token, settings.knowledge_timeout_seconds)
+    )
+    executor = Executor(
+        bus, {"flink": flink}, knowledge, clock, settings.rules(), attempt_id=uuid4(), group=settings.group
+    )
+
+    health = Health(clock)
+    health.register("kafka", bus.ping)
+    health.register("knowledge", knowledge.ping)
+    health.register("plans", executor.ping)
+    app = application("Weir executor", "Applies plans, verifies them and rolls back.")
+    app.include_router(router(health))
+
+    async def run(stop: Stop) -> None:
+        if await wait_for_topics(bus, settings.partitions, stop):
+            await executor.run(stop)
+
+    async def close() -> None:
+        await flink.close()
+        await knowledge.close()
+        await bus.close()
+
+    return await run_service("executor", settings, app=app, tasks={"executor": run}, on_stopped=close)
+
+
+def main() -> None:
+    """The entry point."""
+    sys.exit(asyncio.run(start(load(Settings, sys.argv[1:]))))
+
+
+if __name__ == "__main__":
+    main()

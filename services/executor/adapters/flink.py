@@ -1,0 +1,189 @@
+"""Flink through its REST API: resource requirements in place, a checkpoint to get them applied (flink.md 4, 7)."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import httpx
+from pydantic import TypeAdapter
+from weir_contracts import Parallelism, RescaleSettings, Target
+
+from runtime.clock import Clock
+from services.executor.core import Accepted, Rejected, Snapshot, Unanswered
+
+from . import flink_answers as answers
+from .flink_answers import Malformed
+
+A = TypeVar("A")
+
+MAX_ANSWER_BYTES = 20_000_000
+SETTINGS_LIFE = timedelta(minutes=5)
+"""A cluster's configuration changes with its processes only."""
+
+_OVERVIEW = TypeAdapter(answers.Overview)
+_JOB = TypeAdapter(answers.Job)
+_STATISTICS = TypeAdapter(answers.CheckpointStatistics)
+_CHECKPOINT_CONFIG = TypeAdapter(answers.CheckpointConfig)
+_CLUSTER_CONFIG = TypeAdapter(answers.ClusterConfig)
+
+
+class _Away(Exception):
+    """No usable answer; the sentence names the call."""
+
+
+class _Refused(Exception):
+    """An answer that says no."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        self.status = status
+        super().__init__(reason)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    read_at: datetime
+    interval_seconds: float | None
+    rescale: RescaleSettings
+
+
+class FlinkDriver:
+    """All Flink clusters. One connection pool; every call has a timeout and an answer a size limit."""
+
+    def __init__(
+        self, clock: Clock, *, timeout_seconds: float = 5.0, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self._clock = clock
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(timeout_seconds, connect=min(2.0, timeout_seconds)),
+            follow_redirects=False,
+            transport=transport,
+            limits=httpx.Limits(max_connections=64, max_keepalive_connections=32),
+            trust_env=False,
+        )
+        self._settings: dict[tuple[str, str], _Settings] = {}
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def observe(self, target: Target) -> Snapshot:
+        url, wanted = _address(target)
+        try:
+            line = answers.find(await self._get(url, "/jobs/overview", _OVERVIEW), wanted)
+            if line is None:
+                return Snapshot(self._clock.now(), reachable=True, because=f"the cluster has no job {wanted!r}")
+            return await self._look(url, line)
+        except (_Away, Malformed, _Refused) as error:
+            return Snapshot(self._clock.now(), reachable=False, because=str(error))
+
+    async def request(self, target: Target, job_id: str, parallelism: Parallelism) -> Accepted | Rejected | Unanswered:
+        url, _ = _address(target)
+        try:
+            graph = answers.topology(await self._get(url, f"/jobs/{job_id}", _JOB))
+        except _Refused as error:
+            return Rejected(str(error)) if error.status == 404 else Unanswered(str(error))
+        except (_Away, Malformed) as error:
+            return Unanswered(str(error))
+        if set(graph.names) != set(parallelism):
+            odd = sorted(set(graph.names) ^ set(parallelism))
+            return Rejected(f"the job and the request differ in operators: {', '.join(odd[:5])}")
+        # A lower bound above 1 would make the next restart wait for slots, and fail without (flink.md 4.2).
+        body = {o.id: {"parallelism": {"lowerBound": 1, "upperBound": parallelism[o.name]}} for o in graph.operators}
+        try:
+            await self._call("PUT", url, f"/jobs/{job_id}/resource-requirements", json=body)
+        except _Refused as error:
+            return Rejected(str(error)) if _is_final(error) else Unanswered(str(error))
+        except _Away as error:
+            return Unanswered(str(error))
+        return Accepted(self._clock.now())
+
+    async def nudge(self, target: Target, job_id: str) -> str | None:
+        url, _ = _address(target)
+        try:
+            await self._call("POST", url, f"/jobs/{job_id}/checkpoints", json={"checkpointType": "CONFIGURED"})
+        except (_Away, _Refused) as error:
+            return str(error)
+        return None
+
+    async def _look(self, url: str, line: answers.JobLine) -> Snapshot:
+        path = f"/jobs/{line.jid}"
+        requirements_read = self._get_or_none(url, f"{path}/resource-requirements", answers.Requirements)
+        statistics_read = self._get_or_none(url, f"{path}/checkpoints", _STATISTICS)
+        metrics_read = self._get_or_none(url, f"{path}/metrics?get=numRestarts", answers.Metrics)
+        settings, (job, at), requirements, statistics, metrics = await asyncio.gather(
+            self._settings_of(url, line.jid), self._job(url, path), requirements_read, statistics_read, metrics_read
+        )
+        return answers.snapshot(
+            line,
+            job,
+            requirements,
+            statistics,
+            next((m.value for m in metrics or () if m.id == "numRestarts"), None),
+            interval=settings.interval_seconds,
+            rescale=settings.rescale,
+            at=at,
+        )
+
+    async def _job(self, url: str, path: str) -> tuple[answers.Job, datetime]:
+        return await self._get(url, path, _JOB), self._clock.now()
+
+    async def _settings_of(self, url: str, job_id: str) -> _Settings:
+        known = self._settings.get((url, job_id))
+        if known is not None and self._clock.now() - known.read_at < SETTINGS_LIFE:
+            return known
+        entries_read = self._get_or_none(url, f"/jobs/{job_id}/jobmanager/config", answers.Configuration)
+        config_read = self._get_or_none(url, f"/jobs/{job_id}/checkpoints/config", _CHECKPOINT_CONFIG)
+        cluster_read = self._get_or_none(url, "/config", _CLUSTER_CONFIG)
+        entries, config, cluster = await asyncio.gather(entries_read, config_read, cluster_read)
+        interval = answers.interval_seconds(config)
+        features = cluster.features if cluster else answers.Features()
+        found = _Settings(self._clock.now(), interval, answers.settings(entries or [], features, interval))
+        if entries is not None and cluster is not None:
+            self._forget_old_settings()
+            self._settings[url, job_id] = found
+        return found
+
+    def _forget_old_settings(self) -> None:
+        now = self._clock.now()
+        self._settings = {k: s for k, s in self._settings.items() if now - s.read_at < SETTINGS_LIFE}
+
+    async def _get_or_none(self, url: str, path: str, adapter: TypeAdapter[A]) -> A | None:
+        """What is not needed to see the job: a refusal or nonsense is `unknown`, silence is still silence."""
+        try:
+            return await self._get(url, path, adapter)
+        except (_Refused, Malformed):
+            return None
+
+    async def _get(self, url: str, path: str, adapter: TypeAdapter[A]) -> A:
+        return answers.parse(adapter, await self._call("GET", url, path), f"GET {path}")
+
+    async def _call(self, method: str, url: str, path: str, **arguments: Any) -> bytes:
+        try:
+            async with self._client.stream(method, f"{url}{path}", **arguments) as response:
+                content = bytearray()
+                async for chunk in response.aiter_bytes():
+                    content += chunk
+                    if len(content) > MAX_ANSWER_BYTES:
+                        raise _Away(f"{method} {path}: the answer is larger than {MAX_ANSWER_BYTES} bytes")
+        except httpx.HTTPError as error:
+            raise _Away(f"{method} {url}{path}: {str(error) or type(error).__name__}") from None
+        if response.status_code >= 300:
+            raise _Refused(
+                response.status_code, f"{method} {path}: {response.status_code} {answers.reason(bytes(content))}"
+            )
+        return bytes(content)
+
+
+def _address(target: Target) -> tuple[str, str]:
+    if target.flink is None:
+        raise ValueError("target: the flink driver was given a target without flink")
+    return str(target.flink.url).rstrip("/"), target.flink.job
+
+
+def _is_final(error: _Refused) -> bool:
+    """Whether asking again is useless. Flink answers 500 also for what will never work: the default scheduler, a job that
+    is not there; other 5xx may be a JobManager in the middle of an election."""
+    if 400 <= error.status < 500:
+        return error.status not in (408, 429)
+    text = str(error)
+    return "does not support changing the parallelism" in text or "Could not find Flink job" in text

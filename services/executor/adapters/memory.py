@@ -1,0 +1,228 @@
+"""The outside in memory: a cluster that rescales jobs in given time, and a knowledge service that compares and swaps.
+
+For tests and for running the loop in one process. They pass the suites that the real ones pass.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from weir_contracts import (
+    ActionState,
+    Checkpoints,
+    Deployment,
+    Parallelism,
+    RescaleSettings,
+    ScalingPolicy,
+    Target,
+    Topology,
+)
+
+from runtime.clock import Clock
+from services.executor.core import (
+    Accepted,
+    Conflict,
+    PolicyReading,
+    Recorded,
+    Rejected,
+    Snapshot,
+    Unanswered,
+)
+
+
+@dataclass
+class MemoryJob:
+    """A job that the memory cluster runs. Change its fields to make it misbehave."""
+
+    job_id: str
+    name: str
+    topology: Topology
+    observed: Parallelism
+    started_at: datetime
+    requested: Parallelism = field(default_factory=dict)
+    slots: int = 1000
+    state: str = "RUNNING"
+    restarts: int = 0
+    rescale_seconds: float = 3.0
+    """From the checkpoint that a rescale waits for until everything runs again."""
+    waits_for_checkpoint: bool = True
+    crash_above: int | None = None
+    """With any operator above this parallelism the job restarts all the time."""
+    begun_at: datetime | None = None
+    running_since: datetime | None = None
+    checkpoint_at: datetime | None = None
+    nudges: int = 0
+
+    def __post_init__(self) -> None:
+        self.requested = self.requested or dict(self.observed)
+        self.running_since = self.running_since or self.started_at
+
+    def attainable(self) -> Parallelism:
+        """What the slots allow (one slot-sharing group)."""
+        return {name: min(p, self.slots) for name, p in self.requested.items()}
+
+
+class MemoryDriver:
+    """Clusters by URL with jobs by name. `away[url] = reason` makes one unreachable."""
+
+    def __init__(self, clock: Clock, rescale: RescaleSettings | None = None) -> None:
+        self._clock = clock
+        self._rescale = rescale or RescaleSettings(
+            scheduler="adaptive", cooldown_seconds=1, stabilization_seconds=1, max_trigger_delay_seconds=0
+        )
+        self.jobs: dict[tuple[str, str], MemoryJob] = {}
+        self.away: dict[str, str] = {}
+        self.lost_answers = 0
+        """This many accepted requests are to look as if they got no answer."""
+        self.requests: list[tuple[str, Parallelism]] = []
+
+    def add(self, target: Target, topology: Topology, parallelism: Parallelism, job_id: str = "a" * 32) -> MemoryJob:
+        """Start a job under the target's name, in place of another one of that name."""
+        url, name = _key(target)
+        job = MemoryJob(job_id, name, topology, dict(parallelism), self._clock.now())
+        self.jobs[url, name] = job
+        return job
+
+    async def observe(self, target: Target) -> Snapshot:
+        url, name = _key(target)
+        now = self._clock.now()
+        if url in self.away:
+            return Snapshot(now, reachable=False, because=self.away[url])
+        job = self._find(url, name)
+        if job is None:
+            return Snapshot(now, reachable=True, because=f"the cluster has no job {name!r}")
+        self._advance(job, now)
+        running = job.state == "RUNNING"
+        return Snapshot(
+            at=now,
+            reachable=True,
+            deployment=self._deployment(job),
+            all_running=running,
+            running_since=job.running_since,
+            steady_since=job.running_since if running else now,
+            checkpoint_completed_at=job.checkpoint_at,
+            checkpoint_in_progress=False,
+        )
+
+    async def request(self, target: Target, job_id: str, parallelism: Parallelism) -> Accepted | Rejected | Unanswered:
+        url, name = _key(target)
+        if url in self.away:
+            return Unanswered(self.away[url])
+        job = self._find(url, name)
+        if job is None or job.job_id != job_id or job.state in ("FAILED", "CANCELED", "FINISHED"):
+            return Rejected(f"Could not find Flink job ({job_id})")
+        if set(parallelism) != set(job.observed):
+            odd = sorted(set(job.observed) ^ set(parallelism))
+            return Rejected(f"the job and the request differ in operators: {', '.join(odd[:5])}")
+        for operator in job.topology.operators:
+            most, asked = operator.max_parallelism, parallelism[operator.name]
+            if most is not None and asked > most:
+                return Rejected(f"{operator.name}: {asked} exceeds its maximum parallelism {most}")
+        job.requested = dict(parallelism)
+        self.requests.append((name, dict(parallelism)))
+        if self.lost_answers > 0:
+            self.lost_answers -= 1
+            return Unanswered("the answer was lost")
+        return Accepted(self._clock.now())
+
+    async def nudge(self, target: Target, job_id: str) -> str | None:
+        url, name = _key(target)
+        job = self._find(url, name)
+        if url in self.away or job is None or job.job_id != job_id:
+            return self.away.get(url, f"the cluster has no job {job_id}")
+        job.nudges += 1
+        job.checkpoint_at = self._clock.now()
+        return None
+
+    async def close(self) -> None:
+        return None
+
+    def _find(self, url: str, wanted: str) -> MemoryJob | None:
+        by_id = (job for (where, _), job in self.jobs.items() if where == url and job.job_id == wanted)
+        return self.jobs.get((url, wanted)) or next(by_id, None)
+
+    def _advance(self, job: MemoryJob, now: datetime) -> None:
+        """Let a wanted rescale begin when a checkpoint allows it, and end when its time is over."""
+        took = timedelta(seconds=job.rescale_seconds)
+        if job.state == "RUNNING" and job.observed != job.attainable():
+            if not job.waits_for_checkpoint or job.checkpoint_at is not None:
+                job.begun_at = job.checkpoint_at or now
+                job.state, job.checkpoint_at = "RESTARTING", None
+                job.restarts += 1
+        elif job.state == "RUNNING" and self._crashes(job):
+            job.state, job.begun_at = "RESTARTING", now
+            job.restarts += 1
+        if job.state == "RESTARTING" and job.begun_at is not None and now >= job.begun_at + took:
+            job.observed = job.attainable()
+            job.state, job.running_since = "RUNNING", job.begun_at + took
+
+    def _crashes(self, job: MemoryJob) -> bool:
+        return job.crash_above is not None and max(job.observed.values()) > job.crash_above
+
+    def _deployment(self, job: MemoryJob) -> Deployment:
+        return Deployment(
+            job_id=job.job_id,
+            job_name=job.name,
+            graph_hash=job.topology.graph_hash(),
+            state=job.state,
+            started_at=job.started_at,
+            requested=dict(job.requested),
+            requested_lower=dict.fromkeys(job.requested, 1),
+            observed=dict(job.observed),
+            restarts=job.restarts,
+            checkpoints=Checkpoints(
+                interval_seconds=10, last_completed_at=job.checkpoint_at, last_duration_seconds=0.2
+            ),
+            rescale=self._rescale,
+        )
+
+
+class MemoryKnowledge:
+    """Policies and actions of a knowledge service. `away` makes it unreachable, `lost_answers` loses that many answers to
+    claims that were stored."""
+
+    def __init__(self) -> None:
+        self.policies: dict[str, ScalingPolicy] = {}
+        self.actions: dict[str, ActionState] = {}
+        self.away: str | None = None
+        self.lost_answers = 0
+
+    async def policy(self, application: str) -> PolicyReading:
+        if self.away:
+            return PolicyReading(reachable=False, because=self.away)
+        return PolicyReading(reachable=True, policy=self.policies.get(application))
+
+    async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Unanswered:
+        if self.away:
+            return Unanswered(self.away)
+        current = self.actions.get(action.application)
+        if (current.version if current else 0) != version:
+            return Conflict(current)
+        self.actions[action.application] = action
+        if self.lost_answers > 0:
+            self.lost_answers -= 1
+            return Unanswered("the answer was lost")
+        return Recorded()
+
+    async def ping(self) -> None:
+        if self.away:
+            raise ConnectionError(self.away)
+
+    async def close(self) -> None:
+        return None
+
+    def set_mode(self, application: str, mode: str, at: datetime) -> ScalingPolicy:
+        """Change a policy's mode as the knowledge service does: a new version, made at `at`."""
+        policy = self.policies[application]
+        metadata = policy.metadata.model_copy(
+            update={"resource_version": (policy.metadata.resource_version or 0) + 1, "updated_at": at}
+        )
+        spec = policy.spec.model_copy(update={"mode": mode})
+        changed = policy.model_copy(update={"metadata": metadata, "spec": spec})
+        self.policies[application] = changed
+        return changed
+
+
+def _key(target: Target) -> tuple[str, str]:
+    if target.flink is None:
+        raise ValueError("target: the memory driver knows flink targets only")
+    return str(target.flink.url).rstrip("/"), target.flink.job

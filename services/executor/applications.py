@@ -1,0 +1,92 @@
+"""What this process holds: its applications while it owns their partitions, and its view of the whole fleet."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from weir_contracts import ActionState, Outcome, Plan, Target
+
+from .core import Fleet, Memory, shrinks
+
+
+@dataclass
+class Application:
+    """One application of an owned partition. Only whoever holds `lock` moves its action."""
+
+    id: str
+    partition: int
+    memory: Memory = field(default_factory=Memory)
+    target: Target | None = None
+    """Of the action in flight: it stays what it was even if the policy is deleted meanwhile."""
+    cluster: str | None = None
+    planned_version: int | None = None
+    previous: ActionState | None = None
+    """The action before the present one."""
+    traceparent: str | None = None
+    """Of the plan that the action follows."""
+    nudged_at: float | None = None
+    resumed: bool = True
+    """The action was begun by another process, or by an earlier life of this one."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def in_flight(self) -> bool:
+        return self.memory.action is not None and not self.memory.action.terminal
+
+    @property
+    def driven(self) -> bool:
+        """Whether a task moves its action now."""
+        return self.task is not None and not self.task.done()
+
+
+class Applications:
+    """All of them, by id. `told` is the newest outcome of every application of the fleet, kept fresh by somebody else."""
+
+    def __init__(self, told: Mapping[str, Outcome], *, wish_life_seconds: float) -> None:
+        self.own: dict[str, Application] = {}
+        self._told = told
+        self._reserved: dict[str, str] = {}
+        self._wishes: dict[str, tuple[datetime, bool]] = {}
+        self._wish_life = timedelta(seconds=wish_life_seconds)
+
+    def get(self, application: str, partition: int) -> Application:
+        """The application, known or new."""
+        return self.own.setdefault(application, Application(application, partition))
+
+    def of(self, partitions: Iterable[int]) -> list[Application]:
+        """Those of some partitions."""
+        wanted = frozenset(partitions)
+        return [app for app in self.own.values() if app.partition in wanted]
+
+    def forget(self, app: Application) -> None:
+        """Its partition belongs to somebody else now."""
+        self.own.pop(app.id, None)
+        self._reserved.pop(app.id, None)
+        self._wishes.pop(app.id, None)
+
+    def note_wish(self, plan: Plan, now: datetime) -> None:
+        """Every plan counts, holds included: they are the fleet that a shrinking share is taken of."""
+        self._wishes[plan.application] = (now, plan.mode == "act" and shrinks(plan))
+        if len(self._wishes) > 2 * len(self.own) + 100:
+            self._wishes = {a: w for a, w in self._wishes.items() if now - w[0] <= self._wish_life}
+
+    def reserve(self, application: str, cluster: str) -> None:
+        """Count an action that is about to be told."""
+        self._reserved[application] = cluster
+
+    def release(self, application: str) -> None:
+        """It was told, or not; either way its memory counts from now on."""
+        self._reserved.pop(application, None)
+
+    def fleet(self) -> Fleet:
+        """All actions in flight and recent wishes, as of now."""
+        in_flight: dict[str, str | None] = {
+            application: None
+            for application, outcome in self._told.items()
+            if application not in self.own and outcome.newest_action is not None and not outcome.newest_action.terminal
+        }
+        in_flight.update({app.id: app.cluster for app in self.own.values() if app.in_flight})
+        in_flight.update(self._reserved)
+        return Fleet(in_flight, dict(self._wishes))

@@ -1,0 +1,346 @@
+"""Moves one application's action: looks, lets the core decide, tells, does (design 10: the order of effects)."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import structlog
+from prometheus_client import Counter, Histogram
+from weir_contracts import ActionState, Analysis, Outcome, Plan, ScalingPolicy, Target
+from weir_contracts.topics import OUTCOMES
+
+from runtime.bus import Bus, BusError
+from runtime.clock import Clock
+from runtime.envelope import child_traceparent, encode, new_traceparent
+
+from .applications import Application, Applications
+from .core import (
+    Account,
+    Answer,
+    Claim,
+    Conflict,
+    Context,
+    Instruction,
+    Nudge,
+    Observed,
+    PolicyReading,
+    Record,
+    Refusal,
+    Request,
+    Rules,
+    Snapshot,
+    Step,
+    Unanswered,
+    account,
+    admit,
+    claim,
+    cluster_of,
+    glance,
+    is_for_us,
+    is_watched,
+    judge,
+    next_step,
+    refuse,
+    resume,
+    second_thoughts,
+    supersede,
+)
+from .driver import Driver, Knowledge
+
+_TOLD = Counter("weir_executor_outcomes_total", "Outcomes told", ["phase", "code"])
+_RESTART = Histogram(
+    "weir_executor_restart_seconds",
+    "From the engine's acceptance of a request to the new parallelism running",
+    buckets=(1, 2, 3, 5, 8, 13, 20, 30, 60, 120, 300),
+)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Pauses between two looks, in seconds."""
+
+    expecting: float = 0.5
+    """While something is about to happen, so that restart times are precise."""
+    watching: float = 1.0
+
+
+NUDGE_PAUSE_SECONDS = 2.0
+"""Flink shows a checkpoint that was triggered only after its statistics were refreshed."""
+GATE_SECONDS = 6.0
+"""What the gate may take to look at policy and target."""
+MOST_MOVES = 6
+
+
+class Conductor:
+    """Everything outside that an action needs. `analyses` and `policies` are views that somebody else keeps fresh."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        drivers: Mapping[str, Driver],
+        knowledge: Knowledge,
+        clock: Clock,
+        rules: Rules,
+        *,
+        attempt_id: UUID,
+        analyses: Mapping[str, Analysis],
+        policies: Mapping[str, ScalingPolicy],
+        pace: Pace = Pace(),
+    ) -> None:
+        self._bus = bus
+        self._drivers = drivers
+        self._knowledge = knowledge
+        self._clock = clock
+        self._rules = rules
+        self._attempt_id = attempt_id
+        self._analyses = analyses
+        self._policies = policies
+        self._pace = pace
+        self._log = structlog.get_logger("executor")
+
+    # -- a plan comes ----------------------------------------------------------------------------------------------
+
+    async def consider(self, app: Application, plan: Plan, traceparent: str | None, applications: Applications) -> bool:
+        """Let a plan through the gate; returns whether there is an action to be driven now."""
+        if not is_for_us(plan, app.memory):
+            return False
+        refusal = glance(plan, app.memory, applications.fleet(), self._clock.now(), self._rules)
+        if refusal is not None:
+            await self._tell_refusal(app, plan, refusal, snapshot=None, traceparent=traceparent)
+            return False
+        policy, snapshot = await self._gather(app.id)
+        context = Context(
+            now=self._clock.now(),
+            memory=app.memory,
+            policy=policy,
+            snapshot=snapshot,
+            attempt_id=self._attempt_id,
+            analysis=self._analyses.get(app.id),
+            fleet=applications.fleet(),
+            rules=self._rules,
+        )
+        verdict = admit(plan, context)
+        if isinstance(verdict, Refusal):
+            await self._tell_refusal(app, plan, verdict, snapshot=snapshot, traceparent=traceparent)
+        if not isinstance(verdict, ActionState) or policy.policy is None:
+            return False
+        # No await between the gate and this line: the next gate must see this action in its counts.
+        applications.reserve(app.id, cluster_of(policy.policy))
+        try:
+            await self._begin(app, verdict, policy.policy, snapshot, traceparent)
+        finally:
+            applications.release(app.id)
+        return app.in_flight
+
+    async def _begin(
+        self,
+        app: Application,
+        intent: ActionState,
+        policy: ScalingPolicy,
+        snapshot: Snapshot,
+        traceparent: str | None,
+    ) -> None:
+        last = app.memory.action
+        if last is not None and not last.terminal:
+            await self._apply(app, supersede(last, self._clock.now()), snapshot)
+        app.previous = app.memory.action
+        app.target, app.cluster = policy.spec.target, cluster_of(policy)
+        app.planned_version, app.traceparent = policy.metadata.resource_version, traceparent
+        app.nudged_at, app.resumed = None, False
+        await self._apply(app, Step(intent, "admitted"), snapshot)
+
+    async def _gather(self, application: str) -> tuple[PolicyReading, Snapshot]:
+        now = self._clock.now()
+        try:
+            async with asyncio.timeout(GATE_SECONDS):
+                policy = await self._knowledge.policy(application)
+                if policy.policy is None:
+                    return policy, Snapshot(now, reachable=False, because="not looked at without a policy")
+                return policy, await self._driver(policy.policy.spec.target).observe(policy.policy.spec.target)
+        except TimeoutError:
+            why = f"no answer within {GATE_SECONDS:.0f} s"
+            return PolicyReading(reachable=False, because=why), Snapshot(now, reachable=False, because=why)
+
+    # -- an action moves -------------------------------------------------------------------------------------------
+
+    async def advance(self, app: Application) -> float | None:
+        """One look and the moves that follow from it. Returns the seconds until the next look, None when there is no more
+        to be done."""
+        action = app.memory.action
+        if action is None:
+            return None
+        if action.terminal:
+            return await self._watch(app, action)
+        if app.resumed:
+            app.resumed = False
+            await self._apply(app, resume(action, self._attempt_id, self._clock.now()), None)
+        observed = await self._look(app)
+        for _ in range(MOST_MOVES):
+            if app.memory.action is None:
+                break
+            step = next_step(app.memory.action, observed, self._clock.now(), self._rules)
+            await self._apply(app, step, observed.snapshot)
+            answer = await self._perform(app, step.instruction) if step.instruction else None
+            if answer is None or isinstance(answer, Unanswered):
+                break
+            observed = replace(observed, answer=answer)
+        return self._pause(app)
+
+    def _pause(self, app: Application) -> float | None:
+        action = app.memory.action
+        if action is None or (action.terminal and not is_watched(action, self._clock.now(), self._rules)):
+            return None
+        waiting = action.phase in ("applying", "rolling-back") or (
+            action.phase == "verifying" and not action.running_at
+        )
+        return self._pace.expecting if waiting else self._pace.watching
+
+    async def _watch(self, app: Application, action: ActionState) -> float | None:
+        """A verified action may still be taken back when its first warm window comes."""
+        if not is_watched(action, self._clock.now(), self._rules):
+            return None
+        if judge(action, self._analyses.get(app.id), self._rules).kind == "worse":
+            policy = await self._knowledge.policy(app.id)
+            observed = replace(await self._look(app), policy=policy)
+            step = second_thoughts(action, observed, self._clock.now(), self._attempt_id, self._rules)
+            if step is not None:
+                app.previous = action
+                await self._apply(app, step, observed.snapshot)
+                return 0.0
+        return self._pause(app)
+
+    async def _look(self, app: Application) -> Observed:
+        target = self._target(app)
+        action = app.memory.action
+        if target is None:
+            because = "the policy was deleted, so the target is not known any more"
+            snapshot = Snapshot(self._clock.now(), reachable=True, because=because)
+        else:
+            snapshot = await self._driver(target).observe(target)
+        policy = None
+        if action is not None and action.phase == "intended":
+            policy = await self._knowledge.policy(app.id)
+        return Observed(
+            snapshot=snapshot,
+            analysis=self._analyses.get(app.id),
+            policy=policy,
+            planned_version=app.planned_version,
+        )
+
+    def _target(self, app: Application) -> Target | None:
+        if app.target is None and app.id in self._policies:
+            app.target = self._policies[app.id].spec.target
+            app.cluster = cluster_of(self._policies[app.id])
+        return app.target
+
+    def _driver(self, target: Target) -> Driver:
+        return self._drivers[target.driver]
+
+    # -- tell, then do ---------------------------------------------------------------------------------------------
+
+    async def _apply(self, app: Application, step: Step, snapshot: Snapshot | None) -> None:
+        """Remember a step; one that moved is told first, and only what was acknowledged is remembered."""
+        if step.event is None:
+            app.memory = replace(app.memory, action=step.action)
+            return
+        told = account(app.memory, step, snapshot, self._clock.now(), self._rules)
+        await self._tell(app, told, app.traceparent)
+        if step.event == "running" and step.action.restart_seconds is not None:
+            _RESTART.observe(step.action.restart_seconds)
+
+    async def _tell_refusal(
+        self, app: Application, plan: Plan, refusal: Refusal, *, snapshot: Snapshot | None, traceparent: str | None
+    ) -> None:
+        told = refuse(app.memory, plan, refusal, snapshot, self._clock.now())
+        await self._tell(app, told, traceparent)
+
+    async def _tell(self, app: Application, told: Account, traceparent: str | None) -> None:
+        outcome = told.outcome
+        trace = traceparent or new_traceparent(outcome.observation_id)
+        body, headers = encode(
+            outcome,
+            type=OUTCOMES.type,
+            source="executor",
+            id=outcome.id,
+            time=outcome.at,
+            traceparent=child_traceparent(trace, outcome.id),
+        )
+        await self._publish(outcome, body, headers)
+        app.memory = told.memory
+        _TOLD.labels(outcome.phase, outcome.code).inc()
+        self._log.info(
+            "outcome",
+            application=outcome.application,
+            phase=outcome.phase,
+            code=outcome.code,
+            because=outcome.sentence,
+            plan_id=str(outcome.plan_id),
+            observation_id=str(outcome.observation_id),
+            restart_seconds=outcome.restart_seconds,
+        )
+
+    async def _publish(self, outcome: Outcome, body: bytes, headers: Mapping[str, str]) -> None:
+        """Until it is acknowledged: without the brokers nothing moves, since nobody could go on from here."""
+        said = False
+        while True:
+            try:
+                await self._bus.publish(OUTCOMES.name, outcome.application, body, headers)
+            except BusError as error:
+                if not said:
+                    self._log.warning("held", application=outcome.application, reason=f"outcome not written: {error}")
+                    said = True
+                await asyncio.sleep(1.0)  # cancelled at the end
+            else:
+                return
+
+    async def _perform(self, app: Application, instruction: Instruction) -> Answer | None:
+        action = app.memory.action
+        if action is None:
+            return None
+        if isinstance(instruction, Record):
+            return await self._claim(app, action)
+        target = self._target(app)
+        if target is None:
+            return Unanswered("the target is not known any more")
+        if isinstance(instruction, Request):
+            return await self._request(app, target, action, instruction)
+        if isinstance(instruction, Nudge):
+            await self._nudge(app, target, action)
+        return None
+
+    async def _request(self, app: Application, target: Target, action: ActionState, wanted: Request) -> Answer:
+        answer = await self._driver(target).request(target, action.deployment.job_id, wanted.parallelism)
+        self._log.info(
+            "requested",
+            application=app.id,
+            action_id=str(action.id),
+            parallelism=wanted.parallelism,
+            answer=type(answer).__name__.lower(),
+            reason=getattr(answer, "reason", None),
+        )
+        return answer
+
+    async def _nudge(self, app: Application, target: Target, action: ActionState) -> None:
+        now = self._clock.monotonic()
+        if app.nudged_at is not None and now - app.nudged_at < NUDGE_PAUSE_SECONDS:
+            return
+        app.nudged_at = now
+        problem = await self._driver(target).nudge(target, action.deployment.job_id)
+        if problem is not None:
+            app.nudged_at = None
+            self._log.info("nudge-failed", application=app.id, reason=problem)
+
+    async def _claim(self, app: Application, action: ActionState) -> Answer:
+        version = action.version - 1
+        for _ in range(4):
+            answer = await self._knowledge.record(action, version)
+            if not isinstance(answer, Conflict):
+                if isinstance(answer, Unanswered):
+                    self._log.warning("held", application=app.id, reason=f"intent not recorded: {answer.reason}")
+                return answer
+            read = claim(action, answer.current, app.previous)
+            if not isinstance(read, Claim):
+                return read
+            version = read.version
+        return Unanswered("the stored action changes faster than it can be claimed")

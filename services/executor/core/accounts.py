@@ -1,0 +1,168 @@
+"""What is remembered of an application's actions, and the outcome that tells each move.
+
+Everything needed to go on is in the outcomes themselves, so that memory is `recall` folded over them.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from weir_contracts import ActionState, Outcome, Parallelism, Plan, QuarantinedVector, derive_id
+
+from .facts import Snapshot, Step
+from .refusal import Refusal
+from .rules import Rules
+from .table import ROLLBACK_EVENTS
+
+MAX_ANSWERED = 20
+MAX_QUARANTINE = 50
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One application's: the newest action and what must outlive it."""
+
+    action: ActionState | None = None
+    last_written: Parallelism | None = None
+    """Requirements that Weir wrote last to the newest action's job; None: none yet."""
+    original: Parallelism | None = None
+    """Requirements of that job when Weir first acted on it: what it falls back to when the engine forgets."""
+    quarantine: tuple[QuarantinedVector, ...] = ()
+    contested_since: datetime | None = None
+    answered: tuple[UUID, ...] = ()
+    """Newest plan ids that got their answer."""
+
+    def ours(self, job_id: str) -> list[Parallelism]:
+        """Requirements of this job that are Weir's doing, newest first; empty: nothing was written yet."""
+        action = self.action
+        if action is None or action.deployment.job_id != job_id or self.last_written is None:
+            return []
+        found = [self.last_written]
+        if self.original is not None:
+            found.append(self.original)
+        if action.phase == "failed":  # which of the two came through is not known
+            found += [action.wanted, rollback_target(action)]
+        return found
+
+
+@dataclass(frozen=True)
+class Account:
+    """Memory after a move, and what to tell of it."""
+
+    memory: Memory
+    outcome: Outcome
+
+
+def rollback_target(action: ActionState) -> Parallelism:
+    """What was requested before the action, or else what was running."""
+    return action.before if action.deployment.requested is None else action.deployment.requested
+
+
+def recall(memory: Memory, outcome: Outcome) -> Memory:
+    """Memory after an outcome: this process's own, or one read from the topic."""
+    action = outcome.newest_action or memory.action
+    original = memory.original
+    if action is not None and (memory.action is None or memory.action.deployment.job_id != action.deployment.job_id):
+        original = rollback_target(action)
+    contested_since = memory.contested_since
+    if outcome.code == "contested":
+        contested_since = contested_since or outcome.at
+    elif outcome.phase == "applying":
+        contested_since = None
+    answered = tuple(dict.fromkeys((outcome.plan_id, *memory.answered)))[:MAX_ANSWERED]
+    return Memory(
+        action=action,
+        last_written=outcome.last_written,
+        original=original,
+        quarantine=tuple(outcome.quarantine),
+        contested_since=contested_since,
+        answered=answered,
+    )
+
+
+def account(memory: Memory, step: Step, snapshot: Snapshot | None, now: datetime, rules: Rules) -> Account:
+    """The outcome of a step that moved, and memory with it."""
+    action = step.action
+    outcome = Outcome(
+        id=derive_id(action.id, f"{action.version}:{action.phase}:{action.attempt_id}"),
+        application=action.application,
+        plan_id=action.plan_id,
+        observation_id=action.observation_id,
+        at=now,
+        phase=action.phase,
+        code=action.code,
+        sentence=action.sentence,
+        before=action.before,
+        wanted=action.wanted,
+        observed=_observed(snapshot),
+        restart_seconds=action.restart_seconds,
+        action=None if step.event == "lost" else action,
+        last_action=step.rival,
+        last_written=_written(memory, step),
+        quarantine=_quarantine(memory, step, snapshot, now, rules),
+    )
+    return Account(recall(memory, outcome), outcome)
+
+
+def refuse(memory: Memory, plan: Plan, refusal: Refusal, snapshot: Snapshot | None, now: datetime) -> Account:
+    """The outcome of a plan that did not become an action; it carries along what the application's last one told."""
+    outcome = Outcome(
+        id=derive_id(plan.id, "refused"),
+        application=plan.application,
+        plan_id=plan.id,
+        observation_id=plan.observation_id,
+        at=now,
+        phase="refused",
+        code=refusal.code,
+        sentence=refusal.sentence,
+        before=plan.current,
+        wanted=plan.approved or {},
+        observed=_observed(snapshot),
+        last_action=memory.action,
+        last_written=memory.last_written,
+        quarantine=list(memory.quarantine),
+    )
+    return Account(recall(memory, outcome), outcome)
+
+
+def _observed(snapshot: Snapshot | None) -> Parallelism | None:
+    return snapshot.deployment.observed if snapshot is not None and snapshot.deployment is not None else None
+
+
+def _written(memory: Memory, step: Step) -> Parallelism | None:
+    action = step.action
+    last = memory.action
+    if last is not None and last.deployment.job_id != action.deployment.job_id:
+        return None  # requirements went with their job
+    if step.event in ("accepted", "found-requested"):
+        return action.wanted if action.phase == "verifying" else rollback_target(action)
+    return memory.last_written
+
+
+def _quarantine(
+    memory: Memory, step: Step, snapshot: Snapshot | None, now: datetime, rules: Rules
+) -> list[QuarantinedVector]:
+    forget = timedelta(seconds=rules.quarantine_longest_seconds)
+    kept = [vector for vector in memory.quarantine if now < vector.until + forget]
+    failed_for_good = (
+        step.event == "gone"
+        and step.action.requested_at is not None
+        and snapshot is not None
+        and snapshot.deployment is not None
+        and snapshot.deployment.state == "FAILED"
+        and snapshot.deployment.job_id == step.action.deployment.job_id
+    )
+    if step.event not in ROLLBACK_EVENTS and not failed_for_good:
+        return kept
+    return strike(kept, step.action.wanted, step.action.sentence, now, rules)[:MAX_QUARANTINE]
+
+
+def strike(
+    kept: list[QuarantinedVector], parallelism: Parallelism, because: str, now: datetime, rules: Rules
+) -> list[QuarantinedVector]:
+    """Quarantine a vector, twice as long as the last time up to the longest; newest first."""
+    strikes = 1 + max((v.strikes for v in kept if v.parallelism == parallelism), default=0)
+    doubled = rules.quarantine_first_seconds * 2.0 ** min(strikes - 1, 30)
+    until = now + timedelta(seconds=min(doubled, rules.quarantine_longest_seconds))
+    new = QuarantinedVector(parallelism=parallelism, until=until, strikes=strikes, because=because)
+    return [new, *(replaced for replaced in kept if replaced.parallelism != parallelism)]

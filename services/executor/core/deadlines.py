@@ -1,0 +1,74 @@
+"""By when a rescale must run: made of the cluster's own settings (design 11), not of a guess."""
+
+from datetime import datetime, timedelta
+
+from weir_contracts import Analysis, Deployment
+
+from .facts import Snapshot
+from .rules import Rules
+
+# Flink 2.x, where the cluster does not say otherwise (`jobmanager.adaptive-scheduler.…`).
+DEFAULT_COOLDOWN_SECONDS = 30.0
+DEFAULT_STABILIZATION_SECONDS = 60.0
+DEFAULT_CHECKPOINT_FAILURES = 2
+UNKNOWN_CHECKPOINT_SECONDS = 10.0
+
+SLACK_SECONDS = 0.5
+"""Engine times are in whole milliseconds and of another clock."""
+
+
+def cooldown_seconds(deployment: Deployment) -> float:
+    """The engine's quiet time after a rescale."""
+    known = deployment.rescale.cooldown_seconds
+    return DEFAULT_COOLDOWN_SECONDS if known is None else known
+
+
+def stabilization_seconds(deployment: Deployment) -> float:
+    """How long the engine waits for slots that it lacks before it takes what there is."""
+    known = deployment.rescale.stabilization_seconds
+    return DEFAULT_STABILIZATION_SECONDS if known is None else known
+
+
+def trigger_delay_seconds(deployment: Deployment) -> float:
+    """How long the engine waits for a checkpoint: by default (failures + 1) · interval, 0 without checkpoints."""
+    known = deployment.rescale.max_trigger_delay_seconds
+    if known is not None:
+        return known
+    interval = deployment.checkpoints.interval_seconds if deployment.checkpoints else None
+    return 0.0 if interval is None else (DEFAULT_CHECKPOINT_FAILURES + 1) * interval
+
+
+def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rules) -> timedelta:
+    """The longest a rescale may take: cooldown + stabilisation + trigger delay + checkpoint + restart, or the floor."""
+    duration = deployment.checkpoints.last_duration_seconds if deployment.checkpoints else None
+    restart = analysis.restart_times.seconds if analysis else None
+    total = (
+        cooldown_seconds(deployment)
+        + stabilization_seconds(deployment)
+        + trigger_delay_seconds(deployment)
+        + (UNKNOWN_CHECKPOINT_SECONDS if duration is None else duration)
+        + (rules.restart_estimate_seconds if restart is None else restart)
+    )
+    return timedelta(seconds=max(rules.deadline_floor_seconds, total))
+
+
+def nudge_is_due(snapshot: Snapshot, requested_at: datetime, now: datetime) -> bool:
+    """Whether a checkpoint should be triggered for a requested rescale that has not begun.
+
+    The engine rescales when a checkpoint completes after the request, but not during its cooldown, and while it lacks
+    slots not before its stabilisation time. So one completed checkpoint is wanted after each of these instants.
+    """
+    deployment = snapshot.deployment
+    if deployment is None or not snapshot.all_running or snapshot.checkpoint_in_progress is not False:
+        return False
+    if snapshot.running_since is not None and snapshot.running_since > requested_at:
+        return False  # a new execution: the rescale has happened, or a failure did its work
+    ready_at = requested_at
+    if snapshot.running_since is not None:
+        cooled_at = snapshot.running_since + timedelta(seconds=cooldown_seconds(deployment) + SLACK_SECONDS)
+        ready_at = max(requested_at, cooled_at)
+    stabilized_at = ready_at + timedelta(seconds=stabilization_seconds(deployment) + SLACK_SECONDS)
+    last = snapshot.checkpoint_completed_at
+    return any(
+        instant <= now and (last is None or last < instant) for instant in (requested_at, ready_at, stabilized_at)
+    )

@@ -1,0 +1,375 @@
+"""How an action moves on: one look at the target, at most one move (design 10–12)."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from weir_contracts import ActionState, Analysis, derive_id
+
+from .accounts import rollback_target
+from .capacity import judge
+from .deadlines import nudge_is_due, rescale_limit
+from .facts import (
+    Accepted,
+    Conflict,
+    Nudge,
+    Observed,
+    PolicyReading,
+    Record,
+    Recorded,
+    Rejected,
+    Request,
+    Snapshot,
+    Step,
+)
+from .gate import may_supersede, still_wanted
+from .rules import Rules
+from .table import LEGAL, Event, move
+from .words import changes, vector
+
+BLIND_SECONDS = 5.0
+"""Not having seen the target for longer than this stops the clock of a deadline."""
+
+_ENDED = ("FAILED", "CANCELED", "CANCELLING", "FINISHED", "SUSPENDED")
+
+
+def next_step(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
+    """What `observed` means for `action` at `now`. An action that has ended, or nothing new, gives a step without event."""
+    if action.terminal:
+        return Step(action)
+    return _STEPS[action.phase](action, observed, now, rules)
+
+
+def resume(action: ActionState, attempt_id: UUID, now: datetime) -> Step:
+    """Go on with an action that another process began. Only an intent needs a mark of its own, since the claim that
+    follows is by attempt id; what was sent already just continues."""
+    if action.phase != "intended" or action.attempt_id == attempt_id:
+        return Step(action)
+    taken = move(
+        action,
+        "resumed",
+        now,
+        attempt_id=attempt_id,
+        sentence=f"taken over: will set {changes(action.before, action.wanted)}",
+    )
+    return Step(taken, "resumed")
+
+
+def supersede(action: ActionState, now: datetime) -> Step:
+    """End the watch over an action that did run, for a newer plan. No event while that is not allowed."""
+    if not may_supersede(action):
+        return Step(action)
+    took = action.restart_seconds
+    sentence = f"a newer plan follows; {vector(action.wanted)} did run" + (
+        "" if took is None else f" after {took:.1f} s"
+    )
+    return Step(move(action, "superseded", now, code="superseded-running", sentence=sentence), "superseded")
+
+
+def second_thoughts(
+    action: ActionState, observed: Observed, now: datetime, attempt_id: UUID, rules: Rules
+) -> Step | None:
+    """An action of its own that takes a verified one back: its first warm window, which comes later than verification,
+    shows less capacity than before. None: no reason, too late, or no longer ours to decide."""
+    snapshot, policy = observed.snapshot, observed.policy
+    if action.phase != "verified" or action.finished_at is None or not is_watched(action, now, rules):
+        return None
+    deployment = snapshot.deployment
+    if deployment is None or deployment.job_id != action.deployment.job_id or not snapshot.runs(action.wanted):
+        return None
+    if deployment.requested not in (None, action.wanted) or policy is None or policy.policy is None:
+        return None
+    verdict = judge(action, observed.analysis, rules)
+    if verdict.kind != "worse" or policy.policy.spec.mode != "act":
+        return None
+    taken_back = action.model_copy(
+        update={
+            "id": derive_id(action.id, "second-thoughts"),
+            "attempt_id": attempt_id,
+            "version": action.version + 1,
+            "phase": LEGAL[(None, "worse")],
+            "started_at": now,
+            "checked_at": now,
+            "finished_at": None,
+            "deadline_at": now + timedelta(seconds=rules.blind_patience_seconds),
+            "restarts_before": deployment.restarts,
+            "code": "capacity-worse",
+            "sentence": f"{verdict.sentence}: back to {vector(rollback_target(action))}",
+        }
+    )
+    return Step(taken_back, "worse", Request(rollback_target(action)))
+
+
+def is_watched(action: ActionState, now: datetime, rules: Rules) -> bool:
+    """Whether a verified action may still be taken back."""
+    if action.phase != "verified" or action.finished_at is None or not action.baselines:
+        return False
+    return now - action.finished_at <= timedelta(seconds=rules.capacity_watch_seconds)
+
+
+def _intended(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
+    answer = observed.answer
+    if isinstance(answer, Recorded):
+        applying = move(
+            action,
+            "recorded",
+            now,
+            deadline_at=now + timedelta(seconds=rules.request_patience_seconds),
+            sentence=f"setting {changes(action.before, action.wanted)}",
+        )
+        return Step(applying, "recorded", Request(action.wanted))
+    if isinstance(answer, Conflict):
+        lost = move(
+            action, "lost", now, code="in-flight", sentence="another executor holds an action of this application"
+        )
+        return Step(lost, "lost", rival=answer.current)
+    policy = observed.policy or PolicyReading(False, because="not read")
+    refusal = still_wanted(action, policy, observed.snapshot, now, observed.planned_version)
+    if refusal is not None:
+        return Step(move(action, "outdated", now, code=refusal.code, sentence=refusal.sentence), "outdated")
+    if not policy.reachable or not observed.snapshot.reachable:
+        return Step(action)
+    return Step(action, instruction=Record())
+
+
+def _applying(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
+    answer, snapshot = observed.answer, observed.snapshot
+    if isinstance(answer, Accepted):
+        return _accepted(action, "accepted", answer.at, observed, now=now, rules=rules)
+    if isinstance(answer, Rejected):
+        sentence = f"the engine refused {vector(action.wanted)}: {answer.reason}"[:2000]
+        return Step(move(action, "rejected", now, sentence=sentence), "rejected")
+    lost = _gone(action, snapshot, now)
+    if lost is not None:
+        return lost
+    late = action.deadline_at is not None and now > action.deadline_at
+    if snapshot.reachable and snapshot.deployment is not None:
+        requested = snapshot.deployment.requested
+        if requested == action.wanted:
+            # The request went out right after this phase began, so that is nearer to its acceptance than now is.
+            return _accepted(action, "found-requested", action.checked_at or now, observed, now=now, rules=rules)
+        if requested is not None and requested != rollback_target(action):
+            return _contested(action, snapshot, now)
+        if not late:
+            return Step(action, instruction=Request(action.wanted))
+    if late:
+        why = f": {snapshot.because}" if not snapshot.reachable else ""
+        sentence = f"the request got no answer for {rules.request_patience_seconds:.0f} s{why}"[:2000]
+        return Step(move(action, "unreachable", now, sentence=sentence), "unreachable")
+    return Step(action)
+
+
+def _accepted(
+    action: ActionState, event: Event, at: datetime, observed: Observed, *, now: datetime, rules: Rules
+) -> Step:
+    limit = _limit(observed, rules)
+    verifying = move(
+        action,
+        event,
+        now,
+        requested_at=at,
+        deadline_at=at + limit,
+        sentence=f"requested {changes(action.before, action.wanted)}, has {limit.total_seconds():.0f} s to run",
+    )
+    return Step(verifying, event, Nudge())
+
+
+def _verifying(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
+    snapshot = observed.snapshot
+    if not snapshot.reachable:
+        return _unseen(action, snapshot, now, rules)
+    lost = _gone(action, snapshot, now)
+    if lost is not None or snapshot.deployment is None:
+        return lost or Step(action)
+    action = _seen(action, now)
+    if snapshot.deployment.requested not in (None, action.wanted):
+        return _contested(action, snapshot, now)
+    extra = _extra_restarts(action, snapshot)
+    if extra is not None and extra >= rules.restart_loop:
+        return _roll_back(action, "restart-loop", f"it restarted {extra} times beyond the rescale itself", now, rules)
+    if snapshot.runs(action.wanted):
+        return _runs(action, observed, now, rules)
+    if action.deadline_at is not None and now > action.deadline_at:
+        if snapshot.all_running:
+            short = changes(action.wanted, snapshot.deployment.observed)
+            return _roll_back(
+                action, "below-requested", f"past the deadline it runs below what was requested ({short})", now, rules
+            )
+        because = f"past the deadline the job is {snapshot.deployment.state} and not all its tasks run"
+        return _roll_back(action, "not-running", because, now, rules)
+    due = (
+        action.requested_at is not None
+        and action.running_at is None
+        and nudge_is_due(snapshot, action.requested_at, now)
+    )
+    return Step(action, instruction=Nudge() if due else None)
+
+
+def _runs(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
+    """The wanted parallelism runs: note when it began, later whether it has settled and can do what it should."""
+    snapshot = observed.snapshot
+    deadline_at = now + _limit(observed, rules)
+    if action.running_at is None:
+        began = min(max(snapshot.steady_since or now, action.requested_at or now), now)
+        took = (began - (action.requested_at or began)).total_seconds()
+        sentence = f"{vector(action.wanted)} runs, {took:.1f} s after it was requested"
+        return Step(
+            move(action, "running", now, running_at=began, deadline_at=deadline_at, sentence=sentence), "running"
+        )
+    # From here on the deadline is for running again, should it stop to.
+    action = action.model_copy(update={"deadline_at": deadline_at})
+    verdict = judge(action, observed.analysis, rules)
+    if verdict.kind == "worse":
+        return _roll_back(action, "worse", verdict.sentence, now, rules)
+    steady_since = max(action.running_at or now, snapshot.steady_since or now)
+    if now - steady_since < timedelta(seconds=rules.settle_seconds):
+        return Step(action)
+    took = action.restart_seconds or 0.0
+    capacity = "capacity holds" if verdict.kind == "fine" else "capacity not judged yet"
+    sentence = (
+        f"{vector(action.wanted)} runs since {took:.1f} s after the request and settled; {capacity}: {verdict.sentence}"
+    )
+    return Step(move(action, "healthy", now, code="verified", sentence=sentence, deadline_at=None), "healthy")
+
+
+def _rolling_back(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
+    answer, snapshot, target = observed.answer, observed.snapshot, rollback_target(action)
+    asked = action.rollback_requested_at is not None
+    if not asked and isinstance(answer, Accepted):
+        return _rollback_accepted(action, "accepted", answer.at, observed, now=now, rules=rules)
+    if not asked and isinstance(answer, Rejected):
+        sentence = f"the engine refused to go back to {vector(target)}: {answer.reason}"[:2000]
+        return Step(move(action, "rejected", now, code="rollback-rejected", sentence=sentence), "rejected")
+    if not snapshot.reachable:
+        return _unseen(action, snapshot, now, rules)
+    lost = _gone(action, snapshot, now)
+    if lost is not None or snapshot.deployment is None:
+        return lost or Step(action)
+    action = _seen(action, now)
+    requested = snapshot.deployment.requested
+    if requested not in (None, target, action.wanted):
+        return _contested(action, snapshot, now)
+    if not asked:
+        if requested == target:
+            return _rollback_accepted(action, "found-requested", now, observed, now=now, rules=rules)
+        if action.deadline_at is None or now <= action.deadline_at:
+            return Step(action, instruction=Request(target))
+        sentence = f"the request to go back to {vector(target)} got no answer"
+        return Step(move(action, "unreachable", now, code="rollback-unreachable", sentence=sentence), "unreachable")
+    return _returning(action, snapshot, now)
+
+
+def _returning(action: ActionState, snapshot: Snapshot, now: datetime) -> Step:
+    target = rollback_target(action)
+    if snapshot.runs(target) or snapshot.runs(action.before):
+        return Step(
+            move(action, "restored", now, code="rolled-back", sentence=f"{vector(target)} runs again"), "restored"
+        )
+    if action.deadline_at is not None and now > action.deadline_at:
+        state = snapshot.deployment.state if snapshot.deployment else "unknown"
+        sentence = f"{vector(target)} was requested again and does not run (the job is {state}): somebody should look"
+        return Step(move(action, "stuck", now, code="rollback-stuck", sentence=sentence), "stuck")
+    due = action.rollback_requested_at is not None and nudge_is_due(snapshot, action.rollback_requested_at, now)
+    return Step(action, instruction=Nudge() if due else None)
+
+
+def _rollback_accepted(
+    action: ActionState, event: Event, at: datetime, observed: Observed, *, now: datetime, rules: Rules
+) -> Step:
+    limit = _limit(observed, rules)
+    target = vector(rollback_target(action))
+    sentence = f"requested {target} again, has {limit.total_seconds():.0f} s to run"
+    moved = move(
+        action,
+        event,
+        now,
+        rollback_requested_at=at,
+        deadline_at=at + limit,
+        code="rollback-requested",
+        sentence=sentence,
+    )
+    return Step(moved, event, Nudge())
+
+
+def _roll_back(action: ActionState, event: Event, because: str, now: datetime, rules: Rules) -> Step:
+    target = rollback_target(action)
+    moved = move(
+        action,
+        event,
+        now,
+        code="capacity-worse" if event == "worse" else event,
+        deadline_at=now + timedelta(seconds=rules.blind_patience_seconds),
+        sentence=f"{because}: back to {vector(target)}"[:2000],
+    )
+    return Step(moved, event, Request(target))
+
+
+def _gone(action: ActionState, snapshot: Snapshot, now: datetime) -> Step | None:
+    """The job that was acted on has ended or was replaced: nothing is left to verify or to roll back."""
+    if not snapshot.reachable:
+        return None
+    there = snapshot.deployment
+    if there is None:
+        sentence = f"the job is not there any more: {snapshot.because}"[:2000]
+    elif there.job_id != action.deployment.job_id:
+        sentence = f"job {action.deployment.job_id} was replaced by {there.job_id}"
+    elif there.state in _ENDED:
+        sentence = f"the job is {there.state}"
+    else:
+        return None
+    code = "job-failed" if there is not None and there.state == "FAILED" else "job-gone"
+    return Step(move(action, "gone", now, code=code, sentence=sentence), "gone")
+
+
+def _contested(action: ActionState, snapshot: Snapshot, now: datetime) -> Step:
+    requested = snapshot.deployment.requested if snapshot.deployment else None
+    sentence = f"somebody else set the requirements meanwhile: {changes(action.wanted, requested or {})}"
+    return Step(move(action, "contested", now, sentence=sentence), "contested")
+
+
+def _unseen(action: ActionState, snapshot: Snapshot, now: datetime, rules: Rules) -> Step:
+    """Nothing can be said or done about what cannot be reached: wait, at last give up."""
+    blind_since = action.checked_at or action.started_at
+    if now - blind_since <= timedelta(seconds=rules.blind_patience_seconds):
+        return Step(action)
+    minutes = (now - blind_since).total_seconds() / 60
+    sentence = f"the target could not be reached for {minutes:.0f} min: {snapshot.because}"[:2000]
+    return Step(move(action, "unreachable", now, sentence=sentence), "unreachable")
+
+
+def _seen(action: ActionState, now: datetime) -> ActionState:
+    """Bookkeeping of a look that succeeded. Time in which nobody could look does not count against a deadline."""
+    gap = now - (action.checked_at or now)
+    if gap <= timedelta(seconds=BLIND_SECONDS) or action.deadline_at is None:
+        return action.model_copy(update={"checked_at": now})
+    return action.model_copy(update={"checked_at": now, "deadline_at": action.deadline_at + gap})
+
+
+def _extra_restarts(action: ActionState, snapshot: Snapshot) -> int | None:
+    """Restarts beyond the one that the rescale itself is; None while either count is unknown."""
+    count = snapshot.deployment.restarts if snapshot.deployment else None
+    if count is None or action.restarts_before is None or count < action.restarts_before:
+        return None
+    return max(0, count - action.restarts_before - 1)
+
+
+def _limit(observed: Observed, rules: Rules) -> timedelta:
+    deployment = observed.snapshot.deployment
+    if deployment is None:
+        return timedelta(seconds=rules.deadline_floor_seconds)
+    return rescale_limit(deployment, observed.analysis, rules)
+
+
+_STEPS: dict[str, Callable[[ActionState, Observed, datetime, Rules], Step]] = {
+    "intended": _intended,
+    "applying": _applying,
+    "verifying": _verifying,
+    "rolling-back": _rolling_back,
+}
+
+
+def newest(analysis: Analysis | None, other: Analysis | None) -> Analysis | None:
+    """The later of two analyses."""
+    if analysis is None or other is None:
+        return analysis or other
+    return other if other.observed_at >= analysis.observed_at else analysis

@@ -1,0 +1,94 @@
+"""The legal moves of an action, all on one screen. What is not here does not happen."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from weir_contracts import TERMINAL, ActionState, Phase
+
+Event = Literal[
+    "admitted",
+    "resumed",
+    "recorded",
+    "outdated",
+    "lost",
+    "accepted",
+    "found-requested",
+    "rejected",
+    "unreachable",
+    "running",
+    "healthy",
+    "superseded",
+    "not-running",
+    "below-requested",
+    "restart-loop",
+    "worse",
+    "contested",
+    "gone",
+    "restored",
+    "stuck",
+]
+
+LEGAL: dict[tuple[Phase | None, Event], Phase] = {
+    # None: there is no action yet, or the last one has ended
+    (None, "admitted"): "intended",
+    (None, "worse"): "rolling-back",  # a warm window came after `verified`
+    # recorded as an intent, nothing done
+    ("intended", "resumed"): "intended",  # another process goes on: same intent, its own attempt id
+    ("intended", "recorded"): "applying",
+    ("intended", "outdated"): "refused",
+    ("intended", "lost"): "refused",
+    # the request is on its way
+    ("applying", "accepted"): "verifying",
+    ("applying", "found-requested"): "verifying",  # the answer was lost, the request was not
+    ("applying", "rejected"): "failed",
+    ("applying", "unreachable"): "failed",
+    ("applying", "contested"): "failed",
+    ("applying", "gone"): "failed",
+    # the engine has it: wait until it runs, then watch it settle
+    ("verifying", "running"): "verifying",
+    ("verifying", "healthy"): "verified",
+    ("verifying", "superseded"): "superseded",
+    ("verifying", "not-running"): "rolling-back",
+    ("verifying", "below-requested"): "rolling-back",
+    ("verifying", "restart-loop"): "rolling-back",
+    ("verifying", "worse"): "rolling-back",
+    ("verifying", "contested"): "failed",
+    ("verifying", "unreachable"): "failed",
+    ("verifying", "gone"): "failed",
+    # back to what was requested before
+    ("rolling-back", "accepted"): "rolling-back",
+    ("rolling-back", "found-requested"): "rolling-back",
+    ("rolling-back", "restored"): "rolled-back",
+    ("rolling-back", "rejected"): "failed",
+    ("rolling-back", "unreachable"): "failed",
+    ("rolling-back", "contested"): "failed",
+    ("rolling-back", "gone"): "failed",
+    ("rolling-back", "stuck"): "failed",
+}
+
+ROLLBACK_EVENTS: frozenset[Event] = frozenset({"not-running", "below-requested", "restart-loop", "worse"})
+"""The only reasons to roll back (design 12). That lag grew is not among them: then the planner plans again."""
+
+
+class IllegalMove(Exception):
+    """A bug: an event that the phase does not know."""
+
+
+def move(
+    action: ActionState, event: Event, now: datetime, *, sentence: str, code: str = "", **changes: Any
+) -> ActionState:
+    """`action` after `event`, one version on. The code is the event's name unless given."""
+    phase = LEGAL.get((action.phase, event))
+    if phase is None:
+        raise IllegalMove(f"{action.application}: {event!r} in phase {action.phase!r}")
+    return action.model_copy(
+        update={
+            "phase": phase,
+            "version": action.version + 1,
+            "checked_at": now,
+            "finished_at": now if phase in TERMINAL else None,
+            "code": code or event,
+            "sentence": sentence,
+            **changes,
+        }
+    )

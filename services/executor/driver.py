@@ -1,0 +1,43 @@
+"""How an application is scaled: what the executor needs of a kind of target, and of knowledge."""
+
+from typing import Protocol
+
+from weir_contracts import ActionState, Parallelism, Target
+
+from .core import Accepted, Conflict, PolicyReading, Recorded, Rejected, Snapshot, Unanswered
+
+
+class Driver(Protocol):
+    """One kind of target. None of these raises for what a target says or for one that is away: that is an answer, too."""
+
+    async def observe(self, target: Target) -> Snapshot:
+        """The target as it is now."""
+        ...
+
+    async def request(self, target: Target, job_id: str, parallelism: Parallelism) -> Accepted | Rejected | Unanswered:
+        """Ask for a parallelism of every operator. Asking twice for the same does no harm."""
+        ...
+
+    async def nudge(self, target: Target, job_id: str) -> str | None:
+        """Help a requested rescale to begin (Flink: trigger a checkpoint); None, or why it did not work."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Knowledge(Protocol):
+    """What the executor asks of the knowledge service."""
+
+    async def policy(self, application: str) -> PolicyReading:
+        """The policy in force, read now."""
+        ...
+
+    async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Unanswered:
+        """Store the action if the stored one has `version` (0: there is none)."""
+        ...
+
+    async def ping(self) -> None:
+        """Returns if it answers, raises otherwise."""
+        ...
+
+    async def close(self) -> None: ...

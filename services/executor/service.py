@@ -1,0 +1,297 @@
+"""The executor's shell: takes the plans of its partitions, drives the actions that follow, recovers those of others.
+
+Each application has one lock and, while its action is in flight, one task: sequential within an application, concurrent
+across them.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from uuid import UUID
+
+import structlog
+from prometheus_client import Gauge
+from weir_contracts import Analysis, Outcome, Plan, ScalingPolicy
+from weir_contracts.topics import ANALYSES, OUTCOMES, PLANS, POLICIES
+
+from runtime.bus import Bus, BusError, Consumer, Reader
+from runtime.clock import Clock
+from runtime.dead_letters import DeadLetters
+from runtime.envelope import Decoded, Undecodable, decode
+from runtime.loop import Stop, run_forever
+from runtime.records import Record
+from runtime.table import GlobalTable
+
+from .applications import Application, Applications
+from .conductor import Conductor, Pace
+from .core import Memory, Rules, newest, recall
+from .driver import Driver, Knowledge
+
+_IN_FLIGHT = Gauge("weir_executor_actions_in_flight", "Actions of this process that have not ended")
+
+CONCURRENT_GATES = 32
+ANALYSES_SINCE = timedelta(minutes=5)
+"""How far back analyses are read at a takeover: older ones say nothing about now."""
+RETRY_SECONDS = 1.0
+END_SECONDS = 3.0
+
+
+class NotReady(Exception):
+    """What is still waited for."""
+
+
+class Executor:
+    """One replica. `run` is its only task; health asks `ping`."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        drivers: Mapping[str, Driver],
+        knowledge: Knowledge,
+        clock: Clock,
+        rules: Rules,
+        *,
+        attempt_id: UUID,
+        group: str = "weir-executor",
+        pace: Pace = Pace(),  # noqa: B008 - frozen
+    ) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._group = group
+        self._rules = rules
+        self._log = structlog.get_logger("executor")
+        self._dead_letters = DeadLetters(bus, "executor", clock)
+        self._policies = GlobalTable[ScalingPolicy](bus, POLICIES.name, lambda r: decode(r, ScalingPolicy).message)
+        self._outcomes = GlobalTable[Outcome](
+            bus,
+            OUTCOMES.name,
+            lambda r: decode(r, Outcome).message,
+            on_unreadable=self._put_aside,
+        )
+        self._analyses: dict[str, Analysis] = {}
+        self.applications = Applications(self._outcomes.latest, wish_life_seconds=rules.fleet_window_seconds)
+        self._conductor = Conductor(
+            bus,
+            drivers,
+            knowledge,
+            clock,
+            rules,
+            attempt_id=attempt_id,
+            analyses=self._analyses,
+            policies=self._policies.latest,
+            pace=pace,
+        )
+        self._stop = Stop()
+        self._gained: set[int] = set()
+        self._gates = asyncio.Semaphore(CONCURRENT_GATES)
+        self._consumer: Consumer | None = None
+
+    async def ping(self) -> None:
+        """For readiness: raises `NotReady` while the tables are read or gained partitions are recovered."""
+        for table in (self._policies, self._outcomes):
+            if not table.ready:
+                raise NotReady(f"reading {table.topic}")
+        if self._consumer is None or self._gained:
+            raise NotReady("taking over partitions")
+
+    async def run(self, stop: Stop) -> None:
+        """Until stopped. The brokers must be there; an outage later is waited out."""
+        self._stop = stop
+        followers = [
+            asyncio.create_task(self._policies.follow(stop), name="policies"),
+            asyncio.create_task(self._outcomes.follow(stop), name="outcomes"),
+            asyncio.create_task(self._follow_analyses(stop), name="analyses"),
+        ]
+        try:
+            await stop.race(self._tables_ready())
+            self._consumer = self._bus.consumer(
+                [PLANS.name], self._group, on_assigned=self._on_assigned, on_revoked=self._on_revoked
+            )
+            await run_forever("executor", self.cycle, stop)
+        finally:
+            await self._end(followers)
+
+    async def cycle(self) -> None:
+        """Take what came, let the newest plan of each application through the gate, commit once all was told."""
+        if self._consumer is None:
+            return
+        await self._recover()
+        records = await self._consumer.receive(timeout_seconds=0.5)
+        if not records:
+            return
+        await self._recover()  # a partition may have come with its records
+        plans = await self._newest(records)
+        await asyncio.gather(*(self._consider(plan) for plan in plans))
+        await self._commit()
+
+    # -- plans -----------------------------------------------------------------------------------------------------
+
+    async def _newest(self, records: Iterable[Record]) -> list[Decoded[Plan]]:
+        found: dict[str, Decoded[Plan]] = {}
+        for record in records:
+            try:
+                decoded = _read_plan(record)
+            except Undecodable as error:
+                await self._put_aside(record, error)
+                continue
+            plan = decoded.message
+            self.applications.note_wish(plan, self._clock.now())
+            last = found.get(plan.application)
+            if last is None or plan.created_at >= last.message.created_at:
+                found[plan.application] = decoded
+        return list(found.values())
+
+    async def _consider(self, decoded: Decoded[Plan]) -> None:
+        plan = decoded.message
+        app = self.applications.get(plan.application, decoded.record.partition)
+        async with self._gates, app.lock:
+            if await self._conductor.consider(app, plan, decoded.traceparent, self.applications):
+                self._drive(app)
+
+    async def _commit(self) -> None:
+        if self._consumer is None:
+            return
+        try:
+            await self._consumer.commit()
+        except BusError as error:
+            # What was done is told in the outcomes; plans that come again are known there.
+            self._log.warning("commit-failed", reason=str(error))
+
+    # -- actions ---------------------------------------------------------------------------------------------------
+
+    def _drive(self, app: Application) -> None:
+        if not app.driven:
+            app.task = asyncio.create_task(self._drive_on(app), name=f"drive {app.id}")
+        self._count()
+
+    async def _drive_on(self, app: Application) -> None:
+        """Look and move until there is nothing more to do. An unexpected error is this action's pause, nobody's end."""
+        while not self._stop.requested:
+            pause_seconds: float | None = RETRY_SECONDS
+            try:
+                async with app.lock:
+                    pause_seconds = await self._conductor.advance(app)
+            except Exception as error:  # noqa: BLE001 - the border of an action's cycle
+                self._log.exception("step-failed", application=app.id, error=str(error) or type(error).__name__)
+            self._count()
+            if pause_seconds is None or await self._stop.wait(pause_seconds):
+                return
+
+    def _count(self) -> None:
+        _IN_FLIGHT.set(sum(app.in_flight for app in self.applications.own.values()))
+
+    # -- partitions ------------------------------------------------------------------------------------------------
+
+    def _on_assigned(self, partitions: frozenset[int]) -> None:
+        self._gained |= partitions
+
+    def _on_revoked(self, partitions: frozenset[int]) -> None:
+        self._gained -= partitions
+        for app in self.applications.of(partitions):
+            if app.task is not None:
+                app.task.cancel()
+            self.applications.forget(app)
+            self._analyses.pop(app.id, None)
+        self._count()
+
+    async def _recover(self) -> None:
+        """Go on with what others began on partitions that are new here: everything needed is in their outcomes."""
+        while self._gained and not self._stop.requested:
+            partitions = frozenset(self._gained)
+            memories = await self._remembered(partitions)
+            if memories is None or not partitions <= self._gained:
+                continue
+            for (application, partition), memory in memories.items():
+                app = self.applications.get(application, partition)
+                app.memory = memory
+                self._drive(app)
+            self._gained -= partitions
+            in_flight = [a.id for a in self.applications.of(partitions) if a.in_flight]
+            self._log.info("recovered", partitions=sorted(partitions), applications=len(memories), in_flight=in_flight)
+
+    async def _remembered(self, partitions: frozenset[int]) -> dict[tuple[str, int], Memory] | None:
+        """Memory folded over the outcomes of some partitions; None when the brokers went away meanwhile."""
+        memories: dict[tuple[str, int], Memory] = {}
+        reader = self._bus.reader(OUTCOMES.name, partitions=partitions)
+        try:
+            while not self._stop.requested:
+                for record in await reader.receive(timeout_seconds=0.2):
+                    self._fold(memories, record)
+                if await reader.caught_up():
+                    return memories
+        except BusError as error:
+            self._log.warning("held", reason=f"outcomes cannot be read: {error}")
+            await self._stop.wait(RETRY_SECONDS)
+        finally:
+            await reader.close()
+        return None
+
+    def _fold(self, memories: dict[tuple[str, int], Memory], record: Record) -> None:
+        if record.key is None:
+            return
+        place = (record.key, record.partition)
+        if record.value is None:
+            memories.pop(place, None)
+            return
+        try:
+            outcome = decode(record, Outcome).message
+        except Undecodable as error:
+            self._log.warning("outcome-skipped", place=record.place, reason=error.reason, field=error.field)
+            return
+        memories[place] = recall(memories.get(place, Memory()), outcome)
+
+    # -- what others say -------------------------------------------------------------------------------------------
+
+    async def _tables_ready(self) -> None:
+        for table in (self._policies, self._outcomes):
+            while not await table.wait_ready(10.0):
+                self._log.warning("waiting", for_=table.topic)
+
+    async def _follow_analyses(self, stop: Stop) -> None:
+        """The newest analysis of each owned application, for the capacities before and after."""
+        reader: Reader | None = None
+        try:
+            while not stop.requested:
+                try:
+                    if reader is None:
+                        reader = self._bus.reader(ANALYSES.name, partitions=(), since=ANALYSES_SINCE)
+                    await self._read_analyses(reader)
+                except BusError as error:
+                    self._log.warning("analyses-wait", reason=str(error))
+                    await stop.wait(RETRY_SECONDS)
+        finally:
+            if reader is not None:
+                await reader.close()
+
+    async def _read_analyses(self, reader: Reader) -> None:
+        owned = self._consumer.assignment if self._consumer is not None else frozenset[int]()
+        await reader.assign(owned)
+        for record in await reader.receive(timeout_seconds=0.5):
+            try:
+                analysis = decode(record, Analysis).message
+            except Undecodable as error:
+                self._log.warning("analysis-skipped", place=record.place, reason=error.reason, field=error.field)
+                continue
+            kept = newest(self._analyses.get(analysis.application), analysis)
+            if kept is not None:
+                self._analyses[analysis.application] = kept
+
+    async def _put_aside(self, record: Record, error: Undecodable) -> None:
+        await self._dead_letters.undecodable(record, error)
+
+    async def _end(self, followers: list[asyncio.Task[None]]) -> None:
+        """Let steps end, then leave the group, so that others take over from what was told."""
+        tasks = [*followers, *(app.task for app in self.applications.own.values() if app.task is not None)]
+        _, late = await asyncio.wait(tasks, timeout=END_SECONDS)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._consumer is not None:
+            await self._consumer.close()
+
+
+def _read_plan(record: Record) -> Decoded[Plan]:
+    decoded = decode(record, Plan)
+    if record.key != decoded.message.application:
+        raise Undecodable(record, f"is {decoded.message.application}, the record's key {record.key}", "application")
+    return decoded
