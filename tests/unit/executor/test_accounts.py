@@ -1,0 +1,205 @@
+"""What is told of each move, and that memory can be had back from it."""
+
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+from weir_contracts import Outcome
+
+from services.executor.core import (
+    Accepted,
+    Claim,
+    Conflict,
+    Memory,
+    Recorded,
+    Refusal,
+    Request,
+    Rules,
+    Step,
+    account,
+    claim,
+    next_step,
+    recall,
+    refuse,
+)
+from services.executor.core.accounts import strike
+from tests.unit.executor.builders import (
+    ATTEMPT,
+    BEFORE,
+    NOON,
+    OTHER_ATTEMPT,
+    RULES,
+    WANTED,
+    action,
+    after,
+    observed,
+    plan,
+    restarting,
+    snapshot,
+)
+
+ROUND_TRIP_FIELDS = ("action", "last_written", "quarantine")
+
+
+def tell(memory: Memory, step: Step, at: float = 5, seen: object = None) -> tuple[Memory, Outcome]:
+    told = account(memory, step, seen or snapshot(), after(at), RULES)
+    return told.memory, told.outcome
+
+
+def test_memory_is_had_back_from_the_topic() -> None:
+    """Another process that reads only the newest outcome knows what this one does."""
+    memory, told = tell(Memory(), Step(action(version=1), "admitted"), 0)
+    applying = next_step(memory.action, observed(answer=Recorded()), after(1), RULES)
+    for move in (applying, next_step(applying.action, observed(answer=Accepted(after(2))), after(2), RULES)):
+        memory, told = tell(memory, move)
+        again = recall(Memory(), Outcome.model_validate_json(told.model_dump_json()))
+        assert [getattr(again, f) for f in ROUND_TRIP_FIELDS] == [getattr(memory, f) for f in ROUND_TRIP_FIELDS]
+        assert again.action is not None
+    assert memory.last_written == WANTED
+
+
+def test_a_refusal_carries_the_last_action_along() -> None:
+    """The compacted topic keeps one outcome an application: it must not forget the action, nor the quarantine."""
+    kept = strike([], WANTED, "did not run", NOON, RULES)
+    memory = Memory(action=action("verified"), last_written=WANTED, quarantine=tuple(kept))
+    told = refuse(memory, plan(number=2), Refusal("expired", "too late"), None, after(9))
+    assert told.outcome.phase == "refused"
+    assert told.outcome.newest_action == action("verified")
+    again = recall(Memory(), told.outcome)
+    assert (again.last_written, again.quarantine) == (WANTED, tuple(kept))
+    assert plan(number=2).id in again.answered
+
+
+def test_ids_of_outcomes_are_derived() -> None:
+    """A replay repeats them; each move has its own."""
+    first = tell(Memory(), Step(action(), "admitted"))[1]
+    assert first.id == tell(Memory(), Step(action(), "admitted"))[1].id
+    moved = next_step(action(), observed(answer=Recorded()), after(1), RULES)
+    assert tell(Memory(action=action()), moved)[1].id != first.id
+
+
+def test_restart_time_is_told() -> None:
+    """From acceptance to running, to be learnt from."""
+    running = next_step(action("verifying"), observed(snapshot(WANTED, steady_since=after(3))), after(4), RULES)
+    assert tell(Memory(action=action("verifying")), running)[1].restart_seconds == 3.0
+
+
+def test_what_was_written_follows_the_requests() -> None:
+    """Wanted once accepted, the old once the rollback is; a new job has had nothing written."""
+    memory = Memory(action=action("applying"))
+    memory, _ = tell(memory, next_step(action("applying"), observed(answer=Accepted(after(1))), after(1), RULES))
+    assert memory.last_written == WANTED
+    back = next_step(action("rolling-back"), observed(answer=Accepted(after(70))), after(70), RULES)
+    memory, _ = tell(memory, back)
+    assert memory.last_written == BEFORE
+    new_job = action(deployment=snapshot(job_id="b" * 32).deployment.ref())
+    memory, _ = tell(memory, Step(new_job, "admitted"))
+    assert memory.last_written is None
+
+
+def test_a_lost_claim_is_told_with_the_action_that_won() -> None:
+    """The newest action of the application is the other's."""
+    rival = action("applying", attempt_id=OTHER_ATTEMPT, version=7)
+    lost = next_step(action(), observed(answer=Conflict(rival)), after(1), RULES)
+    memory, told = tell(Memory(action=action()), lost)
+    assert told.phase == "refused"
+    assert memory.action == rival == told.newest_action
+
+
+def test_only_a_rollback_quarantines() -> None:
+    """The vector that did not work, from the moment that is known."""
+    verifying = action("verifying", checked_at=after(60))
+    back = next_step(verifying, observed(restarting(requested=WANTED)), after(61), RULES)
+    memory, told = tell(Memory(action=verifying), back, 61)
+    assert [q.parallelism for q in told.quarantine] == [WANTED]
+    assert told.quarantine[0].until == after(61 + 300)
+    restored = next_step(
+        back.action.model_copy(update={"rollback_requested_at": after(62)}), observed(snapshot()), after(65), RULES
+    )
+    memory, told = tell(memory, restored, 65)
+    assert len(memory.quarantine) == len(told.quarantine) == 1
+    assert not tell(Memory(), next_step(action("verifying"), observed(snapshot(WANTED)), after(5), RULES))[1].quarantine
+
+
+def test_a_job_that_failed_for_good_quarantines_too() -> None:
+    """Resubmitted under its name it should not be given the same again."""
+    dead = snapshot(state="FAILED", all_running=False)
+    gone = next_step(action("verifying"), observed(dead), after(20), RULES)
+    assert tell(Memory(action=action("verifying")), gone, 20, dead)[1].quarantine
+    cancelled = snapshot(state="CANCELED", all_running=False)
+    gone = next_step(action("verifying"), observed(cancelled), after(20), RULES)
+    assert not tell(Memory(action=action("verifying")), gone, 20, cancelled)[1].quarantine
+
+
+def test_contested_is_remembered_since_when() -> None:
+    """Until an action of Weir's own is under way again."""
+    contested = Refusal("contested", "somebody else")
+    memory = refuse(Memory(), plan(), contested, None, after(1)).memory
+    memory = refuse(memory, plan(number=2), contested, None, after(9)).memory
+    assert memory.contested_since == after(1)
+    applying = next_step(action(), observed(answer=Recorded()), after(10), RULES)
+    assert tell(memory, applying)[0].contested_since is None
+
+
+@given(st.integers(min_value=1, max_value=60))
+def test_quarantine_doubles_up_to_its_longest(times: int) -> None:
+    """5, 10, 20 … 120 minutes, however often."""
+    kept, now = [], NOON
+    for _ in range(times):
+        kept = strike(kept, WANTED, "did not run", now, RULES)
+        now = kept[0].until
+    assert len(kept) == 1
+    assert kept[0].strikes == times
+    last = kept[0].until - (now if times == 0 else kept[0].until - timedelta(seconds=min(300 * 2 ** (times - 1), 7200)))
+    assert last == timedelta(seconds=min(300 * 2 ** (times - 1), 7200))
+
+
+def test_old_strikes_are_forgotten() -> None:
+    """Two hours after a quarantine ended its vector is as good as new."""
+    kept = strike([], WANTED, "did not run", NOON, RULES)
+    memory = Memory(action=action("verified"), quarantine=tuple(kept))
+    still = account(memory, Step(action(version=6), "admitted"), snapshot(), kept[0].until + timedelta(hours=1), RULES)
+    assert still.outcome.quarantine
+    later = account(memory, Step(action(version=6), "admitted"), snapshot(), kept[0].until + timedelta(hours=3), RULES)
+    assert not later.outcome.quarantine
+
+
+def test_a_step_asks_only_after_it_was_told() -> None:
+    """The request is an instruction beside the new state, which the shell publishes first."""
+    made = next_step(action(), observed(answer=Recorded()), after(1), Rules())
+    assert made.action.phase == "applying"
+    assert made.instruction == Request(WANTED)
+
+
+class TestClaim:
+    """Reading a conflict."""
+
+    def test_my_own_attempt_is_a_success(self) -> None:
+        """The answer to an earlier try was lost, or knowledge had it from the topic already."""
+        assert claim(action(), action(), None) == Recorded()
+
+    def test_an_emptied_store_is_claimed_from_nothing(self) -> None:
+        """Knowledge came back without its data."""
+        assert claim(action(), None, None) == Claim(0)
+
+    def test_an_ended_action_is_no_rival(self) -> None:
+        """Only its version has to be named."""
+        assert claim(action(version=5), action("verified", version=3, attempt_id=OTHER_ATTEMPT), None) == Claim(3)
+
+    def test_a_lagging_store_is_no_rival(self) -> None:
+        """It still shows a phase that the topic knows to be over."""
+        last = action("verified", version=4, id=plan(number=9).id)
+        shown = last.model_copy(update={"phase": "verifying", "version": 3, "finished_at": None})
+        assert claim(action(version=5), shown, last) == Claim(3)
+
+    def test_an_interrupted_intent_is_taken_over(self) -> None:
+        """The same action, claimed by the process that died."""
+        mine = action(version=6, attempt_id=OTHER_ATTEMPT)
+        assert claim(mine, action(version=5, attempt_id=ATTEMPT), None) == Claim(5)
+
+    def test_anything_else_is_a_rival(self) -> None:
+        """Another action in flight, or a store that is ahead of what is known here."""
+        rival = action("applying", id=plan(number=9).id, attempt_id=OTHER_ATTEMPT, version=4)
+        assert claim(action(version=5), rival, None) == Conflict(rival)
+        ahead = action("verified", version=8, attempt_id=OTHER_ATTEMPT)
+        assert claim(action(version=5), ahead, None) == Conflict(ahead)

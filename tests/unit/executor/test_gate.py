@@ -1,0 +1,345 @@
+"""Each reason to refuse a plan, one by one, and what lets it in."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from weir_contracts import ActionState, QuarantinedVector, RescaleSettings
+
+from services.executor.core import Context, Fleet, Memory, PolicyReading, Refusal, Rules, admit, still_wanted
+from tests.unit.executor.builders import (
+    ATTEMPT,
+    BEFORE,
+    NOON,
+    RULES,
+    WANTED,
+    absent,
+    action,
+    after,
+    analysis,
+    away,
+    operator_analysis,
+    plan,
+    policy,
+    reading,
+    snapshot,
+)
+
+
+def context(**changes: Any) -> Context:
+    """Everything as it should be."""
+    return Context(
+        **{
+            "now": after(1),
+            "memory": Memory(),
+            "policy": reading(),
+            "snapshot": snapshot(),
+            "attempt_id": ATTEMPT,
+            **changes,
+        }
+    )
+
+
+def refusal(the_plan: Any, **changes: Any) -> Refusal:
+    verdict = admit(the_plan, context(**changes))
+    assert isinstance(verdict, Refusal), verdict
+    return verdict
+
+
+def intent(the_plan: Any, **changes: Any) -> ActionState:
+    verdict = admit(the_plan, context(**changes))
+    assert isinstance(verdict, ActionState), verdict
+    return verdict
+
+
+def test_a_good_plan_becomes_an_intent() -> None:
+    """It names what it was made for, what was, what is wanted, and is good until the plan expires."""
+    made = intent(plan())
+    assert (made.phase, made.version, made.before, made.wanted) == ("intended", 1, BEFORE, WANTED)
+    assert made.deadline_at == plan().expires_at
+    assert made.deployment == plan().deployment
+    assert made.sentence == "will set enrich 1 → 4, sink 1 → 2"
+
+
+def test_the_same_plan_makes_the_same_intent() -> None:
+    """A replayed plan repeats ids instead of making a new action."""
+    assert intent(plan()).id == intent(plan()).id != intent(plan(number=2)).id
+
+
+def test_a_hold_needs_nobody() -> None:
+    """A plan that holds is ignored silently."""
+    assert admit(plan(None), context()) is None
+
+
+def test_a_plan_is_answered_once() -> None:
+    """Kafka may deliver it again after a crash."""
+    assert admit(plan(), context(memory=Memory(answered=(plan().id,)))) is None
+
+
+def test_an_advised_plan_is_not_acted_on() -> None:
+    """Mode advise: it is told what would be done, and nothing is."""
+    assert refusal(plan(mode="advise")).code == "not-act"
+
+
+@pytest.mark.parametrize("mode", ["advise", "paused"])
+def test_the_mode_is_read_again_just_before(mode: str) -> None:
+    """Somebody paused the policy after this was planned."""
+    assert refusal(plan(), policy=reading(mode=mode)).code == "not-act"
+
+
+def test_a_plan_for_an_older_policy_is_refused() -> None:
+    """The objective it was made for is not the one in force."""
+    why = refusal(plan(), policy=reading(version=4))
+    assert why.code == "policy-changed"
+    assert "version 4" in why.sentence
+
+
+def test_a_deleted_policy_refuses() -> None:
+    """Nobody wants this application scaled any more."""
+    assert refusal(plan(), policy=PolicyReading(reachable=True)).code == "policy-changed"
+
+
+def test_without_knowledge_nothing_begins() -> None:
+    """The mode cannot be read, so it is not known to be act."""
+    assert refusal(plan(), policy=PolicyReading(reachable=False, because="connection refused")).code == "unreachable"
+
+
+def test_an_expired_plan_is_refused() -> None:
+    """Exactly at its end it is over."""
+    assert refusal(plan(), now=plan().expires_at).code == "expired"
+    assert intent(plan(), now=plan().expires_at - timedelta(milliseconds=1))
+
+
+def test_a_plan_for_another_job_is_refused() -> None:
+    """It was resubmitted: same name, another id."""
+    assert refusal(plan(), snapshot=snapshot(job_id="b" * 32)).code == "other-deployment"
+
+
+def test_a_plan_for_another_graph_is_refused() -> None:
+    """Same id cannot have another graph; if it looks so, hands off."""
+    assert refusal(plan(), snapshot=snapshot(graph_hash="0" * 16)).code == "other-deployment"
+
+
+def test_a_plan_without_a_deployment_is_refused() -> None:
+    """It cannot be told whether it fits."""
+    assert refusal(plan(deployment=None)).code == "other-deployment"
+
+
+def test_a_job_that_went_away_is_refused() -> None:
+    """Cancelled between plan and action."""
+    assert refusal(plan(), snapshot=absent()).code == "other-deployment"
+
+
+def test_an_unreachable_target_is_refused() -> None:
+    """Nothing can be said about it, so nothing is asked of it."""
+    why = refusal(plan(), snapshot=away())
+    assert why.code == "unreachable"
+    assert "connection refused" in why.sentence
+
+
+def test_a_plan_for_another_parallelism_is_refused() -> None:
+    """It lost a TaskManager meanwhile: what runs is not what was planned from."""
+    seen = snapshot({**BEFORE, "enrich": 2}, requested=BEFORE)
+    assert refusal(plan(), snapshot=seen).code == "other-deployment"
+
+
+def test_a_plan_that_misses_an_operator_is_refused() -> None:
+    """A vector covers the whole topology."""
+    why = refusal(plan({"orders": 1, "enrich": 4}))
+    assert why.code == "other-deployment"
+    assert "sink" in why.sentence
+
+
+def test_nothing_to_do_is_said() -> None:
+    """The wanted vector is what is requested already."""
+    assert refusal(plan(BEFORE)).code == "nothing-to-do"
+
+
+def test_a_cluster_that_cannot_rescale_is_refused() -> None:
+    """The default scheduler would answer 500 to every request."""
+    seen = snapshot(rescale=RescaleSettings(scheduler="default"))
+    assert refusal(plan(), snapshot=seen).code == "unsupported"
+
+
+@pytest.mark.parametrize("phase", ["intended", "applying", "rolling-back", "verifying"])
+def test_an_action_in_flight_is_never_pre_empted(phase: str) -> None:
+    """Not before it runs: two restarts in a row help nobody."""
+    assert refusal(plan(number=2), memory=Memory(action=action(phase))).code == "in-flight"
+
+
+def test_once_it_runs_a_newer_plan_may_follow() -> None:
+    """It leaves a version for telling that the watched action was superseded."""
+    running = action("verifying", running_at=after(4))
+    made = intent(
+        plan(number=2, current=WANTED, deployment=snapshot(WANTED).deployment.ref(), action={"parallelism": BEFORE}),
+        memory=Memory(action=running, last_written=WANTED),
+        snapshot=snapshot(WANTED),
+    )
+    assert made.version == running.version + 2
+
+
+FOREIGN = {"orders": 1, "enrich": 7, "sink": 7}
+
+
+class TestContested:
+    """Somebody else scales, too."""
+
+    def plan_for(self, there: dict[str, int]) -> Any:
+        return plan(number=2, deployment=snapshot(there).deployment.ref())
+
+    def verdict(self, **memory: Any) -> Any:
+        done = action("verified", version=9)
+        known = Memory(**{"action": done, "last_written": WANTED, "original": BEFORE, **memory})
+        there = snapshot(FOREIGN)
+        return admit(self.plan_for(FOREIGN), context(memory=known, snapshot=there))
+
+    def test_foreign_requirements_hold(self) -> None:
+        """They are neither what Weir wrote last nor what it found first."""
+        why = self.verdict()
+        assert why.code == "contested"
+        assert "enrich 4 → 7" in why.sentence
+
+    def test_what_weir_found_first_is_not_foreign(self) -> None:
+        """The JobManager failed over and forgot the requirements."""
+        made = intent(plan(number=2), memory=Memory(action=action("verified"), last_written=WANTED, original=BEFORE))
+        assert made.phase == "intended"
+
+    def test_nothing_written_yet_means_nothing_contested(self) -> None:
+        """Weir has never written to this job."""
+        assert isinstance(self.verdict(last_written=None), ActionState)
+
+    def test_another_job_was_never_written_to(self) -> None:
+        """What was written went with the old job."""
+        old = action("verified", deployment=snapshot(job_id="b" * 32).deployment.ref())
+        assert isinstance(self.verdict(action=old), ActionState)
+
+    def test_an_uncertain_request_may_be_ours(self) -> None:
+        """The last action failed without an answer: its wish may have come through after all."""
+        failed = action("failed", wanted=FOREIGN)
+        assert isinstance(self.verdict(action=failed), ActionState)
+
+    def test_writing_the_policy_again_takes_over(self) -> None:
+        """Whoever changes or resumes the policy after it was contested wants Weir to go on."""
+        done = action("verified", version=9)
+        known = Memory(action=done, last_written=WANTED, original=BEFORE, contested_since=after(-60))
+        there = snapshot(FOREIGN)
+        before, later = reading(updated_at=after(-61)), reading(updated_at=after(-10))
+        the_plan = self.plan_for(FOREIGN)
+        assert admit(the_plan, context(memory=known, snapshot=there, policy=before)).code == "contested"
+        assert admit(the_plan, context(memory=known, snapshot=there, policy=later)).phase == "intended"
+
+
+def test_a_quarantined_vector_is_refused_until_its_time() -> None:
+    """It was rolled back a minute ago."""
+    kept = QuarantinedVector(parallelism=WANTED, until=after(5), strikes=1, because="did not run")
+    assert refusal(plan(), memory=Memory(quarantine=(kept,))).code == "quarantined"
+    assert intent(plan(), memory=Memory(quarantine=(kept,)), now=after(5))
+
+
+class TestFleet:
+    """Limits that no single plan can see."""
+
+    rules = Rules(max_actions=3, max_actions_per_cluster=2, fleet_least=3)
+    cluster = str(policy().spec.target.flink.url)
+
+    def test_only_so_many_at_once(self) -> None:
+        """Three are in flight somewhere, the fourth waits."""
+        busy = Fleet(in_flight={f"shop/{i}": None for i in range(3)})
+        assert refusal(plan(), fleet=busy, rules=self.rules).code == "too-many-actions"
+
+    def test_only_so_many_on_one_cluster(self) -> None:
+        """Two jobs of this cluster restart already; another cluster's do not count."""
+        busy = Fleet(in_flight={"shop/1": self.cluster, "shop/2": self.cluster})
+        assert refusal(plan(), fleet=busy, rules=self.rules).code == "too-many-actions"
+        assert intent(plan(), fleet=Fleet(in_flight={"shop/1": self.cluster, "shop/2": "other"}), rules=self.rules)
+
+    def test_its_own_action_does_not_count(self) -> None:
+        """A newer plan takes the place of the one it follows."""
+        busy = Fleet(in_flight={"shop/orders": self.cluster, "shop/2": self.cluster})
+        assert intent(plan(), fleet=busy, rules=self.rules)
+
+    def shrinking(self, count: int, of: int, at: Any = NOON) -> Fleet:
+        return Fleet(wishes={f"shop/{i}": (at, i < count) for i in range(of)})
+
+    def smaller(self) -> Any:
+        there = snapshot(WANTED)
+        return plan(BEFORE, current=WANTED, deployment=there.deployment.ref())
+
+    def test_a_fleet_does_not_shrink_at_once(self) -> None:
+        """Two more of four already would: that is rather a broken metric than a quiet evening."""
+        why = refusal(self.smaller(), snapshot=snapshot(WANTED), fleet=self.shrinking(2, 4), rules=self.rules)
+        assert why.code == "fleet-shrinking"
+        assert "3 of 5" in why.sentence
+
+    def test_a_few_may_shrink(self) -> None:
+        """Three of ten are no large share."""
+        assert intent(self.smaller(), snapshot=snapshot(WANTED), fleet=self.shrinking(2, 9), rules=self.rules)
+
+    def test_a_small_fleet_may_shrink(self) -> None:
+        """Two applications are no fleet, even if it is both."""
+        assert intent(self.smaller(), snapshot=snapshot(WANTED), fleet=self.shrinking(1, 1), rules=self.rules)
+
+    def test_old_wishes_do_not_count(self) -> None:
+        """They shrank an hour ago."""
+        fleet = self.shrinking(4, 4, at=after(-3600))
+        assert intent(self.smaller(), snapshot=snapshot(WANTED), fleet=fleet, rules=self.rules)
+
+    def test_growing_is_never_held_for_it(self) -> None:
+        """All others shrink, this one needs more."""
+        assert intent(plan(), fleet=self.shrinking(9, 9), rules=self.rules)
+
+
+def test_baselines_are_of_raised_operators_only() -> None:
+    """What capacity fell from is known only if it was measured before: by this window, else earlier at this parallelism."""
+    before = analysis(
+        BEFORE,
+        [
+            operator_analysis("orders", 1, capacity=9000.0),
+            operator_analysis("enrich", 1, capacity=1000.0),
+            operator_analysis("sink", 1, capacity=3000.0, confidence=0.2),
+        ],
+    )
+    made = intent(plan(), analysis=before)
+    assert {b.operator: b.capacity_records_per_second for b in made.baselines} == {"enrich": 1000.0, "sink": None}
+    assert {b.operator: b.input_rate for b in made.baselines} == {"enrich": 1500.0, "sink": 1500.0}
+
+
+class TestStillWanted:
+    """An intent is looked at again when it is about to be claimed, perhaps minutes later by another process."""
+
+    def code(self, **changes: Any) -> str | None:
+        known = {"policy": reading(), "snapshot": snapshot(), "now": after(1), "planned_version": 3, **changes}
+        why = still_wanted(action(), **known)
+        return None if why is None else why.code
+
+    def test_nothing_changed(self) -> None:
+        """Then it is."""
+        assert self.code() is None
+        assert self.code(planned_version=None) is None
+
+    def test_it_expires(self) -> None:
+        """With its plan."""
+        assert self.code(now=after(30)) == "expired"
+
+    def test_an_outage_is_waited_out(self) -> None:
+        """It says nothing against the intent."""
+        assert self.code(policy=PolicyReading(reachable=False), snapshot=away()) is None
+
+    def test_the_policy_was_touched(self) -> None:
+        """By version where the plan is known, by time where only the intent is."""
+        assert self.code(policy=reading(version=4)) == "policy-changed"
+        assert self.code(policy=reading(updated_at=after(0.5)), planned_version=None) == "policy-changed"
+        assert self.code(policy=reading(updated_at=after(-5)), planned_version=None) is None
+        assert self.code(policy=reading(mode="paused")) == "not-act"
+        assert self.code(policy=PolicyReading(reachable=True)) == "policy-changed"
+
+    def test_the_job_changed(self) -> None:
+        """Replaced, gone, or scaled by somebody."""
+        assert self.code(snapshot=snapshot(job_id="b" * 32)) == "other-deployment"
+        assert self.code(snapshot=absent()) == "other-deployment"
+        assert self.code(snapshot=snapshot(WANTED)) == "other-deployment"
+
+
+def test_rules_are_the_ones_given() -> None:
+    """The default rules are what the README says."""
+    assert (RULES.settle_seconds, RULES.deadline_floor_seconds, RULES.capacity_share) == (10.0, 60.0, 0.9)
