@@ -2,8 +2,14 @@
 
 `python3 testbed/bootstrap.py` checks the machine first: what is missing is one line that says what to do, before anything is
 written. Each step is stamped with the hash of its inputs, so a second start does nothing and takes a fraction of a second.
+`bootstrap.py environment` makes the virtual environment alone, which is all that the fast tests need.
+
+It may be met by any python3 that a machine has, so it keeps to what Python 3.7 understands.
 """
 
+from __future__ import annotations
+
+import fcntl
 import hashlib
 import os
 import re
@@ -11,20 +17,29 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 PROJECT = Path(__file__).resolve().parent.parent
-CACHE = Path(os.environ.get("WEIR_CACHE", PROJECT / ".cache"))
-VENV = Path(os.environ.get("WEIR_VENV", PROJECT / ".venv"))
+CACHE = Path(os.environ.get("WEIR_CACHE") or PROJECT / ".cache").absolute()
+VENV = Path(os.environ.get("WEIR_VENV") or PROJECT / ".venv").absolute()
 PYTHONS = ("python3.12", "python3.11", "python3")
 SUPPORTED = ((3, 11), (3, 12))
-LEAST_MEMORY_MEGABYTES = int(os.environ.get("WEIR_LEAST_MEMORY_MB", "4096"))
-LEAST_DISK_MEGABYTES = 2500
+JARS = ("kafka", "flink", "spark")
 LEAST_JAVA = 17
+LEAST_MEMORY_MEGABYTES = 4096
+LEAST_DISK_MEGABYTES = 2500
+"""What a first set-up writes: 1.1 GB of packages, as much again of downloads, 0.2 GB of jars."""
+RUN_DISK_MEGABYTES = 300
+"""What a run writes once all is set up."""
 STEP_TIMEOUT_SECONDS = 1800
+_INSTALL_JAVA = "install it (Debian: apt install openjdk-17-jdk-headless)"
 
 
 class SetupError(Exception):
@@ -39,31 +54,71 @@ class Facts:
     python_version: tuple[int, int] | None
     has_venv: bool
     java_version: int | None
+    has_compiler: bool
     has_maven: bool
     free_memory_megabytes: int | None
     free_disk_megabytes: int | None
 
 
-def missing(facts: Facts, *, running: bool = True) -> str | None:
-    """The first thing that has to be done before set-up (and, with `running`, a trial) can work; None if all is there."""
+def missing(facts: Facts, *, least_memory_megabytes: int, least_disk_megabytes: int) -> str | None:
+    """The first thing that has to be done before set-up and a trial can work; None if all is there."""
+    return (
+        missing_python(facts)
+        or missing_java(facts)
+        or missing_space(facts, least_disk_megabytes)
+        or missing_memory(facts, least_memory_megabytes)
+    )
+
+
+def missing_python(facts: Facts) -> str | None:
+    """What has to be done before the virtual environment can be made."""
     if facts.python is None or facts.python_version not in SUPPORTED:
         return "Python 3.11 or 3.12 is needed and was not found on the PATH: install python3.11 or python3.12"
     if not facts.has_venv:
-        return f"{facts.python} has no venv module: install it (Debian: apt install python3-venv)"
+        version = ".".join(str(part) for part in facts.python_version)
+        return f"{facts.python} has no venv module: install it (Debian: apt install python{version}-venv)"
+    return None
+
+
+def missing_java(facts: Facts) -> str | None:
+    """What has to be done before jars can be fetched, the sample job built and the real parts run."""
     if facts.java_version is None:
-        return "Java 17 is needed and no java is on the PATH: install it (Debian: apt install openjdk-17-jdk-headless)"
+        return f"Java 17 is needed and no java is on the PATH: {_INSTALL_JAVA}"
     if facts.java_version < LEAST_JAVA:
-        return f"Java 17 or later is needed, this is Java {facts.java_version}: install openjdk-17-jdk-headless"
+        return f"Java 17 or later is needed, this is Java {facts.java_version}: {_INSTALL_JAVA}"
+    if not facts.has_compiler:
+        return f"a JDK is needed and this Java has no compiler (javac): {_INSTALL_JAVA}"
     if not facts.has_maven:
         return "Maven is needed and no mvn is on the PATH: install it (Debian: apt install maven)"
-    if running and facts.free_memory_megabytes is not None and facts.free_memory_megabytes < LEAST_MEMORY_MEGABYTES:
-        return (
-            f"{LEAST_MEMORY_MEGABYTES} MB of free memory are needed and {facts.free_memory_megabytes} MB are there: close "
-            "something, or set WEIR_LEAST_MEMORY_MB to try with less"
-        )
-    if facts.free_disk_megabytes is not None and facts.free_disk_megabytes < LEAST_DISK_MEGABYTES:
-        return f"{LEAST_DISK_MEGABYTES} MB of free disk are needed and {facts.free_disk_megabytes} MB are there"
     return None
+
+
+def missing_memory(facts: Facts, least_megabytes: int) -> str | None:
+    """Whether there is too little memory to run all parts at once."""
+    if facts.free_memory_megabytes is None or facts.free_memory_megabytes >= least_megabytes:
+        return None
+    return (
+        f"{least_megabytes} MB of free memory are needed and {facts.free_memory_megabytes} MB are there: close something, or set "
+        "WEIR_LEAST_MEMORY_MB to try with less"
+    )
+
+
+def missing_space(facts: Facts, least_megabytes: int) -> str | None:
+    """Whether there is too little disk."""
+    if facts.free_disk_megabytes is None or facts.free_disk_megabytes >= least_megabytes:
+        return None
+    return (
+        f"{least_megabytes} MB of free disk are needed in {CACHE.parent} and {facts.free_disk_megabytes} MB are there: free "
+        "some, or set WEIR_CACHE and WEIR_VENV to folders on a larger disk"
+    )
+
+
+def least_memory_megabytes() -> int:
+    """The setting WEIR_LEAST_MEMORY_MB; `SetupError` if it is no number."""
+    text = os.environ.get("WEIR_LEAST_MEMORY_MB") or str(LEAST_MEMORY_MEGABYTES)
+    if not text.isdigit():
+        raise SetupError(f"WEIR_LEAST_MEMORY_MB: {text!r} is not a whole number of megabytes")
+    return int(text)
 
 
 def java_major(text: str) -> int | None:
@@ -77,21 +132,34 @@ def java_major(text: str) -> int | None:
 
 def _output(command: list[str]) -> str | None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout + done.stderr if done.returncode == 0 else None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
+
+def _version(python: str) -> tuple[int, int] | None:
+    found = re.match(
+        r"(\d+) (\d+)$", (_output([python, "-c", "import sys; print(*sys.version_info[:2])"]) or "").strip()
+    )
+    return (int(found.group(1)), int(found.group(2))) if found else None
 
 
 def _python() -> tuple[str | None, tuple[int, int] | None]:
+    # A pyenv shim, for one, may be there and name a version that is not: only what runs counts.
     for name in PYTHONS:
         path = shutil.which(name)
-        version = path and _output([path, "-c", "import sys; print(*sys.version_info[:2])"])
-        if path and version:
-            major, minor = (int(part) for part in version.split())
-            if (major, minor) in SUPPORTED:
-                return path, (major, minor)
+        version = _version(path) if path else None
+        if version in SUPPORTED:
+            return path, version
     return None, None
+
+
+def _has_compiler(java: str) -> bool:
+    homes = [Path(java).resolve().parent, Path(os.environ.get("JAVA_HOME") or "/nonexistent") / "bin"]
+    return shutil.which("javac") is not None or any((home / "javac").exists() for home in homes)
 
 
 def _free_memory_megabytes() -> int | None:
@@ -102,53 +170,70 @@ def _free_memory_megabytes() -> int | None:
     return int(found.group(1)) // 1024 if found else None
 
 
-def facts() -> Facts:
-    """Look at this machine."""
+def _free_disk_megabytes() -> int | None:
+    existing = next(folder for folder in (CACHE, *CACHE.parents) if folder.exists())
+    return shutil.disk_usage(existing).free // 1_000_000
+
+
+def facts(*, with_java: bool = True) -> Facts:
+    """Look at this machine; without Java and Maven where they are not needed, since asking Java takes a while."""
     python, version = _python()
-    java = shutil.which("java")
+    java = shutil.which("java") if with_java else None
     return Facts(
         python=python,
         python_version=version,
-        has_venv=bool(python) and _output([str(python), "-c", "import venv, ensurepip"]) is not None,
+        has_venv=python is not None and _output([python, "-c", "import venv, ensurepip"]) is not None,
         java_version=java_major(_output([java, "-version"]) or "") if java else None,
+        has_compiler=_has_compiler(java) if java else False,
         has_maven=shutil.which("mvn") is not None,
         free_memory_megabytes=_free_memory_megabytes(),
-        free_disk_megabytes=shutil.disk_usage(PROJECT).free // 1_000_000,
+        free_disk_megabytes=_free_disk_megabytes(),
     )
 
 
 def digest(*paths: Path) -> str:
-    """A hash of files, and of all files below folders, by name and content."""
+    """A hash of files, and of all files below folders, by name and content; `SetupError` if one is not there."""
     hashed = hashlib.sha256()
     for path in paths:
+        if not path.exists():
+            raise SetupError(f"{path} is missing: this is not a whole clone of the project")
         files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
         for file in files:
-            hashed.update(str(file.relative_to(PROJECT)).encode())
-            hashed.update(file.read_bytes())
+            hashed.update(f"{file.relative_to(path)} {file.name}\0".encode())
+            hashed.update(hashlib.sha256(file.read_bytes()).digest())
     return hashed.hexdigest()
 
 
 class Step:
     """One part of set-up, done again only when its inputs change or its result is gone."""
 
-    def __init__(self, name: str, inputs: list[Path], result: Path) -> None:
+    def __init__(self, name: str, inputs: list[Path], result: Path, *, cache: Path = CACHE) -> None:
         self.name = name
         self.result = result
-        self._stamp = CACHE / "stamps" / name
-        self._digest = digest(*inputs) + f" {result}"
-        self.log = CACHE / "logs" / f"setup-{name}.log"
+        self._stamp = cache / "stamps" / name
+        self._inputs = inputs
+        self.log = cache / "logs" / f"setup-{name}.log"
+
+    def _wanted(self) -> str:
+        return f"{digest(*self._inputs)} {self.result}"
 
     @property
     def done(self) -> bool:
-        return self.result.exists() and self._stamp.exists() and self._stamp.read_text() == self._digest
+        return self.result.exists() and self._stamp.exists() and self._stamp.read_text() == self._wanted()
+
+    def begin(self) -> None:
+        """From here on it is not done, whatever happens, until `finish`."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.log.write_bytes(b"")
+        if self._stamp.exists():
+            self._stamp.unlink()
 
     def finish(self) -> None:
         self._stamp.parent.mkdir(parents=True, exist_ok=True)
-        self._stamp.write_text(self._digest)
+        self._stamp.write_text(self._wanted())
 
     def run(self, command: list[str], environment: dict[str, str] | None = None) -> None:
         """Run a command, output to the step's log; `SetupError` that names the log if it fails."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as out:
             try:
                 done = subprocess.run(
@@ -160,80 +245,146 @@ class Step:
                     timeout=STEP_TIMEOUT_SECONDS,
                     check=False,
                 )
+            except OSError as error:
+                raise SetupError(f"{self.name}: cannot run {command[0]}: {error.strerror}") from None
             except subprocess.TimeoutExpired:
-                raise SetupError(f"{self.name}: not done within {STEP_TIMEOUT_SECONDS} s; see {self.log}") from None
+                raise SetupError(f"{self.name}: not done within {STEP_TIMEOUT_SECONDS} s, see {self.log}") from None
         if done.returncode:
-            tail = self.log.read_text(errors="replace").strip().splitlines()[-1:]
-            raise SetupError(f"{self.name}: failed, see {self.log}; it ends with: {' '.join(tail)[:300]}")
+            raise SetupError(f"{self.name}: failed, see {self.log}; it says: {self._complaint()}")
+
+    def _complaint(self) -> str:
+        # Maven's last lines are advice; its first error line is the reason.
+        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        errors = [line for line in lines if line.upper().startswith(("[ERROR]", "ERROR:"))]
+        return (errors or lines[-1:] or ["nothing"])[0][:300]
 
 
-def _environment(python: str) -> Step:
-    step = Step("environment", [PROJECT / "requirements.lock", PROJECT / "pyproject.toml"], VENV / "bin" / "weir")
-    if not step.done:
-        if not (VENV / "bin" / "python").exists():
-            step.run([python, "-m", "venv", str(VENV)])
-        cache = {"PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR", str(CACHE / "pip")), "PIP_NO_INPUT": "1"}
-        pip = [str(VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-        step.run([*pip, "--require-hashes", "-r", str(PROJECT / "requirements.lock")], cache)
-        step.run([*pip, "--no-deps", "--no-build-isolation", "-e", str(PROJECT)], cache)
-        step.finish()
-    return step
+def _make_environment(python: str, step: Step) -> None:
+    interpreter = VENV / "bin" / "python"
+    version = _version(str(interpreter))
+    if version is not None and version not in SUPPORTED:
+        raise SetupError(
+            f"{VENV} is of Python {version[0]}.{version[1]}: remove it, or set WEIR_VENV to another folder"
+        )
+    if VENV.exists() and version is None and any(VENV.iterdir()):
+        # What is not an environment is somebody's folder, and not to be cleared.
+        if not (VENV / "pyvenv.cfg").exists():
+            raise SetupError(
+                f"{VENV} is there and is no virtual environment: remove it, or set WEIR_VENV to another folder"
+            )
+        step.run([python, "-m", "venv", "--clear", str(VENV)])
+    elif version is None:
+        step.run([python, "-m", "venv", str(VENV)])
+    if _output([str(interpreter), "-m", "pip", "--version"]) is None:
+        step.run([str(interpreter), "-m", "ensurepip"])
+    settings = {
+        "PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR") or str(CACHE / "pip"),
+        "PIP_NO_INPUT": "1",
+        "PIP_USER": "0",
+    }
+    pip = [str(interpreter), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    step.run([*pip, "--require-hashes", "-r", str(PROJECT / "requirements.lock")], settings)
+    step.run([*pip, "--no-deps", "--no-build-isolation", "-e", str(PROJECT)], settings)
 
 
 def _maven(step: Step, pom: Path, *goals: str) -> None:
     step.run(["mvn", "-q", "-B", "-f", str(pom), *goals])
 
 
-def _jars(part: str) -> Step:
-    pom = PROJECT / "testbed" / "poms" / part / "pom.xml"
-    target = CACHE / "jars" / part
-    step = Step(f"jars-{part}", [pom], target)
-    if not step.done:
-        shutil.rmtree(target, ignore_errors=True)
-        _maven(step, pom, "dependency:copy-dependencies", f"-DoutputDirectory={target}")
-        step.finish()
-    return step
+def _fetch_jars(pom: Path, step: Step) -> None:
+    shutil.rmtree(step.result, ignore_errors=True)
+    _maven(step, pom, "dependency:copy-dependencies", f"-DoutputDirectory={step.result}")
 
 
-def _sample_job() -> Step:
+def _build_sample_job(source: Path, step: Step) -> None:
+    # In a folder of its own, so that a build from an editor at the same time does no harm.
+    build = CACHE / "build" / "flink-job"
+    shutil.rmtree(build, ignore_errors=True)
+    shutil.copytree(source, build, ignore=shutil.ignore_patterns("target"))
+    _maven(step, build / "pom.xml", "package")
+    step.result.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(build / "target" / step.result.name, step.result)
+
+
+def steps(python: str, *, with_java: bool = True) -> Iterator[tuple[Step, Callable[[Step], None]]]:
+    """What set-up consists of, in order: each step and how it is made."""
+    lock = [PROJECT / "requirements.lock", PROJECT / "pyproject.toml"]
+    yield Step("environment", lock, VENV / "bin" / "weir"), partial(_make_environment, python)
+    if not with_java:
+        return
+    for part in JARS:
+        pom = PROJECT / "testbed" / "poms" / part / "pom.xml"
+        yield Step(f"jars-{part}", [pom], CACHE / "jars" / part), partial(_fetch_jars, pom)
     source = PROJECT / "workloads" / "flink-job"
-    target = CACHE / "jars" / "job" / "weir-sample-job.jar"
-    step = Step("sample-job", [source / "pom.xml", source / "src"], target)
-    if not step.done:
-        build = CACHE / "build" / "flink-job"
-        shutil.rmtree(build, ignore_errors=True)
-        shutil.copytree(source, build, ignore=shutil.ignore_patterns("target"))
-        _maven(step, build / "pom.xml", "package")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(build / "target" / "weir-sample-job.jar", target)
-        step.finish()
-    return step
+    jar = CACHE / "jars" / "job" / "weir-sample-job.jar"
+    yield Step("sample-job", [source / "pom.xml", source / "src"], jar), partial(_build_sample_job, source)
 
 
-def main() -> int:
-    """0: everything is in place; 1: something is missing or failed, said in one line."""
-    found = facts()
-    problem = missing(found)
-    if problem or found.python is None:
-        print(f"setup: {problem}", file=sys.stderr)  # noqa: T201 - this is a command line's answer
-        return 1
-    steps: list[Callable[[], Step]] = [
-        partial(_environment, found.python),
-        *(partial(_jars, part) for part in ("kafka", "flink", "spark")),
-        _sample_job,
-    ]
-    for make in steps:
-        began = time.monotonic()
+def _say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One set-up at a time: two `make`s side by side must not install into each other."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "setup.lock").open("w") as lock:
         try:
-            step = make()
-        except SetupError as error:
-            print(f"setup: {error}", file=sys.stderr)  # noqa: T201
-            return 1
-        took = time.monotonic() - began
-        if took > 0.5:
-            print(f"setup: {step.name} in {took:.0f} s", flush=True)  # noqa: T201
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            _say("setup: waiting for another set-up of this project\n")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def set_up(*, with_java: bool) -> None:
+    """Check, then make what is not made yet; `SetupError` with the one line to tell the user."""
+    found = facts(with_java=with_java)
+    problem = missing_python(found) or (missing_java(found) if with_java else None)
+    if problem or found.python is None:
+        raise SetupError(problem or "no Python")
+    pending = any(not step.done for step, _ in steps(found.python, with_java=with_java))
+    problem = missing_space(found, LEAST_DISK_MEGABYTES if pending else RUN_DISK_MEGABYTES)
+    problem = problem or (missing_memory(found, least_memory_megabytes()) if with_java else None)
+    if problem:
+        raise SetupError(problem)
+    if not pending:
+        return
+    with _alone():
+        for step, make in steps(found.python, with_java=with_java):
+            if not step.done:
+                _timed(step, make)
+
+
+def _timed(step: Step, make: Callable[[Step], None]) -> None:
+    _say(f"setup: {step.name} ... ")
+    began = time.monotonic()
+    try:
+        step.begin()
+        make(step)
+        step.finish()
+    except SetupError:
+        _say("failed\n")
+        raise
+    _say(f"{time.monotonic() - began:.0f} s\n")
+
+
+def main(arguments: list[str]) -> int:
+    """0: everything is in place; 1: something is missing or failed, said in one line; 2: not a way to call it."""
+    if arguments not in ([], ["environment"]):
+        sys.stderr.write("usage: bootstrap.py [environment]\n")
+        return 2
+    try:
+        set_up(with_java=not arguments)
+    except SetupError as error:
+        sys.stderr.write(f"setup: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("\nsetup: interrupted; the next start goes on from here\n")
+        return 130
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

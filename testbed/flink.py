@@ -1,7 +1,7 @@
 """A real Flink session cluster on the loopback interface, driven through its REST API."""
 
+import itertools
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import httpx
 
-from .jars import class_path
-from .process import ManagedProcess, TestbedError, free_port, stop_all, wait_until
+from .jars import class_path, java
+from .process import ManagedProcess, TestbedError, claim_port, free_port, stop_all, wait_until
 
 _OPENS = [
     *(
@@ -56,6 +56,8 @@ _TASK_MANAGER_MEMORY = {
     "taskmanager.memory.jvm-overhead.max": "192mb",
 }
 
+_ENDED = ("FAILED", "CANCELED", "FINISHED")
+
 TRIAL_OPTIONS: Mapping[str, str] = {
     "jobmanager.scheduler": "adaptive",
     # The default of 10 s would be most of a reaction time.
@@ -68,6 +70,8 @@ TRIAL_OPTIONS: Mapping[str, str] = {
     # Small buffers hold little in flight, so that lag shows where it can be measured: in the source's topic.
     "taskmanager.memory.segment-size": "4kb",
     "taskmanager.network.memory.floating-buffers-per-gate": "4",
+    "taskmanager.network.memory.buffer-debloat.enabled": "true",
+    "taskmanager.network.memory.buffer-debloat.target": "200 ms",
     "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": "1000000",
@@ -75,6 +79,14 @@ TRIAL_OPTIONS: Mapping[str, str] = {
     "rest.flamegraph.enabled": "false",
 }
 """What a small cluster for minutes-long runs needs beside Flink's defaults."""
+
+
+class FlinkError(TestbedError):
+    """A REST call failed. `status` is the HTTP status, None if the cluster could not be reached."""
+
+    def __init__(self, sentence: str, status: int | None = None) -> None:
+        super().__init__(sentence)
+        self.status = status
 
 
 class FlinkApi:
@@ -140,7 +152,7 @@ class FlinkApi:
 
         def running() -> bool:
             state = self.job_state(job_id)
-            if state in ("FAILED", "CANCELED", "FINISHED"):
+            if state in _ENDED:
                 raise TestbedError(f"job {job_id} is {state}: {self._exception(job_id)}")
             return state == "RUNNING"
 
@@ -150,9 +162,23 @@ class FlinkApi:
         """Ask the job to stop; it need not be there any more."""
         try:
             self._call("PATCH", f"/jobs/{job_id}?mode=cancel")
-        except TestbedError as error:
-            if "404" not in str(error) and "409" not in str(error):
+        except FlinkError as error:
+            if error.status not in (404, 409):
                 raise
+
+    def wait_ended(self, job_id: str, timeout_seconds: float = 30.0) -> str:
+        """Until the job has ended, and so has given its slots back; returns its last state."""
+
+        def ended() -> str | None:
+            state = str(self.get(f"/jobs/{job_id}")["state"])
+            return state if state in _ENDED else None
+
+        return wait_until(ended, timeout_seconds=timeout_seconds, what=f"end of job {job_id}")
+
+    def latest_checkpoint(self, job_id: str) -> str | None:
+        """Where the newest completed checkpoint is kept, for `submit(savepoint=…)`; None if there is none yet."""
+        latest = self.get(f"/jobs/{job_id}/checkpoints")["latest"]["completed"]
+        return None if latest is None else str(latest["external_path"])
 
     def _exception(self, job_id: str) -> str:
         return str(self.get(f"/jobs/{job_id}/exceptions").get("root-exception", "unknown"))[:500]
@@ -161,9 +187,10 @@ class FlinkApi:
         try:
             answer = httpx.request(method, f"{self.rest_url}{path}", timeout=30.0, **arguments)
         except httpx.HTTPError as error:
-            raise TestbedError(f"flink: {method} {path}: {error or type(error).__name__}") from None
+            raise FlinkError(f"flink: {method} {path}: {error or type(error).__name__}") from None
         if answer.status_code >= 400:
-            raise TestbedError(f"flink: {method} {path}: {answer.status_code} {_first_cause(answer.text)}")
+            sentence = f"flink: {method} {path}: {answer.status_code} {_first_cause(answer.text)}"
+            raise FlinkError(sentence, answer.status_code)
         return answer.json()
 
 
@@ -184,14 +211,14 @@ class FlinkCluster(FlinkApi):
         options: Mapping[str, str] | None = None,
         port: int | None = None,
     ) -> None:
-        port = port or free_port()
+        self._port = port = port or free_port()
         super().__init__(f"http://127.0.0.1:{port}")
         self.folder = folder
         self._slots = slots
-        rpc_port = free_port()
+        self._rpc_port = free_port()
         self._options = {
             "jobmanager.rpc.address": "127.0.0.1",
-            "jobmanager.rpc.port": str(rpc_port),
+            "jobmanager.rpc.port": str(self._rpc_port),
             "jobmanager.bind-host": "127.0.0.1",
             "taskmanager.bind-host": "127.0.0.1",
             "taskmanager.host": "127.0.0.1",
@@ -207,6 +234,7 @@ class FlinkCluster(FlinkApi):
         }
         self.job_manager = self._job_manager()
         self.task_managers: list[ManagedProcess] = []
+        self._names = itertools.count(1)
         self._wanted_task_managers = task_managers
 
     def start(self, timeout_seconds: float = 90.0) -> Self:
@@ -216,18 +244,24 @@ class FlinkCluster(FlinkApi):
         (self.folder / "conf" / "config.yaml").touch()
         for name in ("upload", "scratch", "checkpoints"):
             (self.folder / name).mkdir(exist_ok=True)
-        self.job_manager.start()
-        for _ in range(self._wanted_task_managers):
-            self.add_task_manager()
-        self.job_manager.wait_ready(self.answers, timeout_seconds=timeout_seconds)
-        self.wait_slots(self._wanted_task_managers * self._slots, timeout_seconds)
+        claim_port("flink", self._port)
+        claim_port("flink", self._rpc_port)
+        try:
+            self.job_manager.start()
+            for _ in range(self._wanted_task_managers):
+                self.add_task_manager()
+            self.job_manager.wait_ready(self.answers, timeout_seconds=timeout_seconds)
+            self.wait_slots(self._wanted_task_managers * self._slots, timeout_seconds)
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def add_task_manager(self) -> ManagedProcess:
         """Start one more TaskManager; returns at once (see `wait_slots`)."""
-        options = {**self._options, **_TASK_MANAGER_MEMORY, "taskmanager.numberOfTaskSlots": str(self._slots)}
+        options = {**_TASK_MANAGER_MEMORY, "taskmanager.numberOfTaskSlots": str(self._slots), **self._options}
         process = ManagedProcess(
-            f"taskmanager-{len(self.task_managers) + 1}",
+            f"taskmanager-{next(self._names)}",
             self._command(
                 "org.apache.flink.runtime.taskexecutor.TaskManagerRunner",
                 ["-Xmx640m", "-XX:MaxDirectMemorySize=256m"],
@@ -237,6 +271,10 @@ class FlinkCluster(FlinkApi):
         ).start()
         self.task_managers.append(process)
         return process
+
+    def kill_task_manager(self) -> None:
+        """End the newest TaskManager as a crash would."""
+        self.task_managers.pop().kill()
 
     def wait_slots(self, count: int, timeout_seconds: float = 60.0) -> None:
         """Until `count` slots have registered."""
@@ -254,6 +292,7 @@ class FlinkCluster(FlinkApi):
 
     def stop(self) -> None:
         stop_all(self.processes)
+        self.task_managers.clear()
 
     def _job_manager(self) -> ManagedProcess:
         return ManagedProcess(
@@ -261,18 +300,15 @@ class FlinkCluster(FlinkApi):
             self._command(
                 "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint",
                 ["-Xmx512m"],
-                {**self._options, **_JOB_MANAGER_MEMORY},
+                {**_JOB_MANAGER_MEMORY, **self._options},
             ),
             self.folder,
         )
 
     def _command(self, main: str, heap: Sequence[str], options: Mapping[str, str]) -> list[str]:
-        java = shutil.which("java")
-        if java is None:
-            raise TestbedError("java is not on the PATH: install Java 17")
         settings = [part for key, value in options.items() for part in ("-D", f"{key}={value}")]
         return [
-            java,
+            java(),
             *_OPENS,
             *heap,
             "-XX:+UseSerialGC",

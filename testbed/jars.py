@@ -1,12 +1,18 @@
 """Where the real parts' jars are, as `make setup` fetched them."""
 
-import os
+import shutil
 from pathlib import Path
 
+from .bootstrap import CACHE
 from .process import TestbedError
 
-PROJECT = Path(__file__).resolve().parent.parent
-CACHE = Path(os.environ.get("WEIR_CACHE", PROJECT / ".cache"))
+
+def java() -> str:
+    """The Java to run them with; `TestbedError` that says what to install if there is none."""
+    found = shutil.which("java")
+    if found is None:
+        raise TestbedError("java is not on the PATH: install Java 17")
+    return found
 
 
 def jars(part: str) -> list[Path]:

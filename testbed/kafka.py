@@ -1,16 +1,16 @@
 """A real Kafka broker (KRaft, one node) on the loopback interface."""
 
-import shutil
+import logging
 import subprocess
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from .jars import class_path
-from .process import ManagedProcess, TestbedError, free_port
+from .jars import class_path, java
+from .process import ManagedProcess, TestbedError, accepts_connections, claim_port, free_port
 
 _CLUSTER_ID = "d2VpcndlaXJ3ZWlyd2Vpcg"  # any 16 bytes in base64; one-node clusters never meet
 
@@ -62,9 +62,19 @@ class KafkaBroker:
         )
         if not (data / "meta.properties").exists():
             self._format(config)
-        self.process = self._process().start()
-        self.process.wait_ready(self._answers, timeout_seconds=timeout_seconds)
+        claim_port("kafka", self.port)
+        claim_port("kafka", self._controller_port)
+        self.process.start_ready(self._answers, timeout_seconds=timeout_seconds)
         return self
+
+    def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
+        """Create a topic; `configs` with `_` for `.` in their names. `TestbedError` if the broker refuses."""
+        topic = NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in configs.items()})
+        admin = self._admin()  # has to outlive the request
+        try:
+            admin.create_topics([topic], request_timeout=15)[name].result(timeout=20)
+        except KafkaException as error:
+            raise TestbedError(f"kafka: cannot create topic {name}: {error.args[0].str()}") from None
 
     def kill(self) -> None:
         """End it as a crash would; the data stays."""
@@ -80,7 +90,7 @@ class KafkaBroker:
 
     def _process(self) -> ManagedProcess:
         command = [
-            _java(),
+            java(),
             f"-Xmx{self._heap_megabytes}m",
             "-XX:+UseSerialGC",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
@@ -92,7 +102,7 @@ class KafkaBroker:
         return ManagedProcess("kafka", command, self.folder)
 
     def _format(self, config: Path) -> None:
-        command = [_java(), "-cp", class_path("kafka"), "kafka.tools.StorageTool", "format"]
+        command = [java(), "-cp", class_path("kafka"), "kafka.tools.StorageTool", "format"]
         done = subprocess.run(
             [*command, "-t", _CLUSTER_ID, "-c", str(config)], capture_output=True, timeout=60, check=False
         )
@@ -100,13 +110,17 @@ class KafkaBroker:
             raise TestbedError(f"kafka: cannot format its folder: {done.stderr.decode(errors='replace')[-300:]}")
 
     def _answers(self) -> bool:
-        admin = AdminClient(
-            {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, "logger": _SILENT, "error_cb": _ignore}
-        )
+        if not accepts_connections(self.port):
+            return False
         try:
-            return bool(admin.list_topics(timeout=1.0).brokers)
+            return bool(self._admin().list_topics(timeout=1.0).brokers)
         except KafkaException:
             return False
+
+    def _admin(self) -> AdminClient:
+        return AdminClient(
+            {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, "logger": _silent(), "error_cb": _ignore}
+        )
 
     def __enter__(self) -> Self:
         return self.start()
@@ -117,24 +131,12 @@ class KafkaBroker:
         self.stop()
 
 
-def _java() -> str:
-    found = shutil.which("java")
-    if found is None:
-        raise TestbedError("java is not on the PATH: install Java 17")
-    return found
-
-
 def _ignore(_error: object) -> None:
     """A broker that is not up yet is what is being waited for, not an event to report."""
 
 
-def _silent_logger() -> "object":
-    import logging
-
-    logger = logging.getLogger("testbed.kafka.silent")
+def _silent() -> logging.Logger:
+    # Not from getLogger: it belongs to this one client and is in nobody's tree.
+    logger = logging.Logger("testbed.kafka.silent")
     logger.addHandler(logging.NullHandler())
-    logger.propagate = False
     return logger
-
-
-_SILENT = _silent_logger()

@@ -1,17 +1,17 @@
-"""Processes of a testbed: started in a group of their own, logged to a file, ended with their owner, even after a crash.
+"""Processes of a testbed: started in a session of their own, logged to a file, ended with their owner, even after a crash.
 
-Three nets, one below the other: `stop()`; the kernel's parent-death signal, for an owner that was killed; and a register
-on disk, by which the next start finds what both have missed.
+Three nets, one below the other: `stop()`; the kernel's parent-death signal, for an owner that was killed; and the register
+(`testbed.register`), by which the next start finds what both have missed.
 """
 
-import atexit
 import contextlib
-import ctypes
-import json
 import os
+import random
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,14 +23,39 @@ from typing import Self, TypeVar
 
 import psutil
 
+from . import register
+from .register import reap_leftovers
+
+__all__ = [
+    "ManagedProcess",
+    "NotInTime",
+    "TestbedError",
+    "Usage",
+    "accepts_connections",
+    "claim_port",
+    "free_port",
+    "port_is_free",
+    "reap_leftovers",
+    "stop_all",
+    "wait_until",
+]
+
 T = TypeVar("T")
 
-REGISTER = "processes.jsonl"
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
+# Runs between fork and exec, as a program of its own: Python's preexec_fn may deadlock where there are threads. The pid stays
+# the same. An owner that died before the signal was armed is noticed by the child's new parent.
+_ARM_AND_RUN = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 # The parent-death signal is sent when the *thread* that forked ends, so all forks happen on one that never does.
 _LAUNCHER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="testbed-launcher")
+
+_handed_out: set[int] = set()
 
 
 class TestbedError(Exception):
@@ -39,11 +64,30 @@ class TestbedError(Exception):
     __test__ = False
 
 
+class NotInTime(TestbedError):
+    """What was waited for did not come before its deadline."""
+
+
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on at this moment."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of the loopback interface that nobody listens on at this moment, a different one at each call.
+
+    It lies below the range from which the kernel takes ports for outgoing connections: a server that is stopped and started
+    again on such a port may find it taken by its own client, which may even have connected to itself.
+    """
+    for _ in range(1000):
+        port = random.randint(15_000, _first_outgoing_port() - 1)  # noqa: S311 - not a secret
+        if port not in _handed_out and port_is_free(port):
+            _handed_out.add(port)
+            return port
+    raise TestbedError("no free port found on 127.0.0.1")
+
+
+def _first_outgoing_port() -> int:
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32_768
+    return first if first > 16_000 else 32_768
 
 
 def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
@@ -55,6 +99,20 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
         except OSError:
             return False
         return True
+
+
+def claim_port(name: str, port: int, timeout_seconds: float = 5.0) -> None:
+    """Wait until `port` is free, as it becomes soon after its last owner's end; `TestbedError` if somebody keeps it.
+
+    Without this, a server that could not open its port would be taken for ready, because somebody answers there.
+    """
+    sentence = f"{name}: port {port} of 127.0.0.1 is in use: stop what listens there, or choose another"
+    if accepts_connections(port):
+        raise TestbedError(sentence)
+    try:
+        wait_until(lambda: port_is_free(port), timeout_seconds=timeout_seconds, what="port free")
+    except NotInTime:
+        raise TestbedError(sentence) from None
 
 
 def accepts_connections(port: int, host: str = "127.0.0.1", timeout_seconds: float = 1.0) -> bool:
@@ -77,12 +135,8 @@ def wait_until(condition: Callable[[], T | None], *, timeout_seconds: float, wha
         if answer:
             return answer
         if time.monotonic() >= deadline:
-            raise TestbedError(f"{what}: not within {timeout_seconds:g} s")
+            raise NotInTime(f"{what}: not within {timeout_seconds:g} s")
         time.sleep(poll_seconds)
-
-
-def _die_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
@@ -121,30 +175,48 @@ class ManagedProcess:
         return self._process.pid
 
     @property
+    def started(self) -> bool:
+        """Whether it was ever started; it need not run any more."""
+        return self._process is not None
+
+    @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start it, log appended to its file; `TestbedError` if the program cannot be run."""
+        """Start it, log appended to its file; `TestbedError` if there is no such program."""
+        program = shutil.which(self.arguments[0])
+        if program is None:
+            raise TestbedError(f"{self.name}: cannot run {self.arguments[0]}: not found")
+        if self.running:
+            raise TestbedError(f"{self.name}: runs already, as process {self.pid}")
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._process = _LAUNCHER.submit(self._fork).result()
-        register(self.folder, self.name, self._process.pid)
+        _LAUNCHER.submit(self._fork, program).result(timeout=30)
         return self
 
-    def _fork(self) -> subprocess.Popen[bytes]:
+    def start_ready(self, condition: Callable[[], bool], *, timeout_seconds: float) -> Self:
+        """Start it and wait until `condition` holds; if that fails, nothing of it is left."""
+        self.start()
         try:
-            with self.log.open("ab") as log:
-                return subprocess.Popen(
-                    self.arguments,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=self._environment,
-                    start_new_session=True,
-                    preexec_fn=_die_with_parent,  # noqa: PLW1509 - only prctl runs before exec, on one thread
-                )
-        except OSError as error:
-            raise TestbedError(f"{self.name}: cannot run {self.arguments[0]}: {error.strerror}") from None
+            self.wait_ready(condition, timeout_seconds=timeout_seconds)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def _fork(self, program: str) -> None:
+        # On the launcher's thread, so that an interrupt of the caller cannot fall between the fork and its being known.
+        arm = [sys.executable, "-I", "-S", "-c", _ARM_AND_RUN, str(os.getpid())]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*arm, str(Path(program).absolute()), *self.arguments[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**self._environment, register.MARK: register.own_mark()},
+                start_new_session=True,
+            )
+        register.note(self.folder, self.name, self._process.pid)
 
     def check(self) -> None:
         """Raises `TestbedError` with the end of the log if the process is no longer there."""
@@ -170,30 +242,33 @@ class ManagedProcess:
 
         try:
             wait_until(ready, timeout_seconds=timeout_seconds, what=f"{self.name} ready")
-        except TestbedError as error:
-            if "not within" in str(error):
-                raise TestbedError(f"{error}; {self.log} ends with: {self.log_tail()}") from None
-            raise
+        except NotInTime as error:
+            raise NotInTime(f"{error}; {self.log} ends with: {self.log_tail()}") from None
 
     def signal_group(self, number: signal.Signals) -> None:
         """Send a signal to the process and all it started."""
-        if self._process is not None:
+        if self.running:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, number)
+                os.killpg(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would."""
+        """SIGKILL to it and all it started, as a crash would."""
+        if self._process is None:
+            return
         self.signal_group(signal.SIGKILL)
-        if self._process is not None:
-            self._process.wait(timeout=10)
+        self._process.wait(timeout=10)
+        # Some made groups of their own (Spark's Python workers do), and a group whose leader is gone cannot be signalled
+        # safely: its number may be somebody else's by now.
+        for process in register.members(self._process.pid, register.own_mark()):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
     def stop(self) -> None:
         """SIGTERM, then SIGKILL after the grace period; nothing of its group is left. May be called again."""
-        if self._process is None:
-            return
-        self.signal_group(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=self._grace_seconds)
+        if self.running and self._process is not None:
+            self.signal_group(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=self._grace_seconds)
         self.kill()
 
     def usage(self) -> Usage | None:
@@ -220,54 +295,6 @@ class ManagedProcess:
         self.stop()
 
 
-def register(folder: Path, name: str, pid: int) -> None:
-    """Note a started process with its start time, and its owner's, so that a later start can tell it from a namesake."""
-    try:
-        record = {
-            "name": name,
-            "pid": pid,
-            "started": psutil.Process(pid).create_time(),
-            "owner": os.getpid(),
-            "owner_started": psutil.Process().create_time(),
-        }
-    except psutil.NoSuchProcess:
-        return
-    with (folder / REGISTER).open("a") as out:
-        out.write(json.dumps(record) + "\n")
-
-
-def _same(pid: int, started: float) -> psutil.Process | None:
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        # A pid is used again; its start time tells the difference (to the clock tick, 10 ms).
-        if abs(process.create_time() - started) < 0.02 and process.status() != psutil.STATUS_ZOMBIE:
-            return process
-    return None
-
-
-def reap_leftovers(runs_folder: Path) -> list[str]:
-    """Kill what earlier runs left behind: registered processes that still live while their owner does not.
-
-    Returns their names. A register that cannot be read is skipped: it belongs to a run that crashed while writing it.
-    """
-    reaped = []
-    for path in sorted(runs_folder.glob(f"*/{REGISTER}")):
-        for text in path.read_text(errors="replace").splitlines():
-            try:
-                record = json.loads(text)
-                pid, started = int(record["pid"]), float(record["started"])
-                owner, owner_started = int(record["owner"]), float(record["owner_started"])
-            except (ValueError, KeyError, TypeError):
-                continue
-            process = _same(pid, started)
-            if process is None or _same(owner, owner_started) is not None:
-                continue
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
-            reaped.append(str(record.get("name", pid)))
-    return reaped
-
-
 def stop_all(processes: Sequence[ManagedProcess], timeout_seconds: float = 12.0) -> None:
     """Stop several processes side by side, within `timeout_seconds` or by SIGKILL."""
     threads = [threading.Thread(target=p.stop, name=f"stop-{p.name}", daemon=True) for p in processes]
@@ -279,6 +306,3 @@ def stop_all(processes: Sequence[ManagedProcess], timeout_seconds: float = 12.0)
     for process in processes:
         if process.running:
             process.kill()
-
-
-atexit.register(_LAUNCHER.shutdown, wait=False)

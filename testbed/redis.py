@@ -8,7 +8,7 @@ from typing import Self
 
 import redis
 
-from .process import ManagedProcess, TestbedError, free_port
+from .process import ManagedProcess, TestbedError, claim_port, free_port
 
 
 def server_binary() -> str:
@@ -40,8 +40,8 @@ class RedisServer:
 
     def start(self, timeout_seconds: float = 20.0) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.process = self._process().start()
-        self.process.wait_ready(self._answers, timeout_seconds=timeout_seconds)
+        claim_port("redis", self.port)
+        self.process.start_ready(self._answers, timeout_seconds=timeout_seconds)
         return self
 
     def kill(self) -> None:

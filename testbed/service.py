@@ -2,14 +2,14 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import httpx
 
-from .process import ManagedProcess, free_port
+from .process import ManagedProcess, NotInTime, claim_port, free_port, wait_until
 
 
 class WeirService:
@@ -39,22 +39,25 @@ class WeirService:
 
     def start(self) -> Self:
         """Start it; returns at once (see `wait_ready`)."""
+        claim_port(self.name, self.port)
         self._started_at = time.monotonic()
+        self.ready_seconds = None
         self.process.start()
         return self
 
     def wait_ready(self, timeout_seconds: float = 90.0) -> None:
         """Until `/health/ready` says so; `TestbedError` with the end of its log otherwise."""
         self.process.wait_ready(self.ready, timeout_seconds=timeout_seconds)
-        if self.ready_seconds is None and self._started_at is not None:
-            self.ready_seconds = round(time.monotonic() - self._started_at, 2)
 
     def ready(self) -> bool:
-        """Whether it says that it is ready."""
+        """Whether it says that it is ready; the first time it does is kept in `ready_seconds`."""
         try:
-            return httpx.get(f"{self.url}/health/ready", timeout=2.0).status_code == 200
+            ready = httpx.get(f"{self.url}/health/ready", timeout=2.0).status_code == 200
         except httpx.HTTPError:
             return False
+        if ready and self.ready_seconds is None and self._started_at is not None:
+            self.ready_seconds = round(time.monotonic() - self._started_at, 2)
+        return ready
 
     def stop(self) -> None:
         self.process.stop()
@@ -66,3 +69,20 @@ class WeirService:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def wait_all_ready(services: Sequence[WeirService], timeout_seconds: float = 120.0) -> None:
+    """Until each of several services, started side by side, is ready; `TestbedError` naming one that ended or those missing."""
+
+    def ready() -> bool:
+        for service in services:
+            service.process.check()
+        # Every one is asked each time, so that each one's `ready_seconds` is its own.
+        return all([service.ready_seconds is not None or service.ready() for service in services])  # noqa: C419
+
+    try:
+        wait_until(ready, timeout_seconds=timeout_seconds, what="services ready")
+    except NotInTime:
+        late = [s for s in services if s.ready_seconds is None]
+        tails = "; ".join(f"{s.name}: {s.process.log} ends with: {s.process.log_tail()}" for s in late)
+        raise NotInTime(f"not ready within {timeout_seconds:g} s: {tails}") from None

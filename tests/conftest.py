@@ -2,37 +2,78 @@
 
 import os
 import shutil
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-from testbed.jars import CACHE
+from testbed.bootstrap import CACHE
 
-REQUIRED = {tier for tier in os.environ.get("WEIR_REQUIRE", "").split(",") if tier}
-TIERS = ("integration", "e2e")
+REQUIRED = frozenset(tier.strip() for tier in os.environ.get("WEIR_REQUIRE", "").split(",") if tier.strip())
+MEANS = {"integration": ("kafka", "flink", "spark"), "e2e": ("kafka", "flink", "spark", "job")}
+"""The slow tiers, each by the name of its folder, and the jars it cannot do without."""
 
 
-def _missing() -> str | None:
+def pytest_configure(config: pytest.Config) -> None:
+    """A tier that is required but misspelt would be skipped in silence."""
+    del config
+    if unknown := REQUIRED - set(MEANS):
+        raise pytest.UsageError(
+            f"WEIR_REQUIRE: no such tier: {', '.join(sorted(unknown))}; there are {', '.join(MEANS)}"
+        )
+
+
+def _missing(tier: str) -> str | None:
     if shutil.which("java") is None:
         return "no java on the PATH: install Java 17"
-    for part in ("kafka", "flink", "spark", "job"):
+    for part in MEANS[tier]:
         if not list((CACHE / "jars" / part).glob("*.jar")):
             return f"no jars of {part}: run `make setup`"
     return None
 
 
-@pytest.hookimpl(trylast=True)
+def _tier(path: Path) -> str | None:
+    """The slow tier a file belongs to: the folder it is in below this one."""
+    here = Path(__file__).parent
+    first = path.relative_to(here).parts[0] if path.is_relative_to(here) else ""
+    return first if first in MEANS else None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark by folder, so that no test of a slow tier can end up in a fast one by a forgotten marker."""
     for item in items:
-        for tier in TIERS:
-            if f"tests/{tier}/" in Path(str(item.path)).as_posix():
-                item.add_marker(tier)
+        if tier := _tier(item.path):
+            item.add_marker(tier)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for tier in TIERS:
-        if item.get_closest_marker(tier) and (reason := _missing()):
-            if tier in REQUIRED:
-                pytest.fail(f"the {tier} tier is required and cannot run: {reason}", pytrace=False)
-            pytest.skip(f"{tier}: {reason}")
+    tier = _tier(item.path)
+    if tier and (reason := _missing(tier)):
+        pytest.skip(f"{tier}: {reason}")
+
+
+def _fail_if_required(report: pytest.TestReport | pytest.CollectReport, path: Path) -> None:
+    tier = _tier(path)
+    if report.skipped and tier in REQUIRED and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"the {tier} tier is required (WEIR_REQUIRE), and this was skipped: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where a tier is required, a skip is a failure."""
+    report = yield
+    _fail_if_required(report, item.path)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a whole module that skips itself."""
+    report = yield
+    _fail_if_required(report, collector.path)
+    return report
