@@ -1,54 +1,67 @@
 # The two commands a newcomer needs: `make trial` and `make test`. Set-up happens by itself.
 SHELL := /bin/bash
-PY ?= $(or $(WEIR_VENV),.venv)/bin
-PYTHON3 ?= python3
+BIN := $(or $(WEIR_VENV),.venv)/bin
+PYTHON3 ?= $(firstword $(shell command -v python3 python3.12 python3.11 2>/dev/null))
+BOOTSTRAP = $(or $(PYTHON3),$(error Python 3.11 or 3.12 is needed and was not found on the PATH: install python3.11 or python3.12)) testbed/bootstrap.py
 ARGS ?=
+FAST := tests/unit tests/contracts tests/loop
 
-.PHONY: help setup trial check lint types imports fast test test-integration test-e2e bench-loop bench-advance schemas lock clean
+.PHONY: help environment setup means trial check lint types imports fast test test-integration test-e2e bench-loop \
+        bench-advance schemas lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 setup:  ## virtual environment, jars and the sample job, once
-	@$(PYTHON3) testbed/bootstrap.py
+	@$(BOOTSTRAP)
 
 trial: setup  ## the whole loop around a real job on this machine (ARGS="--help" for options)
-	@$(PY)/weir trial $(ARGS)
+	@$(BIN)/weir trial $(ARGS)
 
-lint:
-	$(PY)/ruff check .
-	$(PY)/ruff format --check .
+# The fast tests need no Java.
+environment:
+	@$(BOOTSTRAP) environment
 
-types:
-	$(PY)/mypy
+# Without its means a tier is skipped and says what is missing, or fails where WEIR_REQUIRE names it.
+means: environment
+	-@$(BOOTSTRAP)
 
-imports:
-	$(PY)/lint-imports
+lint: environment
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
 
-fast:
-	$(PY)/pytest -q tests/unit tests/contracts tests/loop
+types: environment
+	@$(BIN)/mypy
 
-check: setup lint types imports fast  ## lint, types, import rules, fast tests: under a minute
+imports: environment
+	@$(BIN)/lint-imports
 
-test-integration: setup  ## each adapter against the real part
-	$(PY)/pytest -q -m integration tests/integration
+fast: environment
+	@$(BIN)/pytest -q $(FAST)
 
-test-e2e: setup  ## one whole trial
-	$(PY)/pytest -q -m e2e tests/e2e
+check: lint types imports fast  ## lint, types, import rules, fast tests: under a minute
 
-test: check test-integration test-e2e  ## everything
+test-integration: means  ## each adapter against the real part
+	@$(BIN)/pytest -q tests/integration
+
+test-e2e: means  ## one whole trial
+	@$(BIN)/pytest -q tests/e2e
+
+# One run, one closing line. The trial comes before the integration tests, whose parts stay up until the end.
+test: lint types imports means  ## check, integration and e2e
+	@$(BIN)/pytest -q $(FAST) tests/e2e tests/integration
 
 bench-loop: setup  ## measures the loop on this machine into bench/results/loop.json (about 45 minutes)
-	$(PY)/python -m bench.loop $(ARGS)
+	@$(BIN)/python -m bench.loop $(ARGS)
 
-bench-advance: setup  ## measures the analyzer's core into bench/results/advance.json
-	$(PY)/python -m bench.advance $(ARGS)
+bench-advance: environment  ## measures the analyzer's core into bench/results/advance.json
+	@$(BIN)/python -m bench.advance $(ARGS)
 
-schemas: setup  ## exports the contracts' JSON Schemas
-	$(PY)/python -m weir_contracts.export
+schemas: environment  ## exports the contracts' JSON Schemas
+	@$(BIN)/python -m weir_contracts.export
 
-lock: setup  ## resolves pyproject.toml into requirements.lock again
-	$(PY)/uv pip compile pyproject.toml --extra dev --python-version 3.11 --universal --generate-hashes \
+lock: environment  ## resolves pyproject.toml into requirements.lock again
+	@$(BIN)/uv pip compile pyproject.toml --extra dev --python-version 3.11 --universal --generate-hashes \
 	  --no-header --annotation-style line -q -o requirements.lock
 
 clean:  ## removes environment, caches and run folders
