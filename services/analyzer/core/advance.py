@@ -32,8 +32,8 @@ def advance(
     """Take one observation in.
 
     Returns the new memory (None after the application's end) and the analysis (None for an observation that is not
-    newer than the last: it is only counted). `lost_records` is given when retention deleted observations before this
-    one could be read. Never mutates `memory`.
+    newer than the last: it is only counted). `lost_records` is given when retention deleted so many observations of the
+    application's partition before this one could be read. Never mutates `memory`.
     """
     settings = settings or AnalysisSettings()
     at = observation.observed_at.timestamp()
@@ -42,7 +42,7 @@ def advance(
     gap = None if memory is None else at - memory.observed_at
     memory = replace(memory or Memory(observed_at=at), observed_at=at)
     if lost_records:
-        memory = replace(memory, dropped=memory.dropped + lost_records)
+        memory = replace(memory, dropped=memory.dropped + _own_share(lost_records, gap, observation))
     memory = _with_brokers(_with_job(memory, observation), observation, at, settings)
     memory, fresh_run, stale = _with_run(memory, observation, at, settings)
     memory, picture = _picture(memory, Frame(observation, at, settings, stale))
@@ -50,6 +50,13 @@ def advance(
     symptoms = symptoms_of(picture, memory.capacities, settings)
     analysis = analysis_of(picture, memory, symptoms)
     return (None if observation.status == "ended" else memory), analysis
+
+
+def _own_share(lost_records: int, gap_seconds: float | None, observation: Observation) -> int:
+    """How many of a partition's lost observations were this application's: as many as its interval fits in the gap."""
+    interval = observation.policy.spec.interval.total_seconds()
+    fitting = 1 if gap_seconds is None else max(1, round(gap_seconds / interval) - 1)
+    return min(lost_records, fitting)
 
 
 def _with_job(memory: Memory, observation: Observation) -> Memory:

@@ -1,0 +1,1 @@
+"""What surrounds the core: Spark, and its in-memory twin."""

@@ -1,0 +1,146 @@
+"""One application's records of a batch: bytes in, bytes out, around the pure `advance`.
+
+Used by Spark's Python workers and by the in-memory twin alike. Nothing that goes wrong with one application leaves
+here as an exception: it becomes that application's dead letter.
+"""
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid5
+
+from pydantic import ValidationError
+from weir_contracts import Analysis, DeadLetter, Observation
+from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS
+
+from runtime.envelope import Undecodable, child_traceparent, decode, encode
+from runtime.records import Outgoing, Record
+from services.analyzer.core import AnalysisSettings, Memory, UnreadableMemory, advance, seed
+
+SERVICE = "analyzer"
+_NAMESPACE = UUID("0d0c7f3e-58cf-5d25-8a55-9d1a0f6f7e7b")
+_KEPT_BYTES = 65_536
+_CLOCKS_APART = timedelta(minutes=5)
+"""An observation from further in the future than this would block all later ones: its monitor's clock is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the state store holds for an application: its memory, and the last record that went into it."""
+
+    memory: bytes
+    partition: int = -1
+    offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Records of a partition that retention deleted before they were read: `first` up to, not including, `kept`."""
+
+    first: int
+    kept: int
+
+
+def process(
+    key: str,
+    state: State | None,
+    records: Iterable[Record],
+    settings: AnalysisSettings,
+    lost: Mapping[int, Lost] | None = None,
+) -> tuple[State | None, list[Outgoing]]:
+    """Advance one application by its records of a batch, in the order of (observed_at, offset).
+
+    Returns the new state (None: remove it) and what to publish, in order. `lost` tells by partition what was deleted
+    unread: the first record behind such a gap carries it into its analysis.
+    """
+    memory, out = _memory_of(state), []
+    readable: list[tuple[datetime, int, Observation, Record]] = []
+    partition, offset = (-1, -1) if state is None else (state.partition, state.offset)
+    for record in records:
+        try:
+            observation = _read(key, record)
+        except Undecodable as error:
+            out.append(_dead_letter(record, error.reason, error.field))
+        else:
+            readable.append((observation.observed_at, record.offset, observation, record))
+    readable.sort(key=lambda each: each[:2])
+    for _, _, observation, record in readable:
+        gap = _gap(lost, partition, offset, record)
+        try:
+            memory, analysis = advance(memory, observation, settings, lost_records=gap)
+            if analysis is not None:
+                out.append(_published(analysis, record))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this application's alone
+            out.append(_dead_letter(record, f"the analysis failed: {type(error).__name__}: {error}", None))
+        partition, offset = record.partition, max(offset, record.offset)
+    return (None if memory is None else State(memory.to_bytes(), partition, offset)), out
+
+
+def _gap(lost: Mapping[int, Lost] | None, partition: int, offset: int, record: Record) -> int | None:
+    gap = None if lost is None else lost.get(record.partition)
+    if gap is None or partition != record.partition or offset >= gap.kept or record.offset < gap.kept:
+        return None
+    return gap.kept - max(gap.first, offset + 1)
+
+
+def _memory_of(state: State | None) -> Memory | None:
+    if state is None:
+        return None
+    try:
+        return Memory.from_bytes(state.memory)
+    except UnreadableMemory:
+        # only damage comes here: another version has another checkpoint directory, seeded from the analyses
+        return None
+
+
+def seeded(value: bytes | None) -> State | None:
+    """The state to go on from after the analysis in `value`; None if there is nothing to go on from."""
+    if value is None:
+        return None
+    try:
+        memory = seed(Analysis.model_validate_json(value))
+    except ValidationError:
+        return None
+    return None if memory is None else State(memory.to_bytes())
+
+
+def _read(key: str, record: Record) -> Observation:
+    observation = decode(record, Observation).message
+    if observation.application != key:
+        raise Undecodable(record, f"{observation.application!r} came under the key {key!r}", "application")
+    if record.timestamp is not None and observation.observed_at > record.timestamp + _CLOCKS_APART:
+        ahead = (observation.observed_at - record.timestamp).total_seconds()
+        raise Undecodable(record, f"is {ahead:,.0f} s ahead of the broker's timestamp", "observed_at")
+    return observation
+
+
+def _published(analysis: Analysis, record: Record) -> Outgoing:
+    body, headers = encode(
+        analysis,
+        type=ANALYSES.type,
+        source=SERVICE,
+        id=analysis.id,
+        time=analysis.observed_at,
+        traceparent=child_traceparent(record.headers.get("traceparent"), analysis.id),
+    )
+    return Outgoing(ANALYSES.name, analysis.application, body, headers)
+
+
+def _dead_letter(record: Record, reason: str, field: str | None) -> Outgoing:
+    """The same letter for the same record at every replay: its time is the record's own."""
+    letter = DeadLetter(
+        id=uuid5(_NAMESPACE, f"{SERVICE}:{record.place}"),
+        at=record.timestamp or datetime.fromtimestamp(0, UTC),
+        service=SERVICE,
+        topic=record.topic or OBSERVATIONS.name,
+        partition=record.partition,
+        offset=record.offset,
+        key=None if record.key is None else record.key[:1000],
+        reason=reason[:2000],
+        field=None if field is None else field[:500],
+        value_base64=None if record.value is None else base64.b64encode(record.value[:_KEPT_BYTES]).decode(),
+        value_bytes=None if record.value is None else len(record.value),
+    )
+    body, headers = encode(letter, type=DEAD_LETTERS.type, source=SERVICE, id=letter.id, time=letter.at)
+    return Outgoing(DEAD_LETTERS.name, record.key or "unknown", body, headers)

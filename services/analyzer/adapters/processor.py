@@ -1,0 +1,71 @@
+"""What runs inside Spark's Python workers. Imports little: every worker pays for it in memory and start-up time."""
+
+# ruff: noqa: N802, N803 - the names are PySpark's
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from weir_contracts.topics import OBSERVATIONS
+
+from runtime.records import Outgoing, Record
+from services.analyzer.core import AnalysisSettings
+
+from .processing import Lost, State, process, seeded
+
+STATE_SCHEMA = "memory BINARY, partition INT, offset BIGINT"
+OUTPUT_SCHEMA = "topic STRING, key STRING, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+
+
+class ApplicationProcessor(StatefulProcessor):  # type: ignore[misc]
+    """The state and records of one application at a time, handed to the pure core."""
+
+    def __init__(self, settings: AnalysisSettings, lost: Mapping[int, Lost]) -> None:
+        self._settings = settings
+        self._lost = dict(lost)
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Called once for each task."""
+        self._state = handle.getValueState("application", STATE_SCHEMA)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        """All new records of one application in this batch."""
+        del timerValues
+        # of the three fields only `memory` is large; the state is read once, a missing one comes as None
+        stored = self._state.get()
+        before = None if stored is None else State(bytes(stored[0]), stored[1], stored[2])
+        after, out = process(str(key[0]), before, [_record(row) for row in rows], self._settings, self._lost)
+        if after is not None:
+            self._state.update((after.memory, after.partition, after.offset))
+        elif before is not None:
+            self._state.clear()
+        for record in out:
+            yield _row(record)
+
+    def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:
+        """The latest analysis of an application, when the checkpoint is new."""
+        del key, timerValues
+        state = seeded(None if initialState.value is None else bytes(initialState.value))
+        if state is not None:
+            self._state.update((state.memory, state.partition, state.offset))
+
+    def close(self) -> None:
+        """Nothing is held beyond a call."""
+
+
+def _record(row: Row) -> Record:
+    return Record(
+        topic=OBSERVATIONS.name,
+        partition=row.partition,
+        offset=row.offset,
+        key=row.application,
+        value=None if row.value is None else bytes(row.value),
+        headers={} if row.traceparent is None else {"traceparent": row.traceparent},
+        timestamp=row.timestamp.astimezone() if row.timestamp is not None else None,
+    )
+
+
+def _row(record: Outgoing) -> Row:
+    headers = [Row(key=name, value=value.encode()) for name, value in record.headers.items()]
+    return Row(topic=record.topic, key=record.key, value=record.value, headers=headers)

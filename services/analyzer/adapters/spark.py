@@ -1,0 +1,299 @@
+"""Spark: the session, the one query, and what can be read of its checkpoint."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
+from weir_contracts.topics import ANALYSES, OBSERVATIONS
+
+from runtime.clock import Clock
+from services.analyzer.core import MEMORY_VERSION
+from services.analyzer.settings import AnalyzerSettings
+from services.analyzer.stream import Batch, StreamDied
+
+from .kafka import Brokers
+from .processing import Lost
+
+QUERY = "weir-analyzer"
+_CONNECTOR = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
+_START_BACK = timedelta(minutes=10)
+"""A new checkpoint reads observations from this long ago: enough for all windows, and no more than that to decode."""
+
+
+class SparkUnusable(RuntimeError):
+    """Spark cannot be started or used as it is set; says what to do."""
+
+
+def connector_jars(folder: Path | None) -> list[Path]:
+    """The four jars that connect Spark to Kafka; `SparkUnusable` names the missing one."""
+    folder = folder or Path(__file__).resolve().parents[3] / ".cache" / "jars" / "spark"
+    found = []
+    for name in _CONNECTOR:
+        jar = next(iter(sorted(folder.glob(f"{name}*.jar"))), None)
+        if jar is None:
+            raise SparkUnusable(f"{folder} has no {name}*.jar: run `make setup` or set WEIR_ANALYZER_JARS")
+        found.append(jar)
+    return found
+
+
+def session_conf(settings: AnalyzerSettings) -> dict[str, str]:
+    """Spark's settings, ours first, the user's own last. Made for small batches as often as there is something new."""
+    python = sys.executable
+    return {
+        "spark.jars": ",".join(str(jar) for jar in connector_jars(settings.jars)),
+        "spark.driver.memory": f"{settings.driver_memory_megabytes}m",
+        # C2 and a parallel collector would take the memory and the cores that the applications' data need
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -Xss512k -XX:MaxMetaspaceSize=256m",
+        "spark.driver.host": "127.0.0.1" if settings.spark_master.startswith("local") else "",
+        "spark.driver.bindAddress": "127.0.0.1" if settings.spark_master.startswith("local") else "",
+        "spark.pyspark.python": python,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.locality.wait": "0s",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.streaming.metricsEnabled": "false",
+        "spark.sql.streaming.minBatchesToRetain": "10",
+        "spark.sql.streaming.numRecentProgressUpdates": "50",
+        "spark.sql.streaming.stopTimeout": "5s",
+        "spark.python.worker.reuse": "true",
+        "spark.cleaner.periodicGC.interval": "10min",
+        **settings.spark_conf,
+    }
+
+
+def start_session(settings: AnalyzerSettings) -> Any:
+    """Start Spark's driver (5 to 8 s) and connect to its master."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(QUERY).master(settings.spark_master)
+    for name, value in session_conf(settings).items():
+        if value:
+            builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def checkpoint_of(settings: AnalyzerSettings, cluster_id: str) -> str:
+    """Where the state is kept: another cluster, partition count, split of the state or version is another place."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", cluster_id) or "unknown"
+    parts = f"{name}-p{settings.partitions}-s{settings.shuffle_partitions}-v{MEMORY_VERSION}"
+    base = settings.checkpoint.rstrip("/")
+    return f"{base}/{parts}" if "://" in base else str(Path(base).resolve() / parts)
+
+
+def start_query(
+    session: Any, settings: AnalyzerSettings, checkpoint: str, lost: Mapping[int, Lost], now: datetime
+) -> Any:
+    """Start the one query: observations in, analyses and dead letters out."""
+    from pyspark.sql import functions as f
+
+    from .processor import OUTPUT_SCHEMA, ApplicationProcessor
+
+    kafka = {
+        "kafka.bootstrap.servers": settings.kafka_bootstrap_servers,
+        "failOnDataLoss": "false",
+    }
+    application = f.coalesce(f.col("key").cast("string"), f.lit("")).alias("application")
+    trace = f.expr("cast(filter(headers, h -> h.key = 'traceparent')[0].value as string)").alias("traceparent")
+    observations = (
+        session.readStream.format("kafka")
+        .options(**kafka)
+        .option("subscribe", OBSERVATIONS.name)
+        .option("includeHeaders", "true")
+        .option("maxOffsetsPerTrigger", str(settings.max_records_per_batch))
+        .option("startingTimestamp", str(int((now - _START_BACK).timestamp() * 1000)))
+        .option("startingOffsetsByTimestampStrategy", "latest")
+        .load()
+        .select(application, "value", trace, "partition", "offset", "timestamp")
+    )
+    latest = (
+        session.read.format("kafka")
+        .options(**kafka)
+        .option("subscribe", ANALYSES.name)
+        .option("startingOffsets", "earliest")
+        .option("endingOffsets", "latest")
+        .load()
+        .where(f.col("key").isNotNull())
+        .groupBy(application)
+        .agg(f.max_by("value", "offset").alias("value"))
+    )
+    analyses = observations.groupBy("application").transformWithState(
+        statefulProcessor=ApplicationProcessor(settings.analysis(), lost),
+        outputStructType=OUTPUT_SCHEMA,
+        outputMode="append",
+        timeMode="None",
+        initialState=latest.groupBy("application"),
+    )
+    writer = (
+        analyses.writeStream.queryName(QUERY)
+        .format("kafka")
+        .options(**kafka)
+        .option("kafka.acks", "all")
+        .option("kafka.enable.idempotence", "true")
+        .option("kafka.linger.ms", "0")
+        .option("includeHeaders", "true")
+        .option("checkpointLocation", checkpoint)
+        .outputMode("append")
+    )
+    return writer.trigger(processingTime=f"{settings.trigger_milliseconds} milliseconds").start()
+
+
+def offsets_in(session: Any, checkpoint: str) -> dict[int, int] | None:
+    """The next offset of each partition of the observations, as the checkpoint knows them; None if it is new."""
+    jvm = session.sparkContext._jvm
+    folder = jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/offsets")
+    files = folder.getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
+    if not files.exists(folder):
+        return None
+    batches = [status.getPath() for status in files.listStatus(folder) if status.getPath().getName().isdigit()]
+    if not batches:
+        return None
+    stream = files.open(max(batches, key=lambda path: int(path.getName())))
+    try:
+        text = str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+    finally:
+        stream.close()
+    return parse_offsets(text)
+
+
+def parse_offsets(text: str) -> dict[int, int] | None:
+    """Read a file of Spark's offset log: version, metadata, then one line for each source; None if it is another kind."""
+    for line in text.splitlines()[2:]:
+        try:
+            topics = json.loads(line)
+            return {int(partition): int(offset) for partition, offset in topics[OBSERVATIONS.name].items()}
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
+    return None
+
+
+def lost_between(next_offsets: Mapping[int, int] | None, log_starts: Mapping[int, int]) -> dict[int, Lost]:
+    """What retention deleted between the checkpoint and now, by partition."""
+    if next_offsets is None:
+        return {}
+    return {
+        partition: Lost(offset, log_starts[partition])
+        for partition, offset in next_offsets.items()
+        if log_starts.get(partition, 0) > offset
+    }
+
+
+class SparkStream:
+    """The stream on Spark: one session, one query, restarted from its checkpoint."""
+
+    def __init__(self, settings: AnalyzerSettings, brokers: Brokers, clock: Clock) -> None:
+        self._settings = settings
+        self._brokers = brokers
+        self._clock = clock
+        self._session: Any = None
+        self._query: Any = None
+        self._checkpoint = ""
+        self._seen = -1
+
+    def start(self) -> str:
+        """Start session (unless one lives) and query."""
+        cluster_id, log_starts = self._brokers.identity(OBSERVATIONS.name)
+        self._forget_dead_session()
+        if self._session is None:
+            self._session = start_session(self._settings)
+        self._checkpoint = checkpoint_of(self._settings, cluster_id)
+        lost = lost_between(offsets_in(self._session, self._checkpoint), log_starts)
+        self._query = start_query(self._session, self._settings, self._checkpoint, lost, self._clock.now())
+        self._seen = -1
+        return self._checkpoint
+
+    def batches(self) -> list[Batch]:
+        """Finished since the last call; a query that ended by itself has died."""
+        try:
+            if not self._query.isActive:
+                raise StreamDied(_first_line(self._query.exception()))
+            last = self._query.lastProgress
+            if last is None or last.batchId <= self._seen:
+                return []
+            finished = [p for p in self._query.recentProgress if p.batchId > self._seen and p.numInputRows > 0]
+        except (Py4JError, OSError) as error:
+            raise StreamDied(f"Spark's driver does not answer: {_first_line(error)}") from error
+        self._seen = last.batchId
+        return [_batch(p) for p in finished]
+
+    def set_aside(self) -> None:
+        """Rename the checkpoint, so that nothing is lost that a person may want to look at."""
+        if self._session is None or not self._checkpoint:
+            return
+        jvm = self._session.sparkContext._jvm
+        path = jvm.org.apache.hadoop.fs.Path(self._checkpoint)
+        files = path.getFileSystem(self._session.sparkContext._jsc.hadoopConfiguration())
+        aside = f"{self._checkpoint}.unusable-{self._clock.now():%Y%m%dT%H%M%S}"
+        files.rename(path, jvm.org.apache.hadoop.fs.Path(aside))
+
+    def stop(self) -> None:
+        """Stop query and driver."""
+        try:
+            if self._query is not None:
+                self._query.stop()
+            if self._session is not None:
+                self._session.stop()
+        except (Py4JError, OSError):
+            return
+        finally:
+            self._query = self._session = None
+
+    def _forget_dead_session(self) -> None:
+        """After its driver died a session is of no use, and PySpark must be told to start another one."""
+        if self._session is None:
+            return
+        try:
+            if not self._session.sparkContext._jsc.sc().isStopped():
+                return
+        except (Py4JError, OSError):
+            pass
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        gateway, SparkContext._gateway = SparkContext._gateway, None
+        SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
+        self._session = None
+        if gateway is not None and getattr(gateway, "proc", None) is not None:
+            gateway.proc.kill()
+
+
+def _batch(progress: Any) -> Batch:
+    source = progress.sources[0]
+    promised = _records_between(source.startOffset, source.endOffset)
+    return Batch(
+        id=progress.batchId,
+        records=progress.numInputRows,
+        seconds=progress.durationMs.get("triggerExecution", 0) / 1000,
+        lost=0 if promised is None else max(0, promised - progress.numInputRows),
+    )
+
+
+def _records_between(start: str | None, end: str | None) -> int | None:
+    """Records that two of Spark's offsets promise; None where one is missing (the first batch)."""
+    try:
+        first, last = json.loads(start or "")[OBSERVATIONS.name], json.loads(end or "")[OBSERVATIONS.name]
+        return sum(int(last[partition]) - int(first[partition]) for partition in last)
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _first_line(error: object) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), "no reason given")[:500]

@@ -1,0 +1,87 @@
+"""The analyzer's settings: where Spark runs and keeps its state, how often it looks, and the windows of the analysis."""
+
+from pathlib import Path
+
+from pydantic import Field, field_validator
+from pydantic_settings import SettingsConfigDict
+
+from runtime.settings import ServiceSettings
+from services.analyzer.core import AnalysisSettings
+
+_DEFAULTS = AnalysisSettings()
+
+
+class AnalyzerSettings(ServiceSettings):
+    """Settings of the analyzer: `WEIR_ANALYZER_…` and the shared ones."""
+
+    model_config = SettingsConfigDict(env_prefix="WEIR_ANALYZER_", frozen=True, extra="ignore", populate_by_name=True)
+
+    spark_master: str = Field(
+        default="local[2]",
+        pattern=r"^(local(\[[^\]]+\])?|spark://\S+|yarn|k8s://\S+)$",
+        description="where Spark runs: local[cores], or a cluster such as spark://host:7077",
+    )
+    checkpoint: str = Field(
+        default="runs/analyzer",
+        min_length=1,
+        description="folder or URL under which the state is kept; on a cluster a place that all its machines see",
+    )
+    jars: Path | None = Field(
+        default=None,
+        description="folder with the Kafka connector's four jars; default: .cache/jars/spark of the project",
+    )
+    shuffle_partitions: int = Field(
+        default=4,
+        ge=1,
+        le=2000,
+        description="how many ways the state is split: the most cores that work at once. Each doubling costs latency on a "
+        "small machine; another number starts a new checkpoint",
+    )
+    trigger_milliseconds: int = Field(
+        default=100,
+        ge=0,
+        le=60_000,
+        description="pause between two looks for new observations; 0: none, which keeps a core busy",
+    )
+    max_records_per_batch: int = Field(
+        default=2000, ge=1, le=1_000_000, description="bound of a batch, so that a backlog is worked off in pieces"
+    )
+    driver_memory_megabytes: int = Field(default=768, ge=256, le=65_536, description="heap of Spark's driver, in MB")
+    spark_conf: dict[str, str] = Field(
+        default_factory=dict, description='further Spark settings as JSON, for instance {"spark.executor.memory": "1g"}'
+    )
+    warm_up_seconds: float = Field(
+        default=_DEFAULTS.warm_up_seconds,
+        ge=0,
+        le=3600,
+        description="time of a new run from which nothing is learnt, in s",
+    )
+    capacity_window_seconds: float = Field(
+        default=_DEFAULTS.capacity_window_seconds,
+        ge=5,
+        le=3600,
+        description="shortest window that teaches capacity, in s; Flink books idle time up to 5 s late",
+    )
+    arrival_window_seconds: float = Field(
+        default=_DEFAULTS.arrival_window_seconds,
+        ge=1,
+        le=600,
+        description="window of the arrival rate, in s; at least two scrapes",
+    )
+
+    @field_validator("spark_conf")
+    @classmethod
+    def _spark_names(cls, value: dict[str, str]) -> dict[str, str]:
+        wrong = next((name for name in value if not name.startswith("spark.")), None)
+        if wrong is not None:
+            raise ValueError(f"{wrong!r} is no Spark setting: its name must begin with 'spark.'")
+        return value
+
+    def analysis(self) -> AnalysisSettings:
+        """The part that the core needs."""
+        return AnalysisSettings(
+            warm_up_seconds=self.warm_up_seconds,
+            capacity_window_seconds=self.capacity_window_seconds,
+            trend_window_seconds=max(_DEFAULTS.trend_window_seconds, 2 * self.capacity_window_seconds),
+            arrival_window_seconds=self.arrival_window_seconds,
+        )

@@ -1,0 +1,39 @@
+"""The stream as the service sees it: started, asked, stopped. Spark is one; tests have another."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A finished micro-batch."""
+
+    id: int
+    records: int
+    seconds: float
+    lost: int
+    """Records that had been promised by their offsets and were gone when read: retention overtook the stream."""
+
+
+class StreamDied(RuntimeError):
+    """The stream ended by itself; says why."""
+
+
+class Stream(Protocol):
+    """Blocking; called from one thread."""
+
+    def start(self) -> str:
+        """Start from where it was, or seeded from the latest analyses; returns where its state is kept."""
+        ...
+
+    def batches(self) -> list[Batch]:
+        """The batches finished since the last call; `StreamDied` if it is over."""
+        ...
+
+    def set_aside(self) -> None:
+        """Give up the state it was started from: the next start is a new one, seeded from the latest analyses."""
+        ...
+
+    def stop(self) -> None:
+        """End it, and whatever it runs in."""
+        ...
