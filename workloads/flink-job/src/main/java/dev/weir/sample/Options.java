@@ -23,7 +23,7 @@ final class Options {
 
   private static final List<String> OPERATORS = List.of(SOURCE, PARSE, ENRICH, AGGREGATE, SINK);
   private static final Map<String, Double> DEFAULT_MICROS =
-      Map.of(PARSE, 50.0, ENRICH, 500.0, AGGREGATE, 100.0, SINK, 50.0);
+      Map.of(PARSE, 50.0, ENRICH, 1000.0, AGGREGATE, 100.0, SINK, 100.0);
   private static final Set<String> KNOWN =
       Set.of(
           "bootstrap-servers",

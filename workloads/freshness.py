@@ -1,0 +1,113 @@
+"""How old results are: the probe's arithmetic, apart from its consumer. Pure; times in seconds since the epoch."""
+
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+
+RECENT_SECONDS = 2.0
+"""Results come in a burst per window; a lag is the largest of those that arrived so lately."""
+
+MOST_SECONDS_KEPT = 24 * 3600
+
+
+class UnreadableResult(ValueError):
+    """A sink record that is no result; the sentence says which field."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a sink record says about freshness."""
+
+    oldest_seconds: float
+    """Produce time of the oldest order in it."""
+    newest_seconds: float
+
+    @classmethod
+    def read(cls, line: bytes) -> "Result":
+        """Reads `<key>;<count>;<payload_bytes>;<oldest_ms>;<newest_ms>;<window_end_ms>`."""
+        fields = line.split(b";")
+        if len(fields) != 6:
+            raise UnreadableResult(f"{len(fields)} fields where there should be 6")
+        oldest, newest = (_millis(name, text) for name, text in (("oldest_ms", fields[3]), ("newest_ms", fields[4])))
+        return cls(oldest / 1000, newest / 1000)
+
+
+def _millis(name: str, text: bytes) -> int:
+    if not text.isdigit():
+        raise UnreadableResult(f"field {name}: {text[:40]!r} is not a time in milliseconds")
+    return int(text)
+
+
+@dataclass(frozen=True)
+class ProbeSample:
+    """The results that arrived within one second."""
+
+    second: int
+    """Since the epoch."""
+    max_lag_seconds: float
+    p50_lag_seconds: float
+    results: int
+
+
+class Freshness:
+    """Collects results in order of arrival and answers how far behind they are."""
+
+    def __init__(self) -> None:
+        self._samples: deque[ProbeSample] = deque(maxlen=MOST_SECONDS_KEPT)
+        self._second: int | None = None
+        self._lags: list[float] = []
+        self._recent: deque[tuple[float, float]] = deque()
+        self._newest_oldest: float | None = None
+        self._newest: float | None = None
+
+    def add(self, result: Result, arrived_at: float) -> None:
+        """Count one result. A producer's clock that is ahead gives no negative lag."""
+        lag = max(0.0, arrived_at - result.oldest_seconds)
+        if self._second != int(arrived_at):
+            self._close_second()
+            self._second = int(arrived_at)
+        self._lags.append(lag)
+        # Kept as a falling sequence: its first is always the largest of what is recent.
+        while self._recent and self._recent[-1][1] <= lag:
+            self._recent.pop()
+        self._recent.append((arrived_at, lag))
+        self._forget_before(arrived_at - RECENT_SECONDS)
+        self._newest_oldest = max(self._newest_oldest or 0.0, result.oldest_seconds)
+        self._newest = max(self._newest or 0.0, result.newest_seconds)
+
+    def lag_seconds(self, now: float, newest_input: float | None = None) -> float | None:
+        """The larger of: the largest lag among recent results; the age of the freshest result of all.
+
+        The second grows while results fail to come, and holds only while there is input they should have come for:
+        `newest_input` is the produce time of the newest order in the job's input; None: unknown, so there may be.
+        None: no result was ever seen.
+        """
+        if self._newest_oldest is None or self._newest is None:
+            return None
+        self._forget_before(now - RECENT_SECONDS)
+        recent = self._recent[0][1] if self._recent else 0.0
+        complete = newest_input is not None and newest_input <= self._newest
+        return recent if complete else max(recent, now - self._newest_oldest)
+
+    def latest(self) -> ProbeSample | None:
+        """The last second in which results arrived, perhaps still going on; None before the first."""
+        return self._open_second() or (self._samples[-1] if self._samples else None)
+
+    def series(self) -> list[ProbeSample]:
+        """Every second in which results arrived, oldest first."""
+        last = self._open_second()
+        return [*self._samples, *([last] if last else [])]
+
+    def _open_second(self) -> ProbeSample | None:
+        if self._second is None or not self._lags:
+            return None
+        return ProbeSample(self._second, max(self._lags), median(self._lags), len(self._lags))
+
+    def _close_second(self) -> None:
+        if (sample := self._open_second()) is not None:
+            self._samples.append(sample)
+        self._lags = []
+
+    def _forget_before(self, at: float) -> None:
+        while self._recent and self._recent[0][0] < at:
+            self._recent.popleft()

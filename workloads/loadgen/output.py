@@ -1,0 +1,146 @@
+"""Where records go: a Kafka topic, or memory."""
+
+import time
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+_ADMIN_TIMEOUT_SECONDS = 10.0
+
+
+class OutputError(Exception):
+    """The topic cannot be written to; the sentence says where and why."""
+
+
+class Output(Protocol):
+    """Takes records; never blocks for longer than it is told."""
+
+    delivered: int
+    """Records that have arrived."""
+    failed: int
+    """Records that were given up."""
+    problem: str | None
+    """Why the last record was given up or is late; None once one has arrived since."""
+
+    def send(self, key: bytes, value: bytes, produced_at_millis: int) -> bool:
+        """Hand over one record; False if there is no room for it now."""
+
+    def serve(self, timeout_seconds: float = 0.0) -> None:
+        """Note what has arrived; waits up to `timeout_seconds` for something to note."""
+
+    def close(self, timeout_seconds: float) -> None:
+        """Wait for what is on its way."""
+
+
+class MemoryOutput:
+    """Keeps records in a list. `room` bounds it: a broker that does not answer looks like that."""
+
+    def __init__(self, room: int = 1_000_000) -> None:
+        self.records: list[tuple[bytes, bytes, int]] = []
+        self.room = room
+        self.delivered = 0
+        self.failed = 0
+        self.problem: str | None = None
+
+    def send(self, key: bytes, value: bytes, produced_at_millis: int) -> bool:
+        if len(self.records) >= self.room:
+            return False
+        self.records.append((key, value, produced_at_millis))
+        return True
+
+    def serve(self, timeout_seconds: float = 0.0) -> None:
+        self.delivered = len(self.records)
+
+    def close(self, timeout_seconds: float) -> None:
+        self.serve()
+
+
+class KafkaOutput:
+    """A topic, written with the Java client's partitioner, as a Java producer of the same keys would.
+
+    Acknowledged by the leader only: a load generator measures others' delivery, not its own.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self.topic = topic
+        self.delivered = 0
+        self.failed = 0
+        self.problem: str | None = None
+        self._bootstrap_servers = bootstrap_servers
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "client.id": "weir-loadgen",
+                "partitioner": "murmur2_random",
+                "compression.type": "lz4",
+                "linger.ms": 5,
+                "acks": 1,
+                # Beyond two seconds at full speed a queue would only hide that the broker is away.
+                "queue.buffering.max.messages": 20_000,
+                "message.timeout.ms": 30_000,
+                "error_cb": self._late,
+                "log_level": 3,
+            }
+        )
+
+    def wait_topic(self, timeout_seconds: float, partitions: int | None = None) -> int:
+        """Wait until the topic is there and return its partitions; with `partitions` it is made if it is missing.
+
+        Raises `OutputError` when the time passes, or at once if there is no such topic and none is to be made.
+        """
+        admin = AdminClient({"bootstrap.servers": self._bootstrap_servers, "error_cb": self._late, "log_level": 3})
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            try:
+                found = admin.list_topics(timeout=min(5.0, timeout_seconds)).topics.get(self.topic)
+                if found is not None and found.error is None and found.partitions:
+                    return len(found.partitions)
+                if partitions is None:
+                    raise OutputError(f"topic {self.topic!r} does not exist at {self._bootstrap_servers}")
+                self._create(admin, partitions)
+            except KafkaException as error:
+                if time.monotonic() >= deadline:
+                    raise OutputError(
+                        f"no answer from {self._bootstrap_servers} within {timeout_seconds:g} s: {_reason(error)}"
+                    ) from None
+            if time.monotonic() >= deadline:
+                raise OutputError(f"topic {self.topic!r} was not ready within {timeout_seconds:g} s")
+
+    def _create(self, admin: AdminClient, partitions: int) -> None:
+        made = admin.create_topics([NewTopic(self.topic, partitions, 1)])[self.topic]
+        try:
+            made.result(_ADMIN_TIMEOUT_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    def send(self, key: bytes, value: bytes, produced_at_millis: int) -> bool:
+        try:
+            self._producer.produce(
+                self.topic, value=value, key=key, timestamp=produced_at_millis, on_delivery=self._arrived
+            )
+        except BufferError:
+            return False
+        return True
+
+    def serve(self, timeout_seconds: float = 0.0) -> None:
+        self._producer.poll(timeout_seconds)
+
+    def close(self, timeout_seconds: float) -> None:
+        self._producer.flush(timeout_seconds)
+
+    def _arrived(self, error: KafkaError | None, _message: Any) -> None:
+        if error is None:
+            self.delivered += 1
+            self.problem = None
+        else:
+            self.failed += 1
+            self.problem = str(error.str())
+
+    def _late(self, error: KafkaError) -> None:
+        self.problem = str(error.str())
+
+
+def _reason(error: KafkaException) -> str:
+    return str(error.args[0].str()) if error.args else type(error).__name__

@@ -1,0 +1,160 @@
+"""The independent probe: a consumer at the sample job's sink that compares produce timestamps with its own clock.
+
+It shares nothing with Weir: no group, no metrics, no topic of the loop. What it says is what a user of the job's results sees.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Self
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from .freshness import Freshness, ProbeSample, Result, UnreadableResult
+
+_POLL_SECONDS = 0.05
+"""Bounds how much too old a result looks because it was waiting to be read."""
+_ADMIN_TIMEOUT_SECONDS = 10.0
+_INPUT_EVERY_SECONDS = 1.0
+
+
+class ProbeError(Exception):
+    """The probe cannot read its topic; the sentence says why."""
+
+
+class Probe:
+    """Reads all partitions of the sink's topic from its end, on a thread of its own.
+
+    With `input_topic` it also looks, once a second, how new the job's newest input is, so that an application without
+    input is not taken for one that is late. Without it, results that stop coming always count as late.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        *,
+        input_topic: str | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.unreadable = 0
+        """Sink records that were no results."""
+        self.problem: str | None = None
+        """What Kafka said last when it could not be read; None once records came again."""
+        self._configuration = {"bootstrap.servers": bootstrap_servers, "client.id": "weir-probe", "log_level": 3}
+        self._topic = topic
+        self._input_topic = input_topic
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._freshness = Freshness()
+        self._newest_input: float | None = None
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, timeout_seconds: float = 30.0) -> Self:
+        """Begin at the end of every partition; `ProbeError` if the topic is not there or Kafka does not answer."""
+        consumer = Consumer(
+            {
+                **self._configuration,
+                # Partitions are assigned, never subscribed to; the library wants a name all the same.
+                "group.id": "weir-probe",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "latest",
+                "fetch.wait.max.ms": 50,
+                "error_cb": self._note_problem,
+            }
+        )
+        try:
+            consumer.assign(self._ends(consumer, timeout_seconds))
+        except (ProbeError, KafkaException) as error:
+            consumer.close()
+            raise ProbeError(f"{self._topic}: {error}") from None
+        self._threads = [threading.Thread(target=self._read, args=(consumer,), name="probe", daemon=True)]
+        if self._input_topic is not None:
+            self._threads.append(threading.Thread(target=self._watch_input, name="probe-input", daemon=True))
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End the threads; what was seen stays. May be called again."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(5.0)
+
+    def lag_seconds(self, now: float | None = None) -> float | None:
+        """How far behind the job's results are at `now`, in seconds since the epoch (None: the probe's clock).
+
+        None: no result has been seen since the start. See `Freshness.lag_seconds`.
+        """
+        with self._lock:
+            return self._freshness.lag_seconds(self._clock() if now is None else now, self._newest_input)
+
+    def latest(self) -> ProbeSample | None:
+        """The last second in which results arrived."""
+        with self._lock:
+            return self._freshness.latest()
+
+    def series(self) -> list[ProbeSample]:
+        """Every second in which results arrived, oldest first."""
+        with self._lock:
+            return self._freshness.series()
+
+    def _ends(self, consumer: Consumer, timeout_seconds: float) -> list[TopicPartition]:
+        found = consumer.list_topics(self._topic, timeout=timeout_seconds).topics[self._topic]
+        if found.error is not None:
+            raise ProbeError(found.error.str())
+        # Offsets and not OFFSET_END: what is written between here and the first fetch counts too.
+        ends = []
+        for number in found.partitions:
+            partition = TopicPartition(self._topic, number, OFFSET_END)
+            _, partition.offset = consumer.get_watermark_offsets(partition, timeout=timeout_seconds)
+            ends.append(partition)
+        return ends
+
+    def _read(self, consumer: Consumer) -> None:
+        try:
+            while not self._stop.is_set():
+                messages = consumer.consume(1000, _POLL_SECONDS)
+                if messages:
+                    self._add(messages, self._clock())
+        finally:
+            consumer.close()
+
+    def _add(self, messages: list[Message], arrived_at: float) -> None:
+        with self._lock:
+            for message in messages:
+                if (error := message.error()) is not None:
+                    self.problem = error.str()
+                    continue
+                try:
+                    self._freshness.add(Result.read(message.value() or b""), arrived_at)
+                except UnreadableResult:
+                    self.unreadable += 1
+                else:
+                    self.problem = None
+
+    def _watch_input(self) -> None:
+        admin = AdminClient({**self._configuration, "error_cb": self._note_problem})
+        while not self._stop.wait(_INPUT_EVERY_SECONDS):
+            try:
+                newest = self._input_newest(admin)
+            except KafkaException as error:
+                self._note_problem(error.args[0])
+                newest = None
+            with self._lock:
+                self._newest_input = newest
+
+    def _input_newest(self, admin: AdminClient) -> float | None:
+        found = admin.list_topics(self._input_topic, timeout=_ADMIN_TIMEOUT_SECONDS).topics[self._input_topic]
+        wanted = {TopicPartition(found.topic, number): OffsetSpec.max_timestamp() for number in found.partitions}
+        if not wanted:
+            return None
+        answers = admin.list_offsets(wanted, request_timeout=_ADMIN_TIMEOUT_SECONDS)
+        newest = [int(answer.result(_ADMIN_TIMEOUT_SECONDS).timestamp) for answer in answers.values()]
+        # An empty partition has no newest record; an empty topic has nothing that anyone could be late with.
+        return max(0, *newest) / 1000
+
+    def _note_problem(self, error: KafkaError) -> None:
+        self.problem = str(error.str())
