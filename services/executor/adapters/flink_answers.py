@@ -386,6 +386,9 @@ def _positive(value: int | None, least: int = 1) -> int | None:
 _JAVA_CLASS = re.compile(r"^(?:[\w$]+\.)+[\w$]*(?:Exception|Error)(?::\s*|$)")
 
 
+_NOISE = ("at ", "Internal server error", "<Exception on server side", "End of exception", "...")
+
+
 def reason(content: bytes) -> str:
     """What Flink says is wrong, in one line: the innermost message without class names and stack."""
     try:
@@ -394,7 +397,7 @@ def reason(content: bytes) -> str:
         return content[:200].decode(errors="replace").strip() or "no reason given"
     lines = [line.strip() for error in errors for line in error.splitlines()]
     causes = [line.removeprefix("Caused by:").strip() for line in lines if line.startswith("Caused by:")]
-    first = [line for line in lines if line and not line.startswith("at ") and "Internal server error" not in line]
+    first = [line for line in lines if line and not line.startswith(_NOISE)]
     said = (causes or first or lines or ["no reason given"])[-1 if causes else 0]
     while _JAVA_CLASS.match(said) and _JAVA_CLASS.sub("", said):
         said = _JAVA_CLASS.sub("", said)

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Outcome
+from weir_contracts import Outcome, QuarantinedVector
 
 from services.executor.core import (
     Accepted,
@@ -144,14 +144,13 @@ def test_contested_is_remembered_since_when() -> None:
 @given(st.integers(min_value=1, max_value=60))
 def test_quarantine_doubles_up_to_its_longest(times: int) -> None:
     """5, 10, 20 … 120 minutes, however often."""
-    kept, now = [], NOON
-    for _ in range(times):
+    kept: list[QuarantinedVector] = []
+    now = NOON
+    for strikes in range(1, times + 1):
         kept = strike(kept, WANTED, "did not run", now, RULES)
+        assert [q.strikes for q in kept] == [strikes]
+        assert kept[0].until - now == timedelta(seconds=min(300 * 2 ** (strikes - 1), 7200))
         now = kept[0].until
-    assert len(kept) == 1
-    assert kept[0].strikes == times
-    last = kept[0].until - (now if times == 0 else kept[0].until - timedelta(seconds=min(300 * 2 ** (times - 1), 7200)))
-    assert last == timedelta(seconds=min(300 * 2 ** (times - 1), 7200))
 
 
 def test_old_strikes_are_forgotten() -> None:

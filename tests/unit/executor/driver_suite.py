@@ -1,0 +1,105 @@
+"""What every driver must do. Run against the memory cluster, against Flink's REST shapes, and against a real Flink."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Protocol
+
+from weir_contracts import Parallelism, Target
+
+from services.executor.core import Accepted, Rejected, Snapshot, Unanswered
+from services.executor.driver import Driver
+
+SKEW = timedelta(seconds=1.5)
+"""Engine times are whole milliseconds, shifted between two clocks."""
+
+
+class Rig(Protocol):
+    """A running job and its cluster."""
+
+    driver: Driver
+    target: Target
+    by_id: Target
+    nobody: Target
+    """The same cluster, a job it does not have."""
+    away: Target
+    """A cluster that does not answer."""
+    job_id: str
+    before: Parallelism
+    wanted: Parallelism
+    too_much: Parallelism
+    """Above the max parallelism of an operator."""
+
+    async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
+        """The first snapshot of the target that fulfils it."""
+        ...
+
+
+class DriverSuite:
+    """Subclass it with a fixture `rig`."""
+
+    async def test_a_running_job_is_seen_whole(self, rig: Rig) -> None:
+        """State, parallelism as requested and as observed, since when, and that it runs."""
+        seen = await rig.until(lambda s: s.runs(rig.before))
+        assert seen.reachable and seen.deployment is not None
+        assert seen.deployment.job_id == rig.job_id
+        assert seen.deployment.requested == seen.deployment.observed == rig.before
+        assert seen.deployment.requested_lower == dict.fromkeys(rig.before, 1)
+        assert seen.deployment.rescale.scheduler == "adaptive"
+        assert seen.deployment.restarts is not None
+        assert seen.running_since is not None and seen.steady_since is not None
+        assert seen.running_since <= seen.at + SKEW and seen.steady_since <= seen.at + SKEW
+
+    async def test_a_job_is_found_by_id_too(self, rig: Rig) -> None:
+        """A policy may name either."""
+        seen, other = await rig.driver.observe(rig.target), await rig.driver.observe(rig.by_id)
+        assert seen.deployment is not None and other.deployment is not None
+        assert other.deployment.ref() == seen.deployment.ref()
+
+    async def test_a_job_that_is_not_there_is_not_an_outage(self, rig: Rig) -> None:
+        """The cluster answers, and says so."""
+        seen = await rig.driver.observe(rig.nobody)
+        assert (seen.reachable, seen.deployment) == (True, None)
+        assert seen.because
+
+    async def test_an_outage_is_not_an_absent_job(self, rig: Rig) -> None:
+        """Nothing can be said about it; and no call raises."""
+        seen = await rig.driver.observe(rig.away)
+        assert (seen.reachable, seen.deployment) == (False, None)
+        assert seen.because
+        assert isinstance(await rig.driver.request(rig.away, rig.job_id, rig.wanted), Unanswered)
+        assert await rig.driver.nudge(rig.away, rig.job_id)
+
+    async def test_a_request_is_granted(self, rig: Rig) -> None:
+        """Requested at once, running soon after a nudge, and it is known since when."""
+        asked = await rig.driver.request(rig.target, rig.job_id, rig.wanted)
+        assert isinstance(asked, Accepted)
+        seen = await rig.driver.observe(rig.target)
+        assert seen.deployment is not None and seen.deployment.requested == rig.wanted
+        assert await rig.driver.nudge(rig.target, rig.job_id) is None
+        seen = await rig.until(lambda s: s.runs(rig.wanted))
+        assert seen.steady_since is not None
+        assert asked.at - SKEW <= seen.steady_since <= seen.at + SKEW
+
+    async def test_asking_twice_does_no_harm(self, rig: Rig) -> None:
+        """A resumed action may ask again for what it has."""
+        await rig.until(lambda s: s.all_running)
+        for _ in range(2):
+            assert isinstance(await rig.driver.request(rig.target, rig.job_id, rig.before), Accepted)
+        assert (await rig.until(lambda s: s.runs(rig.before))).reachable
+
+    async def test_too_much_is_rejected_with_the_engine_s_reason(self, rig: Rig) -> None:
+        """It names the number that is too high."""
+        answer = await rig.driver.request(rig.target, rig.job_id, rig.too_much)
+        assert isinstance(answer, Rejected)
+        assert str(max(rig.too_much.values())) in answer.reason
+
+    async def test_a_vector_must_fit_the_graph(self, rig: Rig) -> None:
+        """Not one operator less."""
+        missing, *rest = rig.wanted
+        answer = await rig.driver.request(rig.target, rig.job_id, {name: rig.wanted[name] for name in rest})
+        assert isinstance(answer, Rejected)
+        assert missing in answer.reason
+
+    async def test_a_job_that_is_not_there_rejects(self, rig: Rig) -> None:
+        """Asking again would not help."""
+        assert isinstance(await rig.driver.request(rig.target, "f" * 32, rig.wanted), Rejected)

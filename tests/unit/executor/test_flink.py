@@ -1,0 +1,309 @@
+"""Flink's answers: recorded ones mean what they should, hostile ones name call and field."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import TypeAdapter
+from weir_contracts import RescaleSettings
+
+from runtime.clock import FakeClock
+from services.executor.adapters import flink_answers as answers
+from services.executor.adapters.flink import MAX_ANSWER_BYTES, FlinkDriver
+from services.executor.adapters.flink_answers import Malformed, duration_seconds, find, parse, reason, topology, unique
+from services.executor.adapters.memory import MemoryDriver
+from services.executor.core import Rejected, Unanswered
+from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED
+from tests.unit.executor.fake_flink import FakeFlink
+from tests.unit.executor.test_drivers import target
+
+RECORDED = Path(__file__).parent / "recorded"
+REAL_JOB = "5ccd81b6e34f5a1a600a6ab743d937c8"
+
+
+DEFAULT_SCHEDULER = "x.UnsupportedOperationException: The DefaultScheduler does not support changing the parallelism without a job restart."
+NO_SUCH_JOB = (
+    "<Exception on server side:\na.b.FlinkJobNotFoundException: Could not find Flink job (x)\n\tat y\n"
+    "End of exception on server side>"
+)
+
+
+def said(*errors: str) -> bytes:
+    """An error as Flink writes it."""
+    return json.dumps({"errors": list(errors)}).encode()
+
+
+def recorded(name: str) -> Any:
+    return json.loads((RECORDED / f"{name}.json").read_text())
+
+
+class TestRecorded:
+    """A 2.2.1 cluster right after `enrich` went from 2 to 4."""
+
+    @pytest.fixture
+    async def driver(self) -> AsyncIterator[FlinkDriver]:
+        paths = {
+            "/jobs/overview": "jobs_overview",
+            f"/jobs/{REAL_JOB}": "job",
+            f"/jobs/{REAL_JOB}/resource-requirements": "resource_requirements",
+            f"/jobs/{REAL_JOB}/checkpoints": "checkpoints",
+            f"/jobs/{REAL_JOB}/checkpoints/config": "checkpoints_config",
+            f"/jobs/{REAL_JOB}/metrics": "metrics",
+            f"/jobs/{REAL_JOB}/jobmanager/config": "jobmanager_config",
+            "/config": "config",
+        }
+        transport = httpx.MockTransport(lambda r: httpx.Response(200, json=recorded(paths[r.url.path])))
+        driver = FlinkDriver(FakeClock(NOON), transport=transport)
+        yield driver
+        await driver.close()
+
+    async def test_it_means_what_it_should(self, driver: FlinkDriver) -> None:
+        """Names in topological order, both parallelisms, timings; Flink's `now` is our noon."""
+        seen = await driver.observe(target("rec"))
+        there = seen.deployment
+        assert seen.reachable and seen.all_running and there is not None
+        wanted = {"Source: orders": 2, "parse": 2, "enrich": 4, "aggregate": 2, "sink: Writer": 2}
+        assert there.observed == there.requested == wanted
+        assert list(there.observed) == list(wanted)
+        assert there.restarts == 2
+        assert there.rescale.scheduler == "adaptive"
+        assert (there.rescale.cooldown_seconds, there.rescale.stabilization_seconds) == (1.0, 1.0)
+        assert there.rescale.max_trigger_delay_seconds is None
+        assert there.checkpoints is not None
+        assert (there.checkpoints.interval_seconds, there.checkpoints.last_duration_seconds) == (30.0, 0.127)
+        assert seen.steady_since == NOON + timedelta(milliseconds=1795241806845 - 1795241811004)
+        assert seen.running_since == NOON + timedelta(milliseconds=1795241805766 - 1795241811004)
+
+
+class TestHostile:
+    """Whatever comes, it is an answer with a reason and never an exception."""
+
+    @pytest.fixture
+    async def flink(self) -> AsyncIterator[FakeFlink]:
+        clock = FakeClock(NOON)
+        memory = MemoryDriver(clock)
+        memory.add(target(), TOPOLOGY, BEFORE, JOB)
+        yield FakeFlink(memory, target())
+
+    async def because(self, flink: FakeFlink, path: str, answer: Any) -> str:
+        flink.broken[path] = answer
+        driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
+        seen = await driver.observe(target())
+        await driver.close()
+        assert not seen.reachable
+        return seen.because
+
+    @pytest.mark.parametrize(
+        ("body", "expected"),
+        [
+            (b"", "the answer: Invalid JSON"),
+            (b'{"jobs": [', "the answer: Invalid JSON"),
+            (b"<html>login</html>", "the answer: Invalid JSON"),
+            (b"[]", "the answer"),
+            (b"{}", "jobs: Field required"),
+            (b'{"jobs": null}', "jobs: Input should be a valid array"),
+            (b'{"jobs": [{"jid": "../../x", "name": "orders"}]}', "jobs.0.jid: String should match"),
+        ],
+    )
+    async def test_the_overview_is_nonsense(self, flink: FakeFlink, body: bytes, expected: str) -> None:
+        """Call and field are named; an id that would change the path of the next call is refused."""
+        because = await self.because(flink, "/jobs/overview", (200, body))
+        assert because.startswith("GET /jobs/overview: ")
+        assert expected in because
+
+    @pytest.mark.parametrize(
+        ("change", "expected"),
+        [
+            ({"now": "soon"}, "now: "),
+            ({"now": float("inf")}, "now: "),
+            ({"now": 10**30}, "now: "),
+            ({"vertices": []}, "vertices: "),
+            ({"vertices": [{"id": "v1", "name": "orders", "parallelism": 0}]}, "vertices.0.parallelism: "),
+            ({"vertices": [{"id": "v1", "name": "orders", "parallelism": 10**9}]}, "vertices.0.parallelism: "),
+            ({"plan": {"nodes": []}}, "plan.nodes: are others than vertices"),
+            ({"state": None}, "state: "),
+        ],
+    )
+    async def test_the_details_are_nonsense(self, flink: FakeFlink, change: dict[str, Any], expected: str) -> None:
+        """Wrong types, huge and missing values."""
+        body = {**recorded("job"), **change}
+        because = await self.because(flink, f"/jobs/{JOB}", (200, json.dumps(body).encode()))
+        assert expected in because
+
+    async def test_a_graph_with_a_cycle_is_refused(self, flink: FakeFlink) -> None:
+        """It would never come to an end."""
+        body = recorded("job")
+        body["plan"]["nodes"][0]["inputs"] = [{"id": body["plan"]["nodes"][-1]["id"]}]
+        assert "cycle" in await self.because(flink, f"/jobs/{JOB}", (200, json.dumps(body).encode()))
+
+    async def test_an_error_is_an_outage(self, flink: FakeFlink) -> None:
+        """503 while the JobManager elects a leader, 302 to somebody's login page."""
+        assert "503" in await self.because(flink, "/jobs/overview", (503, b"no leader"))
+        assert "302" in await self.because(flink, "/jobs/overview", (302, b""))
+
+    async def test_a_huge_answer_is_cut_off(self, flink: FakeFlink) -> None:
+        """It is not read to its end."""
+        because = await self.because(flink, "/jobs/overview", (200, b" " * (MAX_ANSWER_BYTES + 1)))
+        assert "larger than" in because
+
+    async def test_silence_is_an_outage(self, flink: FakeFlink) -> None:
+        """Timeouts and cut connections name the call."""
+
+        def cut() -> httpx.Response:
+            raise httpx.ReadTimeout("")
+
+        assert "ReadTimeout" in await self.because(flink, f"/jobs/{JOB}", cut)
+
+    @pytest.mark.parametrize("path", ["checkpoints", "metrics", "resource-requirements", "jobmanager/config"])
+    async def test_what_is_not_needed_may_be_missing(self, flink: FakeFlink, path: str) -> None:
+        """Then it is unknown: None, not 0, and the job is still seen."""
+        for answer in ((404, b"{}"), (200, b"nonsense"), (500, b"")):
+            flink.broken[f"/jobs/{JOB}/{path}"] = answer
+            driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
+            seen = await driver.observe(target())
+            await driver.close()
+            assert seen.deployment is not None and seen.all_running
+            missing = {
+                "checkpoints": seen.checkpoint_in_progress,
+                "metrics": seen.deployment.restarts,
+                "resource-requirements": seen.deployment.requested,
+                "jobmanager/config": seen.deployment.rescale.cooldown_seconds,
+            }
+            assert missing[path] is None
+
+    @pytest.mark.parametrize(
+        ("status", "body", "kind"),
+        [
+            (400, said("x.RestHandlerException: too much\n\tat y"), Rejected),
+            (500, said("Internal server error.", DEFAULT_SCHEDULER), Rejected),
+            (500, said("Internal server error.", NO_SUCH_JOB), Rejected),
+            (500, said("Internal server error."), Unanswered),
+            (503, b"Service temporarily unavailable", Unanswered),
+            (429, b"", Unanswered),
+        ],
+    )
+    async def test_a_request_that_fails_is_final_or_not(
+        self, flink: FakeFlink, status: int, body: bytes, kind: type[Any]
+    ) -> None:
+        """What will never work is rejected; what may be an election is asked again."""
+        flink.broken[f"/jobs/{JOB}/resource-requirements"] = (status, body)
+        driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
+        answer = await driver.request(target(), JOB, WANTED)
+        await driver.close()
+        assert isinstance(answer, kind)
+        assert str(status) in answer.reason
+        assert "\tat" not in answer.reason
+
+
+async def test_settings_are_read_once() -> None:
+    """A cluster's configuration does not change while somebody looks twice a second."""
+    clock = FakeClock(NOON)
+    memory = MemoryDriver(clock)
+    memory.add(target(), TOPOLOGY, BEFORE, JOB)
+    flink = FakeFlink(memory, target())
+    driver = FlinkDriver(clock, transport=flink.transport)
+    for _ in range(10):
+        await driver.observe(target())
+        clock.advance(0.5)
+    assert flink.calls.count("GET /config") == 1
+    clock.advance(600)
+    await driver.observe(target())
+    assert flink.calls.count("GET /config") == 2
+    await driver.close()
+
+
+async def test_old_details_do_not_make_it_run() -> None:
+    """Job details may be seconds old; the overview, which is not, says that tasks are still deploying."""
+    overview = recorded("jobs_overview")
+    overview["jobs"][0]["tasks"].update(running=9, initializing=3)
+    line = parse(TypeAdapter(answers.Overview), json.dumps(overview).encode(), "GET /jobs/overview").jobs[0]
+    job = parse(TypeAdapter(answers.Job), json.dumps(recorded("job")).encode(), "GET /jobs/:id")
+    seen = answers.snapshot(line, job, None, None, None, interval=None, rescale=RescaleSettings(), at=NOON)
+    assert not seen.all_running
+
+
+def test_the_newest_living_job_of_a_name_is_meant() -> None:
+    """Resubmitted after a failure: the dead one of before is only history."""
+
+    def line(number: int, state: str, start: int) -> dict[str, Any]:
+        return {"jid": f"{number:032x}", "name": "orders", "state": state, "start-time": start, "tasks": {"total": 1}}
+
+    jobs = [line(1, "RUNNING", 5), line(2, "RESTARTING", 7), line(3, "FAILED", 9), line(4, "FINISHED", 11)]
+    overview = answers.Overview.model_validate({"jobs": jobs})
+    assert find(overview, "orders") == overview.jobs[1]
+    assert find(answers.Overview.model_validate({"jobs": jobs[2:]}), "orders").jid == f"{4:032x}"
+    assert find(overview, f"{3:032x}") == overview.jobs[2]
+    assert find(overview, "payments") is None
+
+
+def test_repeated_names_are_numbered_in_topological_order() -> None:
+    """Two vertices called `map`: plans must mean the same one as the monitor."""
+    assert unique(["a", "map", "map", "map #2", "map"]) == ["a", "map", "map #2", "map #2 #2", "map #3"]
+    job = answers.Job.model_validate(
+        {
+            "jid": JOB,
+            "name": "orders",
+            "state": "RUNNING",
+            "now": 1,
+            "vertices": [{"id": i, "name": "map", "parallelism": 1} for i in ("c", "b", "a")],
+            "plan": {
+                "nodes": [{"id": "c", "inputs": [{"id": "b"}]}, {"id": "b", "inputs": [{"id": "a"}]}, {"id": "a"}]
+            },
+        }
+    )
+    assert [(o.name, o.id) for o in topology(job).operators] == [("map", "a"), ("map #2", "b"), ("map #3", "c")]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30 s", 30.0),
+        ("1 min", 60.0),
+        ("1min", 60.0),
+        ("500ms", 0.5),
+        ("1500", 1.5),
+        ("2 h", 7200.0),
+        ("1 d", 86400.0),
+        ("PT1M30S", 90.0),
+        ("'10 s'", 10.0),
+        ("ten seconds", None),
+        ("", None),
+        (None, None),
+        ("-5 s", None),
+        ("PTx", None),
+    ],
+)
+def test_durations_as_flink_writes_them(text: str | None, seconds: float | None) -> None:
+    """What cannot be read is unknown."""
+    assert duration_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (said("org.x.RestHandlerException: too much\n\tat a.b(C.java:1)"), "too much"),
+        (said("Internal server error.", NO_SUCH_JOB), "Could not find Flink job (x)"),
+        (
+            said("x.CompletionException: x.YException: a\n\tat z\nCaused by: x.YException: the cause\n\t... 3"),
+            "the cause",
+        ),
+        (said(), "no reason given"),
+        (b"Bad Gateway", "Bad Gateway"),
+        (b"", "no reason given"),
+    ],
+)
+def test_the_reason_is_one_line(body: bytes, expected: str) -> None:
+    """Without class names and stack."""
+    assert reason(body) == expected
+
+
+def test_a_malformed_answer_names_its_place() -> None:
+    """For the log, and for whoever runs the cluster."""
+    with pytest.raises(Malformed, match=r"GET /jobs/x: vertices\.2\.parallelism: "):
+        job = recorded("job")
+        job["vertices"][2]["parallelism"] = "four"
+        parse(TypeAdapter(answers.Job), json.dumps(job).encode(), "GET /jobs/x")
