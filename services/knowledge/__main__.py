@@ -1,0 +1,101 @@
+"""The knowledge service's composition root."""
+
+import asyncio
+import sys
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from runtime import health
+from runtime.auth import read_tokens
+from runtime.clock import SystemClock
+from runtime.http import application
+from runtime.kafka_bus import KafkaBus
+from runtime.loop import Stop, retry_until_ready
+from runtime.service import run_service, wait_for_topics
+from runtime.settings import EXIT_BAD_SETTINGS, load
+
+from .adapters.planner import PlannerCatalogue
+from .adapters.redis import RedisStore
+from .applications_api import applications_router, events_router
+from .core import Limits
+from .policies_api import policies_router
+from .service import Knowledge
+from .settings import KnowledgeSettings
+from .store import StoreUnavailable
+
+DESCRIPTION = "Policies, what is known of every application, why it was decided, and what happens now."
+
+
+def api(settings: KnowledgeSettings) -> FastAPI:
+    """The HTTP application, without routes yet."""
+    app = application("Weir", DESCRIPTION, read_tokens(settings.tokens_file), version="v1alpha1")
+
+    @app.exception_handler(StoreUnavailable)
+    async def _away(_request: Request, error: StoreUnavailable) -> JSONResponse:
+        body = {"type": "about:blank", "title": "Not available", "status": 503, "detail": str(error)}
+        return JSONResponse(body, status_code=503, media_type="application/problem+json")
+
+    @app.get("/", include_in_schema=False)
+    async def welcome() -> dict[str, str]:
+        return {
+            "weir": "the knowledge service",
+            "documentation": "/docs",
+            "policies": "/v1/policies",
+            "applications": "/v1/applications",
+            "events": "/v1/events",
+            "health": "/health/ready",
+        }
+
+    return app
+
+
+async def run(settings: KnowledgeSettings) -> int:
+    clock = SystemClock()
+    bus = KafkaBus(settings.kafka_bootstrap_servers, clock=clock)
+    store = RedisStore(settings.redis_url, settings.events_kept)
+    limits = Limits(
+        history_count=settings.history_count,
+        history_age_seconds=settings.history_age_seconds,
+        turns_count=settings.explained_turns,
+    )
+    knowledge = Knowledge(bus, store, clock, limits)
+    app = api(settings)
+    checks = health.Health(clock)
+    checks.register("kafka", bus.ping)
+    checks.register("redis", store.ping)
+    checks.register("rebuilt", knowledge.check_rebuilt)
+    app.include_router(health.router(checks))
+    catalogue = PlannerCatalogue(settings.planner_url)
+    app.include_router(policies_router(store, clock, catalogue, knowledge.outbox_filled.set))
+    app.include_router(applications_router(store, clock))
+    app.include_router(events_router(store))
+
+    async def prepare(stop: Stop) -> None:
+        if await wait_for_topics(bus, settings.partitions, stop) and await retry_until_ready("redis", store.ping, stop):
+            await retry_until_ready(
+                "the rebuilt memory",
+                lambda: knowledge.rebuild(settings.rebuild_seconds),
+                stop,
+                timeout_seconds=settings.rebuild_seconds + 5,
+            )
+            await asyncio.gather(knowledge.follow(stop), knowledge.publish_policies(stop))
+
+    async def close() -> None:
+        await bus.close()
+        await store.close()
+
+    return await run_service("knowledge", settings, app=app, tasks={"knowledge": prepare}, on_stopped=close)
+
+
+def main() -> int:
+    settings = load(KnowledgeSettings, sys.argv[1:])
+    try:
+        return asyncio.run(run(settings))
+    except ValueError as error:  # the tokens file
+        sys.stderr.write(f"knowledge: {error}\n")
+        return EXIT_BAD_SETTINGS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

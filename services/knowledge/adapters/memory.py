@@ -1,0 +1,127 @@
+"""The store in memory: for tests, and to see the service work without Redis."""
+
+import asyncio
+from collections.abc import Sequence
+
+from weir_contracts import ActionState, ScalingPolicy
+
+from services.knowledge.core import State
+from services.knowledge.store import FeedEvent, OutboxEntry, VersionConflict
+
+
+class MemoryStore:
+    """Everything in dictionaries. One event loop, so every method is atomic until it awaits."""
+
+    def __init__(self, events_kept: int = 20_000) -> None:
+        self._policies: dict[str, ScalingPolicy] = {}
+        self._outbox: list[OutboxEntry] = []
+        self._states: dict[str, State] = {}
+        self._actions: dict[str, ActionState] = {}
+        self._events: list[FeedEvent] = []
+        self._events_kept = events_kept
+        self._modes: dict[str, str] = {}
+        self._count = 0
+        self._came = asyncio.Condition()
+
+    async def ping(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    async def policy(self, application: str) -> ScalingPolicy | None:
+        return self._policies.get(application)
+
+    async def policies(self) -> list[ScalingPolicy]:
+        return [self._policies[name] for name in sorted(self._policies)]
+
+    async def put_policy(self, policy: ScalingPolicy, expected: int | None) -> None:
+        self._expect(policy.application, expected)
+        self._policies[policy.application] = policy
+        self._post(policy.application, policy.model_dump_json())
+
+    async def delete_policy(self, application: str, expected: int | None) -> bool:
+        self._expect(application, expected)
+        if self._policies.pop(application, None) is None:
+            return False
+        self._post(application, None)
+        return True
+
+    async def restore_policy(self, policy: ScalingPolicy) -> None:
+        known = self._policies.get(policy.application)
+        if known is None or (known.metadata.resource_version or 0) < (policy.metadata.resource_version or 0):
+            self._policies[policy.application] = policy
+
+    def _expect(self, application: str, expected: int | None) -> None:
+        current = self._policies.get(application)
+        version = 0 if current is None else current.metadata.resource_version
+        if expected is not None and expected != version:
+            raise VersionConflict(current)
+
+    def _post(self, application: str, value: str | None) -> None:
+        self._count += 1
+        self._outbox.append(OutboxEntry(str(self._count), application, value))
+
+    async def keep_mode(self, application: str, mode: str) -> None:
+        self._modes[application] = mode
+
+    async def kept_mode(self, application: str) -> str | None:
+        return self._modes.get(application)
+
+    async def outbox(self, count: int = 100) -> list[OutboxEntry]:
+        return self._outbox[:count]
+
+    async def published(self, entries: Sequence[OutboxEntry]) -> None:
+        done = {entry.id for entry in entries}
+        self._outbox = [entry for entry in self._outbox if entry.id not in done]
+
+    async def state(self, application: str) -> State | None:
+        return self._states.get(application)
+
+    async def applications(self) -> list[str]:
+        return sorted({*self._states, *self._policies})
+
+    async def save(self, states: Sequence[State], events: Sequence[tuple[str, str, str]]) -> None:
+        self._states.update({state.application: state for state in states})
+        for kind, application, data in events:
+            self._count += 1
+            self._events.append(FeedEvent(f"{self._count}-0", kind, application, data))
+        del self._events[: -self._events_kept]
+        async with self._came:
+            self._came.notify_all()
+
+    async def forget(self, application: str) -> None:
+        self._states.pop(application, None)
+        self._actions.pop(application, None)
+
+    async def action(self, application: str) -> ActionState | None:
+        return self._actions.get(application)
+
+    async def put_action(self, action: ActionState, expected: int) -> None:
+        current = self._actions.get(action.application)
+        if (current.version if current else 0) != expected:
+            raise VersionConflict(current)
+        self._actions[action.application] = action
+
+    async def events(self, after: str, count: int = 100, wait_seconds: float = 0.0) -> list[FeedEvent]:
+        start = self._place(after)
+        found = self._after(start, count)
+        if not found and wait_seconds > 0:
+            try:
+                async with asyncio.timeout(wait_seconds), self._came:
+                    await self._came.wait_for(lambda: bool(self._after(start, 1)))
+            except TimeoutError:
+                return []
+            found = self._after(start, count)
+        return found
+
+    async def newest_event(self) -> str:
+        return self._events[-1].id if self._events else "0-0"
+
+    def _after(self, start: tuple[int, int], count: int) -> list[FeedEvent]:
+        return [event for event in self._events if self._place(event.id) > start][:count]
+
+    @staticmethod
+    def _place(event_id: str) -> tuple[int, int]:
+        milliseconds, _, sequence = event_id.partition("-")
+        return int(milliseconds), int(sequence or 0)

@@ -1,0 +1,174 @@
+"""The store on Redis. What must be one step is one Lua script or one transaction."""
+
+from collections.abc import Awaitable, Sequence
+from typing import Any, cast
+
+import redis.asyncio as redis
+from pydantic import SecretStr
+from redis.exceptions import RedisError
+from weir_contracts import ActionState, ScalingPolicy
+
+from services.knowledge.core import State
+from services.knowledge.store import FeedEvent, OutboxEntry, StoreUnavailable, VersionConflict
+
+POLICIES = "weir:policies"
+OUTBOX = "weir:outbox"
+STATES = "weir:states"
+ACTIONS = "weir:actions"
+EVENTS = "weir:events"
+MODES = "weir:modes"
+
+# KEYS: hash, outbox. ARGV: application, expected version or "", new value or "" (delete).
+# A policy and its outbox entry are written together, so nothing is stored that is never published.
+_PUT_POLICY = """
+local current = redis.call('HGET', KEYS[1], ARGV[1])
+if ARGV[2] ~= '' then
+  local version = 0
+  if current then version = cjson.decode(current).metadata.resourceVersion end
+  if tostring(version) ~= ARGV[2] then return {0, current or ''} end
+end
+if ARGV[3] == '' then
+  if not current then return {2, ''} end
+  redis.call('HDEL', KEYS[1], ARGV[1])
+  redis.call('XADD', KEYS[2], '*', 'application', ARGV[1])
+else
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+  redis.call('XADD', KEYS[2], '*', 'application', ARGV[1], 'value', ARGV[3])
+end
+return {1, ''}
+"""
+
+# KEYS: hash. ARGV: application, value. A newer policy stays.
+_RESTORE_POLICY = """
+local current = redis.call('HGET', KEYS[1], ARGV[1])
+if current and cjson.decode(current).metadata.resourceVersion >= cjson.decode(ARGV[2]).metadata.resourceVersion then
+  return 0
+end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+return 1
+"""
+
+# KEYS: hash. ARGV: application, expected version, value.
+_PUT_ACTION = """
+local current = redis.call('HGET', KEYS[1], ARGV[1])
+local version = 0
+if current then version = cjson.decode(current).version end
+if tostring(version) ~= ARGV[2] then return {0, current or ''} end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+return {1, ''}
+"""
+
+
+class RedisStore:
+    """Everything in Redis; a lost connection is `StoreUnavailable`, and the next call tries again."""
+
+    def __init__(self, url: SecretStr, events_kept: int = 20_000, timeout_seconds: float = 3.0) -> None:
+        self._client = redis.from_url(
+            url.get_secret_value(),
+            decode_responses=True,
+            socket_timeout=timeout_seconds + 3.0,
+            socket_connect_timeout=timeout_seconds,
+            health_check_interval=15,
+        )
+        self._events_kept = events_kept
+
+    async def _do(self, work: Awaitable[Any]) -> Any:
+        try:
+            return await work
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(f"redis: {error}") from error
+
+    async def _script(self, script: str, keys: Sequence[str], *arguments: str) -> Any:
+        return await self._do(self._client.eval(script, len(keys), *keys, *arguments))
+
+    async def ping(self) -> None:
+        await self._do(cast(Awaitable[Any], self._client.ping()))
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def policy(self, application: str) -> ScalingPolicy | None:
+        text = await self._do(cast(Awaitable[Any], self._client.hget(POLICIES, application)))
+        return ScalingPolicy.model_validate_json(text) if text else None
+
+    async def policies(self) -> list[ScalingPolicy]:
+        found = await self._do(cast(Awaitable[Any], self._client.hgetall(POLICIES)))
+        return [ScalingPolicy.model_validate_json(found[name]) for name in sorted(found)]
+
+    async def put_policy(self, policy: ScalingPolicy, expected: int | None) -> None:
+        version = "" if expected is None else str(expected)
+        done, current = await self._script(
+            _PUT_POLICY, [POLICIES, OUTBOX], policy.application, version, policy.model_dump_json()
+        )
+        if done == 0:
+            raise VersionConflict(ScalingPolicy.model_validate_json(current) if current else None)
+
+    async def delete_policy(self, application: str, expected: int | None) -> bool:
+        version = "" if expected is None else str(expected)
+        done, current = await self._script(_PUT_POLICY, [POLICIES, OUTBOX], application, version, "")
+        if done == 0:
+            raise VersionConflict(ScalingPolicy.model_validate_json(current) if current else None)
+        return bool(done == 1)
+
+    async def restore_policy(self, policy: ScalingPolicy) -> None:
+        await self._script(_RESTORE_POLICY, [POLICIES], policy.application, policy.model_dump_json())
+
+    async def keep_mode(self, application: str, mode: str) -> None:
+        await self._do(cast(Awaitable[Any], self._client.hset(MODES, application, mode)))
+
+    async def kept_mode(self, application: str) -> str | None:
+        found = await self._do(cast(Awaitable[Any], self._client.hget(MODES, application)))
+        return None if found is None else str(found)
+
+    async def outbox(self, count: int = 100) -> list[OutboxEntry]:
+        found = await self._do(cast(Awaitable[Any], self._client.xrange(OUTBOX, count=count)))
+        return [OutboxEntry(entry, fields["application"], fields.get("value")) for entry, fields in found]
+
+    async def published(self, entries: Sequence[OutboxEntry]) -> None:
+        if entries:
+            await self._do(cast(Awaitable[Any], self._client.xdel(OUTBOX, *(entry.id for entry in entries))))
+
+    async def state(self, application: str) -> State | None:
+        text = await self._do(cast(Awaitable[Any], self._client.hget(STATES, application)))
+        return State.model_validate_json(text) if text else None
+
+    async def applications(self) -> list[str]:
+        known = await self._do(cast(Awaitable[Any], self._client.hkeys(STATES)))
+        with_policy = await self._do(cast(Awaitable[Any], self._client.hkeys(POLICIES)))
+        return sorted({*known, *with_policy})
+
+    async def save(self, states: Sequence[State], events: Sequence[tuple[str, str, str]]) -> None:
+        async with self._client.pipeline(transaction=True) as pipeline:
+            for state in states:
+                pipeline.hset(STATES, state.application, state.model_dump_json())
+            for kind, application, data in events:
+                fields = {"kind": kind, "application": application, "data": data}
+                pipeline.xadd(EVENTS, cast(Any, fields), maxlen=self._events_kept, approximate=True)
+            await self._do(pipeline.execute())
+
+    async def forget(self, application: str) -> None:
+        async with self._client.pipeline(transaction=True) as pipeline:
+            pipeline.hdel(STATES, application)
+            pipeline.hdel(ACTIONS, application)
+            await self._do(pipeline.execute())
+
+    async def action(self, application: str) -> ActionState | None:
+        text = await self._do(cast(Awaitable[Any], self._client.hget(ACTIONS, application)))
+        return ActionState.model_validate_json(text) if text else None
+
+    async def put_action(self, action: ActionState, expected: int) -> None:
+        done, current = await self._script(
+            _PUT_ACTION, [ACTIONS], action.application, str(expected), action.model_dump_json()
+        )
+        if done == 0:
+            raise VersionConflict(ActionState.model_validate_json(current) if current else None)
+
+    async def events(self, after: str, count: int = 100, wait_seconds: float = 0.0) -> list[FeedEvent]:
+        block = int(wait_seconds * 1000) or None
+        found = await self._do(cast(Awaitable[Any], self._client.xread({EVENTS: after}, count=count, block=block)))
+        entries = found[0][1] if isinstance(found, list) and found else found.get(EVENTS, [[]])[0] if found else []
+        return [FeedEvent(entry, f["kind"], f["application"], f["data"]) for entry, f in entries]
+
+    async def newest_event(self) -> str:
+        newest = await self._do(cast(Awaitable[Any], self._client.xrevrange(EVENTS, count=1)))
+        return str(newest[0][0]) if newest else "0-0"

@@ -1,0 +1,177 @@
+"""`/v1/applications` and `/v1/events`: what is known, why it was decided, and what happens now."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+from weir_contracts import ActionState
+
+from runtime.auth import Caller, requires
+from runtime.clock import Clock
+from runtime.problems import Problem
+
+from .core import State, Summary, summarise
+from .policies_api import parse_version
+from .store import FeedEvent, Store, StoreUnavailable, VersionConflict
+
+Reader = Annotated[Caller, Depends(requires("read"))]
+Writer = Annotated[Caller, Depends(requires("write"))]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+KEEP_ALIVE_SECONDS = 10.0
+"""A comment this often keeps proxies and clients from closing a quiet feed."""
+
+
+def applications_router(store: Store, clock: Clock) -> APIRouter:
+    """The routes."""
+    routes = APIRouter(prefix="/v1/applications", tags=["applications"])
+
+    async def state_of(namespace: str, name: str) -> State:
+        application = f"{namespace}/{name}"
+        state = await store.state(application)
+        if state is None:
+            if await store.policy(application) is None:
+                raise Problem(404, f"nothing is known of {application}")
+            return State(application=application)
+        return state
+
+    async def summary_of(state: State) -> Summary:
+        policy = await store.policy(state.application)
+        return summarise(
+            state,
+            await store.action(state.application),
+            clock.now(),
+            mode=policy.spec.mode if policy else None,
+            objective_seconds=policy.spec.objective.bound_seconds if policy else None,
+            interval_seconds=policy.spec.interval.total_seconds() if policy else 5.0,
+        )
+
+    @routes.get("", summary="All applications, in short")
+    async def applications(
+        _caller: Reader, limit: Limit = 100, after: Annotated[str, Query(max_length=200)] = ""
+    ) -> dict[str, Any]:
+        names = [name for name in await store.applications() if name > after]
+        page = names[:limit]
+        states = [await store.state(name) or State(application=name) for name in page]
+        items = [(await summary_of(state)).model_dump(mode="json") for state in states]
+        return {"items": items, "next": page[-1] if len(names) > limit else None}
+
+    @routes.get("/{namespace}/{name}", summary="One application, in short", response_model=Summary)
+    async def application(namespace: str, name: str, _caller: Reader) -> Summary:
+        return await summary_of(await state_of(namespace, name))
+
+    def latest(noun: str, description: str) -> None:
+        @routes.get(f"/{{namespace}}/{{name}}/{noun}", summary=description, name=noun)
+        async def get(namespace: str, name: str, _caller: Reader) -> JSONResponse:
+            message = getattr(await state_of(namespace, name), noun)
+            if message is None:
+                raise Problem(404, f"{namespace}/{name} has no {noun} yet")
+            return JSONResponse(message.model_dump(mode="json"))
+
+    latest("observation", "The latest observation")
+    latest("analysis", "The latest analysis")
+    latest("plan", "The latest plan")
+    latest("outcome", "The latest outcome")
+
+    @routes.get("/{namespace}/{name}/history", summary="Past turns of the loop, newest first")
+    async def history(namespace: str, name: str, _caller: Reader, limit: Limit = 50) -> dict[str, Any]:
+        state = await state_of(namespace, name)
+        return {"items": [result.model_dump(mode="json") for result in state.history[:limit]]}
+
+    @routes.get(
+        "/{namespace}/{name}/explain",
+        summary="The last decisions: readings → analysis → plan with guards → outcome",
+        description="Every scale plan, and the latest of each row of holds with the same reason. One correlation id joins each.",
+    )
+    async def explain(namespace: str, name: str, _caller: Reader, limit: Limit = 5) -> dict[str, Any]:
+        state = await state_of(namespace, name)
+        return {"items": [turn.model_dump(mode="json") for turn in state.turns[:limit]]}
+
+    @routes.get("/{namespace}/{name}/action", summary="The newest action", response_model=ActionState)
+    async def get_action(namespace: str, name: str, _caller: Reader) -> JSONResponse:
+        action = await store.action(f"{namespace}/{name}")
+        if action is None:
+            raise Problem(404, f"{namespace}/{name} has no action yet")
+        return JSONResponse(action.model_dump(mode="json"), headers={"ETag": f'"{action.version}"'})
+
+    @routes.put(
+        "/{namespace}/{name}/action",
+        summary="Replace the newest action (compare-and-swap)",
+        description="`If-Match` is the version you have read, 0 if there was none; 409 carries the one that is there.",
+    )
+    async def put_action(
+        namespace: str, name: str, action: ActionState, request: Request, _caller: Writer
+    ) -> JSONResponse:
+        if action.application != f"{namespace}/{name}":
+            raise Problem(
+                422, "the action is of another application", errors=[("body.application", "must be the address's")]
+            )
+        expected = parse_version(request)
+        if expected is None:
+            raise Problem(428, "If-Match is required: the version you have read, or 0")
+        try:
+            await store.put_action(action, expected)
+        except VersionConflict as conflict:
+            current = conflict.current.model_dump(mode="json") if conflict.current else None
+            raise Problem(409, "somebody else wrote first", extra={"current": current}) from None
+        return JSONResponse(action.model_dump(mode="json"), headers={"ETag": f'"{action.version}"'})
+
+    @routes.get("/{namespace}/{name}/events", summary="The application's event feed", response_class=StreamingResponse)
+    async def application_events(namespace: str, name: str, request: Request, _caller: Reader) -> StreamingResponse:
+        return _feed(store, request, f"{namespace}/{name}")
+
+    return routes
+
+
+def events_router(store: Store) -> APIRouter:
+    """`/v1/events`: everything that happens, as server-sent events."""
+    routes = APIRouter(prefix="/v1", tags=["events"])
+
+    @routes.get(
+        "/events",
+        summary="The event feed (server-sent events)",
+        description="`Last-Event-ID` resumes after that event; `0` starts with the oldest kept. The event's name is the "
+        "message's kind: observation, analysis, plan or outcome.",
+        response_class=StreamingResponse,
+    )
+    async def events(request: Request, _caller: Reader) -> StreamingResponse:
+        return _feed(store, request, None)
+
+    return routes
+
+
+def _feed(store: Store, request: Request, application: str | None) -> StreamingResponse:
+    after = request.headers.get("last-event-id") or None
+    if after is not None and not all(part.isdigit() for part in after.split("-", 1)):
+        raise Problem(400, "Last-Event-ID is not the id of an event", errors=[("header.Last-Event-ID", "unknown form")])
+    return StreamingResponse(
+        _lines(store, request, application, after),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+async def _lines(store: Store, request: Request, application: str | None, after: str | None) -> AsyncIterator[str]:
+    yield ": weir\n\n"
+    if after is None:
+        # A position of its own, so that nothing is lost between two looks.
+        after = await store.newest_event()
+    quiet = 0.0
+    while not await request.is_disconnected():
+        try:
+            found = await store.events(after, wait_seconds=1.0)
+        except StoreUnavailable:
+            yield ": the store is away\n\n"
+            return
+        for event in found:
+            after = event.id
+            if application in (None, event.application):
+                yield _event(event)
+        quiet = 0.0 if found else quiet + 1.0
+        if quiet >= KEEP_ALIVE_SECONDS:
+            quiet = 0.0
+            yield ": still here\n\n"
+
+
+def _event(event: FeedEvent) -> str:
+    return f"id: {event.id}\nevent: {event.kind}\ndata: {event.data}\n\n"

@@ -1,0 +1,236 @@
+"""What is remembered of an application, and how each message changes it. Pure."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import Field
+from weir_contracts import (
+    ActionState,
+    Analysis,
+    Estimate,
+    LoopResult,
+    Message,
+    Observation,
+    Outcome,
+    Parallelism,
+    Plan,
+    Symptom,
+)
+from weir_contracts.base import Timestamp
+
+Event = Observation | Analysis | Plan | Outcome
+Stage = Literal["monitor", "analyzer", "planner"]
+
+
+class Limits(Message):
+    """How much of the past is kept for each application."""
+
+    history_count: Annotated[int, Field(ge=1, le=10_000)] = 500
+    history_age_seconds: Annotated[float, Field(gt=0)] = 86_400.0
+    turns_count: Annotated[int, Field(ge=1, le=1_000)] = 60
+
+
+class Reading(Message):
+    """An observation in short: what a person wants to see of it beside a decision."""
+
+    observed_at: Timestamp
+    status: str
+    message: str = ""
+    observed: Parallelism = Field(default_factory=dict)
+    problems: list[str] = Field(default_factory=list)
+
+
+class Understanding(Message):
+    """An analysis in short."""
+
+    arrival_rate: Estimate
+    lag_records: Estimate
+    lag_seconds: Estimate
+    bottleneck: str | None = None
+    symptoms: list[Symptom] = Field(default_factory=list)
+
+
+class Turn(Message):
+    """One turn of the loop, joined by the observation's id: reading → analysis → plan with guards → outcomes."""
+
+    correlation_id: UUID
+    reading: Reading | None = None
+    analysis: Understanding | None = None
+    plan: Plan | None = None
+    outcomes: list[Outcome] = Field(default_factory=list)
+
+
+class State(Message):
+    """All that is remembered of one application. The newest of everything, and the recent past, newest first."""
+
+    application: str
+    observation: Observation | None = None
+    analysis: Analysis | None = None
+    plan: Plan | None = None
+    outcome: Outcome | None = None
+    history: list[LoopResult] = Field(default_factory=list)
+    turns: list[Turn] = Field(default_factory=list)
+
+
+def remember(state: State, event: Event, limits: Limits) -> State:
+    """`state` with `event` in it. A duplicate, or what is older than what is known, changes nothing."""
+    if isinstance(event, Observation):
+        if state.observation is not None and event.observed_at <= state.observation.observed_at:
+            return state
+        return state.model_copy(update={"observation": event})
+    if isinstance(event, Analysis):
+        if state.analysis is not None and event.observed_at <= state.analysis.observed_at:
+            return state
+        return state.model_copy(update={"analysis": event})
+    if isinstance(event, Plan):
+        return _with_plan(state, event, limits)
+    return _with_outcome(state, event)
+
+
+def _with_plan(state: State, plan: Plan, limits: Limits) -> State:
+    if state.plan is not None and plan.observed_at <= state.plan.observed_at:
+        return state
+    analysis = state.analysis if state.analysis and state.analysis.id == plan.analysis_id else None
+    result = LoopResult(
+        at=plan.created_at,
+        plan_id=plan.id,
+        kind=plan.kind,
+        code=plan.code,
+        current=plan.current,
+        approved=plan.approved,
+        lag_seconds=analysis.lag_seconds.value if analysis else None,
+        arrival_rate=analysis.arrival_rate.value if analysis else None,
+    )
+    oldest = plan.created_at - timedelta(seconds=limits.history_age_seconds)
+    history = [result, *(past for past in state.history if past.at >= oldest)][: limits.history_count]
+    return state.model_copy(update={"plan": plan, "history": history, "turns": _turns(state, plan, limits)})
+
+
+def _turns(state: State, plan: Plan, limits: Limits) -> list[Turn]:
+    """The turns worth explaining: every scale plan, and the latest of each row of holds with the same reason."""
+    observation = state.observation if state.observation and state.observation.id == plan.observation_id else None
+    analysis = state.analysis if state.analysis and state.analysis.id == plan.analysis_id else None
+    turn = Turn(
+        correlation_id=plan.observation_id,
+        reading=None
+        if observation is None
+        else Reading(
+            observed_at=observation.observed_at,
+            status=observation.status,
+            message=observation.message,
+            observed=observation.deployment.observed if observation.deployment else {},
+            problems=[f"{p.where}: {p.what}" for p in observation.problems][:10],
+        ),
+        analysis=None
+        if analysis is None
+        else Understanding(
+            arrival_rate=analysis.arrival_rate,
+            lag_records=analysis.lag_records,
+            lag_seconds=analysis.lag_seconds,
+            bottleneck=analysis.bottleneck,
+            symptoms=analysis.symptoms,
+        ),
+        plan=plan,
+    )
+    earlier = list(state.turns)
+    if earlier and plan.kind == "hold" and _repeats(earlier[0].plan, plan):
+        earlier = earlier[1:]
+    return [turn, *earlier][: limits.turns_count]
+
+
+def _repeats(earlier: Plan | None, later: Plan) -> bool:
+    return earlier is not None and earlier.kind == "hold" and earlier.code == later.code
+
+
+def _with_outcome(state: State, outcome: Outcome) -> State:
+    if state.outcome is not None and (outcome.at < state.outcome.at or outcome.id == state.outcome.id):
+        return state
+    history = [
+        past.model_copy(update={"outcome": outcome.phase}) if past.plan_id == outcome.plan_id else past
+        for past in state.history
+    ]
+    turns = [
+        turn.model_copy(update={"outcomes": [*turn.outcomes, outcome][-20:]})
+        if turn.plan is not None and turn.plan.id == outcome.plan_id
+        else turn
+        for turn in state.turns
+    ]
+    return state.model_copy(update={"outcome": outcome, "history": history, "turns": turns})
+
+
+class Ages(Message):
+    """Seconds since the last message of each stage; None: none came yet."""
+
+    monitor: float | None = None
+    analyzer: float | None = None
+    planner: float | None = None
+
+
+class Summary(Message):
+    """An application on one screen."""
+
+    application: str
+    mode: str | None = None
+    status: str | None = None
+    objective_seconds: float | None = None
+    lag_seconds: float | None = None
+    lag_records: float | None = None
+    arrival_rate: float | None = None
+    bottleneck: str | None = None
+    planned: Parallelism | None = None
+    requested: Parallelism | None = None
+    observed: Parallelism | None = None
+    decision: str | None = None
+    decision_code: str | None = None
+    decided_at: Timestamp | None = None
+    action: str | None = None
+    action_phase: str | None = None
+    ages_seconds: Ages = Field(default_factory=Ages)
+    silent: list[Stage] = Field(default_factory=list)
+    """Stages whose last message is older than three intervals (at least 15 s)."""
+
+
+def summarise(
+    state: State, action: ActionState | None, now: datetime, *, mode: str | None, objective_seconds: float | None,
+    interval_seconds: float,
+) -> Summary:  # fmt: skip
+    """An application's state as people want to see it first. Silence is noticed here, by the age of each stage."""
+    observation, analysis, plan = state.observation, state.analysis, state.plan
+    ages = Ages(
+        monitor=_age(observation.observed_at if observation else None, now),
+        analyzer=_age(analysis.observed_at if analysis else None, now),
+        planner=_age(plan.observed_at if plan else None, now),
+    )
+    limit = max(3 * interval_seconds, 15.0)
+    stages: Sequence[tuple[Stage, float | None]] = (
+        ("monitor", ages.monitor),
+        ("analyzer", ages.analyzer),
+        ("planner", ages.planner),
+    )
+    deployment = observation.deployment if observation else None
+    return Summary(
+        application=state.application,
+        mode=mode,
+        status=observation.status if observation else None,
+        objective_seconds=objective_seconds,
+        lag_seconds=analysis.lag_seconds.value if analysis else None,
+        lag_records=analysis.lag_records.value if analysis else None,
+        arrival_rate=analysis.arrival_rate.value if analysis else None,
+        bottleneck=analysis.bottleneck if analysis else None,
+        planned=(plan.approved or plan.current or None) if plan else None,
+        requested=deployment.requested if deployment else None,
+        observed=deployment.observed if deployment else None,
+        decision=plan.sentence if plan else None,
+        decision_code=plan.code if plan else None,
+        decided_at=plan.created_at if plan else None,
+        action=action.sentence if action else None,
+        action_phase=action.phase if action else None,
+        ages_seconds=ages,
+        silent=[name for name, age in stages if age is None or age > limit],
+    )
+
+
+def _age(at: datetime | None, now: datetime) -> float | None:
+    return None if at is None else round(max(0.0, (now - at).total_seconds()), 3)

@@ -1,0 +1,210 @@
+"""`/v1/policies`: create, replace, list, pause, resume and delete, with optimistic concurrency by version."""
+
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import yaml
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import JSONResponse
+from weir_contracts import InvalidPolicy, ScalingPolicy, parse_policy
+
+from runtime.auth import Caller, requires
+from runtime.clock import Clock
+from runtime.problems import Problem
+
+from .adapters.planner import PlannerCatalogue
+from .store import Store, VersionConflict
+
+EXAMPLE: dict[str, Any] = {
+    "apiVersion": "weir.dev/v1alpha1",
+    "kind": "ScalingPolicy",
+    "metadata": {"namespace": "shop", "name": "orders"},
+    "spec": {
+        "target": {"flink": {"url": "http://jobmanager:8081", "job": "orders"}},
+        "signals": {"kafka": {"bootstrapServers": "kafka:9092", "groupId": "orders"}},
+        "objective": {"maxLag": "30s"},
+        "mode": "advise",
+    },
+}
+Reader = Annotated[Caller, Depends(requires("read"))]
+Writer = Annotated[Caller, Depends(requires("write"))]
+
+
+def parse_version(request: Request) -> int | None:
+    """The version a client has read: `If-Match: "7"`; 0 for `If-None-Match: *`; None if it named none."""
+    if request.headers.get("if-none-match") == "*":
+        return 0
+    given = request.headers.get("if-match")
+    if given is None or given == "*":
+        return None
+    text = given.strip('W/"')
+    if not text.isdigit():
+        raise Problem(400, f"If-Match: {given!r} is not a version", errors=[("header.If-Match", "must be a version")])
+    return int(text)
+
+
+async def _document(request: Request) -> Any:
+    """The body as JSON or YAML; YAML reads both, but JSON's own errors name the place better."""
+    body = await request.body()
+    try:
+        text = body.decode()
+        if "json" in request.headers.get("content-type", "application/json"):
+            return json.loads(text)
+        return yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        detail = " ".join(str(error).split())[:300]
+        raise Problem(422, f"the body cannot be read: {detail}", errors=[("body", detail)]) from None
+
+
+def shown(policy: ScalingPolicy) -> dict[str, Any]:
+    """A policy as its user wrote it, with its version."""
+    return policy.to_document()
+
+
+class PolicyChanges:
+    """Writes policies: each change is a new version with who made it and when."""
+
+    def __init__(self, store: Store, clock: Clock, on_change: Callable[[], None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._on_change = on_change
+
+    async def existing(self, application: str) -> ScalingPolicy:
+        """The policy; a 404 if there is none."""
+        policy = await self._store.policy(application)
+        if policy is None:
+            raise Problem(404, f"there is no policy {application}")
+        return policy
+
+    async def write(self, policy: ScalingPolicy, caller: Caller, expected: int | None) -> tuple[ScalingPolicy, bool]:
+        """Store it as the next version; also returns whether it is new. A 409 if `expected` is not the version there."""
+        before = await self._store.policy(policy.application)
+        version = (before.metadata.resource_version or 0) if before else 0
+        if expected is not None and expected != version:
+            raise _conflict(policy.application, before)
+        metadata = policy.metadata.model_copy(
+            update={"resource_version": version + 1, "updated_at": self._clock.now(), "updated_by": caller.name}
+        )
+        stored = policy.model_copy(update={"metadata": metadata})
+        try:
+            await self._store.put_policy(stored, version)
+        except VersionConflict as conflict:
+            raise _conflict(policy.application, conflict.current) from None
+        self._on_change()
+        return stored, before is None
+
+    async def pause(self, application: str, caller: Caller) -> ScalingPolicy:
+        """Stop planning, and remember in which mode it was."""
+        policy = await self.existing(application)
+        if policy.spec.mode == "paused":
+            return policy
+        await self._store.keep_mode(application, policy.spec.mode)
+        return await self._with_mode(policy, "paused", caller)
+
+    async def resume(self, application: str, caller: Caller) -> ScalingPolicy:
+        """Go on as before the pause; a policy that was written paused advises."""
+        policy = await self.existing(application)
+        if policy.spec.mode != "paused":
+            return policy
+        kept = await self._store.kept_mode(application)
+        return await self._with_mode(policy, "act" if kept == "act" else "advise", caller)
+
+    async def _with_mode(
+        self, policy: ScalingPolicy, mode: Literal["advise", "act", "paused"], caller: Caller
+    ) -> ScalingPolicy:
+        spec = policy.spec.model_copy(update={"mode": mode})
+        changed = policy.model_copy(update={"spec": spec})
+        stored, _ = await self.write(changed, caller, policy.metadata.resource_version)
+        return stored
+
+
+def policies_router(
+    store: Store, clock: Clock, catalogue: PlannerCatalogue, on_change: Callable[[], None]
+) -> APIRouter:
+    """The routes. `on_change` is called after each stored change, so that it is published at once."""
+    routes = APIRouter(prefix="/v1/policies", tags=["policies"])
+    changes = PolicyChanges(store, clock, on_change)
+
+    @routes.get("", summary="All policies")
+    async def list_policies(
+        _caller: Reader,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        after: Annotated[str, Query(max_length=200, description="the last application of the page before")] = "",
+    ) -> dict[str, Any]:
+        found = [p for p in await store.policies() if p.application > after]
+        page = found[:limit]
+        more = page[-1].application if len(found) > limit else None
+        return {"items": [shown(p) for p in page], "next": more}
+
+    @routes.get("/{namespace}/{name}", summary="One policy")
+    async def get_policy(namespace: str, name: str, _caller: Reader) -> JSONResponse:
+        policy = await changes.existing(f"{namespace}/{name}")
+        return JSONResponse(shown(policy), headers={"ETag": f'"{policy.metadata.resource_version}"'})
+
+    @routes.put(
+        "/{namespace}/{name}",
+        summary="Create or replace a policy",
+        description="The document as JSON or YAML. `metadata.resourceVersion` or `If-Match` replaces only what you have read.",
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {
+                    "application/json": {"schema": {"type": "object"}, "example": EXAMPLE},
+                    "application/yaml": {"schema": {"type": "object"}},
+                },
+            }
+        },
+        responses={409: {"description": "Somebody else changed it"}, 422: {"description": "Names every wrong field"}},
+    )
+    async def put_policy(namespace: str, name: str, request: Request, caller: Writer) -> Response:
+        document = await _document(request)
+        try:
+            policy = parse_policy(document)
+        except InvalidPolicy as error:
+            raise Problem(422, str(error), errors=error.problems) from None
+        if policy.application != f"{namespace}/{name}":
+            raise Problem(
+                422,
+                f"metadata names {policy.application}, the address {namespace}/{name}",
+                errors=[("metadata", "must be the address's namespace and name")],
+            )
+        wrong = await catalogue.problems(policy.spec.planner)
+        if wrong:
+            raise Problem(422, "; ".join(f"{field}: {what}" for field, what in wrong), errors=wrong)
+        expected = parse_version(request)
+        expected = policy.metadata.resource_version if expected is None else expected
+        stored, created = await changes.write(policy, caller, expected)
+        headers = {"ETag": f'"{stored.metadata.resource_version}"'}
+        if wrong is None:
+            headers["X-Weir-Warning"] = (
+                "the planner service could not be asked; planner and parameters were not checked"
+            )
+        return JSONResponse(shown(stored), status_code=201 if created else 200, headers=headers)
+
+    @routes.delete("/{namespace}/{name}", status_code=204, summary="Delete a policy and forget its application")
+    async def delete_policy(namespace: str, name: str, request: Request, _caller: Writer) -> Response:
+        application = f"{namespace}/{name}"
+        try:
+            if not await store.delete_policy(application, parse_version(request)):
+                raise Problem(404, f"there is no policy {application}")
+        except VersionConflict as conflict:
+            raise _conflict(application, conflict.current) from None
+        on_change()
+        return Response(status_code=204)
+
+    @routes.post("/{namespace}/{name}/pause", summary="Stop planning for an application")
+    async def pause(namespace: str, name: str, caller: Writer) -> dict[str, Any]:
+        return shown(await changes.pause(f"{namespace}/{name}", caller))
+
+    @routes.post("/{namespace}/{name}/resume", summary="Go on in the mode it had before it was paused")
+    async def resume(namespace: str, name: str, caller: Writer) -> dict[str, Any]:
+        return shown(await changes.resume(f"{namespace}/{name}", caller))
+
+    return routes
+
+
+def _conflict(application: str, current: Any) -> Problem:
+    version = current.metadata.resource_version if isinstance(current, ScalingPolicy) else None
+    what = "it does not exist" if version is None else f"its version is {version}"
+    return Problem(409, f"{application} was changed by somebody else: {what}", extra={"currentVersion": version})

@@ -1,0 +1,33 @@
+"""The knowledge service's settings."""
+
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from runtime.settings import ServiceSettings
+
+
+class KnowledgeSettings(ServiceSettings):
+    """Settings of the knowledge service: `WEIR_KNOWLEDGE_…` and the shared ones."""
+
+    model_config = SettingsConfigDict(env_prefix="WEIR_KNOWLEDGE_", frozen=True, extra="ignore", populate_by_name=True)
+
+    redis_url: SecretStr = Field(
+        default=SecretStr("redis://127.0.0.1:6379/0"),
+        description="where everything is remembered; may carry a password, so it is never shown",
+    )
+    planner_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s@]+$",
+        description="the planner service; with it a policy that names an unknown planner or parameter is refused when written",
+    )
+    history_count: int = Field(default=500, ge=1, le=10_000, description="past turns kept for each application")
+    history_age_seconds: float = Field(
+        default=86_400.0, gt=0, description="age after which a past turn is forgotten, in s"
+    )
+    explained_turns: int = Field(
+        default=60, ge=1, le=1_000, description="turns kept in full for `explain`: a few kilobytes each"
+    )
+    events_kept: int = Field(default=20_000, ge=100, description="events of the feed that a client can resume from")
+    rebuild_seconds: float = Field(
+        default=120.0, gt=0, description="the longest an emptied Redis may take to be rebuilt from the topics, in s"
+    )

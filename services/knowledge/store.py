@@ -1,0 +1,110 @@
+"""What the knowledge service needs of its memory. `adapters/redis.py` and `adapters/memory.py` pass the same tests."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from weir_contracts import ActionState, ScalingPolicy
+
+from .core import State
+
+
+class StoreUnavailable(Exception):
+    """The memory cannot be reached; trying again may help."""
+
+
+class VersionConflict(Exception):
+    """Somebody else wrote first. `current` is what is there now; None: nothing."""
+
+    def __init__(self, current: ScalingPolicy | ActionState | None) -> None:
+        self.current = current
+        super().__init__("somebody else wrote first")
+
+
+@dataclass(frozen=True)
+class FeedEvent:
+    """One entry of the event feed. `id` orders all of them."""
+
+    id: str
+    kind: str
+    application: str
+    data: str
+    """The message's JSON."""
+
+
+@dataclass(frozen=True)
+class OutboxEntry:
+    """A policy that still has to be published. `value is None`: deleted."""
+
+    id: str
+    application: str
+    value: str | None
+
+
+class Store(Protocol):
+    async def ping(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def policy(self, application: str) -> ScalingPolicy | None: ...
+
+    async def policies(self) -> list[ScalingPolicy]:
+        """All, by application."""
+        ...
+
+    async def put_policy(self, policy: ScalingPolicy, expected: int | None) -> None:
+        """Store a policy and put it into the outbox, in one transaction.
+
+        `expected`: the version that must be there (0: none); None: any. `VersionConflict` otherwise.
+        """
+        ...
+
+    async def delete_policy(self, application: str, expected: int | None) -> bool:
+        """The same for a deletion; False if there was none."""
+        ...
+
+    async def restore_policy(self, policy: ScalingPolicy) -> None:
+        """Store a policy as it was published, without publishing it again; a newer one stays."""
+        ...
+
+    async def keep_mode(self, application: str, mode: str) -> None:
+        """Remember the mode an application had before it was paused."""
+        ...
+
+    async def kept_mode(self, application: str) -> str | None: ...
+
+    async def outbox(self, count: int = 100) -> list[OutboxEntry]:
+        """The oldest entries."""
+        ...
+
+    async def published(self, entries: Sequence[OutboxEntry]) -> None:
+        """Remove entries that the brokers have acknowledged."""
+        ...
+
+    async def state(self, application: str) -> State | None: ...
+
+    async def applications(self) -> list[str]:
+        """Every application anything is known of."""
+        ...
+
+    async def save(self, states: Sequence[State], events: Sequence[tuple[str, str, str]]) -> None:
+        """Store states and append `(kind, application, json)` events to the feed, in one go."""
+        ...
+
+    async def forget(self, application: str) -> None:
+        """Remove an application's state."""
+        ...
+
+    async def action(self, application: str) -> ActionState | None: ...
+
+    async def put_action(self, action: ActionState, expected: int) -> None:
+        """Compare-and-swap by version (0: none yet); `VersionConflict` with what is there otherwise."""
+        ...
+
+    async def events(self, after: str, count: int = 100, wait_seconds: float = 0.0) -> list[FeedEvent]:
+        """Events after an id, oldest first, waiting for the first one up to `wait_seconds`."""
+        ...
+
+    async def newest_event(self) -> str:
+        """The id of the newest event; `0-0` if there is none."""
+        ...
