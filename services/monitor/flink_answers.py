@@ -1,0 +1,372 @@
+"""Flink's REST answers as typed values. Pure: parsed once, at the border, and never re-read.
+
+Everything that may be missing is `None`; what has the wrong form raises `Unreadable` with the place.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+_OFFSET = re.compile(
+    r"KafkaSourceReader\.topic\.(?P<topic>.+)\.partition\.(?P<partition>\d+)\.(?P<what>currentOffset|committedOffset)$"
+)
+_LONGEST_NAME = 380
+_LARGEST_COUNT = 2**63
+
+
+class Unreadable(ValueError):
+    """An answer that is not what the documentation says: `where` names call and field."""
+
+    def __init__(self, where: str, what: str) -> None:
+        self.where = where
+        self.what = what
+        super().__init__(f"{where}: {what}")
+
+
+def mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise Unreadable(where, f"expected an object, got {type(value).__name__}")
+    return value
+
+
+def sequence(value: Any, where: str) -> Sequence[Any]:
+    if not isinstance(value, list):
+        raise Unreadable(where, f"expected a list, got {type(value).__name__}")
+    return value
+
+
+def text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise Unreadable(where, f"expected a text, got {str(value)[:60]!r}")
+    return value
+
+
+def number(value: Any) -> float | None:
+    """A finite number of 0 or more, from a number or a text; None for anything else (NaN, -1, 'unknown')."""
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        parsed = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return parsed if math.isfinite(parsed) and 0 <= parsed < _LARGEST_COUNT else None
+
+
+def count(value: Any) -> int | None:
+    parsed = number(value)
+    return None if parsed is None else int(parsed)
+
+
+def instant(milliseconds: Any) -> datetime | None:
+    """An instant from milliseconds since the epoch; None for 0, -1 and what is no time."""
+    parsed = number(milliseconds)
+    if not parsed or parsed > 32_503_680_000_000:
+        return None
+    return datetime.fromtimestamp(parsed / 1000, UTC)
+
+
+@dataclass(frozen=True)
+class JobEntry:
+    id: str
+    name: str
+    state: str
+    started_at: datetime | None
+
+
+def jobs(document: Any) -> list[JobEntry]:
+    """`GET /jobs/overview`."""
+    entries = sequence(mapping(document, "/jobs/overview").get("jobs"), "/jobs/overview jobs")
+    found = []
+    for i, raw in enumerate(entries):
+        entry = mapping(raw, f"/jobs/overview jobs.{i}")
+        found.append(
+            JobEntry(
+                id=text(entry.get("jid"), f"/jobs/overview jobs.{i}.jid"),
+                name=text(entry.get("name"), f"/jobs/overview jobs.{i}.name"),
+                state=text(entry.get("state"), f"/jobs/overview jobs.{i}.state"),
+                started_at=instant(entry.get("start-time")),
+            )
+        )
+    return found
+
+
+ENDED = frozenset({"FINISHED", "CANCELED", "FAILED"})
+
+
+def find_job(entries: Sequence[JobEntry], wanted: str) -> tuple[JobEntry | None, str | None]:
+    """The job called `wanted` or with that id: the newest that has not ended, else the newest. Also what is odd about it."""
+    named = [entry for entry in entries if wanted in (entry.name, entry.id)]
+    alive = [entry for entry in named if entry.state not in ENDED]
+    oldest = datetime.min.replace(tzinfo=UTC)
+    ordered = sorted(alive or named, key=lambda entry: (entry.started_at or oldest, entry.id))
+    if not ordered:
+        return None, None
+    odd = None
+    if len(alive) > 1:
+        odd = f"{len(alive)} jobs of this name run ({', '.join(entry.id for entry in ordered)}); the newest is meant"
+    return ordered[-1], odd
+
+
+@dataclass(frozen=True)
+class VertexReading:
+    """A vertex as `GET /jobs/:id` shows it. Times in ms, over all subtasks since the run began."""
+
+    id: str
+    name: str
+    parallelism: int
+    max_parallelism: int | None
+    slot_sharing_group: str | None
+    running: bool
+    complete: bool
+    read_records: int | None
+    write_records: int | None
+    busy_ms: float | None
+    backpressured_ms: float | None
+    idle_ms: float | None
+
+
+@dataclass(frozen=True)
+class Link:
+    source: str
+    target: str
+    ship_strategy: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job's graph and counters. Vertices in topological order, sources first; links by vertex id."""
+
+    id: str
+    name: str
+    state: str
+    started_at: datetime | None
+    running_since: datetime | None
+    now: datetime | None
+    vertices: tuple[VertexReading, ...]
+    links: tuple[Link, ...]
+
+    @property
+    def all_running(self) -> bool:
+        return self.state == "RUNNING" and all(vertex.running for vertex in self.vertices)
+
+    @property
+    def sources(self) -> tuple[VertexReading, ...]:
+        fed = {link.target for link in self.links}
+        return tuple(vertex for vertex in self.vertices if vertex.id not in fed)
+
+    def names(self) -> dict[str, str]:
+        """Operator name by vertex id: the vertex's own, made unique in topological order by ` #2`, ` #3`, …"""
+        seen: dict[str, int] = {}
+        names = {}
+        for vertex in self.vertices:
+            base = vertex.name[:_LONGEST_NAME]
+            seen[base] = seen.get(base, 0) + 1
+            names[vertex.id] = base if seen[base] == 1 else f"{base} #{seen[base]}"
+        return names
+
+
+def job(document: Any) -> Job:
+    """`GET /jobs/:id`."""
+    raw = mapping(document, "/jobs/:id")
+    times = mapping(raw.get("timestamps") or {}, "/jobs/:id timestamps")
+    vertices = {v.id: v for v in _vertices(sequence(raw.get("vertices"), "/jobs/:id vertices"))}
+    nodes = sequence(mapping(raw.get("plan"), "/jobs/:id plan").get("nodes"), "/jobs/:id plan.nodes")
+    links = tuple(_links(nodes, vertices))
+    return Job(
+        id=text(raw.get("jid"), "/jobs/:id jid"),
+        name=text(raw.get("name"), "/jobs/:id name"),
+        state=text(raw.get("state"), "/jobs/:id state"),
+        started_at=instant(raw.get("start-time")),
+        running_since=instant(times.get("RUNNING")),
+        now=instant(raw.get("now")),
+        vertices=tuple(_ordered(vertices, links)),
+        links=links,
+    )
+
+
+def _vertices(entries: Sequence[Any]) -> Iterator[VertexReading]:
+    for i, entry in enumerate(entries):
+        where = f"/jobs/:id vertices.{i}"
+        raw = mapping(entry, where)
+        metrics = mapping(raw.get("metrics") or {}, f"{where}.metrics")
+        tasks = mapping(raw.get("tasks") or {}, f"{where}.tasks")
+        parallelism = count(raw.get("parallelism"))
+        if not parallelism:
+            raise Unreadable(f"{where}.parallelism", f"expected at least 1, got {raw.get('parallelism')!r}")
+        running = (count(tasks.get("RUNNING")) or 0) + (count(tasks.get("FINISHED")) or 0)
+        yield VertexReading(
+            id=text(raw.get("id"), f"{where}.id"),
+            name=text(raw.get("name"), f"{where}.name"),
+            parallelism=parallelism,
+            max_parallelism=count(raw.get("maxParallelism")) or None,
+            slot_sharing_group=raw.get("slotSharingGroupId")
+            if isinstance(raw.get("slotSharingGroupId"), str)
+            else None,
+            running=running >= parallelism if tasks else raw.get("status") == "RUNNING",
+            # The first answer after a start shows zeros that are not readings.
+            complete=metrics.get("read-records-complete") is True and metrics.get("write-records-complete") is True,
+            read_records=count(metrics.get("read-records")),
+            write_records=count(metrics.get("write-records")),
+            busy_ms=number(metrics.get("accumulated-busy-time")),
+            backpressured_ms=number(metrics.get("accumulated-backpressured-time")),
+            idle_ms=number(metrics.get("accumulated-idle-time")),
+        )
+
+
+def _links(nodes: Sequence[Any], vertices: Mapping[str, VertexReading]) -> Iterator[Link]:
+    for i, entry in enumerate(nodes):
+        where = f"/jobs/:id plan.nodes.{i}"
+        node = mapping(entry, where)
+        target = text(node.get("id"), f"{where}.id")
+        for j, raw in enumerate(sequence(node.get("inputs") or [], f"{where}.inputs")):
+            given = mapping(raw, f"{where}.inputs.{j}")
+            source = text(given.get("id"), f"{where}.inputs.{j}.id")
+            for end in (source, target):
+                if end not in vertices:
+                    raise Unreadable(f"{where}.inputs.{j}", f"names the unknown vertex {end[:40]}")
+            yield Link(source, target, str(given.get("ship_strategy") or "UNKNOWN")[:100])
+
+
+def _ordered(vertices: Mapping[str, VertexReading], links: Sequence[Link]) -> Iterator[VertexReading]:
+    """Topological order; among the ready ones as Flink lists them (Kahn 1962)."""
+    waiting = {vertex_id: {link.source for link in links if link.target == vertex_id} for vertex_id in vertices}
+    while waiting:
+        ready = next((vertex_id for vertex_id, inputs in waiting.items() if not inputs), None)
+        if ready is None:
+            raise Unreadable("/jobs/:id plan", "the graph has a cycle")
+        del waiting[ready]
+        for inputs in waiting.values():
+            inputs.discard(ready)
+        yield vertices[ready]
+
+
+def metric_names(document: Any) -> list[str]:
+    """`GET …/subtasks/metrics` without `get=`."""
+    return [
+        e["id"] for e in sequence(document, "subtasks/metrics") if isinstance(e, dict) and isinstance(e.get("id"), str)
+    ]
+
+
+def aggregates(document: Any) -> dict[str, Mapping[str, float | None]]:
+    """`GET …/subtasks/metrics?get=…`: aggregates by metric name. A name that nobody knows makes Flink answer with none."""
+    found: dict[str, Mapping[str, float | None]] = {}
+    for entry in sequence(document, "subtasks/metrics?get="):
+        if isinstance(entry, dict) and isinstance(entry.get("id"), str):
+            found[entry["id"]] = {key: number(entry.get(key)) for key in ("min", "max", "avg", "sum")}
+    return found
+
+
+def plain_metrics(document: Any) -> dict[str, float | None]:
+    """`GET …/metrics?get=…`: values, which Flink writes as texts, by name."""
+    entries = sequence(document, "metrics?get=")
+    return {e["id"]: number(e.get("value")) for e in entries if isinstance(e, dict) and isinstance(e.get("id"), str)}
+
+
+@dataclass(frozen=True)
+class SourceOffsets:
+    """What a source tells of its partitions: position (next offset to process) by metric topic name and partition."""
+
+    positions: Mapping[tuple[str, int], int | None] = field(default_factory=dict)
+    pending_records: int | None = None
+    records_in: int | None = None
+
+
+def wanted_source_metrics(names: Sequence[str]) -> list[str]:
+    """Of a source's listed metrics, those that are needed: asking for an unlisted one would give nothing at all."""
+    return [
+        name
+        for name in names
+        if name.endswith((".pendingRecords", ".currentOffset"))
+        or (name.startswith("Source__") and name.rpartition(".")[2] in ("numRecordsIn", "numRecordsOut"))
+    ]
+
+
+def source_offsets(found: Mapping[str, Mapping[str, float | None]]) -> SourceOffsets:
+    """A source's own account from its aggregated metrics."""
+    positions: dict[tuple[str, int], int | None] = {}
+    pending: list[float] = []
+    counted: dict[str, list[float]] = {"numRecordsIn": [], "numRecordsOut": []}
+    for name, values in found.items():
+        match = _OFFSET.search(name)
+        if match and match["what"] == "currentOffset":
+            # -1, which `number` reads as unknown, until the first record of this run.
+            last = values.get("max")
+            positions[match["topic"], int(match["partition"])] = None if last is None else int(last) + 1
+            continue
+        total = values.get("sum")
+        short = name.rpartition(".")[2]
+        if total is not None and short == "pendingRecords":
+            pending.append(total)
+        elif total is not None and short in counted:
+            counted[short].append(total)
+    records = counted["numRecordsIn"] or counted["numRecordsOut"]
+    return SourceOffsets(positions, int(sum(pending)) if pending else None, int(max(records)) if records else None)
+
+
+@dataclass(frozen=True)
+class CheckpointFacts:
+    last_completed_at: datetime | None = None
+    last_duration_seconds: float | None = None
+    completed: int | None = None
+    failed: int | None = None
+
+
+def checkpoints(document: Any) -> CheckpointFacts:
+    """`GET /jobs/:id/checkpoints`."""
+    raw = mapping(document, "/jobs/:id/checkpoints")
+    counts = mapping(raw.get("counts") or {}, "/jobs/:id/checkpoints counts")
+    latest = mapping(raw.get("latest") or {}, "/jobs/:id/checkpoints latest")
+    done = mapping(latest.get("completed") or {}, "/jobs/:id/checkpoints latest.completed")
+    duration = number(done.get("end_to_end_duration"))
+    # A completed checkpoint holds what had been read when it was *triggered*: replay starts there.
+    return CheckpointFacts(
+        last_completed_at=instant(done.get("trigger_timestamp")),
+        last_duration_seconds=None if duration is None else duration / 1000,
+        completed=count(counts.get("completed")),
+        failed=count(counts.get("failed")),
+    )
+
+
+def checkpoint_interval_seconds(document: Any) -> float | None:
+    """`GET /jobs/:id/checkpoints/config`; None: off. Flink writes an endless interval as the largest long."""
+    milliseconds = number(mapping(document, "/jobs/:id/checkpoints/config").get("interval"))
+    return None if not milliseconds or milliseconds > 1e15 else milliseconds / 1000
+
+
+def requirements(document: Any) -> dict[str, tuple[int | None, int | None]]:
+    """`GET /jobs/:id/resource-requirements`: lower and upper bound by vertex id."""
+    found = {}
+    for vertex_id, entry in mapping(document, "resource-requirements").items():
+        bounds = mapping(mapping(entry, f"resource-requirements {vertex_id}").get("parallelism"), "parallelism")
+        found[vertex_id] = (count(bounds.get("lowerBound")) or None, count(bounds.get("upperBound")) or None)
+    return found
+
+
+def configuration(document: Any) -> dict[str, str]:
+    """`GET /jobmanager/config`: explicitly set keys."""
+    entries = sequence(document, "/jobmanager/config")
+    return {
+        e["key"]: e["value"]
+        for e in entries
+        if isinstance(e, dict) and isinstance(e.get("key"), str) and isinstance(e.get("value"), str)
+    }
+
+
+_UNITS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 0.001}
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|sec|s|min|m|h|d|)(?:onds?|econds?|utes?|ours?|ays?)?$")
+
+
+def flink_seconds(value: str | None, default: float | None) -> float | None:
+    """A duration as Flink writes it (`30 s`, `1 min`, `PT30S`, plain milliseconds); `default` if unset or unreadable."""
+    if value is None:
+        return default
+    cleaned = value.strip().lower()
+    iso = re.fullmatch(r"pt(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", cleaned)
+    if iso and any(iso.groups()):
+        hours, minutes, seconds = (float(part or 0) for part in iso.groups())
+        return hours * 3600 + minutes * 60 + seconds
+    match = _DURATION.match(cleaned)
+    return default if match is None else float(match[1]) * _UNITS[match[2]]

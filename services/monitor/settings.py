@@ -1,0 +1,29 @@
+"""The monitor's settings."""
+
+from pydantic import AliasChoices, Field
+from pydantic_settings import SettingsConfigDict
+
+from runtime.settings import ServiceSettings
+
+
+class MonitorSettings(ServiceSettings):
+    """Settings of the monitor: `WEIR_MONITOR_…` and the shared ones."""
+
+    model_config = SettingsConfigDict(env_prefix="WEIR_MONITOR_", frozen=True, extra="ignore", populate_by_name=True)
+
+    http_port: int = Field(
+        default=8081,
+        ge=0,
+        le=65535,
+        validation_alias=AliasChoices("WEIR_HTTP_PORT", "http_port"),
+        description="port to listen on",
+    )
+    call_timeout_seconds: float = Field(
+        default=2.0, gt=0, le=60, description="the longest one call to a cluster or broker may take, in s"
+    )
+    scrape_timeout_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        le=300,
+        description="the longest a whole scrape may take, in s; then the application counts as unreachable",
+    )
