@@ -32,3 +32,8 @@ def class_path(part: str) -> str:
 def sample_job_jar() -> Path:
     """The sample job, built by `make setup`."""
     return jars("job")[0]
+
+
+def spark_jars() -> list[Path]:
+    """What connects PySpark to Kafka, for `spark.jars`."""
+    return jars("spark")

@@ -1,10 +1,5 @@
-"""Spark needs no launcher of its own: the analyzer starts it. This names the jars that connect it to Kafka."""
+"""Spark needs no launcher of its own: the analyzer starts it. What it needs from here is the jars that connect it to Kafka."""
 
-from pathlib import Path
+from .jars import spark_jars
 
-from .jars import jars
-
-
-def spark_jars() -> list[Path]:
-    """The Kafka connector and what it needs; `TestbedError` if they were not fetched."""
-    return jars("spark")
+__all__ = ["spark_jars"]

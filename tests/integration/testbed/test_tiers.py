@@ -1,0 +1,40 @@
+"""A tier whose means are missing is skipped with one line, and fails where it must not be skipped."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[3]
+ONE_TEST = "tests/integration/testbed/test_redis.py::test_the_shared_server_answers"
+
+
+def _pytest_without_jars(cache: Path, required: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ONE_TEST],
+        cwd=PROJECT,
+        env={**os.environ, "WEIR_CACHE": str(cache), "WEIR_REQUIRE": required},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("required", "code", "says"),
+    [
+        ("", 0, "integration: no jars of kafka: run `make setup`"),
+        ("e2e", 0, "1 skipped"),
+        ("integration,e2e", 1, "the integration tier is required (WEIR_REQUIRE), and this was skipped: "),
+        ("integraton", 4, "WEIR_REQUIRE: no such tier: integraton; there are integration, e2e"),
+    ],
+)
+def test_a_tier_without_its_means(tmp_path: Path, required: str, code: int, says: str) -> None:
+    """What to do is in the line, whether it is a skip, a failure or a misspelt setting."""
+    returned, output = _pytest_without_jars(tmp_path, required)
+    assert says in output
+    assert returned == code
