@@ -27,7 +27,10 @@ class Consumer(Protocol):
         ...
 
     async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
-        """The next records, as soon as there are any; empty when `timeout_seconds` pass without."""
+        """The next records, as soon as there are any; empty when `timeout_seconds` pass without, brokers away included.
+
+        One call at a time. A cancelled call loses nothing: what it had taken comes with the next.
+        """
         ...
 
     async def commit(self) -> None:
@@ -43,7 +46,7 @@ class Reader(Protocol):
     """Reads partitions of one topic by itself, without a group."""
 
     async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
-        """The next records, as soon as there are any; empty when `timeout_seconds` pass without."""
+        """As a consumer's; may come back empty sooner, such as when an end is reached. `BusError` for an unknown topic."""
         ...
 
     async def assign(self, partitions: Iterable[int]) -> None:
@@ -102,5 +105,8 @@ class Bus(Protocol):
         since: timedelta | None = None,
         from_beginning: bool = True,
     ) -> Reader:
-        """Read `partitions` (None: all) from the beginning, from `since` ago, or from the end."""
+        """Read `partitions` (None: all) from the beginning, from `since` ago, or from the end.
+
+        `since` and the end are what they are at the first `receive` or `assign`.
+        """
         ...

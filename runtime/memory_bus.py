@@ -35,17 +35,20 @@ class _Log:
 
 
 class _Cursor:
-    """Takes records from several partitions in turn, waiting for new ones."""
+    """Takes records from several partitions in turn, waiting for new ones (or, `noticing_ends`, for a first end)."""
 
-    def __init__(self, log: _Log) -> None:
+    def __init__(self, log: _Log, *, noticing_ends: bool = False) -> None:
         self._log = log
+        self._noticing_ends = noticing_ends
         self._wake = asyncio.Event()
         self.positions: dict[tuple[str, int], int] = {}
+        self.ended: set[tuple[str, int]] = set()
 
     async def take(self, max_records: int, timeout_seconds: float) -> list[Record]:
+        await asyncio.sleep(0)  # let others run; before taking, so that a cancellation loses nothing
+        ended_before = len(self.ended)
         taken = self._available(max_records)
-        if taken or timeout_seconds <= 0:
-            await asyncio.sleep(0)
+        if taken or timeout_seconds <= 0 or (self._noticing_ends and len(self.ended) > ended_before):
             return taken
         self._wake.clear()
         self._log.waiters.add(self._wake)
@@ -68,14 +71,16 @@ class _Cursor:
         if self._log.broken:
             return []
         taken: list[Record] = []
-        for place, position in self.positions.items():
-            new = self._log.records[place][position : position + max_records - len(taken)]
-            self.positions[place] = position + len(new)
-            taken += new
+        for place in list(self.positions):
+            # A partition that gave something goes to the end of the queue, so that a busy one starves nobody.
+            position = self.positions[place]
+            if new := self._log.records[place][position : position + max_records - len(taken)]:
+                del self.positions[place]
+                self.positions[place] = position + len(new)
+                taken += new
+            if self.positions[place] >= len(self._log.records[place]):
+                self.ended.add(place)
         return taken
-
-    def at_end(self) -> bool:
-        return all(position >= len(self._log.records[place]) for place, position in self.positions.items())
 
 
 class MemoryConsumer:
@@ -172,7 +177,7 @@ class MemoryReader:
         self._topic = topic
         self._since = since
         self._beginning = beginning
-        self._cursor = _Cursor(log)
+        self._cursor = _Cursor(log, noticing_ends=True)
         self._assign(range(log.count(topic)) if partitions is None else partitions)
 
     async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
@@ -187,6 +192,7 @@ class MemoryReader:
         self._cursor.positions = {
             place: kept.get(place, self._start(place)) for place in ((self._topic, p) for p in sorted(partitions))
         }
+        self._cursor.ended &= self._cursor.positions.keys()
 
     def _start(self, place: tuple[str, int]) -> int:
         log = self._log.records[place]
@@ -196,7 +202,7 @@ class MemoryReader:
         return 0 if self._beginning else len(log)
 
     async def caught_up(self) -> bool:
-        return self._cursor.at_end()
+        return self._cursor.ended >= self._cursor.positions.keys()
 
     async def close(self) -> None:
         self._cursor.positions = {}

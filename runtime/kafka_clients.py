@@ -1,0 +1,334 @@
+"""Reading from Kafka: members of consumer groups, and readers by manual assignment."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    TIMESTAMP_NOT_AVAILABLE,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka import Consumer as ConfluentConsumer
+
+from .bus import BusError, PartitionsChanged
+from .clock import Clock
+from .kafka_thread import AWAY, ClientThread, Complaints, code_of, explain, on_loop
+from .records import Record
+
+CLOSE_SECONDS = 2.0
+"""How long leaving may take; librdkafka blocks for longer while the brokers are away, and the group notices by itself."""
+
+_READING = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "fetch.wait.max.ms": 100,
+    "fetch.error.backoff.ms": 100,
+    # Bounded buffers: what is prefetched and not yet asked for.
+    "queued.max.messages.kbytes": 16_384,
+    # A topic that comes later, or partitions that are added, are seen within this.
+    "topic.metadata.refresh.interval.ms": 10_000,
+}
+
+
+def _record(message: Message) -> Record:
+    key = message.key()
+    kind, milliseconds = message.timestamp()
+    headers: dict[str, str] = {}
+    for name, value in message.headers() or []:
+        headers[str(name)] = value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")
+    return Record(
+        topic=str(message.topic()),
+        partition=int(message.partition() or 0),
+        offset=int(message.offset() or 0),
+        key=key.decode(errors="replace") if isinstance(key, bytes) else key,
+        value=message.value(),
+        headers=headers,
+        timestamp=None if kind == TIMESTAMP_NOT_AVAILABLE else datetime.fromtimestamp(milliseconds / 1000, UTC),
+    )
+
+
+class _Client:
+    """A confluent-kafka consumer on its thread. What a cancelled `receive` had already taken goes to the next one."""
+
+    def __init__(self, name: str, complaints: Complaints, on_closed: Callable[[object], None]) -> None:
+        self._thread = ClientThread(name)
+        self._client: ConfluentConsumer | None = None
+        self._complaints = complaints
+        self._on_closed = on_closed
+        self._under_way: asyncio.Future[list[Record]] | None = None
+
+    async def _take(self, max_records: int, timeout_seconds: float) -> list[Record]:
+        if self._under_way is None:
+            self._under_way = asyncio.ensure_future(self._thread.call(self._receive, max_records, timeout_seconds))
+        try:
+            records = await asyncio.shield(self._under_way)
+        except asyncio.CancelledError:
+            raise  # kept: its records would otherwise be skipped for good
+        except BaseException:
+            self._under_way = None
+            raise
+        self._under_way = None
+        return records
+
+    def _receive(self, max_records: int, timeout_seconds: float) -> list[Record]:
+        raise NotImplementedError
+
+    def _poll(
+        self, client: ConfluentConsumer, max_records: int, timeout_seconds: float
+    ) -> tuple[list[Record], set[int]]:
+        """Records, and partitions whose end was reached. Waits for the first only: `consume` alone would wait for all."""
+        first = client.poll(timeout_seconds)
+        if first is None:
+            return [], set()
+        messages = [first, *(client.consume(max_records - 1, 0.0) if max_records > 1 else [])]
+        records, ends = [], set()
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.append(_record(message))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ends.add(int(message.partition()))
+            else:
+                self._complaints(error)
+        return records, ends
+
+    def _close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    async def close(self) -> None:
+        self._on_closed(self)
+        try:
+            await asyncio.wait_for(self._thread.call(self._close), CLOSE_SECONDS)
+        except (BusError, TimeoutError) as error:
+            structlog.get_logger("kafka").info("closed-without-goodbye", reason=explain(error))
+        finally:
+            self._thread.close()
+
+
+class KafkaConsumer(_Client):
+    """A group member. Its heartbeat is librdkafka's own; a killed member's partitions are taken over after 10 s."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        topics: Sequence[str],
+        group: str,
+        *,
+        from_beginning: bool,
+        on_assigned: PartitionsChanged | None,
+        on_revoked: PartitionsChanged | None,
+        complaints: Complaints,
+        on_closed: Callable[[object], None],
+    ) -> None:
+        super().__init__(f"consumer-{group}", complaints, on_closed)
+        self._settings = {
+            **settings,
+            **_READING,
+            "group.id": group,
+            "client.id": f"{group}-{uuid4().hex[:8]}",
+            "auto.offset.reset": "earliest" if from_beginning else "latest",
+            "session.timeout.ms": 10_000,
+            "heartbeat.interval.ms": 3_000,
+            "max.poll.interval.ms": 300_000,
+            # Every member reads the same partition numbers of all its topics: one key, one owner.
+            "partition.assignment.strategy": "range",
+        }
+        self._topics = list(topics)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._positions: dict[tuple[str, int], int] = {}
+        self._owned: frozenset[int] = frozenset()
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+
+    @property
+    def assignment(self) -> frozenset[int]:
+        return self._owned
+
+    async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
+        self._loop = asyncio.get_running_loop()
+        records = await self._take(max_records, timeout_seconds)
+        for record in records:
+            self._positions[record.topic, record.partition] = record.offset + 1
+        return records
+
+    def _receive(self, max_records: int, timeout_seconds: float) -> list[Record]:
+        if self._client is None:
+            self._client = ConfluentConsumer(self._settings)
+            self._client.subscribe(self._topics, on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
+        records, _ = self._poll(self._client, max_records, timeout_seconds)
+        # A rebalance in the middle of it: the new owner reads these.
+        return [record for record in records if record.partition in self._owned]
+
+    def _given(self, _client: ConfluentConsumer, partitions: list[TopicPartition]) -> None:
+        gained = frozenset(p.partition for p in partitions)
+        self._owned |= gained
+        self._tell(self._on_assigned, gained)
+
+    def _taken(self, _client: ConfluentConsumer, partitions: list[TopicPartition]) -> None:
+        lost = frozenset(p.partition for p in partitions)
+        self._owned -= lost
+        for place in [place for place in self._positions if place[1] in lost]:
+            self._positions.pop(place, None)
+        self._tell(self._on_revoked, lost)
+
+    def _tell(self, callback: PartitionsChanged | None, partitions: frozenset[int]) -> None:
+        if callback and partitions and self._loop:
+            on_loop(self._loop, callback, partitions)
+
+    async def commit(self) -> None:
+        await self._thread.call(self._commit)
+
+    def _commit(self) -> None:
+        offsets = [TopicPartition(t, p, o) for (t, p), o in list(self._positions.items()) if p in self._owned]
+        if self._client is None or not offsets:
+            return
+        try:
+            self._client.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as error:
+            if code_of(error) not in _LOST_MEMBERSHIP:
+                raise
+            # The partitions have another owner, who repeats what was not committed: consumers are idempotent.
+            structlog.get_logger("kafka").info("commit-left-out", reason=explain(error))
+
+    async def close(self) -> None:
+        await super().close()
+        self._owned = frozenset()
+
+
+_LOST_MEMBERSHIP = frozenset(
+    {
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError._ASSIGNMENT_LOST,
+        KafkaError._NO_OFFSET,
+    }
+)
+
+
+class KafkaReader(_Client):
+    """Reads partitions by manual assignment; knows by the brokers' own end-of-partition events when it has caught up."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        topic: str,
+        *,
+        partitions: Iterable[int] | None,
+        since: timedelta | None,
+        from_beginning: bool,
+        clock: Clock,
+        complaints: Complaints,
+        on_closed: Callable[[object], None],
+    ) -> None:
+        super().__init__(f"reader-{topic}", complaints, on_closed)
+        self._settings = {
+            **settings,
+            **_READING,
+            # Never joined nor committed to; librdkafka wants one all the same.
+            "group.id": f"weir-reader-{uuid4().hex[:12]}",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+        }
+        self._topic = topic
+        self._wanted: frozenset[int] | None = None if partitions is None else frozenset(partitions)
+        self._since = since
+        self._from_beginning = from_beginning
+        self._clock = clock
+        self._assigned: frozenset[int] = frozenset()
+        self._ended: frozenset[int] = frozenset()
+        self._positions: dict[int, int] = {}
+
+    async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
+        records = await self._take(max_records, timeout_seconds)
+        if not records and not self._assigned and self._wanted is not None:
+            # Without an assignment poll() would return at once, and the caller would spin.
+            await asyncio.sleep(min(timeout_seconds, 0.2))
+        return [record for record in records if self._wanted is None or record.partition in self._wanted]
+
+    def _receive(self, max_records: int, timeout_seconds: float) -> list[Record]:
+        client = self._ready(timeout_seconds)
+        if client is None or not self._assigned:
+            return []
+        records, ends = self._poll(client, max_records, timeout_seconds)
+        self._ended |= ends
+        for record in records:
+            self._positions[record.partition] = record.offset + 1
+        return records
+
+    def _ready(self, timeout_seconds: float) -> ConfluentConsumer | None:
+        """The client with what is wanted assigned; None while the brokers are away."""
+        if self._client is None:
+            self._client = ConfluentConsumer(self._settings)
+        try:
+            if self._wanted is None:
+                self._wanted = self._all(self._client, timeout_seconds)
+            if (wanted := self._wanted) != self._assigned:
+                self._reassign(self._client, wanted, timeout_seconds)
+        except KafkaException as error:
+            if code_of(error) not in AWAY:
+                raise
+            self._complaints(error.args[0])
+            return None
+        return self._client
+
+    def _all(self, client: ConfluentConsumer, timeout_seconds: float) -> frozenset[int]:
+        metadata = client.list_topics(self._topic, timeout=max(timeout_seconds, 0.5)).topics[self._topic]
+        if metadata.error is not None:
+            if metadata.error.code() in AWAY:
+                raise KafkaException(metadata.error)
+            raise BusError(f"kafka: topic {self._topic}: {metadata.error.str()}")
+        return frozenset(metadata.partitions)
+
+    def _reassign(self, client: ConfluentConsumer, wanted: frozenset[int], timeout_seconds: float) -> None:
+        starts = self._starts(client, sorted(wanted - self._positions.keys()), max(timeout_seconds, 0.5))
+        positions = {p: o for p, o in {**starts, **self._positions}.items() if p in wanted}
+        client.assign([TopicPartition(self._topic, p, o) for p, o in positions.items()])
+        # The beginning may move with retention, so it is no position to come back to.
+        self._positions = {p: o for p, o in positions.items() if o >= 0}
+        self._ended &= wanted & self._assigned
+        self._assigned = wanted
+
+    def _starts(self, client: ConfluentConsumer, partitions: list[int], timeout_seconds: float) -> dict[int, int]:
+        """Where to begin. Ends are looked up now: a logical end would skip what comes until librdkafka resolves it."""
+        if not partitions:
+            return {}
+        if self._since is None and self._from_beginning:
+            return dict.fromkeys(partitions, OFFSET_BEGINNING)
+        if self._since is None:
+            return self._offsets(client, partitions, OFFSET_END, timeout_seconds)
+        oldest = max(0, int((self._clock.now() - self._since).timestamp() * 1000))
+        ends = self._offsets(client, partitions, OFFSET_END, timeout_seconds)
+        found = self._offsets(client, partitions, oldest, timeout_seconds)
+        return {p: found[p] if found[p] >= 0 else ends[p] for p in partitions}
+
+    def _offsets(
+        self, client: ConfluentConsumer, partitions: list[int], at: int, timeout_seconds: float
+    ) -> dict[int, int]:
+        """The offset of each partition's first record at or after `at` milliseconds (−1: none), or its end (`OFFSET_END`)."""
+        asked = [TopicPartition(self._topic, p, at) for p in partitions]
+        answers = client.offsets_for_times(asked, timeout=timeout_seconds)
+        for answer in answers:
+            if answer.error is not None:
+                raise KafkaException(answer.error)
+        return {answer.partition: answer.offset for answer in answers}
+
+    async def assign(self, partitions: Iterable[int]) -> None:
+        wanted = frozenset(partitions)
+        if wanted == self._wanted == self._assigned:
+            return
+        self._wanted = wanted
+        await self._thread.call(self._ready, 1.0)
+
+    async def caught_up(self) -> bool:
+        return self._wanted is not None and self._assigned == self._wanted and self._ended >= self._assigned

@@ -1,0 +1,123 @@
+"""What the Kafka clients share: a thread of its own for each synchronous client, and sentences for librdkafka's errors."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException
+
+from .bus import BusError
+from .clock import Clock
+
+T = TypeVar("T")
+
+REPEAT_SECONDS = 60.0
+"""How often the same complaint of librdkafka is logged: it repeats each at every attempt to reconnect."""
+
+AWAY = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._WAIT_COORD,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
+"""The brokers cannot be reached just now: waiting is the answer."""
+
+
+def explain(error: BaseException) -> str:
+    """The sentence in an exception of confluent-kafka."""
+    reason = error.args[0] if error.args else error
+    return reason.str() if isinstance(reason, KafkaError) else str(reason) or type(error).__name__
+
+
+def code_of(error: KafkaException) -> int | None:
+    """The error code in an exception of confluent-kafka."""
+    reason = error.args[0] if error.args else None
+    return reason.code() if isinstance(reason, KafkaError) else None
+
+
+class Complaints:
+    """Logs what librdkafka says, each complaint once a minute. It retries by itself; what is really lost shows in `ping`
+    and in delivery reports."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._said: dict[int, float] = {}
+        self._log = structlog.get_logger("kafka")
+
+    def __call__(self, error: KafkaError) -> None:
+        now = self._clock.monotonic()
+        if now - self._said.get(error.code(), float("-inf")) >= REPEAT_SECONDS:
+            self._said[error.code()] = now
+            self._log.warning("kafka-says", code=error.name(), reason=error.str())
+
+
+class ClientThread:
+    """Runs a synchronous client's calls one after the other on one thread, for callers on an event loop.
+
+    A daemon: a call that librdkafka does not return from while the brokers are away must not hold up the process's end.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """What `function` returns. `BusError` for whatever the client raises, and once closed."""
+        if self._closed:
+            raise BusError(f"kafka: {self._name} is closed")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def settle(result: T | None, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]
+
+        def work() -> None:
+            result: T | None = None
+            problem: Exception | None = None
+            try:
+                result = function(*arguments)
+            except (KafkaException, TimeoutError) as error:
+                problem = BusError(f"kafka: {explain(error)}")
+                problem.__cause__ = error
+            except Exception as error:  # noqa: BLE001 - belongs to the caller, not to this thread
+                problem = error
+            on_loop(loop, settle, result, problem)
+
+        self._calls.put(work)
+        return await future
+
+    def _run(self) -> None:
+        while (work := self._calls.get()) is not None:
+            work()
+
+    def close(self) -> None:
+        """End after the calls that were asked for; further ones are refused."""
+        if not self._closed:
+            self._closed = True
+            self._calls.put(None)
+
+
+def on_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: Any) -> None:
+    """Call `function` on the event loop from another thread; nothing happens if the loop has ended meanwhile."""
+    try:
+        loop.call_soon_threadsafe(function, *arguments)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise

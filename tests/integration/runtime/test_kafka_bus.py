@@ -1,0 +1,90 @@
+"""The bus on a real Kafka keeps what every bus promises."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+
+from runtime.bus import BusError, Consumer
+from runtime.kafka_bus import KafkaBus
+from runtime.records import Outgoing, TopicSpec
+from testbed.kafka import KafkaBroker
+from tests.unit.runtime.bus_suite import PARTITIONS, BusSuite, read_to_end
+
+
+@pytest.fixture
+async def bus(kafka: KafkaBroker) -> AsyncIterator[KafkaBus]:
+    bus = KafkaBus(kafka.bootstrap_servers)
+    await bus.start()
+    yield bus
+    await bus.close()
+
+
+class TestKafkaBus(BusSuite):
+    """The promises."""
+
+    async def settle(self, consumer: Consumer) -> None:
+        """librdkafka looks the end up after the assignment."""
+        for _ in range(5):
+            assert await consumer.receive(timeout_seconds=0.3) == []
+
+
+async def test_a_topic_has_the_settings_it_was_made_with(bus: KafkaBus, kafka: KafkaBroker) -> None:
+    """Compaction of the loop's topics depends on it; a setting Kafka does not know is an error that names the topic."""
+    name = f"story-{uuid4().hex[:10]}"
+    with pytest.raises(BusError, match=rf"topic {name} cannot be created: .*no\.such\.setting"):
+        await bus.ensure_topics([TopicSpec(name, PARTITIONS, {"no.such.setting": "1"})])
+    await bus.ensure_topics([TopicSpec(name, PARTITIONS, {"max.message.bytes": "2000000"})])
+    with pytest.raises(BusError, match=rf"kafka: {name} big: .*size"):
+        await bus.publish(name, "big", b"x" * 9_000_000)
+
+
+async def test_three_services_make_the_topics_at_once(kafka: KafkaBroker) -> None:
+    """All start together; who is second finds them there."""
+    buses = [KafkaBus(kafka.bootstrap_servers) for _ in range(3)]
+    specs = [TopicSpec(f"story-{uuid4().hex[:10]}", PARTITIONS) for _ in range(3)]
+    try:
+        for bus in buses:
+            await bus.start()
+        await asyncio.gather(*(bus.ensure_topics(specs) for bus in buses))
+    finally:
+        await asyncio.gather(*(bus.close() for bus in buses))
+
+
+async def test_a_reader_of_an_unknown_topic_says_so(bus: KafkaBus) -> None:
+    """It is an error that names the topic, not an endless wait."""
+    reader = bus.reader("story-nowhere")
+    with pytest.raises(BusError, match="topic story-nowhere"):
+        await reader.receive(timeout_seconds=1.0)
+
+
+async def test_a_consumer_finds_a_topic_that_comes_later(bus: KafkaBus) -> None:
+    """A service that subscribes before the topic exists begins as soon as it does."""
+    name = f"story-{uuid4().hex[:10]}"
+    consumer = bus.consumer([name], f"group-{name}")
+    assert await consumer.receive(timeout_seconds=0.5) == []
+    await bus.ensure_topics([TopicSpec(name, PARTITIONS)])
+    await bus.publish(name, "a", b"1")
+    async with asyncio.timeout(25):
+        while not (records := await consumer.receive(timeout_seconds=1.0)):
+            pass
+    assert [r.value for r in records] == [b"1"]
+
+
+async def test_a_large_batch_is_acknowledged_in_good_time(bus: KafkaBus) -> None:
+    """A thousand messages are one wait, not a thousand."""
+    name = f"story-{uuid4().hex[:10]}"
+    await bus.ensure_topics([TopicSpec(name, PARTITIONS)])
+    async with asyncio.timeout(10):
+        await bus.publish_many([Outgoing(name, f"k{i}", b"x" * 1000) for i in range(1000)])
+    assert len(await read_to_end(bus.reader(name))) == 1000
+
+
+async def test_a_bus_that_was_not_started_says_so(kafka: KafkaBroker) -> None:
+    """Instead of an error from deep inside."""
+    bus = KafkaBus(kafka.bootstrap_servers)
+    with pytest.raises(BusError, match="not started"):
+        await bus.publish("t", "k", b"")
+    with pytest.raises(BusError, match="not started"):
+        await bus.ping()

@@ -1,0 +1,56 @@
+"""The bus in memory keeps what every bus promises, and can play an outage."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from runtime.bus import BusError
+from runtime.memory_bus import MemoryBus
+from tests.unit.runtime.bus_suite import PARTITIONS, BusSuite, collect, read_to_end
+
+
+@pytest.fixture
+async def bus() -> AsyncIterator[MemoryBus]:
+    bus = MemoryBus(PARTITIONS)
+    await bus.start()
+    yield bus
+    await bus.close()
+
+
+class TestMemoryBus(BusSuite):
+    """The promises."""
+
+
+async def test_an_outage_holds_everything_and_loses_nothing(bus: MemoryBus) -> None:
+    """While the brokers are away nothing is written or read and `ping` says why; afterwards all goes on."""
+    consumer, reader = bus.consumer(["t"], "g"), bus.reader("t")
+    await bus.publish("t", "a", b"1")
+    bus.break_down("power cut")
+    with pytest.raises(BusError, match="power cut"):
+        await bus.publish("t", "a", b"2")
+    with pytest.raises(BusError, match="power cut"):
+        await bus.ping()
+    with pytest.raises(BusError, match="power cut"):
+        await consumer.commit()
+    assert await consumer.receive(timeout_seconds=0.0) == []
+    assert await reader.receive(timeout_seconds=0.0) == []
+    assert not await reader.caught_up()
+    bus.mend()
+    assert [r.value for r in await collect(consumer, 1)] == [b"1"]
+    assert [r.value for r in await read_to_end(reader)] == [b"1"]
+
+
+async def test_a_busy_partition_starves_nobody(bus: MemoryBus) -> None:
+    """With one record a call, every partition has its turn."""
+    reader = bus.reader("t")
+    for i in range(40):
+        await bus.publish("t", f"k{i}", b"")
+    seen = [(await reader.receive(max_records=1))[0].partition for _ in range(PARTITIONS)]
+    assert sorted(seen) == list(range(PARTITIONS))
+
+
+async def test_everything_ever_written_can_be_looked_at(bus: MemoryBus) -> None:
+    """For assertions of loop stories."""
+    await bus.publish("t", "a", b"1")
+    await bus.publish("t", "a", None)
+    assert [r.value for r in bus.records("t")] == [b"1", None]
