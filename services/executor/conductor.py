@@ -26,6 +26,7 @@ from .core import (
     Observed,
     PolicyReading,
     Record,
+    Recorded,
     Refusal,
     Request,
     Rules,
@@ -58,11 +59,13 @@ _RESTART = Histogram(
 
 @dataclass(frozen=True)
 class Pace:
-    """Pauses between two looks, in seconds."""
+    """Pauses between two looks and other waits, in seconds."""
 
     expecting: float = 0.5
     """While something is about to happen, so that restart times are precise."""
     watching: float = 1.0
+    receiving: float = 0.5
+    """Longest wait for records, and so for noticing a stop."""
 
 
 NUDGE_PAUSE_SECONDS = 2.0
@@ -97,6 +100,7 @@ class Conductor:
         self._analyses = analyses
         self._policies = policies
         self._pace = pace
+        self._mirrors: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger("executor")
 
     # -- a plan comes ----------------------------------------------------------------------------------------------
@@ -246,6 +250,8 @@ class Conductor:
             return
         told = account(app.memory, step, snapshot, self._clock.now(), self._rules)
         await self._tell(app, told, app.traceparent)
+        if told.outcome.action is not None and told.outcome.phase != "intended":
+            self._mirror(app, told.outcome.action)
         if step.event == "running" and step.action.restart_seconds is not None:
             _RESTART.observe(step.action.restart_seconds)
 
@@ -332,15 +338,37 @@ class Conductor:
             self._log.info("nudge-failed", application=app.id, reason=problem)
 
     async def _claim(self, app: Application, action: ActionState) -> Answer:
+        answer = await self._record(action, app.previous)
+        if isinstance(answer, Unanswered):
+            self._log.warning("held", application=app.id, reason=f"intent not recorded: {answer.reason}")
+        return answer
+
+    async def _record(self, action: ActionState, known: ActionState | None) -> Recorded | Conflict | Unanswered:
         version = action.version - 1
         for _ in range(4):
             answer = await self._knowledge.record(action, version)
             if not isinstance(answer, Conflict):
-                if isinstance(answer, Unanswered):
-                    self._log.warning("held", application=app.id, reason=f"intent not recorded: {answer.reason}")
                 return answer
-            read = claim(action, answer.current, app.previous)
+            read = claim(action, answer.current, known)
             if not isinstance(read, Claim):
                 return read
             version = read.version
         return Unanswered("the stored action changes faster than it can be claimed")
+
+    def _mirror(self, app: Application, action: ActionState) -> None:
+        """Let knowledge have what was told, without waiting for it: verifying and rolling back go on when it is away."""
+        known = app.previous
+
+        async def record() -> None:
+            answer = await self._record(action, known)
+            if not isinstance(answer, Recorded):
+                self._log.info("not-mirrored", application=app.id, phase=action.phase, answer=str(answer)[:300])
+
+        task = asyncio.create_task(record(), name=f"mirror {app.id}")
+        self._mirrors.add(task)
+        task.add_done_callback(self._mirrors.discard)
+
+    async def drain(self) -> None:
+        """Wait for what is still on its way to knowledge."""
+        if self._mirrors:
+            await asyncio.gather(*self._mirrors, return_exceptions=True)

@@ -58,6 +58,7 @@ class Executor:
         self._bus = bus
         self._clock = clock
         self._group = group
+        self._pace = pace
         self._rules = rules
         self._log = structlog.get_logger("executor")
         self._dead_letters = DeadLetters(bus, "executor", clock)
@@ -68,7 +69,8 @@ class Executor:
             lambda r: decode(r, Outcome).message,
             on_unreadable=self._put_aside,
         )
-        self._analyses: dict[str, Analysis] = {}
+        self.analyses: dict[str, Analysis] = {}
+        """The newest of each owned application."""
         self.applications = Applications(self._outcomes.latest, wish_life_seconds=rules.fleet_window_seconds)
         self._conductor = Conductor(
             bus,
@@ -77,7 +79,7 @@ class Executor:
             clock,
             rules,
             attempt_id=attempt_id,
-            analyses=self._analyses,
+            analyses=self.analyses,
             policies=self._policies.latest,
             pace=pace,
         )
@@ -116,7 +118,7 @@ class Executor:
         if self._consumer is None:
             return
         await self._recover()
-        records = await self._consumer.receive(timeout_seconds=0.5)
+        records = await self._consumer.receive(timeout_seconds=self._pace.receiving)
         if not records:
             return
         await self._recover()  # a partition may have come with its records
@@ -167,7 +169,7 @@ class Executor:
     async def _drive_on(self, app: Application) -> None:
         """Look and move until there is nothing more to do. An unexpected error is this action's pause, nobody's end."""
         while not self._stop.requested:
-            pause_seconds: float | None = RETRY_SECONDS
+            pause_seconds: float | None = self._pace.watching
             try:
                 async with app.lock:
                     pause_seconds = await self._conductor.advance(app)
@@ -191,7 +193,7 @@ class Executor:
             if app.task is not None:
                 app.task.cancel()
             self.applications.forget(app)
-            self._analyses.pop(app.id, None)
+            self.analyses.pop(app.id, None)
         self._count()
 
     async def _recover(self) -> None:
@@ -266,26 +268,30 @@ class Executor:
     async def _read_analyses(self, reader: Reader) -> None:
         owned = self._consumer.assignment if self._consumer is not None else frozenset[int]()
         await reader.assign(owned)
-        for record in await reader.receive(timeout_seconds=0.5):
+        for record in await reader.receive(timeout_seconds=self._pace.receiving):
             try:
                 analysis = decode(record, Analysis).message
             except Undecodable as error:
                 self._log.warning("analysis-skipped", place=record.place, reason=error.reason, field=error.field)
                 continue
-            kept = newest(self._analyses.get(analysis.application), analysis)
+            kept = newest(self.analyses.get(analysis.application), analysis)
             if kept is not None:
-                self._analyses[analysis.application] = kept
+                self.analyses[analysis.application] = kept
 
     async def _put_aside(self, record: Record, error: Undecodable) -> None:
         await self._dead_letters.undecodable(record, error)
 
     async def _end(self, followers: list[asyncio.Task[None]]) -> None:
         """Let steps end, then leave the group, so that others take over from what was told."""
-        tasks = [*followers, *(app.task for app in self.applications.own.values() if app.task is not None)]
-        _, late = await asyncio.wait(tasks, timeout=END_SECONDS)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for follower in followers:
+            follower.cancel()
+        driving = [app.task for app in self.applications.own.values() if app.task is not None]
+        if driving:
+            _, late = await asyncio.wait(driving, timeout=END_SECONDS)
+            for task in late:
+                task.cancel()
+        await asyncio.gather(*followers, *driving, return_exceptions=True)
+        await self._conductor.drain()
         if self._consumer is not None:
             await self._consumer.close()
 

@@ -22,10 +22,10 @@ def claim(action: ActionState, current: ActionState | None, known: ActionState |
     """
     if current is None:
         return Claim(0)
-    if current.id == action.id and current.attempt_id == action.attempt_id:
-        return Recorded()
     is_older = current.version < action.version
     same_action = current.id == action.id
+    if same_action and current.attempt_id == action.attempt_id and not is_older:
+        return Recorded()
     known_to_have_moved_on = known is not None and current.id == known.id
     if is_older and (current.terminal or same_action or known_to_have_moved_on):
         return Claim(current.version)

@@ -177,6 +177,11 @@ class TestClaim:
         """The answer to an earlier try was lost, or knowledge had it from the topic already."""
         assert claim(action(), action(), None) == Recorded()
 
+    def test_an_earlier_phase_of_mine_is_replaced(self) -> None:
+        """What is told to knowledge later must not stop at what it had."""
+        assert claim(action("verifying", version=7), action(version=5), None) == Claim(5)
+        assert claim(action("applying", version=6), action("verifying", version=7), None) == Recorded()
+
     def test_an_emptied_store_is_claimed_from_nothing(self) -> None:
         """Knowledge came back without its data."""
         assert claim(action(), None, None) == Claim(0)

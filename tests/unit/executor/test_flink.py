@@ -25,7 +25,10 @@ RECORDED = Path(__file__).parent / "recorded"
 REAL_JOB = "5ccd81b6e34f5a1a600a6ab743d937c8"
 
 
-DEFAULT_SCHEDULER = "x.UnsupportedOperationException: The DefaultScheduler does not support changing the parallelism without a job restart."
+DEFAULT_SCHEDULER = (
+    "x.UnsupportedOperationException: The DefaultScheduler does not support changing the parallelism "
+    "without a job restart."
+)
 NO_SUCH_JOB = (
     "<Exception on server side:\na.b.FlinkJobNotFoundException: Could not find Flink job (x)\n\tat y\n"
     "End of exception on server side>"

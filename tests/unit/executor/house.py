@@ -1,0 +1,157 @@
+"""An executor, or several, with everything around them in memory and in virtual time."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID, uuid5
+
+from pydantic import BaseModel
+from weir_contracts import Analysis, Outcome, Parallelism, Plan
+from weir_contracts.topics import ANALYSES, OUTCOMES, PLANS, POLICIES, TOPICS, Topic
+
+from runtime.clock import FakeClock
+from runtime.envelope import encode
+from runtime.loop import Stop
+from runtime.memory_bus import MemoryBus
+from runtime.records import Record
+from services.executor.adapters.memory import MemoryDriver, MemoryJob, MemoryKnowledge
+from services.executor.conductor import Pace
+from services.executor.core import Rules
+from services.executor.service import Executor
+from tests.unit.executor.builders import BEFORE, NOON, SPACE, TOPOLOGY, WANTED, plan, policy
+
+APP = "shop/orders"
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+class Replica:
+    """One executor process."""
+
+    def __init__(self, house: "House", number: int, rules: Rules) -> None:
+        self.stop = Stop()
+        self.executor = Executor(
+            house.bus,
+            {"flink": house.driver},
+            house.knowledge,
+            house.clock,
+            rules,
+            attempt_id=uuid5(SPACE, f"replica {number}"),
+            pace=Pace(0.005, 0.005, 0.05),
+        )
+        self.task = asyncio.create_task(self.executor.run(self.stop))
+
+    async def end(self) -> None:
+        """An orderly end."""
+        self.stop.request("the test is over")
+        await self.task
+
+    async def kill(self) -> None:
+        """An abrupt one: nothing more is done; the group notices."""
+        for app in self.executor.applications.own.values():
+            if app.task is not None:
+                app.task.cancel()
+        self.stop.request("killed")
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+class House:
+    """Start replicas with `replica()`; time passes in `until`."""
+
+    def __init__(self, **rules: Any) -> None:
+        self.clock = FakeClock(NOON)
+        self.bus = MemoryBus(partitions=4, clock=self.clock)
+        self.driver = MemoryDriver(self.clock)
+        self.knowledge = MemoryKnowledge()
+        self.rules = Rules(**{"settle_seconds": 2.0, "deadline_floor_seconds": 20.0, **rules})
+        self.replicas: list[Replica] = []
+        self._plans = 0
+
+    async def start(self, count: int = 1) -> None:
+        """Topics, replicas, and one application that may be scaled."""
+        for topic in TOPICS:
+            self.bus.records(topic.name)
+        for _ in range(count):
+            self.replica()
+        await self.add(APP)
+
+    def replica(self) -> Replica:
+        """One more."""
+        replica = Replica(self, len(self.replicas), self.rules)
+        self.replicas.append(replica)
+        return replica
+
+    async def add(self, application: str, *, url: str = "http://127.0.0.1:8081", mode: str = "act") -> MemoryJob:
+        """An application with its policy, told and stored, and its job."""
+        made = policy(application, mode=mode, url=url)
+        self.knowledge.policies[application] = made
+        await self.publish(POLICIES, application, made)
+        return self.driver.add(
+            made.spec.target, TOPOLOGY, BEFORE, uuid5(SPACE, f"{application} {len(self.driver.jobs)}").hex
+        )
+
+    def job(self, application: str = APP) -> MemoryJob:
+        target = self.knowledge.policies[application].spec.target
+        assert target.flink is not None
+        return self.driver.jobs[str(target.flink.url).rstrip("/"), target.flink.job]
+
+    async def plan(self, wanted: Parallelism | None = WANTED, application: str = APP, **changes: Any) -> Plan:
+        """Publish a plan for the job as it is now."""
+        self._plans += 1
+        made = await self.make(wanted, application, number=self._plans, **changes)
+        await self.publish(PLANS, application, made, id=made.id)
+        return made
+
+    async def make(self, wanted: Parallelism | None, application: str, number: int, **changes: Any) -> Plan:
+        """A plan for the job as it is now."""
+        seen = await self.driver.observe(self.knowledge.policies[application].spec.target)
+        assert seen.deployment is not None
+        version = self.knowledge.policies[application].metadata.resource_version
+        known = {"deployment": seen.deployment.ref(), "current": seen.deployment.observed, "policy_version": version}
+        return plan(wanted, number=number, application=application, at=self.clock.now(), **{**known, **changes})
+
+    async def analysis(self, made: Analysis) -> None:
+        await self.publish(ANALYSES, made.application, made)
+
+    async def publish(self, topic: Topic, key: str, message: BaseModel | bytes, id: UUID = SPACE) -> None:
+        """Put a message, or any bytes, on a topic."""
+        if isinstance(message, bytes):
+            await self.bus.publish(topic.name, key, message, {})
+            return
+        body, headers = encode(message, type=topic.type, source="test", id=id, time=self.clock.now(), traceparent=TRACE)
+        await self.bus.publish(topic.name, key, body, headers)
+
+    def told(self, application: str = APP) -> list[Outcome]:
+        """All outcomes of an application, oldest first."""
+        return [Outcome.model_validate_json(r.value or b"") for r in self.records() if r.key == application]
+
+    def records(self) -> list[Record]:
+        return self.bus.records(OUTCOMES.name)
+
+    def phases(self, application: str = APP) -> list[str]:
+        return [outcome.phase for outcome in self.told(application)]
+
+    def ended(self, phase: str, application: str = APP) -> Callable[[], bool]:
+        """Whether the newest outcome has this phase."""
+        return lambda: self.phases(application)[-1:] == [phase]
+
+    async def until(self, condition: Callable[[], bool], *, seconds: float = 300.0) -> None:
+        """Let time pass until `condition`; fails after so many virtual seconds."""
+        for _ in range(int(seconds * 2)):
+            if condition():
+                return
+            self.clock.advance(0.5)
+            await asyncio.sleep(0.003)
+        raise AssertionError(f"not within {seconds} s; told: {[(o.phase, o.code) for o in self.told()]}")
+
+    async def quiet(self, seconds: float = 5.0) -> None:
+        """Let time pass."""
+        for _ in range(int(seconds * 2)):
+            self.clock.advance(0.5)
+            await asyncio.sleep(0.003)
+
+    async def end(self) -> None:
+        self.bus.mend()
+        for replica in self.replicas:
+            if not replica.task.done():
+                await replica.end()

@@ -1,0 +1,366 @@
+"""Stories of the executor with everything around it in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from structlog.testing import capture_logs
+from weir_contracts import Analysis, Plan
+from weir_contracts.topics import DEAD_LETTERS, PLANS, POLICIES
+
+from runtime.envelope import new_traceparent
+from services.executor.core import Snapshot
+from tests.unit.executor.builders import BEFORE, WANTED, analysis, operator_analysis
+from tests.unit.executor.house import APP, TRACE, House
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    made = House()
+    await made.start()
+    yield made
+    await made.end()
+
+
+async def test_a_plan_is_applied_and_verified(house: House) -> None:
+    """Told at each move, in the order of effects; the restart is measured; the trace goes on; knowledge has it, too."""
+    the_plan = await house.plan()
+    await house.until(house.ended("verified"))
+    assert house.phases() == ["intended", "applying", "verifying", "verifying", "verified"]
+    last = house.told()[-1]
+    assert (last.plan_id, last.observation_id) == (the_plan.id, the_plan.observation_id)
+    assert last.restart_seconds == pytest.approx(3.0, abs=1.0)
+    assert (last.before, last.wanted, last.observed, last.last_written) == (BEFORE, WANTED, WANTED, WANTED)
+    assert house.driver.requests == [("orders", WANTED)]
+    traces = {record.headers["traceparent"].split("-")[1] for record in house.records()}
+    assert traces == {TRACE.split("-")[1]}
+    await house.until(lambda: house.knowledge.actions[APP].phase == "verified")
+
+
+async def test_a_plan_that_comes_twice_is_acted_on_once(house: House) -> None:
+    """Kafka delivers at least once."""
+    the_plan = await house.plan()
+    await house.until(house.ended("verified"))
+    count = len(house.told())
+    await house.publish(PLANS, APP, the_plan)
+    await house.quiet()
+    assert len(house.told()) == count
+
+
+async def test_only_the_newest_plan_of_a_batch_counts(house: House) -> None:
+    """The executor was away; of three plans the last is still good."""
+    replica = house.replicas.pop()
+    await replica.end()
+    for enrich in (2, 3, 4):
+        await house.plan({**WANTED, "enrich": enrich})
+    house.replica()
+    await house.until(house.ended("verified"))
+    assert [parallelism["enrich"] for _, parallelism in house.driver.requests] == [4]
+
+
+async def test_advice_and_holds_do_nothing(house: House) -> None:
+    """Advice is refused with its reason, a hold is not even answered."""
+    await house.plan(None)
+    await house.plan(mode="advise")
+    await house.until(house.ended("refused"))
+    assert [(o.phase, o.code) for o in house.told()] == [("refused", "not-act")]
+    assert house.driver.requests == []
+
+
+async def test_slots_are_missing(house: House) -> None:
+    """200 OK, and then it runs with three: rolled back at the deadline, and not tried again soon."""
+    house.job().slots = 3
+    await house.plan()
+    await house.until(house.ended("rolled-back"))
+    assert house.phases()[-3:] == ["rolling-back", "rolling-back", "rolled-back"]
+    assert house.driver.requests == [("orders", WANTED), ("orders", BEFORE)]
+    assert house.job().observed == BEFORE
+    told = house.told()[-1]
+    assert told.last_written == BEFORE
+    assert [q.parallelism for q in told.quarantine] == [WANTED]
+    house.job().slots = 100
+    await house.plan()
+    await house.until(lambda: house.told()[-1].code == "quarantined")
+    house.clock.advance(301)
+    await house.plan()
+    await house.until(house.ended("verified"))
+
+
+async def test_a_restart_loop_is_rolled_back_with_longer_quarantine_each_time(house: House) -> None:
+    """The job crashes with more than two subtasks; five minutes, then ten."""
+    house.job().crash_above = 2
+    lengths = []
+    for times in (1, 2):
+        await house.plan()
+        await house.until(lambda times=times: house.phases().count("rolled-back") == times)
+        assert "restart-loop" in {outcome.code for outcome in house.told()}
+        start = next(o for o in reversed(house.told()) if o.code == "restart-loop")
+        lengths.append((start.quarantine[0].until - start.at).total_seconds())
+        house.clock.advance(700)
+    assert lengths == [300, 600]
+
+
+async def test_more_subtasks_that_do_less_are_taken_back(house: House) -> None:
+    """The first warm window after verification shows 700 instead of 1000 records/s."""
+    before = [operator_analysis("enrich", 1, capacity=1000.0), operator_analysis("sink", 1, capacity=None)]
+    await house.analysis(_of_now(house, analysis(BEFORE, before, at=house.clock.now())))
+    await house.until(lambda: APP in house.replicas[0].executor.analyses)
+    await house.plan()
+    await house.until(house.ended("verified"))
+    await house.quiet(40)
+    worse = analysis(
+        WANTED, [operator_analysis("enrich", 4, capacity=700.0)], at=house.clock.now(), window_seconds=35.0
+    )
+    await house.analysis(_of_now(house, worse))
+    await house.until(house.ended("rolled-back"))
+    assert house.job().requested == BEFORE
+    assert [o.code for o in house.told()[-3:]] == ["capacity-worse", "rollback-requested", "rolled-back"]
+    await house.until(lambda: house.knowledge.actions[APP].phase == "rolled-back")
+
+
+def _of_now(house: House, made: Analysis) -> Analysis:
+    assert made.deployment is not None
+    there = made.deployment.model_copy(update={"job_id": house.job().job_id})
+    return made.model_copy(update={"deployment": there})
+
+
+async def test_a_newer_plan_follows_once_the_first_has_run(house: House) -> None:
+    """Before that it is refused; afterwards the first is superseded, and its end says that it did run."""
+    house.rules = house.rules.__class__(settle_seconds=60)
+    await house.replicas.pop().end()
+    house.replica()
+    await house.plan()
+    await house.until(lambda: house.phases()[-1:] == ["verifying"])
+    await house.plan({**WANTED, "enrich": 6})
+    await house.until(lambda: "in-flight" in [o.code for o in house.told()])
+    await house.until(lambda: house.told()[-1].code == "running")
+    await house.plan({**WANTED, "enrich": 6})
+    await house.until(lambda: house.job().observed["enrich"] == 6)
+    codes = [o.code for o in house.told()]
+    assert codes[codes.index("running") :][:3] == ["running", "superseded-running", "admitted"]
+    versions = [o.action.version for o in house.told() if o.action is not None]
+    assert versions == sorted(set(versions)), "each move has a version of its own"
+
+
+async def test_somebody_else_scales_too(house: House) -> None:
+    """Held, until the policy is touched: then Weir takes over again."""
+    await house.plan()
+    await house.until(house.ended("verified"))
+    house.job().requested = {**WANTED, "enrich": 7}
+    house.job().checkpoint_at = house.clock.now()
+    await house.quiet(6)
+    await house.plan({**WANTED, "enrich": 5})
+    await house.until(lambda: house.told()[-1].code == "contested")
+    assert house.driver.requests == [("orders", WANTED)]
+    house.clock.advance(30)
+    house.knowledge.set_mode(APP, "act", house.clock.now())
+    await house.plan({**WANTED, "enrich": 5})
+    await house.until(house.ended("verified"))
+    assert house.job().observed["enrich"] == 5
+
+
+async def test_a_bad_plan_is_put_aside_and_the_loop_goes_on(house: House) -> None:
+    """Not JSON, a missing field, a key that is another application's: each with its reason and place."""
+    await house.publish(PLANS, APP, b"{not json")
+    await house.publish(PLANS, APP, b'{"application": "shop/orders"}')
+    await house.publish(PLANS, "shop/other", await house.make(WANTED, APP, number=90))
+    await house.plan()
+    await house.until(house.ended("verified"))
+    letters = [r.value or b"" for r in house.bus.records(DEAD_LETTERS.name)]
+    assert len(letters) == 3
+    assert all(PLANS.name.encode() in letter for letter in letters)
+
+
+class TestOutages:
+    """Losing something means: hold what is there, say so, recover without help."""
+
+    async def test_no_knowledge_no_beginning(self, house: House) -> None:
+        """The mode cannot be read: the plan is refused; the next one, when it can, is not."""
+        house.knowledge.away = "connection refused"
+        await house.plan()
+        await house.until(lambda: house.told()[-1:] != [] and house.told()[-1].code == "unreachable")
+        assert house.driver.requests == []
+        house.knowledge.away = None
+        await house.plan()
+        await house.until(house.ended("verified"))
+
+    async def test_the_answer_to_the_claim_is_lost(self, house: House) -> None:
+        """It was stored: the conflict that follows shows my own attempt id, which is a success."""
+        house.knowledge.lost_answers = 1
+        await house.plan()
+        await house.until(house.ended("verified"))
+        assert house.phases().count("intended") == 1
+
+    async def test_verifying_goes_on_without_knowledge(self, house: House) -> None:
+        """And so does rolling back."""
+        house.job().slots = 3
+        await house.plan()
+        await house.until(lambda: "verifying" in house.phases())
+        house.knowledge.away = "connection refused"
+        await house.until(house.ended("rolled-back"))
+        house.knowledge.away = None
+        house.job().slots = 100
+        await house.plan({**WANTED, "enrich": 3})
+        await house.until(house.ended("verified"))
+
+    async def test_an_emptied_knowledge_is_no_obstacle(self, house: House) -> None:
+        """Redis came back without its data, policies rebuilt."""
+        await house.plan()
+        await house.until(house.ended("verified"))
+        house.knowledge.actions.clear()
+        await house.plan({**WANTED, "enrich": 5})
+        await house.until(lambda: house.job().observed["enrich"] == 5)
+        await house.until(house.ended("verified"))
+
+    async def test_without_the_brokers_nothing_moves(self, house: House) -> None:
+        """The intent cannot be told, so the engine is not asked; when they are back it goes on."""
+        await house.plan()
+        await house.until(lambda: bool(house.phases()))
+        house.bus.break_down()
+        moves, requests = len(house.told()), len(house.driver.requests)
+        await house.quiet(10)
+        assert len(house.told()) == moves
+        assert len(house.driver.requests) <= requests + 1
+        house.bus.mend()
+        await asyncio.wait_for(_real(house, "verified"), 10)
+
+    async def test_the_target_goes_away_in_the_middle(self, house: House) -> None:
+        """Two minutes of silence do not count against the rescale."""
+        await house.plan()
+        await house.until(lambda: "verifying" in house.phases())
+        house.driver.away["http://127.0.0.1:8081"] = "connection refused"
+        await house.quiet(30)
+        house.clock.advance(90)
+        house.driver.away.clear()
+        await house.until(house.ended("verified"))
+
+    async def test_the_answer_to_the_request_is_lost(self, house: House) -> None:
+        """It came through: what is requested now says so."""
+        house.driver.lost_answers = 1
+        await house.plan()
+        await house.until(house.ended("verified"))
+        assert "found-requested" in [o.code for o in house.told()]
+
+    async def test_the_policy_is_deleted_in_the_middle(self, house: House) -> None:
+        """What was begun is brought to its end at the target that it was begun at."""
+        await house.plan()
+        await house.until(lambda: "verifying" in house.phases())
+        del house.knowledge.policies[APP]
+        await house.bus.publish(POLICIES.name, APP, None)
+        await house.until(house.ended("verified"))
+
+    async def test_a_bug_in_one_step_is_not_the_end(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is logged, and tried again."""
+        original, failures = house.driver.observe, [RuntimeError("a bug")] * 3
+
+        async def observe(target: object) -> Snapshot:
+            if house.phases() and failures:
+                raise failures.pop()
+            return await original(target)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(house.driver, "observe", observe)
+        with capture_logs() as logs:
+            await house.plan()
+            await house.until(house.ended("verified"))
+        assert not failures
+        assert [line["error"] for line in logs if line["event"] == "step-failed"] == ["a bug"] * 3
+
+
+async def _real(house: House, phase: str) -> None:
+    """For what waits in real time, too."""
+    while not house.ended(phase)():
+        house.clock.advance(0.25)
+        await asyncio.sleep(0.01)
+
+
+class TestReplicas:
+    """Partitions are shared; a dead one's actions are taken over."""
+
+    @pytest.mark.parametrize("moment", ["intended", "applying", "verifying", "rolling-back"])
+    async def test_an_action_is_taken_over(self, house: House, moment: str) -> None:
+        """Killed in any phase: another process brings it to its end, from the outcomes alone."""
+        if moment == "rolling-back":
+            house.job().slots = 3
+        first = house.replicas.pop()
+        await house.plan()
+        await house.until(lambda: moment in house.phases())
+        await first.kill()
+        house.replica()
+        end = "rolled-back" if moment == "rolling-back" else "verified"
+        await house.until(house.ended(end))
+        assert house.job().requested == (BEFORE if moment == "rolling-back" else WANTED)
+
+    async def test_a_takeover_keeps_the_trace(self, house: House) -> None:
+        """By the observation's id, where the plan's own context died with its process."""
+        first = house.replicas.pop()
+        the_plan = await house.plan()
+        await house.until(lambda: "verifying" in house.phases())
+        await first.kill()
+        house.replica()
+        await house.until(house.ended("verified"))
+        expected = new_traceparent(the_plan.observation_id).split("-")[1]
+        assert house.records()[-1].headers["traceparent"].split("-")[1] == expected
+
+    async def test_two_replicas_share_the_work(self, house: House) -> None:
+        """Eight applications: every plan is acted on by exactly one, and each has some."""
+        house.replica()
+        await house.quiet(1)
+        names = [f"shop/app-{i}" for i in range(8)]
+        for i, name in enumerate(names):
+            await house.add(name, url=f"http://127.0.0.1:{9000 + i}")
+        for name in names:
+            await house.plan(application=name)
+        await house.until(lambda: all(house.ended("verified", name)() for name in names))
+        assert len(house.driver.requests) == 8
+        attempts = {o.action.attempt_id for name in names for o in house.told(name) if o.action}
+        assert len(attempts) == 2
+
+    async def test_a_leaving_replica_s_actions_go_on(self, house: House) -> None:
+        """Rolling restart of the executor in the middle of four actions."""
+        names = [f"shop/app-{i}" for i in range(4)]
+        for i, name in enumerate(names):
+            await house.add(name, url=f"http://127.0.0.1:{9000 + i}")
+            await house.plan(application=name)
+        await house.until(lambda: all("verifying" in house.phases(name) for name in names))
+        house.replica()
+        await house.quiet(1)
+        await house.replicas.pop(0).end()
+        await house.until(lambda: all(house.ended("verified", name)() for name in names))
+        assert len(house.driver.requests) == 4
+
+
+class TestLimits:
+    """What no single plan can see."""
+
+    async def test_one_cluster_restarts_two_jobs_at_once(self, house: House) -> None:
+        """The third waits for its next plan."""
+        names = [f"shop/app-{i}" for i in range(3)]
+        for name in names:
+            await house.add(name)
+        plans: list[Plan] = [await house.plan(application=name) for name in names]
+        assert len(plans) == 3
+        await house.until(lambda: all(house.told(name) for name in names))
+        codes = [house.told(name)[-1].code for name in names]
+        assert codes.count("too-many-actions") == 1
+        waiting = names[codes.index("too-many-actions")]
+        await house.until(lambda: all(house.ended("verified", name)() for name in names if name != waiting))
+        await house.plan(application=waiting)
+        await house.until(house.ended("verified", waiting))
+
+    async def test_a_fleet_does_not_shrink_at_once(self, house: House) -> None:
+        """All eight would, at the same time: from the fifth on none may."""
+        names = [f"shop/app-{i}" for i in range(8)]
+        for i, name in enumerate(names):
+            job = await house.add(name, url=f"http://127.0.0.1:{9000 + i}")
+            job.observed = job.requested = dict(WANTED)
+        await house.quiet(1)
+        for name in names:
+            await house.plan(BEFORE, application=name)
+        await house.until(lambda: all(house.told(name) for name in names))
+        await house.quiet(2)
+        held = [name for name in names if house.told(name)[-1].code == "fleet-shrinking"]
+        assert len(held) >= 4
+        house.clock.advance(timedelta(minutes=2).total_seconds())
+        await house.plan(BEFORE, application=held[0])
+        await house.until(house.ended("verified", held[0]))
