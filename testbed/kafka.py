@@ -52,7 +52,7 @@ class KafkaBroker:
     def bootstrap_servers(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def start(self, timeout_seconds: float = 60.0) -> Self:
+    def start(self, timeout_seconds: float = 90.0) -> Self:
         """Format the data folder if it is new, start, and wait until metadata is answered."""
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "kafka.properties"
@@ -80,7 +80,7 @@ class KafkaBroker:
         """End it as a crash would; the data stays."""
         self.process.kill()
 
-    def restart(self, timeout_seconds: float = 60.0) -> Self:
+    def restart(self, timeout_seconds: float = 90.0) -> Self:
         """Stop if it runs, start on the same data and port."""
         self.process.stop()
         return self.start(timeout_seconds)

@@ -16,7 +16,8 @@ import psutil
 
 FILE = "processes.jsonl"
 MARK = "WEIR_TESTBED_OWNER"
-"""In the environment of each started process, and so of all that it starts: pid and start time of who started it."""
+"""In the environment of each started process, and so of all that it starts: pid and start time of who started it. Redis writes
+its title over its environment, so that a process without a mark may still be one of ours."""
 
 _SAME_START_SECONDS = 0.02
 """Start times are counted in clock ticks of 10 ms."""
@@ -110,6 +111,11 @@ def _entries(runs_folder: Path) -> Iterator[Started]:
             for text in path.read_text(errors="replace").splitlines():
                 if entry := Started.parse(text):
                     yield entry
+
+
+def living(folder: Path) -> list[Started]:
+    """The processes in the registers of a run folder, or of a folder of runs, that still run."""
+    return [entry for entry in _entries(folder) if is_alive(entry.pid, entry.started)]
 
 
 def reap_leftovers(runs_folder: Path) -> list[str]:
