@@ -22,6 +22,9 @@ _STABILIZATION = ("executing.resource-stabilization-timeout", "scaling-interval.
 _MAX_DELAY = "rescale-trigger.max-delay"
 _MAX_FAILURES = "rescale-trigger.max-checkpoint-failures"
 
+LONGEST_NAME = 380
+"""Longer vertex names are cut, which leaves room for a number."""
+
 ENDED = frozenset({"FAILED", "CANCELED", "FINISHED"})
 
 
@@ -47,7 +50,7 @@ class JobLine(_Answer):
     """One line of `GET /jobs/overview`."""
 
     jid: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-    name: Annotated[str, Field(max_length=300)]
+    name: str
     state: Annotated[str, Field(max_length=50)]
     start_time: Annotated[Milliseconds, Field(alias="start-time")]
     last_modification: Annotated[Milliseconds, Field(alias="last-modification")] = -1
@@ -60,7 +63,7 @@ class Overview(_Answer):
 
 class Vertex(_Answer):
     id: Annotated[str, Field(min_length=1, max_length=200)]
-    name: Annotated[str, Field(min_length=1, max_length=390)]
+    name: Annotated[str, Field(min_length=1)]
     parallelism: Annotated[int, Field(ge=1, le=32768)]
     max_parallelism: Annotated[int | None, Field(alias="maxParallelism")] = None
     slot_sharing_group: Annotated[str | None, Field(alias="slotSharingGroupId", max_length=200)] = None
@@ -86,7 +89,7 @@ class Job(_Answer):
     """`GET /jobs/:id`."""
 
     jid: str
-    name: Annotated[str, Field(max_length=300)]
+    name: str
     state: Annotated[str, Field(max_length=50)]
     start_time: Annotated[Milliseconds, Field(alias="start-time")] = -1
     now: Milliseconds
@@ -186,42 +189,40 @@ def find(overview: Overview, wanted: str) -> JobLine | None:
 def topology(job: Job) -> Topology:
     """The graph in topological order with unique names: vertex names, repeated ones with ` #2`, ` #3` in that order.
 
-    Must agree with what the monitor makes of the same answer, or no plan would fit any job.
+    Must agree with what the monitor makes of the same answer, names, order and edges, or no plan would fit any job.
     """
-    vertices = {vertex.id: vertex for vertex in job.vertices}
-    nodes = _sorted(job.plan.nodes, job)
-    names = unique([vertices[node.id].name for node in nodes])
-    by_id = {node.id: name for node, name in zip(nodes, names, strict=True)}
+    vertices = _sorted(job)
+    names = unique(vertex.name[:LONGEST_NAME] for vertex in vertices)
+    by_id = {vertex.id: name for vertex, name in zip(vertices, names, strict=True)}
     operators = [
         Operator(
-            name=by_id[node.id],
-            id=node.id,
-            max_parallelism=_positive(vertices[node.id].max_parallelism),
-            slot_sharing_group=vertices[node.id].slot_sharing_group,
+            name=by_id[vertex.id],
+            id=vertex.id,
+            max_parallelism=_positive(vertex.max_parallelism),
+            slot_sharing_group=vertex.slot_sharing_group,
         )
-        for node in nodes
+        for vertex in vertices
     ]
     edges = [
         Edge(source=by_id[i.id], target=by_id[node.id], ship_strategy=i.ship_strategy)
-        for node in nodes
+        for node in job.plan.nodes
         for i in node.inputs
     ]
     return Topology(operators=operators, edges=edges)
 
 
-def _sorted(nodes: Sequence[PlanNode], job: Job) -> list[PlanNode]:
-    """Kahn's algorithm that keeps Flink's order among nodes that are ready."""
-    known = {vertex.id for vertex in job.vertices}
-    if {node.id for node in nodes} != known or len(nodes) != len(known):
+def _sorted(job: Job) -> list[Vertex]:
+    """Topological order; among the vertices that are ready, as Flink lists them (Kahn 1962)."""
+    inputs = {node.id: {i.id for i in node.inputs} for node in job.plan.nodes}
+    if inputs.keys() != {vertex.id for vertex in job.vertices}:
         raise Malformed("GET /jobs/:id: plan.nodes: are others than vertices")
-    done: dict[str, PlanNode] = {}
-    waiting = list(nodes)
+    done: dict[str, Vertex] = {}
+    waiting = {vertex.id: vertex for vertex in job.vertices}
     while waiting:
-        ready = next((n for n in waiting if all(i.id in done for i in n.inputs)), None)
+        ready = next((vertex for vertex in waiting.values() if inputs[vertex.id] <= done.keys()), None)
         if ready is None:
             raise Malformed("GET /jobs/:id: plan.nodes: inputs form a cycle or name unknown nodes")
-        waiting.remove(ready)
-        done[ready.id] = ready
+        done[ready.id] = waiting.pop(ready.id)
     return list(done.values())
 
 
@@ -329,7 +330,7 @@ def snapshot(
     )
     deployment = Deployment(
         job_id=job.jid,
-        job_name=job.name,
+        job_name=job.name[:300],
         graph_hash=graph.graph_hash(),
         state=job.state,
         started_at=here(job.start_time),
