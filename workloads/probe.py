@@ -52,8 +52,8 @@ class Probe:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def start(self, timeout_seconds: float = 30.0) -> Self:
-        """Begin at the end of every partition; `ProbeError` if the topic is not there or Kafka does not answer."""
+    def start(self, timeout_seconds: float = 10.0) -> Self:
+        """Begin at the end of every partition; `ProbeError` if the topic is not there in time or Kafka does not answer."""
         consumer = Consumer(
             {
                 **self._configuration,
@@ -66,7 +66,7 @@ class Probe:
             }
         )
         try:
-            consumer.assign(self._ends(consumer, timeout_seconds))
+            consumer.assign(self._ends(consumer, time.monotonic() + timeout_seconds))
         except (ProbeError, KafkaException) as error:
             consumer.close()
             raise ProbeError(f"{self._topic}: {error}") from None
@@ -101,15 +101,18 @@ class Probe:
         with self._lock:
             return self._freshness.series()
 
-    def _ends(self, consumer: Consumer, timeout_seconds: float) -> list[TopicPartition]:
-        found = consumer.list_topics(self._topic, timeout=timeout_seconds).topics[self._topic]
-        if found.error is not None:
-            raise ProbeError(found.error.str())
+    def _ends(self, consumer: Consumer, deadline: float) -> list[TopicPartition]:
+        found = consumer.list_topics(self._topic, timeout=_left(deadline)).topics[self._topic]
+        # A topic that was just made is not known everywhere at once.
+        while found.error is not None or not found.partitions:
+            if time.monotonic() >= deadline or self._stop.wait(0.2):
+                raise ProbeError(found.error.str() if found.error else "has no partitions")
+            found = consumer.list_topics(self._topic, timeout=_left(deadline)).topics[self._topic]
         # Offsets and not OFFSET_END: what is written between here and the first fetch counts too.
         ends = []
         for number in found.partitions:
             partition = TopicPartition(self._topic, number, OFFSET_END)
-            _, partition.offset = consumer.get_watermark_offsets(partition, timeout=timeout_seconds)
+            _, partition.offset = consumer.get_watermark_offsets(partition, timeout=_left(deadline))
             ends.append(partition)
         return ends
 
@@ -158,3 +161,8 @@ class Probe:
 
     def _note_problem(self, error: KafkaError) -> None:
         self.problem = str(error.str())
+
+
+def _left(deadline: float) -> float:
+    """Of the time until a deadline, but always enough for one try."""
+    return max(1.0, deadline - time.monotonic())

@@ -1,6 +1,7 @@
 """`python -m workloads.loadgen --bootstrap HOST:PORT --topic orders --trace step --peak-rate 2400 --port 8090`"""
 
 import argparse
+import socket
 import sys
 import threading
 import time
@@ -70,9 +71,34 @@ def _load(options: argparse.Namespace) -> Load:
     return Load(trace).changed(change)
 
 
+def _listener(port: int) -> socket.socket:
+    """Bound before anything else, so that a port in use is a line and not a half-started generator."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 after SIGTERM or SIGINT; 1 if the topic cannot be written to or producing has failed; 2 on wrong arguments."""
+    """0 after SIGTERM or SIGINT; 1 if the topic cannot be written to or producing has failed; 2 on wrong arguments.
+
+    A port in use counts as a wrong argument.
+    """
     options = _arguments(arguments)
+    try:
+        listener = _listener(options.port)
+    except OSError as error:
+        sys.stderr.write(f"loadgen: cannot listen on 127.0.0.1:{options.port}: {error.strerror}\n")
+        return 2
+    with listener:
+        return _generate(options, listener)
+
+
+def _generate(options: argparse.Namespace, listener: socket.socket) -> int:
     output = KafkaOutput(options.bootstrap, options.topic)
     try:
         output.wait_topic(BROKER_TIMEOUT_SECONDS, options.partitions)
@@ -84,8 +110,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     server = uvicorn.Server(
         uvicorn.Config(
             create_app(generator, WorkloadBoard()),
-            host="127.0.0.1",
-            port=options.port,
             log_level="warning",
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
@@ -102,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     thread = threading.Thread(target=produce, name="generator", daemon=True)
     thread.start()
     try:
-        server.run()
+        server.run(sockets=[listener])
     finally:
         stop.set()
         thread.join(GRACE_SECONDS)

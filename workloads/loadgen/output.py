@@ -7,6 +7,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 _ADMIN_TIMEOUT_SECONDS = 10.0
+_NEW_TOPIC_SECONDS = 5.0
+"""A topic that was just made is not known everywhere at once; after this it is taken to be missing."""
 
 
 class OutputError(Exception):
@@ -87,25 +89,25 @@ class KafkaOutput:
     def wait_topic(self, timeout_seconds: float, partitions: int | None = None) -> int:
         """Wait until the topic is there and return its partitions; with `partitions` it is made if it is missing.
 
-        Raises `OutputError` when the time passes, or at once if there is no such topic and none is to be made.
+        Raises `OutputError` when the time passes, or soon if there is no such topic and none is to be made.
         """
         admin = AdminClient({"bootstrap.servers": self._bootstrap_servers, "error_cb": self._late, "log_level": 3})
-        deadline = time.monotonic() + timeout_seconds
-        while True:
+        began = time.monotonic()
+        problem = "no answer"
+        while (elapsed := time.monotonic() - began) < timeout_seconds:
             try:
                 found = admin.list_topics(timeout=min(5.0, timeout_seconds)).topics.get(self.topic)
                 if found is not None and found.error is None and found.partitions:
                     return len(found.partitions)
-                if partitions is None:
-                    raise OutputError(f"topic {self.topic!r} does not exist at {self._bootstrap_servers}")
-                self._create(admin, partitions)
+                problem = f"topic {self.topic!r} does not exist"
+                if partitions is not None:
+                    self._create(admin, partitions)
+                elif elapsed > _NEW_TOPIC_SECONDS:
+                    break
             except KafkaException as error:
-                if time.monotonic() >= deadline:
-                    raise OutputError(
-                        f"no answer from {self._bootstrap_servers} within {timeout_seconds:g} s: {_reason(error)}"
-                    ) from None
-            if time.monotonic() >= deadline:
-                raise OutputError(f"topic {self.topic!r} was not ready within {timeout_seconds:g} s")
+                problem = _reason(error)
+            admin.poll(0.2)
+        raise OutputError(f"{self._bootstrap_servers}: {problem}")
 
     def _create(self, admin: AdminClient, partitions: int) -> None:
         made = admin.create_topics([NewTopic(self.topic, partitions, 1)])[self.topic]
