@@ -10,7 +10,7 @@ from runtime.clock import Clock
 from runtime.loop import LONGEST_BACKOFF_SECONDS, Stop
 
 from .adapters.thread import BlockingThread
-from .stream import Batch, Stream, StreamDied
+from .stream import Batch, NotYet, Stream, StreamDied
 
 _BATCHES = Counter("weir_analyzer_batches_total", "Micro-batches finished")
 _RECORDS = Counter("weir_analyzer_observations_total", "Observations read")
@@ -57,6 +57,11 @@ class Analyzer:
                 await self._once(stop)
             except asyncio.CancelledError:
                 raise
+            except NotYet as error:
+                self._why_not = str(error)
+                self._log.warning("waiting", reason=str(error)[:500], retry_in_seconds=backoff_seconds)
+                await stop.wait(backoff_seconds)
+                backoff_seconds = min(LONGEST_BACKOFF_SECONDS, backoff_seconds * 2)
             except Exception as error:  # noqa: BLE001 - the border of a cycle: whatever ended it, it is started again
                 self._died(error, backoff_seconds)
                 if self._fruitless >= _DEATHS_WITHOUT_A_BATCH:

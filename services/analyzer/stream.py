@@ -19,11 +19,18 @@ class StreamDied(RuntimeError):
     """The stream ended by itself; says why."""
 
 
+class NotYet(RuntimeError):
+    """The stream cannot be started yet: something it needs is away. Says what."""
+
+
 class Stream(Protocol):
     """Blocking; called from one thread."""
 
     def start(self) -> str:
-        """Start from where it was, or seeded from the latest analyses; returns where its state is kept."""
+        """Start from where it was, or seeded from the latest analyses; returns where its state is kept.
+
+        `NotYet` while the brokers are away.
+        """
         ...
 
     def batches(self) -> list[Batch]:

@@ -2,9 +2,7 @@
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-
-class BrokersAway(RuntimeError):
-    """The brokers did not answer in time."""
+from services.analyzer.stream import NotYet
 
 
 class Brokers:
@@ -15,7 +13,7 @@ class Brokers:
         self._timeout_seconds = timeout_seconds
 
     def identity(self, topic: str) -> tuple[str, dict[int, int]]:
-        """The cluster's id, and the first offset that each partition of `topic` still has; `BrokersAway` otherwise."""
+        """The cluster's id, and the first offset that each partition of `topic` still has; `NotYet` otherwise."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self._bootstrap_servers,
@@ -33,7 +31,7 @@ class Brokers:
                 for partition in metadata.topics[topic].partitions
             }
         except KafkaException as error:
-            raise BrokersAway(f"{self._bootstrap_servers}: {error.args[0].str()}") from error
+            raise NotYet(f"{self._bootstrap_servers}: {error.args[0].str()}") from error
         finally:
             consumer.close()
         return str(metadata.cluster_id or "unknown"), starts

@@ -2,6 +2,7 @@
 
 # ruff: noqa: N802, N803 - the names are PySpark's
 
+import gc
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,6 +28,9 @@ class ApplicationProcessor(StatefulProcessor):  # type: ignore[misc]
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Called once for each task."""
+        # PySpark collects garbage after each task: without what was imported, that is free
+        if gc.get_freeze_count() == 0:
+            gc.freeze()
         self._state = handle.getValueState("application", STATE_SCHEMA)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,15 @@ _START_BACK = timedelta(minutes=10)
 """A new checkpoint reads observations from this long ago: enough for all windows, and no more than that to decode."""
 
 
+_JAVA_OPTIONS = (
+    # a parallel collector has nothing to do in a small heap
+    "-XX:+UseSerialGC -Xss512k -XX:MaxMetaspaceSize=256m "
+    # Hadoop starts `chmod` for each new file: without the helper process in between
+    "-Djdk.lang.Process.launchMechanism=VFORK"
+)
+_LOCAL_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+
 class SparkUnusable(RuntimeError):
     """Spark cannot be started or used as it is set; says what to do."""
 
@@ -45,13 +55,13 @@ def connector_jars(folder: Path | None) -> list[Path]:
 def session_conf(settings: AnalyzerSettings) -> dict[str, str]:
     """Spark's settings, ours first, the user's own last. Made for small batches as often as there is something new."""
     python = sys.executable
+    local = settings.spark_master.startswith("local")
     return {
         "spark.jars": ",".join(str(jar) for jar in connector_jars(settings.jars)),
         "spark.driver.memory": f"{settings.driver_memory_megabytes}m",
-        # C2 and a parallel collector would take the memory and the cores that the applications' data need
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -Xss512k -XX:MaxMetaspaceSize=256m",
-        "spark.driver.host": "127.0.0.1" if settings.spark_master.startswith("local") else "",
-        "spark.driver.bindAddress": "127.0.0.1" if settings.spark_master.startswith("local") else "",
+        "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+        "spark.driver.host": "127.0.0.1" if local else "",
+        "spark.driver.bindAddress": "127.0.0.1" if local else "",
         "spark.pyspark.python": python,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -64,6 +74,8 @@ def session_conf(settings: AnalyzerSettings) -> dict[str, str]:
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # the default asks about links by starting `readlink`, for each file of the state and at each batch
+        "spark.sql.streaming.checkpointFileManagerClass": "" if "://" in settings.checkpoint else _LOCAL_FILES,
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.sql.streaming.minBatchesToRetain": "10",
@@ -98,9 +110,18 @@ def checkpoint_of(settings: AnalyzerSettings, cluster_id: str) -> str:
     return f"{base}/{parts}" if "://" in base else str(Path(base).resolve() / parts)
 
 
-def start_query(
-    session: Any, settings: AnalyzerSettings, checkpoint: str, lost: Mapping[int, Lost], now: datetime
-) -> Any:
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where the query begins."""
+
+    checkpoint: str
+    lost: Mapping[int, Lost]
+    now: datetime
+    seeded: bool
+    """The checkpoint is new: states come from the latest analyses. They cost at each batch, so only while needed."""
+
+
+def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
     """Start the one query: observations in, analyses and dead letters out."""
     from pyspark.sql import functions as f
 
@@ -118,7 +139,7 @@ def start_query(
         .option("subscribe", OBSERVATIONS.name)
         .option("includeHeaders", "true")
         .option("maxOffsetsPerTrigger", str(settings.max_records_per_batch))
-        .option("startingTimestamp", str(int((now - _START_BACK).timestamp() * 1000)))
+        .option("startingTimestamp", str(int((begin.now - _START_BACK).timestamp() * 1000)))
         .option("startingOffsetsByTimestampStrategy", "latest")
         .load()
         .select(application, "value", trace, "partition", "offset", "timestamp")
@@ -135,11 +156,11 @@ def start_query(
         .agg(f.max_by("value", "offset").alias("value"))
     )
     analyses = observations.groupBy("application").transformWithState(
-        statefulProcessor=ApplicationProcessor(settings.analysis(), lost),
+        statefulProcessor=ApplicationProcessor(settings.analysis(), begin.lost),
         outputStructType=OUTPUT_SCHEMA,
         outputMode="append",
         timeMode="None",
-        initialState=latest.groupBy("application"),
+        initialState=latest.groupBy("application") if begin.seeded else None,
     )
     writer = (
         analyses.writeStream.queryName(QUERY)
@@ -149,7 +170,7 @@ def start_query(
         .option("kafka.enable.idempotence", "true")
         .option("kafka.linger.ms", "0")
         .option("includeHeaders", "true")
-        .option("checkpointLocation", checkpoint)
+        .option("checkpointLocation", begin.checkpoint)
         .outputMode("append")
     )
     return writer.trigger(processingTime=f"{settings.trigger_milliseconds} milliseconds").start()
@@ -204,7 +225,7 @@ class SparkStream:
         self._clock = clock
         self._session: Any = None
         self._query: Any = None
-        self._checkpoint = ""
+        self._begin: Start | None = None
         self._seen = -1
 
     def start(self) -> str:
@@ -213,11 +234,13 @@ class SparkStream:
         self._forget_dead_session()
         if self._session is None:
             self._session = start_session(self._settings)
-        self._checkpoint = checkpoint_of(self._settings, cluster_id)
-        lost = lost_between(offsets_in(self._session, self._checkpoint), log_starts)
-        self._query = start_query(self._session, self._settings, self._checkpoint, lost, self._clock.now())
+        checkpoint = checkpoint_of(self._settings, cluster_id)
+        offsets = offsets_in(self._session, checkpoint)
+        lost = lost_between(offsets, log_starts)
+        self._begin = Start(checkpoint, lost, self._clock.now(), seeded=offsets is None)
+        self._query = start_query(self._session, self._settings, self._begin)
         self._seen = -1
-        return self._checkpoint
+        return checkpoint
 
     def batches(self) -> list[Batch]:
         """Finished since the last call; a query that ended by itself has died."""
@@ -228,19 +251,27 @@ class SparkStream:
             if last is None or last.batchId <= self._seen:
                 return []
             finished = [p for p in self._query.recentProgress if p.batchId > self._seen and p.numInputRows > 0]
+            if self._begin is not None and self._begin.seeded and finished:
+                self._go_on_unseeded(self._begin)
         except (Py4JError, OSError) as error:
             raise StreamDied(f"Spark's driver does not answer: {_first_line(error)}") from error
         self._seen = last.batchId
         return [_batch(p) for p in finished]
 
+    def _go_on_unseeded(self, begin: Start) -> None:
+        """All states are in the checkpoint now: go on from there without reading the analyses for each batch."""
+        self._query.stop()
+        self._begin = replace(begin, seeded=False)
+        self._query = start_query(self._session, self._settings, self._begin)
+
     def set_aside(self) -> None:
         """Rename the checkpoint, so that nothing is lost that a person may want to look at."""
-        if self._session is None or not self._checkpoint:
+        if self._session is None or self._begin is None:
             return
         jvm = self._session.sparkContext._jvm
-        path = jvm.org.apache.hadoop.fs.Path(self._checkpoint)
+        path = jvm.org.apache.hadoop.fs.Path(self._begin.checkpoint)
         files = path.getFileSystem(self._session.sparkContext._jsc.hadoopConfiguration())
-        aside = f"{self._checkpoint}.unusable-{self._clock.now():%Y%m%dT%H%M%S}"
+        aside = f"{self._begin.checkpoint}.unusable-{self._clock.now():%Y%m%dT%H%M%S}"
         files.rename(path, jvm.org.apache.hadoop.fs.Path(aside))
 
     def stop(self) -> None:
