@@ -76,25 +76,32 @@ def _over_short_window(intervals: Sequence[Interval], window_seconds: float) -> 
 
 
 def _step(intervals: Sequence[Interval]) -> Sequence[Interval] | None:
-    """The intervals of a new level, if the newest two show one.
+    """The intervals of a new level, if the newest show one.
 
-    Upwards the newest alone counts while it is the higher (the step fell into the one before); downwards both, because
-    demand told too low costs more than demand told too high.
+    Upwards the newest alone counts while it is the higher (the step fell into the one before), and a doubling needs no
+    second witness unless records had been held up before it. Downwards both count, because demand told too low costs
+    more than demand told too high.
     """
     if len(intervals) < 4:
         return None
     before, newest = intervals[-5:-2], intervals[-2:]
     level = sum(i.records for i in before) / sum(i.seconds for i in before)
-    signs = set()
-    for interval in newest:
-        expected = level * interval.seconds
-        off = interval.records - expected
-        if abs(off) <= max(_STEP_SHARE * expected, _NOISE_DEVIATIONS * sqrt(max(1.0, expected))):
-            return None
-        signs.add(off > 0)
-    if len(signs) > 1:
-        return None
-    return newest[1:] if signs == {True} and newest[1].rate > newest[0].rate else newest
+    off = [_off_level(interval, level) for interval in newest]
+    if off == [1, 1]:
+        return newest[1:] if newest[1].rate > newest[0].rate else newest
+    if off == [-1, -1]:
+        return newest
+    doubled = off == [0, 1] and newest[1].rate >= 2 * level and newest[0].rate >= 0.8 * level
+    return newest[1:] if doubled else None
+
+
+def _off_level(interval: Interval, level: float) -> int:
+    """1 above the level, -1 below it, 0 if within its noise."""
+    expected = level * interval.seconds
+    off = interval.records - expected
+    if abs(off) <= max(_STEP_SHARE * expected, _NOISE_DEVIATIONS * sqrt(max(1.0, expected))):
+        return 0
+    return 1 if off > 0 else -1
 
 
 def _trend(intervals: Sequence[Interval]) -> Estimate:

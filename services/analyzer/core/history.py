@@ -1,8 +1,8 @@
 """When which offset was the end of a partition's log: demand, and the age of what waits.
 
-The history belongs to the brokers, so it outlives runs. It is decimated with age: every scrape of the last seconds,
-then a spacing of about a twelfth of the age, so that 40 minutes need some 80 rows and an age read off it is right
-within a tenth.
+The history belongs to the brokers, so it outlives runs. It is decimated with age: every scrape of the last seconds, one
+in 2 s for a minute, then a spacing of about a twelfth of the age, so that 40 minutes need some 80 rows and an age read
+off it is right within a tenth.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ from weir_contracts import PartitionReading
 
 from .memory import LogHistory, LogRow
 
-_DENSE_SECONDS = 12.0
+_ALL_SECONDS = 12.0
+_DENSE_SECONDS = 65.0
 _SPACING_SECONDS = 2.0
 _AGE_PER_SPACING = 12.0
 _MOST_CELLS = 60_000
@@ -66,9 +67,9 @@ def _decimated(rows: list[LogRow], now: float, reach_seconds: float, columns: in
         age = now - row.at
         if age > reach_seconds:
             continue
-        if age > _DENSE_SECONDS and kept:
-            spacing = max(_SPACING_SECONDS, age / _AGE_PER_SPACING) * coarser
-            if row.at - kept[-1].at < spacing - 1e-6:
+        if age > _ALL_SECONDS and kept:
+            spacing = _SPACING_SECONDS if age <= _DENSE_SECONDS else age / _AGE_PER_SPACING
+            if row.at - kept[-1].at < spacing * coarser - 1e-6:
                 continue
         kept.append(row)
     return kept

@@ -1,0 +1,147 @@
+"""Demand from the brokers' offsets: steps, bursts, gaps."""
+
+import pytest
+from weir_contracts import PartitionReading
+
+from services.analyzer.core import AnalysisSettings, demand, history
+from services.analyzer.core.memory import LogHistory
+
+SETTINGS = AnalysisSettings()
+
+
+def _history(ends: list[int | None], interval: float = 2.0, partitions: int = 1) -> tuple[LogHistory, float]:
+    log, at = LogHistory(), 0.0
+    for end in ends:
+        at += interval
+        readings = [
+            PartitionReading(operator="s", topic="t", partition=p, log_end_offset=end) for p in range(partitions)
+        ]
+        log = history.extend(log, readings, at, 2400)
+    return log, at
+
+
+def _rate(ends: list[int | None], interval: float = 2.0) -> float | None:
+    log, at = _history(ends, interval)
+    return demand.arrival_rate(log, "s", at, SETTINGS)[0].value
+
+
+def test_one_scrape_says_nothing() -> None:
+    """A difference needs two."""
+    assert _rate([100]) is None
+    assert _rate([100, 300]) == 100
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.3, 0.7, 1.0])
+def test_a_tripled_load_is_seen_in_full_two_scrapes_after_it(fraction: float) -> None:
+    """The step falls anywhere into the first interval; the second alone tells the new level."""
+    steady = [1000 * i for i in range(1, 21)]
+    first = steady[-1] + int(1000 * (1 - fraction) + 3000 * fraction)
+    assert _rate([*steady, first, first + 3000]) == pytest.approx(1500, rel=0.01)
+
+
+def test_a_fall_is_believed_more_slowly() -> None:
+    """After one quiet interval demand is still told from the window, after two from these two."""
+    steady = [1000 * i for i in range(1, 21)]
+    one = _rate([*steady, steady[-1] + 100])
+    assert one is not None
+    assert one > 300
+    assert _rate([*steady, steady[-1] + 100, steady[-1] + 200]) == 50
+
+
+def test_noise_is_no_step() -> None:
+    """A few records more or less at a low rate leave the window alone."""
+    ends, total = [], 0
+    for i in range(20):
+        total += 8 + (i % 3)
+        ends.append(total)
+    assert _rate([*ends, total + 14, total + 28]) == pytest.approx(5.5, rel=0.2)
+
+
+def test_bursts_are_measured_from_end_to_end() -> None:
+    """A transactional producer commits every 10 s: 3,000 records at once, then nothing; demand is 300/s throughout."""
+    ends, total = [], 0
+    for i in range(30):
+        total += 3000 if i % 5 == 0 else 0
+        ends.append(total)
+        if i >= 15:
+            assert _rate(ends[: i + 1]) == pytest.approx(300, rel=0.01)
+
+
+def test_bursts_that_stop_fade() -> None:
+    """Twice the usual pause without a burst: the silence counts."""
+    ends, total = [], 0
+    for i in range(20):
+        total += 3000 if i % 5 == 0 else 0
+        ends.append(total)
+    after = _rate([*ends, *[total] * 10])
+    assert after is not None
+    assert after < 250
+
+
+def test_a_load_that_stops_is_zero() -> None:
+    """Zero is a measurement here, not an unknown."""
+    assert _rate([*[1000 * i for i in range(1, 21)], *[20000] * 4]) == 0
+
+
+def test_a_partition_without_an_end_makes_demand_unknown() -> None:
+    """A sum with a missing part is no sum."""
+    log, at = _history([100, 200, 300], partitions=2)
+    readings = [PartitionReading(operator="s", topic="t", partition=0, log_end_offset=400)]
+    log = history.extend(log, readings, at + 2, 2400)
+    rate, trend = demand.arrival_rate(log, "s", at + 2, SETTINGS)
+    assert rate.value is None
+    assert trend.value is None
+
+
+def test_a_partition_seen_again_is_bridged() -> None:
+    """One scrape without it: its records come back spread over the time between."""
+    log, at = _history([100, 200, 300], partitions=2)
+    missing = [PartitionReading(operator="s", topic="t", partition=0, log_end_offset=400)]
+    log = history.extend(log, missing, at + 2, 2400)
+    both = [PartitionReading(operator="s", topic="t", partition=p, log_end_offset=500) for p in range(2)]
+    log = history.extend(log, both, at + 4, 2400)
+    assert demand.arrival_rate(log, "s", at + 4, SETTINGS)[0].value == pytest.approx(100)
+
+
+def test_offsets_that_stay_away_are_not_taken_for_today() -> None:
+    """12 s after the last offsets demand is unknown, and until then less sure."""
+    log, at = _history([1000 * i for i in range(1, 11)])
+    fresh = demand.arrival_rate(log, "s", at, SETTINGS)[0]
+    late = demand.arrival_rate(log, "s", at + 6, SETTINGS)[0]
+    assert late.value == fresh.value
+    assert late.confidence < fresh.confidence
+    assert demand.arrival_rate(log, "s", at + 13, SETTINGS)[0].value is None
+
+
+def test_the_trend_is_a_least_squares_slope() -> None:
+    """Demand that grows by 10 records/s each second says so."""
+    ends = [int(5 * (2 * i) ** 2) for i in range(1, 31)]
+    log, at = _history(ends)
+    trend = demand.arrival_rate(log, "s", at, SETTINGS)[1]
+    assert trend.value == pytest.approx(10, rel=0.05)
+
+
+def test_history_thins_with_age_and_never_erodes() -> None:
+    """Two hours at 2 s: 40 minutes are kept, in fewer than 100 rows, dense at the end."""
+    log, at = _history([300 * i for i in range(3600)])
+    assert len(log.rows) < 100
+    assert at - log.rows[0].at > 2200
+    assert [round(at - row.at) for row in log.rows[-4:]] == [6, 4, 2, 0]
+    gaps = [b.at - a.at for a, b in zip(log.rows, log.rows[1:], strict=False)]
+    ages = [at - row.at for row in log.rows[1:]]
+    assert all(gap <= max(4, age / 5) for gap, age in zip(gaps, ages, strict=True))
+
+
+def test_thousands_of_partitions_stay_within_bounds() -> None:
+    """Cells are limited, so rows get sparse instead of the state large."""
+    log, _ = _history([300 * i for i in range(200)], interval=10, partitions=2000)
+    assert len(log.rows) * 2000 <= 150_000
+
+
+def test_partitions_that_are_gone_are_forgotten() -> None:
+    """When a topic leaves the application, its columns leave with the last row that knew them."""
+    log, at = _history([100, 200])
+    for i in range(40):
+        other = [PartitionReading(operator="s", topic="u", partition=0, log_end_offset=i)]
+        log = history.extend(log, other, at + 100 * (i + 1), 2400)
+    assert log.keys == ("s\nu\n0",)

@@ -1,0 +1,35 @@
+"""The state: bytes and back, versions, damage."""
+
+import json
+
+import pytest
+
+from services.analyzer.core import MEMORY_VERSION, Memory, UnreadableMemory
+from tests.unit.analyzer.story import Loop
+
+
+def test_a_state_survives_its_bytes() -> None:
+    """What comes back equals what went in, every part of it."""
+    loop = Loop()
+    loop.watch(60)
+    loop.job.rate = 900
+    loop.watch(40)
+    loop.job.restart({"enrich": 2})
+    loop.watch(20)
+    assert loop.memory is not None
+    assert Memory.from_bytes(loop.memory.to_bytes()) == loop.memory
+
+
+def test_another_version_is_refused() -> None:
+    """It says which version it found and which it reads."""
+    with pytest.raises(UnreadableMemory, match=f"version {MEMORY_VERSION + 1}"):
+        Memory.from_bytes(json.dumps([MEMORY_VERSION + 1, 0]).encode())
+
+
+@pytest.mark.parametrize(
+    "state", [b"", b"{}", b"[]", b"null", b"\xff", b"[1]", b'[1,"a",0,"",null,[[],[]],{},{},[]]', b"[1,0,0]"]
+)
+def test_damage_is_refused(state: bytes) -> None:
+    """Never an error of another kind: the shell knows what to do with this one."""
+    with pytest.raises(UnreadableMemory):
+        Memory.from_bytes(state)
