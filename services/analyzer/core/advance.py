@@ -12,7 +12,7 @@ from weir_contracts.analysis import Analysis
 
 from . import capacity, demand, history, lag, propagation, restarts, selectivity, window
 from .memory import Memory, Point, RunMemory
-from .numbers import estimate
+from .numbers import estimate, slope
 from .picture import OperatorPicture, Picture, SourcePicture
 from .report import analysis_of
 from .settings import AnalysisSettings
@@ -233,7 +233,7 @@ def _sources(
         taken = _taken(name, operators)
         if arrives.value is None:
             arrives = _from_throughput(arrives, taken, behind.growth)
-        backlogged = run is not None and _backlogged(behind, run, name, taken, frame.settings)
+        backlogged = run is not None and _backlogged(run, name, taken, frame.settings)
         pictures[name] = SourcePicture(name, arrives, trend, behind, backlogged)
     return (memory if run is None else replace(memory, run=run)), pictures
 
@@ -253,17 +253,19 @@ def _from_throughput(why: Estimate, taken: Estimate, growth: Estimate) -> Estima
     return estimate(rate, basis, 0.6 * min(taken.confidence, growth.confidence), taken.samples, taken.window_seconds)
 
 
-def _backlogged(behind: lag.SourceLag, run: RunMemory, name: str, taken: Estimate, settings: AnalysisSettings) -> bool:
+def _backlogged(run: RunMemory, name: str, taken: Estimate, settings: AnalysisSettings) -> bool:
     """Whether a source lagged through the whole capacity window and is not merely read late.
 
     A lag that neither grows nor shrinks is what late readings of a position look like.
     """
     points = run.sources[name].points if name in run.sources else ()
     since = points[-1][0] - settings.capacity_window_seconds if points else 0.0
-    if not points or points[0][0] > since + 1e-6 or not taken.value or behind.growth.value is None:
+    inside = [point for point in points if point[0] >= since - 1e-6]
+    if len(inside) < 3 or inside[0][0] > since + settings.capacity_window_seconds / 3 or not taken.value:
         return False
-    least = min(records for at, records in points if at >= since)
-    return least >= settings.backlog_seconds * taken.value and abs(behind.growth.value) >= 0.05 * taken.value
+    growth = slope(inside)
+    least = min(records for _, records in inside)
+    return growth is not None and least >= settings.backlog_seconds * taken.value and abs(growth) >= 0.05 * taken.value
 
 
 def _measured(

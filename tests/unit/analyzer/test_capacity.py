@@ -1,0 +1,247 @@
+"""True processing rates and what is learnt of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from weir_contracts import Analysis, Estimate, OperatorAnalysis
+
+from services.analyzer.core import AnalysisSettings, capacity
+from services.analyzer.core.memory import MAX_POINTS, Point
+from tests.unit.analyzer.story import Job, Loop, Stage
+
+SETTINGS = AnalysisSettings()
+
+
+def _operator(analysis: Analysis, name: str) -> OperatorAnalysis:
+    found = analysis.operator(name)
+    assert found is not None
+    return found
+
+
+def _measured(rate: float, *, saturated: bool = False, confidence: float = 0.8) -> capacity.Measured:
+    told = Estimate(value=rate, basis="test", confidence=confidence, samples=10, window_seconds=30)
+    return capacity.Measured(told, told, saturated, told)
+
+
+def _learn(
+    points: Sequence[Point], p: int, now: capacity.Measured, *, at: float, throughput: float | None = None
+) -> tuple[Point, ...]:
+    known = {"enrich": tuple(points)}
+    return capacity.learn(known, "enrich", p, now, throughput=throughput, at=at, job_id="a", settings=SETTINGS)[
+        "enrich"
+    ]
+
+
+def _seen(loop: Loop, **changes: Any) -> Analysis:
+    """Scrape for a minute with the same change in every reading of `enrich`."""
+    last = None
+    for _ in range(30):
+        loop.job.run_for(2)
+        fresh = loop.job.observe()
+        readings = [r.model_copy(update=changes) if r.operator == "enrich" else r for r in fresh.operators]
+        last = loop.see(fresh.model_copy(update={"operators": readings}))
+    assert last is not None
+    return last
+
+
+def test_per_operator_and_per_subtask() -> None:
+    """Four subtasks of 600 records/s, a quarter busy: 2,400 in all."""
+    loop = Loop(Job(rate=600, stages=[Stage("Source: orders", 50_000), Stage("enrich", 600, parallelism=4)]))
+    enrich = _operator(loop.watch(60), "enrich")
+    assert enrich.true_processing_rate_per_subtask.value == pytest.approx(600, rel=0.02)
+    assert enrich.true_processing_rate.value == pytest.approx(2400, rel=0.02)
+
+
+def test_hardly_busy_is_hardly_sure() -> None:
+    """Below a tenth busy the confidence is low, and it grows with use."""
+    light = _operator(Loop(Job(rate=20)).watch(60), "enrich")
+    half = _operator(Loop(Job(rate=300)).watch(60), "enrich")
+    assert light.true_processing_rate.confidence < 0.3
+    assert half.true_processing_rate.confidence >= 0.6
+    assert "hardly busy" in light.true_processing_rate.basis
+
+
+def test_unknown_busy_time_is_unknown_capacity() -> None:
+    """A legacy source reports NaN: `None`, never a guess; utilisation too, and a symptom says so."""
+    unknown = {
+        "busy_ms": None,
+        "backpressured_ms": None,
+        "idle_ms": None,
+        "busy_share_mean": None,
+        "busy_share_max": None,
+    }
+    analysis = _seen(Loop(), **unknown)
+    enrich = _operator(analysis, "enrich")
+    assert enrich.true_processing_rate.value is None
+    assert enrich.utilisation.value is None
+    assert enrich.skew.value is None
+    assert enrich.capacities == []
+    assert analysis.has("metric-missing")
+
+
+def test_the_engines_gauges_serve_utilisation_where_times_are_missing() -> None:
+    """A 60 s gauge tells utilisation with less confidence, and no capacity: rates and gauges average differently."""
+    analysis = _seen(Loop(), busy_ms=None, backpressured_ms=None, idle_ms=None)
+    enrich = _operator(analysis, "enrich")
+    assert enrich.utilisation.value == pytest.approx(0.5, abs=0.02)
+    assert enrich.utilisation.confidence <= 0.5
+    assert enrich.true_processing_rate.value is None
+
+
+def test_nothing_to_do_tells_no_capacity() -> None:
+    """An idle operator's capacity is unknown, not infinite and not 0."""
+    enrich = _operator(Loop(Job(rate=0)).watch(60), "enrich")
+    assert enrich.true_processing_rate.value is None
+    assert enrich.input_rate.value == 0
+    assert enrich.capacities == []
+
+
+def test_a_hot_subtask_limits_the_whole() -> None:
+    """Two subtasks, one twice as busy as the other: the busiest saturates first, so a quarter cannot be used."""
+    stages = [Stage("Source: orders", 50_000), Stage("enrich", 600, parallelism=2)]
+    analysis = _seen(Loop(Job(rate=600, stages=stages)), busy_share_mean=0.5, busy_share_max=0.67)
+    enrich = _operator(analysis, "enrich")
+    assert enrich.skew.value == pytest.approx(1.34)
+    assert enrich.true_processing_rate.value == pytest.approx(1200 / 1.34, rel=0.02)
+    assert enrich.true_processing_rate_per_subtask.value == pytest.approx(600, rel=0.02)
+    assert "skew" in enrich.true_processing_rate.basis
+
+
+def test_a_backlogged_source_that_looks_idle_is_bound_by_reading() -> None:
+    """3 % busy, nothing behind it holds it back, and yet lag grows: what it takes in is its capacity."""
+    loop = Loop(Job(rate=900, stages=[Stage("Source: orders", 600), Stage("enrich", 5000)]))
+    last = None
+    for _ in range(30):
+        loop.job.run_for(2)
+        fresh = loop.job.observe()
+        source = fresh.operators[0]
+        total = (source.busy_ms or 0) + (source.idle_ms or 0)
+        looks_idle = source.model_copy(
+            update={"busy_ms": 0.03 * total, "idle_ms": 0.97 * total, "busy_share_mean": 0.03, "busy_share_max": 0.03}
+        )
+        last = loop.see(fresh.model_copy(update={"operators": [looks_idle, *fresh.operators[1:]]}))
+    assert last is not None
+    source_analysis = _operator(last, "Source: orders")
+    assert source_analysis.true_processing_rate.value == pytest.approx(600, rel=0.05)
+    assert "backlogged source" in source_analysis.true_processing_rate.basis
+    assert last.has("source-bound")
+    assert last.bottleneck == "Source: orders"
+
+
+def test_a_backpressured_source_shows_no_capacity_of_its_own() -> None:
+    """Held back by `enrich` the source takes in 600: a lower bound, not its capacity, however large its lag."""
+    loop = Loop(Job(rate=900))
+    loop.watch(120)
+    source = _operator(loop.analyses[-1], "Source: orders")
+    assert source.backpressure.value == pytest.approx(0.99, abs=0.02)
+    assert not any(p.saturated for p in source.capacities)
+    assert source.true_processing_rate.value is None or source.true_processing_rate.value > 10_000
+
+
+def test_positions_read_late_are_no_backlog() -> None:
+    """A lag that neither grows nor shrinks is what late readings look like: the source is not bound by anything."""
+    loop = Loop()
+    last = None
+    for _ in range(40):
+        loop.job.run_for(2)
+        fresh = loop.job.observe()
+        behind = [
+            p.model_copy(update={"current_offset": max(0, (p.current_offset or 0) - 3000 // 4)})
+            for p in fresh.partitions
+        ]
+        last = loop.see(fresh.model_copy(update={"partitions": behind}))
+    assert last is not None
+    assert not last.has("source-bound")
+    assert not any(p.saturated for p in _operator(last, "Source: orders").capacities)
+
+
+def test_smoothing_follows_slowly_and_counts() -> None:
+    """Measurements within the tolerance move the point a little, more so the longer ago the last one was."""
+    first = _learn((), 2, _measured(1000), at=0)
+    soon = _learn(first, 2, _measured(1100), at=2)
+    late = _learn(first, 2, _measured(1100), at=60)
+    assert soon[0].rate == pytest.approx(1000 + 100 * 0.5 * 2 / 30)
+    assert late[0].rate == pytest.approx(1050)
+    assert late[0].samples == 2
+
+
+def test_a_saturated_measurement_beats_one_from_busy_time() -> None:
+    """It replaces it at once, and is not diluted by it afterwards."""
+    points = _learn((), 2, _measured(1150), at=0)
+    points = _learn(points, 2, _measured(1000, saturated=True), at=30)
+    assert points[0].rate == 1000
+    assert points[0].saturated
+    points = _learn(points, 2, _measured(1200), at=60)
+    assert points[0].rate == 1000
+
+
+def test_a_quarter_off_rescales_the_whole_curve() -> None:
+    """New code at half the speed: what was seen at the other parallelisms is halved with it, and less sure."""
+    points = _learn((), 1, _measured(1000, saturated=True), at=0)
+    points = _learn(points, 4, _measured(3600, saturated=True), at=30)
+    points = _learn(points, 4, _measured(1800, saturated=True), at=60)
+    assert [(p.parallelism, p.rate) for p in points] == [(1, 500), (4, 1800)]
+    assert points[0].confidence == pytest.approx(0.64)
+
+
+def test_busy_time_alone_must_insist_against_what_was_seen_saturated() -> None:
+    """Light load makes capacity look larger than it is: believed only after a minute, if it is sure."""
+    points = _learn((), 2, _measured(1000, saturated=True), at=0)
+    points = _learn(points, 2, _measured(2000), at=30)
+    assert points[0].rate == 1000
+    points = _learn(points, 2, _measured(2000), at=60)
+    assert points[0].rate == 1000
+    points = _learn(points, 2, _measured(2000), at=92)
+    assert points[0].rate == 2000
+
+
+def test_doubt_that_passes_is_forgotten() -> None:
+    """A measurement back within the tolerance starts the minute again."""
+    points = _learn((), 2, _measured(1000, saturated=True), at=0)
+    points = _learn(points, 2, _measured(2000), at=30)
+    points = _learn(points, 2, _measured(1010), at=60)
+    points = _learn(points, 2, _measured(2000), at=92)
+    assert points[0].rate == 1000
+
+
+def test_more_than_was_thought_possible_is_believed_at_once() -> None:
+    """Throughput above the learnt capacity disproves it."""
+    points = _learn((), 2, _measured(1000, saturated=True), at=0)
+    points = _learn(points, 2, _measured(1700), at=2, throughput=1400)
+    assert points[0].rate == 1700
+
+
+def test_noise_of_an_idle_night_does_not_wear_off_what_is_known() -> None:
+    """Unsure measurements for hours leave a sure one as it is."""
+    points = _learn((), 2, _measured(1000, confidence=0.85), at=0)
+    for i in range(1, 1000):
+        points = _learn(points, 2, _measured(1150, confidence=0.1), at=2.0 * i)
+    assert points[0].rate == 1000
+    assert points[0].confidence == 0.85
+
+
+def test_at_most_64_parallelisms_are_kept() -> None:
+    """The least sure go first."""
+    points: tuple[Point, ...] = ()
+    for p in range(1, 100):
+        points = _learn(points, p, _measured(100.0 * p, confidence=0.2 if p < 10 else 0.8), at=float(p))
+    assert len(points) == MAX_POINTS
+    assert min(p.parallelism for p in points) >= 10
+    assert list(points) == sorted(points)
+
+
+def test_another_job_id_halves_the_confidence_and_keeps_the_rates() -> None:
+    """A resubmission may be other code: what was learnt counts half until it is measured again."""
+    loop = Loop()
+    before = _operator(loop.watch(60), "enrich").capacities[0]
+    ratio = loop.analyses[-1].edges[0].selectivity
+    loop.job.job_id = "b" * 32
+    loop.job.restart(down_seconds=20)
+    analysis = loop.watch(4)
+    after = _operator(analysis, "enrich").capacities[0]
+    assert after.records_per_second == before.records_per_second
+    assert after.confidence == pytest.approx(before.confidence / 2, abs=0.01)
+    assert analysis.edges[0].selectivity.value == ratio.value
+    assert analysis.edges[0].selectivity.confidence < ratio.confidence / 2
+    assert analysis.restart_times.samples == 0
