@@ -46,7 +46,14 @@ class DeadLetters:
             value_base64=None if record.value is None else base64.b64encode(record.value[:KEPT_BYTES]).decode(),
             value_bytes=None if record.value is None else len(record.value),
         )
-        body, headers = encode(letter, type=DEAD_LETTERS.type, source=self._service, id=letter.id, time=letter.at)
+        body, headers = encode(
+            letter,
+            type=DEAD_LETTERS.type,
+            source=self._service,
+            id=letter.id,
+            time=letter.at,
+            traceparent=record.headers.get("traceparent"),
+        )
         await self._bus.publish(DEAD_LETTERS.name, record.key or "unknown", body, headers)
 
     async def undecodable(self, record: Record, error: Undecodable) -> None:

@@ -45,7 +45,10 @@ class Decoded(Generic[M]):
 def encode(
     message: BaseModel, *, type: str, source: str, id: UUID, time: datetime, traceparent: str | None = None
 ) -> tuple[bytes, dict[str, str]]:
-    """The body and headers of a message. `type` is the contract's CloudEvents type, `source` the service."""
+    """The body and headers of a message. `type` is the contract's CloudEvents type, `source` the service.
+
+    `ValueError` if it is larger than anybody reads.
+    """
     headers = {
         "ce_specversion": "1.0",
         "ce_id": str(id),
@@ -56,7 +59,10 @@ def encode(
     }
     if traceparent:
         headers["traceparent"] = traceparent
-    return message.model_dump_json().encode(), headers
+    body = message.model_dump_json().encode()
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise ValueError(f"{type} {id} is {len(body)} bytes, more than {MAX_MESSAGE_BYTES}")
+    return body, headers
 
 
 def decode(record: Record, model: type[M]) -> Decoded[M]:
@@ -81,7 +87,7 @@ def new_traceparent(id: UUID) -> str:
 def child_traceparent(parent: str | None, id: UUID) -> str:
     """The same trace, one step further; a new one if the parent's is missing or malformed."""
     parts = (parent or "").split("-")
-    if len(parts) != 4 or len(parts[1]) != 32 or not _is_hex(parts[1]):
+    if len(parts) != 4 or len(parts[1]) != 32 or not _is_hex(parts[1]) or not int(parts[1], 16):
         return new_traceparent(id)
     return f"00-{parts[1]}-{id.hex[16:]}-01"
 

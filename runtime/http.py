@@ -17,6 +17,8 @@ from .auth import Tokens
 from .loop import Stop
 
 MAX_BODY_BYTES = 8_000_000
+ANSWER_SECONDS = 30.0
+"""A request whose answer has not begun by then is given up: longer work belongs into a task."""
 GRACE_SECONDS = 3
 
 
@@ -24,45 +26,74 @@ class PortInUse(Exception):
     """The listener's address is taken; the sentence names the setting to change."""
 
 
-class _BodyLimit:
-    """Answers 413 to a body that is larger than the limit, announced or streamed, before anybody parses it."""
+class _TooLarge(Exception):
+    pass
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+
+class _Limits:
+    """Answers 413 to a body that is larger than the limit, announced or streamed, and 503 where an answer does not begin
+    in time. One that has begun, such as an event stream, may go on for as long as it likes."""
+
+    def __init__(self, app: ASGIApp, body_bytes: int, answer_seconds: float) -> None:
         self._app = app
-        self._limit = limit
+        self._body_bytes = body_bytes
+        self._answer_seconds = answer_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        too_large = problems.Problem(413, f"the body is larger than {self._body_bytes} bytes")
         length = dict(scope["headers"]).get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._limit:
-            await self._refuse(send)
+        if length.isdigit() and int(length) > self._body_bytes:
+            await problems.answer(too_large)(scope, receive, send)
             return
-        seen = 0
+        seen, begun = 0, False
 
         async def limited() -> Message:
             nonlocal seen
             message = await receive()
             seen += len(message.get("body", b""))
-            if seen > self._limit:
-                raise problems.Problem(413, f"the body is larger than {self._limit} bytes")
+            if seen > self._body_bytes:
+                raise _TooLarge
             return message
 
-        await self._app(scope, limited, send)
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            if not begun and seen > self._body_bytes:
+                # Whatever the application makes of a body it could not read, this is the reason.
+                raise _TooLarge
+            if not begun and not deadline.expired():
+                deadline.reschedule(None)
+            begun = True
+            await send(message)
 
-    async def _refuse(self, send: Send) -> None:
-        body = b'{"title":"Too large","status":413,"detail":"the body is larger than %d bytes"}' % self._limit
-        headers = [(b"content-type", problems.MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
-        await send({"type": "http.response.start", "status": 413, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        try:
+            async with asyncio.timeout(self._answer_seconds) as deadline:
+                await self._app(scope, limited, watched)
+        except _TooLarge:
+            await problems.answer(too_large)(scope, receive, send)
+        except TimeoutError:
+            if begun or not deadline.expired():
+                raise
+            late = problems.Problem(503, f"no answer within {self._answer_seconds:g} s")
+            await problems.answer(late)(scope, receive, send)
 
 
-def application(title: str, description: str, tokens: Tokens | None = None, **arguments: Any) -> FastAPI:
-    """A FastAPI application: problem documents for errors, a body limit, tokens where `auth.requires` looks for them."""
+def application(
+    title: str,
+    description: str,
+    tokens: Tokens | None = None,
+    *,
+    body_bytes: int = MAX_BODY_BYTES,
+    answer_seconds: float = ANSWER_SECONDS,
+    **arguments: Any,
+) -> FastAPI:
+    """A FastAPI application: problem documents for errors, limits of body size and time to answer, tokens where
+    `auth.requires` looks for them (`run_service` sets them from the settings)."""
     app = FastAPI(title=title, description=description, **arguments)
     app.state.tokens = tokens or Tokens({})
-    app.add_middleware(_BodyLimit, limit=MAX_BODY_BYTES)
+    app.add_middleware(_Limits, body_bytes=body_bytes, answer_seconds=answer_seconds)
     problems.install(app)
     return app
 
@@ -76,12 +107,13 @@ class _Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket; `PortInUse` if somebody else has the address."""
+    """A listening socket; `PortInUse` if somebody else has the address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
+        bound.listen(128)  # who comes before the application is up waits in the queue
     except OSError as error:
         bound.close()
         raise PortInUse(
@@ -93,15 +125,30 @@ def listen(host: str, port: int) -> socket.socket:
 async def serve(app: FastAPI, bound: socket.socket, stop: Stop) -> None:
     """Answer requests until stopped; open ones get `GRACE_SECONDS` to end."""
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_SECONDS, timeout_keep_alive=30
+        app,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_keep_alive=30,
     )
     server = _Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[bound]), name="http")
+    serving = asyncio.create_task(_serve(server, bound), name="http")
     stopped = asyncio.create_task(stop.wait(), name="http-stop")
     await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
     stopped.cancel()
     await serving
+
+
+async def _serve(server: uvicorn.Server, bound: socket.socket) -> None:
+    try:
+        await server.serve(sockets=[bound])
+    except SystemExit:
+        # uvicorn would end the process from inside the event loop, past everything that is to be closed.
+        raise RuntimeError("the HTTP application did not start; its log has the reason") from None
+    finally:
+        bound.close()
 
 
 def async_client(base_url: str, token: SecretStr | None = None, timeout_seconds: float = 3.0) -> httpx.AsyncClient:

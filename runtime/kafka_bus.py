@@ -55,7 +55,8 @@ class KafkaBus:
         """Open the producer. Does not wait for the brokers: see `ping`."""
         if self._admin is None:
             self._outbox.start()
-            self._admin = AdminClient(self._settings)
+            # Without callbacks: destroying an admin client while one is due ends the process (confluent-kafka 2.16).
+            self._admin = AdminClient({"bootstrap.servers": self._settings["bootstrap.servers"], "log_level": 0})
 
     async def close(self) -> None:
         log = structlog.get_logger("kafka")

@@ -1,50 +1,108 @@
-"""Logs: JSON, one rich line a cycle, no secrets."""
+"""Logs: JSON lines on standard error, one rich line a cycle, no secrets. Coloured text instead where a person looks on."""
 
 import logging
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
 
-_SECRET = ("token", "password", "authorization", "secret", "credential")
+from .clock import Clock
+
+Event = MutableMapping[str, Any]
+
+_SECRET = re.compile(r"(^|[_\-.])(token|password|passwd|authorization|secret|credential|api[_-]?key)s?$", re.IGNORECASE)
+_CREDENTIALS = re.compile(r"(://)[^/@\s]+@")
+_HANDLER = "weir"
 
 
-def redact(_logger: Any, _method: str, event: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Masks values whose name says that they are secret, at any depth."""
-    return {key: _masked(key, value) for key, value in event.items()}
+def without_credentials(text: str) -> str:
+    """The same text with user and password taken out of its URLs."""
+    return _CREDENTIALS.sub(r"\1***@", text)
 
 
-def _masked(key: str, value: Any) -> Any:
-    if any(word in str(key).lower() for word in _SECRET) and value is not None:
+def redact(_logger: Any, _method: str, event: Event) -> Event:
+    """Masks values whose name says that they are secret, and credentials in URLs, at any depth."""
+    return {key: masked(key, value) for key, value in event.items()}
+
+
+def masked(key: str, value: Any) -> Any:
+    """What may be shown of a value under this name."""
+    if value is not None and _SECRET.search(str(key)):
         return "***"
+    if isinstance(value, str):
+        return without_credentials(value) if "://" in value else value
     if isinstance(value, Mapping):
-        return {k: _masked(k, v) for k, v in value.items()}
+        return {k: masked(str(k), v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked("", v) for v in value]
     return value
 
 
 def configure(service: str, level: str = "INFO") -> None:
-    """Set up structlog and the standard library's logging for a process. Lines go to standard error."""
+    """Set up structlog and the standard library's logging for a process; both give the same lines."""
+
+    def named(_logger: Any, _method: str, event: Event) -> Event:
+        # Not a context variable: the clients' own threads would not have it.
+        event.setdefault("service", service)
+        return event
+
     numeric = logging.getLevelNamesMapping()[level]
-    shared: list[Any] = [
+    shared: list[Callable[..., Any]] = [
         structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        named,
         redact,
     ]
-    renderer: list[Any] = (
-        [structlog.dev.ConsoleRenderer()]
-        if sys.stderr.isatty()
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
-    )
     structlog.configure(
-        processors=[*shared, *renderer],
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(numeric),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
     )
-    structlog.contextvars.bind_contextvars(service=service)
-    # Libraries log through the standard library; only what matters of it, as plain lines on the same stream.
-    logging.basicConfig(
-        level=max(numeric, logging.WARNING), stream=sys.stderr, format="%(levelname)s %(name)s %(message)s"
-    )
+    _handle(shared, numeric)
+
+
+def _handle(shared: list[Callable[..., Any]], level: int) -> None:
+    last: list[Callable[..., Any]] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
+    if sys.stderr.isatty():
+        last.append(structlog.dev.ConsoleRenderer())
+    else:
+        last += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.set_name(_HANDLER)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=last))
+    # Of the libraries only what matters: theirs are the records that structlog has not made.
+    handler.addFilter(lambda record: hasattr(record, "_logger") or record.levelno >= logging.WARNING)
+    root = logging.getLogger()
+    root.handlers = [h for h in root.handlers if h.get_name() != _HANDLER]
+    root.addHandler(handler)
+    root.setLevel(level)
+    logging.captureWarnings(capture=True)
+
+
+@contextmanager
+def canonical_line(logger: Any, event: str, clock: Clock, **fields: Any) -> Generator[dict[str, Any], None, None]:
+    """One rich line for a unit of work: fill the dict while working, it is logged at the end with the time it took.
+
+    A unit that failed is logged as a warning with its error, which goes on; one that empties the dict (nothing was there
+    to do) is not logged.
+    """
+    line: dict[str, Any] = dict(fields)
+    started = clock.monotonic()
+    try:
+        yield line
+    except Exception as error:
+        line |= {"ok": False, "error": str(error) or type(error).__name__, "seconds": _passed(clock, started)}
+        logger.warning(event, **line)
+        raise
+    if line:
+        logger.info(event, **{"ok": True, **line, "seconds": _passed(clock, started)})
+
+
+def _passed(clock: Clock, started: float) -> float:
+    return round(clock.monotonic() - started, 4)

@@ -12,6 +12,7 @@ from prometheus_client import Counter
 T = TypeVar("T")
 
 _FAILED = Counter("weir_cycles_failed_total", "Cycles that ended with an unexpected error", ["loop"])
+FIRST_BACKOFF_SECONDS = 0.1
 LONGEST_BACKOFF_SECONDS = 5.0
 
 
@@ -67,22 +68,31 @@ async def retry_until_ready(
     """
     log = structlog.get_logger("start")
     said: str | None = None
-    pause_seconds = 0.2
+    pause_seconds = FIRST_BACKOFF_SECONDS
     while not stop.requested:
-        try:
-            await asyncio.wait_for(ping(), timeout_seconds)
-        except Exception as error:  # noqa: BLE001 - whatever it is, waiting is the answer
-            reason = str(error) or type(error).__name__
-            if reason != said:
-                log.warning("waiting", for_=name, reason=reason)
-                said = reason
-            await stop.wait(pause_seconds)
-            pause_seconds = min(LONGEST_BACKOFF_SECONDS, pause_seconds * 2)
-        else:
+        reason = await stop.race(_problem(ping, timeout_seconds))
+        if reason == "":
             if said is not None:
                 log.info("ready", dependency=name)
             return True
+        if reason is not None and reason != said:
+            log.warning("waiting", dependency=name, reason=reason)
+            said = reason
+        await stop.wait(pause_seconds)
+        pause_seconds = min(LONGEST_BACKOFF_SECONDS, pause_seconds * 2)
     return False
+
+
+async def _problem(ping: Callable[[], Awaitable[object]], timeout_seconds: float) -> str:
+    """Why `ping` failed; empty if it did not."""
+    try:
+        async with asyncio.timeout(timeout_seconds) as deadline:
+            await ping()
+    except Exception as error:  # noqa: BLE001 - whatever it is, waiting is the answer
+        if deadline.expired():
+            return f"no answer within {timeout_seconds:g} s"
+        return str(error) or type(error).__name__
+    return ""
 
 
 async def run_forever(
@@ -91,7 +101,7 @@ async def run_forever(
     """Run `cycle` until stopped. The one catch-all: a failed cycle is logged with its trace, counted, and followed by a
     pause that grows to 5 s; a good one resets it. Cancellation escapes."""
     log = structlog.get_logger(name)
-    backoff_seconds = 0.1
+    backoff_seconds = FIRST_BACKOFF_SECONDS
     while not stop.requested:
         try:
             await cycle()
@@ -103,6 +113,6 @@ async def run_forever(
             await stop.wait(backoff_seconds)
             backoff_seconds = min(LONGEST_BACKOFF_SECONDS, backoff_seconds * 2)
         else:
-            backoff_seconds = 0.1
-            if pause_seconds > 0:
-                await stop.wait(pause_seconds)
+            backoff_seconds = FIRST_BACKOFF_SECONDS
+            # Even without a pause others must run: a cycle that never waits would block the whole process.
+            await (stop.wait(pause_seconds) if pause_seconds > 0 else asyncio.sleep(0))

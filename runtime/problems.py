@@ -37,7 +37,8 @@ _TITLES |= {409: "Conflict", 412: "Precondition failed", 413: "Too large", 415: 
 _TITLES |= {422: "Invalid", 500: "Internal error", 503: "Not available"}
 
 
-def _answer(problem: Problem) -> JSONResponse:
+def answer(problem: Problem) -> JSONResponse:
+    """A problem as a response."""
     body = {
         "type": "about:blank",
         "title": _TITLES.get(problem.status, "Error"),
@@ -54,7 +55,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Problem)
     async def _problem(_request: Request, error: Problem) -> JSONResponse:
-        return _answer(error)
+        return answer(error)
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
@@ -62,13 +63,13 @@ def install(app: FastAPI) -> None:
             (".".join(str(part) for part in e["loc"]), str(e["msg"]).removeprefix("Value error, "))
             for e in error.errors()
         ]
-        return _answer(Problem(422, "; ".join(f"{f}: {m}" for f, m in errors), errors=errors))
+        return answer(Problem(422, "; ".join(f"{f}: {m}" for f, m in errors), errors=errors))
 
     @app.exception_handler(HTTPException)
     async def _http(_request: Request, error: HTTPException) -> JSONResponse:
-        return _answer(Problem(error.status_code, str(error.detail), headers=error.headers))
+        return answer(Problem(error.status_code, str(error.detail), headers=error.headers))
 
     @app.exception_handler(Exception)
     async def _bug(request: Request, error: Exception) -> JSONResponse:
         structlog.get_logger("http").exception("request-failed", path=request.url.path, error=type(error).__name__)
-        return _answer(Problem(500, "this is a fault of the service; its log has the reason"))
+        return answer(Problem(500, "this is a fault of the service; its log has the reason"))

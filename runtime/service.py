@@ -9,15 +9,21 @@ from fastapi import FastAPI
 from weir_contracts.topics import TOPICS
 
 from . import log
-from .bus import Bus
+from .bus import Bus, BusError
+from .envelope import MAX_MESSAGE_BYTES
+from .health import Health
 from .http import PortInUse, listen, serve
 from .loop import Stop, retry_until_ready
 from .records import TopicSpec
 from .settings import EXIT_BAD_SETTINGS, ServiceSettings
 
 Task = Callable[[Stop], Awaitable[None]]
-GRACE_SECONDS = 8.0
-"""What tasks get to finish what they hold; with the listener's grace it stays below the 10 s of a container's stop."""
+
+GRACE_SECONDS = 5.0
+"""What tasks get to finish what they hold after a stop was asked for; then they are cancelled."""
+CANCEL_SECONDS = 1.0
+CLOSE_SECONDS = 4.0
+"""For what the tasks shared. The three together are the 10 s a container gets to stop."""
 
 
 async def run_service(
@@ -28,34 +34,34 @@ async def run_service(
     tasks: Mapping[str, Task],
     on_stopped: Callable[[], Awaitable[None]] | None = None,
 ) -> int:
-    """Run until a signal or until a task ends with an error; returns the exit code.
+    """Run until a signal, or until a task ends with an error; returns the exit code.
 
-    Tasks get the `Stop` and return soon after it was requested. `on_stopped` closes what they shared.
+    Tasks get the `Stop` and return soon after it was requested. `on_stopped` closes what they shared. Whoever calls the API is
+    judged by the settings' tokens.
     """
     log.configure(name, settings.log_level)
     logger = structlog.get_logger(name)
     try:
+        tokens = settings.callers()
         bound = listen(settings.http_host, settings.http_port)
-    except PortInUse as error:
+    except (PortInUse, ValueError) as error:
         sys.stderr.write(f"{name}: {error}\n")
         return EXIT_BAD_SETTINGS
+    app.state.tokens = tokens
     logger.info("starting", settings=settings.describe(), port=bound.getsockname()[1])
     stop = Stop()
     stop.on_signals()
-    running = {asyncio.create_task(serve(app, bound, stop), name="http")}
+    running = {asyncio.create_task(_listener(serve(app, bound, stop), stop), name="http")}
     running |= {asyncio.create_task(_run(task, stop), name=label) for label, task in tasks.items()}
-    failed = await _until_stopped(running, stop, logger)
-    _, late = await asyncio.wait(running, timeout=GRACE_SECONDS)
-    for task in late:
-        logger.warning("task-cancelled", task=task.get_name(), after_seconds=GRACE_SECONDS)
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
+    await _until_stopped(running, stop)
+    logger.info("stopping", reason=stop.reason)
+    failed = await _end(running, logger)
     if on_stopped is not None:
         try:
-            await asyncio.wait_for(on_stopped(), 5.0)
+            await asyncio.wait_for(on_stopped(), CLOSE_SECONDS)
         except Exception as error:  # noqa: BLE001 - the end must come
             logger.warning("close-failed", error=str(error) or type(error).__name__)
-    logger.info("stopped", reason=stop.reason)
+    logger.info("stopped", reason=stop.reason, failed=failed)
     return 1 if failed else 0
 
 
@@ -63,32 +69,71 @@ async def _run(task: Task, stop: Stop) -> None:
     await task(stop)
 
 
-async def _until_stopped(running: set[asyncio.Task[None]], stop: Stop, logger: structlog.stdlib.BoundLogger) -> bool:
-    stopping = asyncio.create_task(stop.wait())
+async def _listener(serving: Awaitable[None], stop: Stop) -> None:
+    await serving
+    if not stop.requested:
+        # uvicorn returns without an error when the application does not start.
+        raise RuntimeError("the HTTP server ended by itself")
+
+
+async def _until_stopped(running: set[asyncio.Task[None]], stop: Stop) -> None:
+    """Wait for the stop; the first task that fails asks for it."""
+    stopping: asyncio.Task[object] = asyncio.create_task(stop.wait(), name="stop")
     waiting: set[asyncio.Task[object]] = {*running, stopping}
     while not stop.requested:
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in done - {stopping}:
-            error = None if task.cancelled() else task.exception()
-            if error is not None:
-                logger.error("task-failed", task=task.get_name(), error=repr(error), exc_info=error)
-                stop.request(f"{task.get_name()} failed: {error}")
-                stopping.cancel()
-                return True
+            if task.cancelled() or task.exception() is not None:
+                stop.request(f"{task.get_name()} failed")
     stopping.cancel()
-    return False
+
+
+async def _end(running: set[asyncio.Task[None]], logger: structlog.stdlib.BoundLogger) -> list[str]:
+    """See the tasks off; the names of those that failed."""
+    _, late = await asyncio.wait(running, timeout=GRACE_SECONDS)
+    for task in late:
+        logger.warning("task-cancelled", task=task.get_name(), after_seconds=GRACE_SECONDS)
+        task.cancel()
+    stuck: set[asyncio.Task[None]] = set()
+    if late:
+        _, stuck = await asyncio.wait(late, timeout=CANCEL_SECONDS)
+    failed = [task.get_name() for task in stuck]
+    for task in running - stuck:
+        if task.cancelled():
+            failed += [] if task in late else [task.get_name()]
+        elif (error := task.exception()) is not None:
+            failed.append(task.get_name())
+            logger.error("task-failed", task=task.get_name(), error=str(error) or repr(error), exc_info=error)
+    return sorted(failed)
 
 
 def topic_specs(partitions: int) -> list[TopicSpec]:
-    """All topics of the loop, as they should be."""
-    return [TopicSpec(topic.name, partitions, topic.configs) for topic in TOPICS]
+    """All topics of the loop, as they should be: each takes the largest message that the envelope lets through."""
+    largest = {"max.message.bytes": str(MAX_MESSAGE_BYTES + 100_000)}
+    return [TopicSpec(topic.name, partitions, {**largest, **topic.configs}) for topic in TOPICS]
 
 
-async def wait_for_topics(bus: Bus, partitions: int, stop: Stop) -> bool:
-    """Wait for the brokers, create what is missing and check the rest; False when stopped first."""
+async def wait_for_topics(bus: Bus, partitions: int, stop: Stop, health: Health | None = None) -> bool:
+    """Wait for the brokers, create what is missing and check the rest; False when stopped first.
+
+    With `health`, readiness says meanwhile what is wrong with the topics.
+    """
+    problem: str | None = "not checked yet"
 
     async def ensured() -> None:
-        await bus.start()
-        await bus.ensure_topics(topic_specs(partitions))
+        nonlocal problem
+        try:
+            await bus.start()
+            await bus.ensure_topics(topic_specs(partitions))
+        except BusError as error:
+            problem = str(error)
+            raise
+        problem = None
 
+    async def ping() -> None:
+        if problem is not None:
+            raise BusError(problem)
+
+    if health is not None:
+        health.register("topics", ping)
     return await retry_until_ready("kafka", ensured, stop, timeout_seconds=60.0)

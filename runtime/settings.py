@@ -1,6 +1,8 @@
 """Settings: typed, documented with unit and reason, checked at start, printed once without secrets."""
 
+import ipaddress
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,10 +12,12 @@ from pydantic import AliasChoices, Field, SecretStr, ValidationError, model_vali
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from .log import masked, without_credentials
+from .tokens import Tokens, read_tokens
+
 S = TypeVar("S", bound="ServiceSettings")
 
 EXIT_BAD_SETTINGS = 2
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def shared(name: str, **arguments: Any) -> Any:
@@ -24,7 +28,7 @@ def shared(name: str, **arguments: Any) -> Any:
 class ServiceSettings(BaseSettings):
     """What every service needs to know. A service's own settings carry its name: `WEIR_MONITOR_…`."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", populate_by_name=True, env_ignore_empty=True)
 
     kafka_bootstrap_servers: str = shared(
         "kafka_bootstrap_servers",
@@ -42,6 +46,7 @@ class ServiceSettings(BaseSettings):
     http_host: str = shared(
         "http_host",
         default="127.0.0.1",
+        min_length=1,
         description="address to listen on; anything but loopback demands a token",
     )
     http_port: int = shared("http_port", default=8080, ge=0, le=65535, description="port to listen on")
@@ -49,6 +54,9 @@ class ServiceSettings(BaseSettings):
         "tokens_file",
         default=None,
         description='JSON file {"token": {"name": …, "role": "read" or "write"}}; without it only loopback may listen',
+    )
+    tokens: SecretStr | None = shared(
+        "tokens", default=None, description="the same as JSON text, where a file is not at hand; adds to the file's"
     )
     log_level: str = shared(
         "log_level", default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="least level that is logged"
@@ -65,15 +73,27 @@ class ServiceSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _safe_listener(self) -> Self:
-        if self.http_host not in LOOPBACK and self.tokens_file is None:
+        if not is_loopback(self.http_host) and self.tokens_file is None and self.tokens is None:
             raise ValueError(
-                f"http_host: {self.http_host} can be reached from outside, so WEIR_TOKENS_FILE must name a file of tokens"
+                f"WEIR_HTTP_HOST: {self.http_host} can be reached from outside, so WEIR_TOKENS_FILE must name a file of tokens"
             )
         return self
 
+    def callers(self) -> Tokens:
+        """Who may call this service; `ValueError` that names the setting if the tokens cannot be read."""
+        return read_tokens(self.tokens_file, self.tokens.get_secret_value() if self.tokens else None)
+
     def describe(self) -> dict[str, Any]:
         """All values, secrets masked, for the one line at start."""
-        return self.model_dump(mode="json")
+        return {name: masked(name, value) for name, value in self.model_dump(mode="json").items()}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a listener on this address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def variable(model: type[BaseSettings], name: str, info: FieldInfo) -> str:
@@ -95,7 +115,7 @@ def problems(model: type[BaseSettings], error: ValidationError) -> list[str]:
         name = next((n for n, i in model.model_fields.items() if loc in (n, variable(model, n, i))), loc.lower())
         info = model.model_fields.get(name)
         secret = info is not None and "Secret" in str(info.annotation)
-        given = "" if secret or each["type"] == "missing" else f" (is {each['input']!r})"
+        given = "" if secret or each["type"] == "missing" else f" (is {without_credentials(repr(each['input']))})"
         lines.append(f"{variable(model, name, info) if info else loc}: {message}{given}")
     return lines
 
@@ -107,16 +127,30 @@ def load(model: type[S], arguments: Sequence[str] = ()) -> S:
     """
     if "--help" in arguments or "-h" in arguments:
         _end(_help(model), 0)
-    try:
-        settings = model()
-    except ValidationError as error:
-        _end("\n".join(f"settings: {line}" for line in problems(model, error)), EXIT_BAD_SETTINGS)
-    if "--print-settings" in arguments:
-        _end(json.dumps(settings.describe(), indent=2), 0)
-    unknown = [a for a in arguments if a.startswith("-")]
+    unknown = [a for a in arguments if a != "--print-settings"]
     if unknown:
         _end(f"settings: unknown option {unknown[0]}; --help lists what there is", EXIT_BAD_SETTINGS)
+    for name in _misspelt(model):
+        sys.stderr.write(f"settings: {name} is not known and ignored; --help lists what there is\n")
+    try:
+        settings = model()
+        settings.callers()
+    except ValidationError as error:
+        _end("\n".join(f"settings: {line}" for line in problems(model, error)), EXIT_BAD_SETTINGS)
+    except ValueError as error:
+        _end(f"settings: {error}", EXIT_BAD_SETTINGS)
+    if arguments:
+        _end(json.dumps(settings.describe(), indent=2), 0)
     return settings
+
+
+def _misspelt(model: type[BaseSettings]) -> list[str]:
+    """Variables with the service's own prefix that mean nothing to it."""
+    prefix = str(model.model_config.get("env_prefix", "")).upper()
+    known = {variable(model, name, info) for name, info in model.model_fields.items()}
+    return sorted(
+        name for name in os.environ if prefix and name.upper().startswith(prefix) and name.upper() not in known
+    )
 
 
 def table(model: type[BaseSettings], *, own_only: bool = False) -> str:
@@ -125,16 +159,22 @@ def table(model: type[BaseSettings], *, own_only: bool = False) -> str:
     for name, info in model.model_fields.items():
         if own_only and name in ServiceSettings.model_fields:
             continue
-        default = "required" if info.is_required() else info.get_default(call_default_factory=True)
-        shown = "" if default is None else default
-        rows.append(f"| `{variable(model, name, info)}` | `{shown}` | {info.description or ''} |")
+        rows.append(f"| `{variable(model, name, info)}` | {_default(info, '`{}`')} | {info.description or ''} |")
     return "\n".join(rows)
+
+
+def _default(info: FieldInfo, shape: str) -> str:
+    """A setting's default in this shape; empty if it has none."""
+    if info.is_required():
+        return "required"
+    default = info.get_default(call_default_factory=True)
+    return "" if default is None else shape.format(without_credentials(str(default)))
 
 
 def _help(model: type[BaseSettings]) -> str:
     lines = [(model.__doc__ or "").strip(), "", "Settings, from the environment:"]
     for name, info in model.model_fields.items():
-        default = "required" if info.is_required() else f"default {info.get_default(call_default_factory=True)}"
+        default = _default(info, "default {}") or "not set"
         lines.append(f"  {variable(model, name, info)}  {info.description or ''} ({default})")
     lines += ["", "Options: --help, --print-settings"]
     return "\n".join(lines)

@@ -52,13 +52,18 @@ class GlobalTable(Generic[T]):
             return False
         return True
 
+    async def ping(self) -> None:
+        """For readiness: `BusError` until the end has been reached once."""
+        if not self.ready:
+            raise BusError(f"{self.topic} is being read")
+
     async def follow(self, stop: Stop) -> None:
         """Read until stopped; an outage of the brokers only delays it."""
         self._reader = self._bus.reader(self.topic)
         try:
             while not stop.requested:
                 try:
-                    await self.step()
+                    await stop.race(self.step())
                 except BusError as error:
                     self._log.warning("table-waits", topic=self.topic, reason=str(error))
                     await stop.wait(1.0)
@@ -86,11 +91,20 @@ class GlobalTable(Generic[T]):
         try:
             value = self._decode(record)
         except Undecodable as error:
-            if self._on_unreadable:
-                await self._on_unreadable(record, error)
+            await self._put_aside(record, error)
             return
         self.latest[record.key] = value
         self._changed(record.key, value)
+
+    async def _put_aside(self, record: Record, error: Undecodable) -> None:
+        if self._on_unreadable is None:
+            self._log.warning("unreadable", place=record.place, reason=error.reason, field=error.field)
+            return
+        try:
+            await self._on_unreadable(record, error)
+        except BusError as failure:
+            # It is still in its topic; the records behind it must not be skipped for its sake.
+            self._log.warning("unreadable", place=record.place, reason=error.reason, not_put_aside=str(failure))
 
     def _changed(self, key: str, value: T | None) -> None:
         if self._on_change:

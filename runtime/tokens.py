@@ -1,0 +1,75 @@
+"""Bearer tokens with the roles read and write, kept as hashes only."""
+
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Role = Literal["read", "write"]
+LEAST_TOKEN_LENGTH = 16
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who made a request, for the record of changes."""
+
+    name: str
+    role: Role
+
+
+class Tokens:
+    """Known tokens and whose they are."""
+
+    def __init__(self, callers: dict[str, Caller]) -> None:
+        self._callers = {hashlib.sha256(token.encode()).digest(): caller for token, caller in callers.items()}
+
+    @property
+    def required(self) -> bool:
+        return bool(self._callers)
+
+    def caller(self, token: str) -> Caller | None:
+        """Whose token it is, found in a time that tells nothing about the others."""
+        given = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+        found = None
+        for known, caller in self._callers.items():
+            if hmac.compare_digest(given, known):
+                found = caller
+        return found
+
+
+def read_tokens(path: Path | None, text: str | None = None) -> Tokens:
+    """Tokens from a file, or from `text`: `{"token": {"name": "ada", "role": "write"}}`; none without either.
+
+    Raises `ValueError` that names the setting and the entry (never the token) if it is not one.
+    """
+    callers: dict[str, Caller] = {}
+    if path is not None:
+        try:
+            content = path.read_text()
+        except (OSError, ValueError) as error:
+            raise ValueError(f"WEIR_TOKENS_FILE: cannot read {path}: {type(error).__name__}") from None
+        callers |= _parse(content, "WEIR_TOKENS_FILE", str(path))
+    if text is not None:
+        callers |= _parse(text, "WEIR_TOKENS", "it")
+    return Tokens(callers)
+
+
+def _parse(content: str, setting: str, place: str) -> dict[str, Caller]:
+    try:
+        document: Any = json.loads(content)
+    except ValueError:
+        raise ValueError(f"{setting}: {place} is not JSON") from None
+    if not isinstance(document, dict) or not document:
+        raise ValueError(f"{setting}: {place} must map at least one token to its name and role")
+    callers = {}
+    for i, (token, entry) in enumerate(document.items()):
+        name, role = (entry.get("name"), entry.get("role")) if isinstance(entry, dict) else (None, None)
+        if len(token) < LEAST_TOKEN_LENGTH or not isinstance(name, str) or not name or role not in ("read", "write"):
+            raise ValueError(
+                f"{setting}: entry {i + 1} of {place} needs a token of {LEAST_TOKEN_LENGTH} characters or more, "
+                "a name, and the role read or write"
+            )
+        callers[token] = Caller(name, role)
+    return callers

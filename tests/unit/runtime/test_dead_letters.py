@@ -1,0 +1,76 @@
+"""What could not be read is put aside with its reason."""
+
+import base64
+
+import pytest
+from prometheus_client import REGISTRY
+from weir_contracts import DeadLetter
+from weir_contracts.topics import DEAD_LETTERS
+
+from runtime.bus import BusError
+from runtime.clock import FakeClock
+from runtime.dead_letters import KEPT_BYTES, DeadLetters
+from runtime.envelope import Undecodable, decode
+from runtime.memory_bus import MemoryBus
+from runtime.records import Record
+
+
+def bad(value: bytes | None = b"{", key: str | None = "shop/orders") -> Record:
+    return Record("weir.plans.v1", 1, 5, key, value, {"traceparent": "00-abc-def-01"})
+
+
+async def sent(record: Record, reason: str = "it is broken", field: str | None = "a.b") -> DeadLetter:
+    bus, clock = MemoryBus(), FakeClock()
+    await DeadLetters(bus, "planner", clock).send(record, reason, field)
+    (letter,) = bus.records(DEAD_LETTERS.name)
+    assert letter.key == (record.key or "unknown")
+    assert letter.headers["ce_type"] == DEAD_LETTERS.type
+    assert letter.headers["traceparent"] == "00-abc-def-01"
+    return decode(letter, DeadLetter).message
+
+
+async def test_a_letter_tells_where_what_and_why() -> None:
+    """Enough to find the record, read it and send it again."""
+    letter = await sent(bad(b"{broken"))
+    assert (letter.service, letter.topic, letter.partition, letter.offset) == ("planner", "weir.plans.v1", 1, 5)
+    assert (letter.key, letter.reason, letter.field) == ("shop/orders", "it is broken", "a.b")
+    assert base64.b64decode(letter.value_base64 or "") == b"{broken"
+    assert letter.value_bytes == 7
+    assert letter.at == FakeClock().now()
+
+
+async def test_the_same_record_makes_the_same_letter() -> None:
+    """At-least-once: a repeated record repeats the id."""
+    assert (await sent(bad())).id == (await sent(bad())).id
+
+
+async def test_a_huge_record_makes_a_bounded_letter() -> None:
+    """The first 64 KiB show what it was; its size is told."""
+    letter = await sent(bad(b"x" * 1_000_000, key="k" * 5000), reason="r" * 9000, field="f" * 9000)
+    assert len(base64.b64decode(letter.value_base64 or "")) == KEPT_BYTES
+    assert letter.value_bytes == 1_000_000
+
+
+async def test_a_record_without_key_or_value_is_a_letter_too() -> None:
+    """Unknown is None."""
+    letter = await sent(bad(None, key=None), reason="", field=None)
+    assert (letter.key, letter.value_base64, letter.value_bytes, letter.field) == (None, None, None, None)
+    assert letter.reason
+
+
+async def test_letters_are_counted() -> None:
+    """By topic, for an alert."""
+    name, labels = "weir_dead_letters_total", {"topic": "weir.plans.v1"}
+    before = REGISTRY.get_sample_value(name, labels) or 0
+    record = bad()
+    letters = DeadLetters(MemoryBus(), "planner", FakeClock())
+    await letters.undecodable(record, Undecodable(record, "why", "f"))
+    assert REGISTRY.get_sample_value(name, labels) == before + 1
+
+
+async def test_an_outage_is_the_callers_to_know() -> None:
+    """What could not be put aside must not be committed."""
+    bus = MemoryBus()
+    bus.break_down()
+    with pytest.raises(BusError):
+        await DeadLetters(bus, "planner", FakeClock()).send(bad(), "why")

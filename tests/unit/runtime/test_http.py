@@ -1,0 +1,245 @@
+"""The HTTP shell: who may, how much, how long, and errors that name the field."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import httpx
+import pytest
+from fastapi import Depends, FastAPI
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field, SecretStr
+from structlog.testing import capture_logs
+
+from runtime.auth import Caller, Tokens, requires
+from runtime.http import PortInUse, application, async_client, listen, serve
+from runtime.loop import Stop
+from runtime.problems import Problem
+
+ADA, BOB = "adas-long-token-1", "bobs-long-token-2"
+
+
+class Loaf(BaseModel):
+    grams: int = Field(gt=0)
+
+
+def oven(tokens: Tokens | None = None, **limits: float) -> FastAPI:
+    app = application("Oven", "Bakes.", tokens, **limits)  # type: ignore[arg-type]
+
+    @app.get("/who")
+    async def who(caller: Annotated[Caller, Depends(requires("read"))]) -> str:
+        return caller.name
+
+    @app.post("/loaves")
+    async def bake(loaf: Loaf, caller: Annotated[Caller, Depends(requires("write"))]) -> dict[str, object]:
+        return {"grams": loaf.grams, "who": caller.name}
+
+    @app.get("/conflict")
+    async def conflict() -> None:
+        raise Problem(409, "somebody was first", errors=[("version", "is 3, not 2")], extra={"current": 3})
+
+    @app.get("/bug")
+    async def bug() -> None:
+        raise RuntimeError("the password is hunter2")
+
+    @app.get("/slow")
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    @app.get("/stream")
+    async def stream() -> StreamingResponse:
+        async def parts() -> AsyncIterator[bytes]:
+            for part in (b"a", b"b", b"c"):
+                yield part
+                await asyncio.sleep(0.03)
+
+        return StreamingResponse(parts())
+
+    return app
+
+
+def client(app: FastAPI, token: str | None = None) -> httpx.AsyncClient:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://oven", headers=headers)
+
+
+def guarded() -> FastAPI:
+    return oven(Tokens({ADA: Caller("ada", "write"), BOB: Caller("bob", "read")}))
+
+
+# -- who may -------------------------------------------------------------------------------------------------------
+
+
+async def test_without_tokens_everybody_is_local() -> None:
+    """On loopback, a developer's machine."""
+    async with client(oven()) as http:
+        assert (await http.get("/who")).json() == "local"
+        assert (await http.post("/loaves", json={"grams": 500})).json() == {"grams": 500, "who": "local"}
+
+
+async def test_a_token_has_a_name_and_a_role() -> None:
+    """Write includes read; read alone does not include write."""
+    async with client(guarded(), ADA) as http:
+        assert (await http.get("/who")).json() == "ada"
+        assert (await http.post("/loaves", json={"grams": 500})).json()["who"] == "ada"
+    async with client(guarded(), BOB) as http:
+        assert (await http.get("/who")).json() == "bob"
+        refused = await http.post("/loaves", json={"grams": 500})
+    assert refused.status_code == 403
+    assert refused.json()["detail"] == "bob may read but not write"
+
+
+@pytest.mark.parametrize("header", [None, "Bearer", "Bearer ", "Bearer nobodys-long-token", f"Basic {ADA}", ADA])
+async def test_who_is_not_known_is_told_how(header: str | None) -> None:
+    """401 with the scheme, as a problem document; the same whether the token is missing or wrong."""
+    async with client(guarded()) as http:
+        answer = await http.get("/who", headers={"Authorization": header} if header else {})
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["status"] == 401
+
+
+async def test_the_documentation_offers_the_token() -> None:
+    """The interactive page has a button for it."""
+    schema = guarded().openapi()
+    assert schema["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
+    assert schema["paths"]["/who"]["get"]["security"] == [{"HTTPBearer": []}]
+
+
+# -- errors --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_wrong_field_is_named() -> None:
+    """In the sentence for people and in the list for programs."""
+    async with client(oven()) as http:
+        answer = await http.post("/loaves", json={"grams": -1})
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["errors"] == [{"field": "body.grams", "message": "Input should be greater than 0"}]
+    assert "body.grams" in answer.json()["detail"]
+
+
+async def test_every_error_is_a_problem_document() -> None:
+    """Unknown paths, wrong methods, broken JSON, and those a service raises itself."""
+    async with client(oven()) as http:
+        answers = {
+            404: await http.get("/nowhere"),
+            405: await http.delete("/who"),
+            422: await http.post("/loaves", content=b"{", headers={"content-type": "application/json"}),
+            409: await http.get("/conflict"),
+        }
+    for status, answer in answers.items():
+        assert answer.status_code == status
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["status"] == status
+        assert answer.json()["detail"]
+    assert answers[409].json()["errors"] == [{"field": "version", "message": "is 3, not 2"}]
+    assert answers[409].json()["current"] == 3
+
+
+async def test_a_bug_shows_nothing_of_the_inside() -> None:
+    """The reason is in the log; the answer has none of it."""
+    with capture_logs() as lines:
+        async with client(oven()) as http:
+            answer = await http.get("/bug")
+    assert answer.status_code == 500
+    assert "hunter2" not in answer.text
+    assert "RuntimeError" not in answer.text
+    assert [(line["event"], line["path"]) for line in lines] == [("request-failed", "/bug")]
+
+
+# -- how much and how long -----------------------------------------------------------------------------------------
+
+
+async def test_too_large_a_body_is_refused() -> None:
+    """Announced in its header, or streamed without one."""
+
+    async def streamed() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b" " * 100
+
+    async with client(oven(body_bytes=1000)) as http:
+        announced = await http.post("/loaves", content=b" " * 1001)
+        unannounced = await http.post("/loaves", content=streamed(), headers={"content-type": "application/json"})
+        small = await http.post("/loaves", json={"grams": 500})
+    for answer in (announced, unannounced):
+        assert answer.status_code == 413
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["detail"] == "the body is larger than 1000 bytes"
+    assert small.status_code == 200
+
+
+async def test_an_answer_that_does_not_begin_is_given_up() -> None:
+    """A request does not hold a connection for ever."""
+    async with client(oven(answer_seconds=0.02)) as http:
+        answer = await http.get("/slow")
+    assert answer.status_code == 503
+    assert answer.json()["detail"] == "no answer within 0.02 s"
+
+
+async def test_a_stream_may_last() -> None:
+    """Once it has begun, only its own end ends it."""
+    async with client(oven(answer_seconds=0.04)) as http:
+        assert (await http.get("/stream")).text == "abc"
+
+
+# -- a real listener -----------------------------------------------------------------------------------------------
+
+
+async def test_a_port_in_use_is_one_sentence() -> None:
+    """It names the setting to change."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(PortInUse, match=r"cannot listen on 127\.0\.0\.1:\d+ .*set WEIR_HTTP_PORT"):
+            listen("127.0.0.1", taken.getsockname()[1])
+
+
+async def test_an_address_that_is_not_ours_is_one_sentence() -> None:
+    """A name that resolves to nothing here."""
+    with pytest.raises(PortInUse, match=r"cannot listen on 192\.0\.2\.1:0"):
+        listen("192.0.2.1", 0)
+
+
+async def test_a_client_of_a_peer_carries_the_token_and_ends_with_the_server() -> None:
+    """Served on a real socket, inside the service's own loop, until the stop."""
+    stop = Stop()
+    bound = listen("127.0.0.1", 0)
+    port = bound.getsockname()[1]
+    serving = asyncio.create_task(serve(guarded(), bound, stop))
+    async with async_client(f"http://127.0.0.1:{port}", SecretStr(ADA)) as http:
+        assert (await http.get("/who")).json() == "ada"
+        stop.request("enough")
+        await asyncio.wait_for(serving, 10.0)
+        with pytest.raises(httpx.TransportError):
+            await http.get("/who")
+
+
+async def test_a_stream_does_not_hold_up_the_end() -> None:
+    """Somebody watches the events while the service is stopped."""
+    app = oven()
+
+    @app.get("/endless")
+    async def endless() -> StreamingResponse:
+        async def parts() -> AsyncIterator[bytes]:
+            while True:
+                yield b"tick\n"
+                await asyncio.sleep(0.01)
+
+        return StreamingResponse(parts())
+
+    stop = Stop()
+    bound = listen("127.0.0.1", 0)
+    serving = asyncio.create_task(serve(app, bound, stop))
+    async with (
+        async_client(f"http://127.0.0.1:{bound.getsockname()[1]}") as http,
+        http.stream("GET", "/endless") as answer,
+    ):
+        async for line in answer.aiter_lines():
+            assert line == "tick"
+            break
+        stop.request("enough")
+        await asyncio.wait_for(serving, 8.0)

@@ -1,0 +1,133 @@
+"""What of the Kafka bus needs no broker: its threads, its complaints, and a producer that cannot go on."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from structlog.testing import capture_logs
+
+from runtime.bus import BusError
+from runtime.clock import FakeClock
+from runtime.kafka_producer import Outbox
+from runtime.kafka_thread import REPEAT_SECONDS, ClientThread, Complaints
+from runtime.records import Outgoing
+
+RECORD = Outgoing("weir.plans.v1", "shop/orders", b"{}")
+
+
+async def test_calls_run_one_after_the_other_on_their_own_thread() -> None:
+    """A synchronous client is never called from two threads, and never from the event loop's."""
+    thread = ClientThread("story")
+    seen = [await thread.call(lambda: threading.current_thread().name) for _ in range(3)]
+    assert seen == ["story"] * 3
+    thread.close()
+
+
+async def test_a_clients_error_is_a_bus_error() -> None:
+    """With librdkafka's sentence; a bug stays what it is."""
+    thread = ClientThread("story")
+
+    def fail() -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, "connection refused"))
+
+    def bug() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(BusError, match="kafka: connection refused"):
+        await thread.call(fail)
+    with pytest.raises(KeyError):
+        await thread.call(bug)
+    thread.close()
+    thread.close()
+    with pytest.raises(BusError, match="story is closed"):
+        await thread.call(fail)
+
+
+def test_a_complaint_is_repeated_once_a_minute() -> None:
+    """librdkafka repeats itself at every attempt to reconnect; the log does not."""
+    clock = FakeClock()
+    complaints = Complaints(clock)
+    with capture_logs() as lines:
+        for _ in range(100):
+            complaints(KafkaError(KafkaError._TRANSPORT, "refused"))
+            complaints(KafkaError(KafkaError._ALL_BROKERS_DOWN, "all down"))
+            clock.advance(REPEAT_SECONDS / 99)
+    assert [line["code"] for line in lines] == ["_TRANSPORT", "_ALL_BROKERS_DOWN"] * 2
+
+
+class FakeProducer:
+    """Reports a delivery at the next poll, as `fate` says."""
+
+    def __init__(self, fate: KafkaError | None) -> None:
+        self.fate = fate
+        self.waiting: list[Callable[[KafkaError | None, Any], None]] = []
+        self.sent: list[dict[str, Any]] = []
+        self.purged = threading.Event()
+
+    def produce(self, topic: str, **arguments: Any) -> None:
+        if len(self.waiting) > 2:
+            raise BufferError("Local: Queue full")
+        self.sent.append({"topic": topic, **arguments})
+        self.waiting.append(arguments["on_delivery"])
+
+    def poll(self, seconds: float) -> None:
+        while self.waiting:
+            self.waiting.pop(0)(self.fate, None)
+        self.purged.wait(min(seconds, 0.01))
+
+    def flush(self, seconds: float) -> None:
+        self.poll(seconds)
+
+    def purge(self) -> None:
+        self.purged.set()
+
+
+async def test_a_producer_that_is_beyond_repair_is_replaced() -> None:
+    """A fatal error of idempotence (the brokers lost what they knew of it) fails what is under way; the next message goes out
+    through a new producer, without help."""
+    fatal = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "out of order", fatal=True)
+    producers = [FakeProducer(fatal), FakeProducer(None)]
+    made = iter(producers)
+    outbox = Outbox({}, 1.0, lambda _settings: next(made))
+    outbox.start()
+    with capture_logs() as lines:
+        with pytest.raises(BusError, match=r"kafka: weir\.plans\.v1 shop/orders: out of order"):
+            await outbox.send(RECORD)
+        await outbox.send(RECORD)
+    assert [line["event"] for line in lines] == ["producer-replaced"]
+    assert len(producers[1].sent) == 1
+    assert await asyncio.to_thread(producers[0].purged.wait, 5.0)
+    await outbox.close(1.0)
+
+
+async def test_a_full_queue_is_told_at_once() -> None:
+    """Buffers are bounded: whoever publishes faster than the brokers take it hears so."""
+    stuck = FakeProducer(None)
+    stuck.poll = lambda _seconds: stuck.purged.wait(0.01)  # type: ignore[method-assign,assignment,return-value]
+    outbox = Outbox({}, 1.0, lambda _settings: stuck)
+    outbox.start()
+    reports = [outbox.send(RECORD) for _ in range(4)]
+    with pytest.raises(BusError, match="Queue full"):
+        await reports[3]
+    await outbox.close(0.01)
+
+
+async def test_what_is_sent_must_be_acknowledged_by_all_and_go_where_java_puts_it() -> None:
+    """The producer's settings are part of the design: keys written by Spark and by Weir must meet."""
+    given: dict[str, Any] = {}
+
+    def make(settings: dict[str, Any]) -> FakeProducer:
+        given.update(settings)
+        return FakeProducer(None)
+
+    outbox = Outbox({"bootstrap.servers": "x:1"}, 7.5, make)
+    with pytest.raises(BusError, match="not started"):
+        outbox.send(RECORD)
+    outbox.start()
+    await outbox.close(0.1)
+    assert given["bootstrap.servers"] == "x:1"
+    assert (given["acks"], given["enable.idempotence"]) == ("all", True)
+    assert (given["partitioner"], given["delivery.timeout.ms"]) == ("murmur2_random", 7500)

@@ -1,0 +1,158 @@
+"""Logs: one JSON line each, whoever writes it, and no secrets in them."""
+
+import json
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from runtime import log
+from runtime.clock import FakeClock
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    """Logging belongs to the process: give it back."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    logging.captureWarnings(capture=False)
+    root.handlers, root.level = handlers, level
+    structlog.reset_defaults()
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+
+def test_a_line_says_who_when_what(capsys: pytest.CaptureFixture[str]) -> None:
+    """As one JSON object, from whatever thread."""
+    log.configure("planner", "INFO")
+    logger = structlog.get_logger("shell")
+    logger.info("planned", application="shop/orders", parallelism=3)
+    thread = threading.Thread(target=lambda: logger.warning("from-a-thread"))
+    thread.start()
+    thread.join()
+    first, second = lines(capsys)
+    assert first["timestamp"]
+    assert {k: v for k, v in first.items() if k != "timestamp"} == {
+        "event": "planned",
+        "level": "info",
+        "logger": "shell",
+        "service": "planner",
+        "application": "shop/orders",
+        "parallelism": 3,
+    }
+    assert (second["event"], second["service"]) == ("from-a-thread", "planner")
+
+
+def test_the_level_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    """And can be set anew."""
+    log.configure("planner", "WARNING")
+    structlog.get_logger("a").info("quiet")
+    log.configure("planner", "DEBUG")
+    structlog.get_logger("a").debug("loud")
+    assert [line["event"] for line in lines(capsys)] == ["loud"]
+
+
+def test_libraries_speak_json_too_but_only_when_it_matters(capsys: pytest.CaptureFixture[str]) -> None:
+    """Their warnings and errors, and Python's own warnings."""
+    log.configure("planner", "DEBUG")
+    library = logging.getLogger("some.library")
+    library.info("chatter")
+    library.error("pool of %s is full", "x")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+    first, second = lines(capsys)
+    assert (first["event"], first["logger"], first["level"]) == ("pool of x is full", "some.library", "error")
+    assert "DeprecationWarning: old" in str(second["event"])
+
+
+def test_an_exception_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its trace inside."""
+    log.configure("planner", "INFO")
+    try:
+        int("no number")
+    except ValueError:
+        structlog.get_logger("a").exception("failed")
+    (line,) = lines(capsys)
+    assert "ValueError: invalid literal" in str(line["exception"])
+
+
+def test_secrets_are_masked_wherever_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """By name, at any depth, and in URLs; what only sounds alike is shown."""
+    log.configure("planner", "INFO")
+    structlog.get_logger("a").info(
+        "called",
+        token="hunter2",
+        Authorization="Bearer hunter2",
+        settings={"knowledge_token": "hunter2", "api-key": "hunter2", "tokens_file": "/etc/tokens"},
+        peers=[{"password": "hunter2"}, "redis://ada:hunter2@redis/0"],
+        nothing_password=None,
+        key="shop/orders",
+    )
+    text = capsys.readouterr().err
+    assert "hunter2" not in text
+    line = json.loads(text)
+    assert line["settings"]["tokens_file"] == "/etc/tokens"
+    assert line["peers"][1] == "redis://***@redis/0"
+    assert line["nothing_password"] is None
+    assert line["key"] == "shop/orders"
+
+
+def test_a_person_gets_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """At a terminal a line is for reading."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    log.configure("planner", "INFO")
+    structlog.get_logger("a").info("planned", parallelism=3)
+    text = capsys.readouterr().err
+    assert "planned" in text
+    assert not text.startswith("{")
+
+
+def test_a_cycle_is_one_rich_line() -> None:
+    """What was learnt on the way, and how long it took."""
+    clock = FakeClock()
+    with (
+        capture_logs() as lines,
+        log.canonical_line(structlog.get_logger("a"), "cycle", clock, application="shop/orders") as line,
+    ):
+        line["decision"] = "hold"
+        clock.advance(1.5)
+    assert lines == [
+        {
+            "event": "cycle",
+            "log_level": "info",
+            "application": "shop/orders",
+            "decision": "hold",
+            "ok": True,
+            "seconds": 1.5,
+        }
+    ]
+
+
+def test_a_failed_cycle_is_a_line_and_an_error() -> None:
+    """The line says why; the error goes on to whoever handles it."""
+    with (
+        capture_logs() as lines,
+        pytest.raises(ValueError, match="no"),
+        log.canonical_line(structlog.get_logger("a"), "cycle", FakeClock()) as line,
+    ):
+        line["step"] = 2
+        raise ValueError("no")
+    assert [(entry["log_level"], entry["ok"], entry["error"], entry["step"]) for entry in lines] == [
+        ("warning", False, "no", 2)
+    ]
+
+
+def test_a_cycle_without_work_is_silent() -> None:
+    """Nothing came, nothing is said."""
+    with capture_logs() as lines, log.canonical_line(structlog.get_logger("a"), "cycle", FakeClock()):
+        pass
+    assert lines == []

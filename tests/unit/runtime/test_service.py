@@ -1,0 +1,226 @@
+"""Running a service: up before its dependencies, down in an orderly way."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+import structlog
+from weir_contracts.topics import TOPICS
+
+from runtime import service
+from runtime.clock import FakeClock
+from runtime.health import Health, router
+from runtime.http import application, async_client
+from runtime.loop import Stop
+from runtime.memory_bus import MemoryBus
+from runtime.records import TopicSpec
+from runtime.service import run_service, topic_specs, wait_for_topics
+from runtime.settings import ServiceSettings
+
+
+@pytest.fixture(autouse=True)
+def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Logging and signals belong to the process: give them back. Graces are short here."""
+    for name in [n for n in os.environ if n.startswith("WEIR_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(service, "GRACE_SECONDS", 0.3)
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    logging.captureWarnings(capture=False)
+    root.handlers, root.level = handlers, level
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def settings(**values: object) -> ServiceSettings:
+    return ServiceSettings(**{"http_port": free_port(), **values})  # type: ignore[arg-type]
+
+
+def events(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()]
+
+
+async def test_it_answers_before_its_dependencies_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """Kafka is away at start: the process lives, says what it waits for, goes on when it is there, and ends at a signal."""
+    chosen, bus, health = settings(), MemoryBus(), Health(FakeClock())
+    bus.break_down("no brokers")
+    app = application("Oven", "Bakes.")
+    app.include_router(router(health))
+    working, closed = asyncio.Event(), asyncio.Event()
+
+    async def work(stop: Stop) -> None:
+        if await wait_for_topics(bus, chosen.partitions, stop, health):
+            working.set()
+            await stop.wait()
+
+    async def close() -> None:
+        closed.set()
+
+    running = asyncio.create_task(run_service("oven", chosen, app=app, tasks={"work": work}, on_stopped=close))
+    async with async_client(f"http://127.0.0.1:{chosen.http_port}") as http:
+        answer = await _ready(http, lambda report: "no brokers" in str(report))
+        assert answer["ready"] is False
+        bus.mend()
+        await asyncio.wait_for(working.wait(), 10.0)
+        assert (await _ready(http, bool))["ready"] is True
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(running, 10.0) == 0
+    assert closed.is_set()
+    told = events(capsys)
+    assert (told[0], told[-1]) == ("starting", "stopped")
+    assert "waiting" in told
+
+
+async def _ready(http: httpx.AsyncClient, enough: Callable[[object], bool]) -> dict[str, object]:
+    """The readiness report, as soon as there is one that is enough."""
+    async with asyncio.timeout(5):
+        while True:
+            with contextlib.suppress(httpx.TransportError):
+                report: dict[str, object] = (await http.get("/health/ready")).json()
+                if enough(report):
+                    return report
+            await asyncio.sleep(0.01)
+
+
+async def test_a_task_that_fails_ends_the_service(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its trace in the log and code 1: whoever runs it starts it again."""
+
+    async def fail(_stop: Stop) -> None:
+        raise RuntimeError("broken beyond repair")
+
+    async def other(stop: Stop) -> None:
+        await stop.wait()
+
+    code = await run_service("oven", settings(), app=application("Oven", ""), tasks={"bake": fail, "other": other})
+    assert code == 1
+    text = capsys.readouterr().err
+    assert "broken beyond repair" in text
+    assert '"failed": ["bake"]' in text
+
+
+async def test_a_task_may_end_by_itself() -> None:
+    """Something done once at start is no reason to stop."""
+    other_done = asyncio.Event()
+
+    async def once(_stop: Stop) -> None:
+        return
+
+    async def later(stop: Stop) -> None:
+        other_done.set()
+        stop.request("done")
+
+    assert await run_service("oven", settings(), app=application("Oven", ""), tasks={"a": once, "b": later}) == 0
+    assert other_done.is_set()
+
+
+async def test_a_task_that_does_not_stop_is_cancelled(capsys: pytest.CaptureFixture[str]) -> None:
+    """After its grace; that is no failure, but it is told."""
+
+    async def deaf(_stop: Stop) -> None:
+        await asyncio.sleep(60)
+
+    async def ask(stop: Stop) -> None:
+        stop.request("enough")
+
+    assert await run_service("oven", settings(), app=application("Oven", ""), tasks={"deaf": deaf, "ask": ask}) == 0
+    assert "task-cancelled" in events(capsys)
+
+
+async def test_an_error_at_the_end_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """What goes wrong while stopping counts as a failure; what cannot be closed does not hold up the end."""
+
+    async def bad_end(stop: Stop) -> None:
+        await stop.wait()
+        raise RuntimeError("could not save")
+
+    async def ask(stop: Stop) -> None:
+        stop.request("enough")
+
+    async def close() -> None:
+        raise ConnectionError("already gone")
+
+    tasks = {"bad": bad_end, "ask": ask}
+    assert await run_service("oven", settings(), app=application("Oven", ""), tasks=tasks, on_stopped=close) == 1
+    assert {"task-failed", "close-failed", "stopped"} <= set(events(capsys))
+
+
+async def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is started, with code 2."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        chosen = settings(http_port=taken.getsockname()[1])
+        assert await run_service("oven", chosen, app=application("Oven", ""), tasks={}) == 2
+    assert "oven: cannot listen on 127.0.0.1:" in capsys.readouterr().err
+
+
+async def test_an_application_that_does_not_start_ends_the_service() -> None:
+    """A service without its API is not left half alive."""
+    app = application("Oven", "", lifespan=_broken)
+
+    async def work(stop: Stop) -> None:
+        await stop.wait()
+
+    assert await run_service("oven", settings(), app=app, tasks={"work": work}) == 1
+
+
+def _broken(_app: object) -> "_Broken":
+    return _Broken()
+
+
+class _Broken:
+    async def __aenter__(self) -> None:
+        raise RuntimeError("no template")
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+
+async def test_the_settings_tokens_guard_the_api() -> None:
+    """Whoever composes a service cannot forget them."""
+    chosen = settings(tokens='{"adas-long-token-1": {"name": "ada", "role": "write"}}')
+    app = application("Oven", "")
+
+    async def ask(stop: Stop) -> None:
+        stop.request("enough")
+
+    await run_service("oven", chosen, app=app, tasks={"ask": ask})
+    assert app.state.tokens.required
+
+
+async def test_topics_of_another_size_are_waited_for_and_told() -> None:
+    """The topics exist with another number of partitions: readiness names the topic and both counts."""
+    bus, health, stop = MemoryBus(), Health(FakeClock()), Stop()
+    await bus.ensure_topics([TopicSpec(TOPICS[0].name, 8)])
+    waiting = asyncio.create_task(wait_for_topics(bus, 4, stop, health))
+    told = f"topic {TOPICS[0].name} has 8 partitions and must have 4"
+    async with asyncio.timeout(5):
+        while True:
+            if told in str(await health.check()):
+                break
+            await asyncio.sleep(0)
+    stop.request("enough")
+    assert await asyncio.wait_for(waiting, 2.0) is False
+
+
+def test_every_topic_of_the_loop_is_asked_for() -> None:
+    """With the broker's settings of its contract, and room for the largest message."""
+    specs = {spec.name: spec for spec in topic_specs(4)}
+    assert set(specs) == {topic.name for topic in TOPICS}
+    for topic in TOPICS:
+        assert dict(topic.configs).items() <= dict(specs[topic.name].configs).items()
+        assert int(specs[topic.name].configs["max.message.bytes"]) > 8_000_000

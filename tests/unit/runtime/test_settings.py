@@ -1,0 +1,220 @@
+"""Settings: a wrong one ends the program with a line that names it; none tells a secret."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from runtime.settings import EXIT_BAD_SETTINGS, ServiceSettings, load, table
+
+TOKEN = "correct-horse-battery"  # noqa: S105 - a story's
+TOKENS = json.dumps({TOKEN: {"name": "ada", "role": "write"}})
+
+
+class Settings(ServiceSettings):
+    """The oven bakes."""
+
+    model_config = SettingsConfigDict(env_prefix="WEIR_OVEN_", frozen=True, extra="ignore", populate_by_name=True)
+
+    heat_seconds: float = Field(default=30.0, gt=0, le=600, description="how long it heats up, in seconds")
+    redis_url: str = Field(default="redis://ada:hunter2@127.0.0.1/0", description="where the store is")
+    door_password: SecretStr | None = Field(default=None, min_length=8, description="opens it")
+    recipe: str = Field(default="bread", pattern="^[a-z]+$", description="what it bakes")
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Nothing of the machine's own."""
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("WEIR_"):
+            monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        load(Settings, arguments)
+    assert ended.value.code == EXIT_BAD_SETTINGS
+    return capsys.readouterr().err
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        load(Settings, arguments)
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_defaults_are_a_safe_start() -> None:
+    """Loopback, four partitions, no tokens."""
+    settings = load(Settings)
+    assert (settings.http_host, settings.partitions, settings.heat_seconds) == ("127.0.0.1", 4, 30.0)
+    assert not settings.callers().required
+
+
+def test_own_and_shared_variables(environment: pytest.MonkeyPatch) -> None:
+    """A service's own carry its name, the shared ones do not; an empty one counts as not set."""
+    environment.setenv("WEIR_OVEN_HEAT_SECONDS", "5")
+    environment.setenv("WEIR_KAFKA_BOOTSTRAP_SERVERS", "a:1,b:2")
+    environment.setenv("WEIR_TOKENS_FILE", "")
+    settings = load(Settings)
+    assert (settings.heat_seconds, settings.kafka_bootstrap_servers, settings.tokens_file) == (5.0, "a:1,b:2", None)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("WEIR_OVEN_HEAT_SECONDS", "soon", "WEIR_OVEN_HEAT_SECONDS: Input should be a valid number"),
+        ("WEIR_OVEN_HEAT_SECONDS", "0", "WEIR_OVEN_HEAT_SECONDS: Input should be greater than 0 (is '0')"),
+        ("WEIR_PARTITIONS", "0", "WEIR_PARTITIONS: Input should be greater than or equal to 1 (is '0')"),
+        ("WEIR_HTTP_PORT", "70000", "WEIR_HTTP_PORT: "),
+        ("WEIR_KAFKA_BOOTSTRAP_SERVERS", "kafka", "WEIR_KAFKA_BOOTSTRAP_SERVERS: "),
+        ("WEIR_KNOWLEDGE_URL", "ftp://x", "WEIR_KNOWLEDGE_URL: "),
+        ("WEIR_LOG_LEVEL", "LOUD", "WEIR_LOG_LEVEL: "),
+        ("WEIR_OVEN_RECIPE", "Nr 5", "WEIR_OVEN_RECIPE: "),
+    ],
+)
+def test_a_wrong_setting_is_named(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str, value: str, said: str
+) -> None:
+    """With what is wrong and what it is, and exit code 2."""
+    environment.setenv(variable, value)
+    assert said in refused(capsys)
+
+
+def test_all_wrong_settings_are_named_at_once(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody wants to find them one start at a time."""
+    environment.setenv("WEIR_PARTITIONS", "0")
+    environment.setenv("WEIR_OVEN_HEAT_SECONDS", "-1")
+    assert len(refused(capsys).splitlines()) == 2
+
+
+def test_an_error_tells_no_secret(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither a password nor the credentials in a URL."""
+    environment.setenv("WEIR_OVEN_DOOR_PASSWORD", "hunter2")
+    environment.setenv("WEIR_KNOWLEDGE_URL", "http://ada:hunter2@knowledge")
+    said = refused(capsys)
+    assert "WEIR_OVEN_DOOR_PASSWORD" in said
+    assert "WEIR_KNOWLEDGE_URL" in said
+    assert "hunter2" not in said
+
+
+def test_the_description_tells_no_secret(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--print-settings` and the line at start can go into any log."""
+    environment.setenv("WEIR_OVEN_DOOR_PASSWORD", "hunter2hunter2")
+    environment.setenv("WEIR_TOKENS", TOKENS)
+    environment.setenv("WEIR_KNOWLEDGE_TOKEN", TOKEN)
+    said = printed(capsys, "--print-settings")
+    assert "hunter2" not in said
+    assert TOKEN not in said
+    assert json.loads(said)["redis_url"] == "redis://***@127.0.0.1/0"
+    assert json.loads(said)["heat_seconds"] == 30.0
+
+
+def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    """With meaning and default."""
+    said = printed(capsys, "--help")
+    assert said.startswith("The oven bakes.")
+    for field in Settings.model_fields:
+        assert field.upper() in said
+
+
+def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Settings come from the environment; whoever gives an argument must not think that it counts."""
+    assert "unknown option --port" in refused(capsys, "--port", "9")
+    assert "unknown option 9090" in refused(capsys, "9090")
+
+
+def test_a_misspelt_variable_is_pointed_out(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would otherwise be a default that nobody chose. Other services' variables are none of its business."""
+    environment.setenv("WEIR_OVEN_HEAT_SECOND", "5")
+    environment.setenv("WEIR_FRIDGE_COLD", "1")
+    load(Settings)
+    assert capsys.readouterr().err == (
+        "settings: WEIR_OVEN_HEAT_SECOND is not known and ignored; --help lists what there is\n"
+    )
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "weir.example"])
+def test_an_open_listener_needs_tokens(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, host: str
+) -> None:
+    """Whoever can be reached from outside must know who calls."""
+    environment.setenv("WEIR_HTTP_HOST", host)
+    assert f"WEIR_HTTP_HOST: {host} can be reached from outside" in refused(capsys)
+    path = tmp_path / "tokens.json"
+    path.write_text(TOKENS)
+    environment.setenv("WEIR_TOKENS_FILE", str(path))
+    assert load(Settings).callers().required
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_loopback_needs_none(environment: pytest.MonkeyPatch, host: str) -> None:
+    """A developer's machine."""
+    environment.setenv("WEIR_HTTP_HOST", host)
+    assert load(Settings).http_host == host
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot read"),
+        ("{", "is not JSON"),
+        ("[]", "must map at least one token"),
+        ("{}", "must map at least one token"),
+        ('{"short": {"name": "ada", "role": "read"}}', "entry 1"),
+        (f'{{"{TOKEN}": {{"name": "ada", "role": "admin"}}}}', "entry 1"),
+        (f'{{"{TOKEN}": {{"name": "", "role": "read"}}}}', "entry 1"),
+        (f'{{"{TOKEN}": "ada"}}', "entry 1"),
+    ],
+)
+def test_a_bad_tokens_file_is_an_error_at_start(
+    environment: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    content: str | None,
+    said: str,
+) -> None:
+    """It names the setting and the entry, never the token."""
+    path = tmp_path / "tokens.json"
+    if content is not None:
+        path.write_text(content)
+    environment.setenv("WEIR_TOKENS_FILE", str(path))
+    error = refused(capsys)
+    assert error.startswith("settings: WEIR_TOKENS_FILE: ")
+    assert said in error
+    assert TOKEN not in error
+
+
+def test_tokens_from_file_and_environment_add_up(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The operator's in the file, one more from the environment."""
+    path = tmp_path / "tokens.json"
+    path.write_text(TOKENS)
+    environment.setenv("WEIR_TOKENS_FILE", str(path))
+    environment.setenv("WEIR_TOKENS", '{"another-long-token": {"name": "bob", "role": "read"}}')
+    tokens = load(Settings).callers()
+    ada, bob = tokens.caller(TOKEN), tokens.caller("another-long-token")
+    assert ada is not None and (ada.name, ada.role) == ("ada", "write")
+    assert bob is not None and (bob.name, bob.role) == ("bob", "read")
+    assert tokens.caller("somebody-elses-token") is None
+
+
+def test_the_readmes_table() -> None:
+    """A service's README lists its own settings; the shared ones on demand."""
+    own = table(Settings, own_only=True).splitlines()
+    assert own[:3] == [
+        "| variable | default | meaning |",
+        "|---|---|---|",
+        "| `WEIR_OVEN_HEAT_SECONDS` | `30.0` | how long it heats up, in seconds |",
+    ]
+    assert "| `WEIR_OVEN_DOOR_PASSWORD` |  | opens it |" in own
+    assert "hunter2" not in table(Settings)
+    assert "WEIR_PARTITIONS" in table(Settings)

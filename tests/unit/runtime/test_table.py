@@ -1,0 +1,115 @@
+"""A topic as a table in memory."""
+
+import asyncio
+
+import pytest
+
+from runtime.bus import BusError
+from runtime.envelope import Undecodable
+from runtime.loop import Stop
+from runtime.memory_bus import MemoryBus
+from runtime.records import Record
+from runtime.table import GlobalTable
+
+TOPIC = "weir.things.v1"
+
+
+def number(record: Record) -> int:
+    try:
+        return int(record.value or b"")
+    except ValueError:
+        raise Undecodable(record, "is no number") from None
+
+
+async def following(table: GlobalTable[int], stop: Stop) -> "asyncio.Task[None]":
+    task = asyncio.create_task(table.follow(stop))
+    assert await table.wait_ready(5.0)
+    return task
+
+
+async def test_the_newest_value_of_each_key_wins() -> None:
+    """Over all partitions; a tombstone removes."""
+    bus = MemoryBus()
+    for i in range(20):
+        await bus.publish(TOPIC, f"k{i % 10}", b"%d" % i)
+    await bus.publish(TOPIC, "k0", None)
+    table = GlobalTable(bus, TOPIC, number)
+    with pytest.raises(BusError, match=rf"{TOPIC} is being read"):
+        await table.ping()
+    stop = Stop()
+    task = await following(table, stop)
+    assert table.latest == {f"k{i}": 10 + i for i in range(1, 10)}
+    await table.ping()
+    stop.request("done")
+    await asyncio.wait_for(task, 5.0)
+
+
+async def test_it_follows_what_comes() -> None:
+    """Changes are told with key and value, None for a removal."""
+    bus, stop = MemoryBus(), Stop()
+    changes: asyncio.Queue[tuple[str, int | None]] = asyncio.Queue()
+    table = GlobalTable(bus, TOPIC, number, on_change=lambda key, value: changes.put_nowait((key, value)))
+    task = await following(table, stop)
+    await bus.publish(TOPIC, "a", b"1")
+    await bus.publish(TOPIC, "a", None)
+    assert [await asyncio.wait_for(changes.get(), 5.0) for _ in range(2)] == [("a", 1), ("a", None)]
+    stop.request("done")
+    await asyncio.wait_for(task, 5.0)
+
+
+async def test_an_unreadable_record_changes_nothing_and_is_put_aside() -> None:
+    """What was known of the key stays; the records behind it are read."""
+    bus, aside = MemoryBus(), list[str]()
+
+    async def put_aside(record: Record, error: Undecodable) -> None:
+        aside.append(f"{record.key} {error.reason}")
+
+    for value in (b"1", b"x"):
+        await bus.publish(TOPIC, "a", value)
+    await bus.publish(TOPIC, "b", b"2")
+    table = GlobalTable(bus, TOPIC, number, on_unreadable=put_aside)
+    stop = Stop()
+    task = await following(table, stop)
+    assert table.latest == {"a": 1, "b": 2}
+    assert aside == ["a is no number"]
+    stop.request("done")
+    await asyncio.wait_for(task, 5.0)
+
+
+async def test_nothing_is_skipped_when_it_cannot_be_put_aside() -> None:
+    """The dead-letter topic is away: the readable records of the same batch still count."""
+    bus = MemoryBus()
+
+    async def fail(_record: Record, _error: Undecodable) -> None:
+        raise BusError("away")
+
+    for value in (b"x", b"1"):
+        await bus.publish(TOPIC, "a", value)
+    stop = Stop()
+    table = GlobalTable(bus, TOPIC, number, on_unreadable=fail)
+    task = await following(table, stop)
+    assert table.latest == {"a": 1}
+    stop.request("done")
+    await asyncio.wait_for(task, 5.0)
+
+
+async def test_it_is_not_ready_before_the_brokers_are() -> None:
+    """An outage at start delays it; it must not be taken for an empty topic."""
+    bus, stop = MemoryBus(), Stop()
+    await bus.publish(TOPIC, "a", b"1")
+    bus.break_down()
+    table = GlobalTable(bus, TOPIC, number)
+    task = asyncio.create_task(table.follow(stop))
+    assert not await table.wait_ready(0.1)
+    bus.mend()
+    assert await table.wait_ready(5.0)
+    assert table.latest == {"a": 1}
+    stop.request("done")
+    await asyncio.wait_for(task, 5.0)
+
+
+async def test_a_record_without_key_is_no_row() -> None:
+    """It cannot be replaced or removed, so it is left out."""
+    table = GlobalTable(MemoryBus(), TOPIC, number)
+    await table._apply(Record(TOPIC, 0, 0, None, b"1"))
+    assert table.latest == {}
