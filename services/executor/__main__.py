@@ -4,13 +4,14 @@ import asyncio
 import sys
 from uuid import uuid4
 
+from runtime.auth import read_tokens
 from runtime.clock import SystemClock
 from runtime.health import Health, router
 from runtime.http import application, async_client
 from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop
 from runtime.service import run_service, wait_for_topics
-from runtime.settings import load
+from runtime.settings import EXIT_BAD_SETTINGS, load
 
 from .adapters.flink import FlinkDriver
 from .adapters.knowledge import HttpKnowledge
@@ -34,7 +35,7 @@ async def start(settings: Settings) -> int:
     health.register("kafka", bus.ping)
     health.register("knowledge", knowledge.ping)
     health.register("plans", executor.ping)
-    app = application("Weir executor", "Applies plans, verifies them and rolls back.")
+    app = application("Weir executor", "Applies plans, verifies them, rolls back.", read_tokens(settings.tokens_file))
     app.include_router(router(health))
 
     async def run(stop: Stop) -> None:
@@ -49,10 +50,15 @@ async def start(settings: Settings) -> int:
     return await run_service("executor", settings, app=app, tasks={"executor": run}, on_stopped=close)
 
 
-def main() -> None:
+def main() -> int:
     """The entry point."""
-    sys.exit(asyncio.run(start(load(Settings, sys.argv[1:]))))
+    settings = load(Settings, sys.argv[1:])
+    try:
+        return asyncio.run(start(settings))
+    except ValueError as error:  # the tokens file
+        sys.stderr.write(f"executor: {error}\n")
+        return EXIT_BAD_SETTINGS
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

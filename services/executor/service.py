@@ -11,7 +11,7 @@ from uuid import UUID
 
 import structlog
 from prometheus_client import Gauge
-from weir_contracts import Analysis, Outcome, Plan, ScalingPolicy
+from weir_contracts import Outcome, Plan, ScalingPolicy
 from weir_contracts.topics import ANALYSES, OUTCOMES, PLANS, POLICIES
 
 from runtime.bus import Bus, BusError, Consumer, Reader
@@ -22,9 +22,10 @@ from runtime.loop import Stop, run_forever
 from runtime.records import Record
 from runtime.table import GlobalTable
 
+from .analyses import LatestAnalyses
 from .applications import Application, Applications
 from .conductor import Conductor, Pace
-from .core import Memory, Rules, newest, recall
+from .core import Memory, Rules, recall
 from .driver import Driver, Knowledge
 
 _IN_FLIGHT = Gauge("weir_executor_actions_in_flight", "Actions of this process that have not ended")
@@ -69,8 +70,7 @@ class Executor:
             lambda r: decode(r, Outcome).message,
             on_unreadable=self._put_aside,
         )
-        self.analyses: dict[str, Analysis] = {}
-        """The newest of each owned application."""
+        self.analyses = LatestAnalyses()
         self.applications = Applications(self._outcomes.latest, wish_life_seconds=rules.fleet_window_seconds)
         self._conductor = Conductor(
             bus,
@@ -147,7 +147,8 @@ class Executor:
         plan = decoded.message
         app = self.applications.get(plan.application, decoded.record.partition)
         async with self._gates, app.lock:
-            if await self._conductor.consider(app, plan, decoded.traceparent, self.applications):
+            begun = await self._conductor.consider(app, plan, decoded.traceparent, self.applications)
+            if begun and self._owns(app):  # the partition may have been taken meanwhile
                 self._drive(app)
 
     async def _commit(self) -> None:
@@ -168,7 +169,7 @@ class Executor:
 
     async def _drive_on(self, app: Application) -> None:
         """Look and move until there is nothing more to do. An unexpected error is this action's pause, nobody's end."""
-        while not self._stop.requested:
+        while not self._stop.requested and self._owns(app):
             pause_seconds: float | None = self._pace.watching
             try:
                 async with app.lock:
@@ -178,6 +179,9 @@ class Executor:
             self._count()
             if pause_seconds is None or await self._stop.wait(pause_seconds):
                 return
+
+    def _owns(self, app: Application) -> bool:
+        return self.applications.own.get(app.id) is app
 
     def _count(self) -> None:
         _IN_FLIGHT.set(sum(app.in_flight for app in self.applications.own.values()))
@@ -193,7 +197,7 @@ class Executor:
             if app.task is not None:
                 app.task.cancel()
             self.applications.forget(app)
-            self.analyses.pop(app.id, None)
+            self.analyses.forget(app.id)
         self._count()
 
     async def _recover(self) -> None:
@@ -268,15 +272,7 @@ class Executor:
     async def _read_analyses(self, reader: Reader) -> None:
         owned = self._consumer.assignment if self._consumer is not None else frozenset[int]()
         await reader.assign(owned)
-        for record in await reader.receive(timeout_seconds=self._pace.receiving):
-            try:
-                analysis = decode(record, Analysis).message
-            except Undecodable as error:
-                self._log.warning("analysis-skipped", place=record.place, reason=error.reason, field=error.field)
-                continue
-            kept = newest(self.analyses.get(analysis.application), analysis)
-            if kept is not None:
-                self.analyses[analysis.application] = kept
+        self.analyses.note(await reader.receive(timeout_seconds=self._pace.receiving))
 
     async def _put_aside(self, record: Record, error: Undecodable) -> None:
         await self._dead_letters.undecodable(record, error)

@@ -59,7 +59,6 @@ class FlinkDriver:
             follow_redirects=False,
             transport=transport,
             limits=httpx.Limits(max_connections=64, max_keepalive_connections=32),
-            trust_env=False,
         )
         self._settings: dict[tuple[str, str], _Settings] = {}
 

@@ -27,7 +27,7 @@ from .gate import Context, admit, cluster_of, glance, is_for_us, still_wanted
 from .recording import Claim, claim
 from .refusal import Refusal
 from .rules import Rules
-from .steps import is_watched, newest, next_step, resume, second_thoughts, supersede
+from .steps import is_watched, next_step, resume, second_thoughts, supersede
 from .table import LEGAL, Event, move
 
 __all__ = [
@@ -64,7 +64,6 @@ __all__ = [
     "is_watched",
     "judge",
     "move",
-    "newest",
     "next_step",
     "recall",
     "refuse",

@@ -13,6 +13,7 @@ from .facts import Snapshot, Step
 from .refusal import Refusal
 from .rules import Rules
 from .table import ROLLBACK_EVENTS
+from .words import short
 
 MAX_ANSWERED = 20
 MAX_QUARANTINE = 50
@@ -114,7 +115,7 @@ def refuse(memory: Memory, plan: Plan, refusal: Refusal, snapshot: Snapshot | No
         at=now,
         phase="refused",
         code=refusal.code,
-        sentence=refusal.sentence,
+        sentence=short(refusal.sentence),
         before=plan.current,
         wanted=plan.approved or {},
         observed=_observed(snapshot),

@@ -15,6 +15,9 @@ from .rules import Rules
 from .table import LEGAL
 from .words import changes, vector
 
+ENDED = frozenset({"FAILED", "CANCELED", "CANCELLING", "FINISHED", "SUSPENDED"})
+"""States that a job does not come back from, as engines name them."""
+
 
 @dataclass(frozen=True)
 class Context:
@@ -44,7 +47,7 @@ def glance(plan: Plan, memory: Memory, fleet: Fleet, now: datetime, rules: Rules
         late = (now - plan.expires_at).total_seconds()
         return Refusal("expired", f"the plan was good until {plan.expires_at:%H:%M:%S}, {late:.0f} s ago")
     if action is not None and not action.terminal and not may_supersede(action):
-        return Refusal("in-flight", f"an action is {action.phase}: {action.sentence}"[:1000])
+        return Refusal("in-flight", f"an action is {action.phase}: {action.sentence}")
     return fleet.collapse(plan, now, rules)
 
 
@@ -72,7 +75,7 @@ def admit(plan: Plan, context: Context) -> Refusal | ActionState | None:
 def _by_policy(plan: Plan, context: Context) -> Refusal | None:
     reading = context.policy
     if not reading.reachable:
-        return Refusal("unreachable", f"the policy cannot be read from knowledge: {reading.because}"[:1000])
+        return Refusal("unreachable", f"the policy cannot be read from knowledge: {reading.because}")
     if reading.policy is None:
         return Refusal("policy-changed", "the policy was deleted")
     if reading.policy.spec.mode != "act":
@@ -92,16 +95,18 @@ def cluster_of(policy: ScalingPolicy) -> str:
 def _by_target(plan: Plan, context: Context) -> Refusal | None:
     snapshot, planned = context.snapshot, plan.deployment
     if not snapshot.reachable:
-        return Refusal("unreachable", f"the target cannot be reached: {snapshot.because}"[:1000])
+        return Refusal("unreachable", f"the target cannot be reached: {snapshot.because}")
     if planned is None:
         return Refusal("other-deployment", "the plan does not say which deployment it was made for")
     if snapshot.deployment is None:
-        return Refusal("other-deployment", f"the job is not there any more: {snapshot.because}"[:1000])
+        return Refusal("other-deployment", f"the job is not there any more: {snapshot.because}")
     now_there = snapshot.deployment
     if now_there.job_id != planned.job_id:
         return Refusal("other-deployment", f"the plan is for job {planned.job_id}, there is {now_there.job_id} now")
     if now_there.graph_hash != planned.graph_hash:
         return Refusal("other-deployment", "the job's graph is another one than planned for")
+    if now_there.state in ENDED:
+        return Refusal("other-deployment", f"the job is {now_there.state}")
     if now_there.rescale.scheduler not in (None, "adaptive"):
         return Refusal("unsupported", f"the {now_there.rescale.scheduler} scheduler cannot rescale a running job")
     return None

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from weir_contracts import ActionState, Analysis, derive_id
+from weir_contracts import ActionState, derive_id
 
 from .accounts import rollback_target
 from .capacity import judge
@@ -22,15 +22,13 @@ from .facts import (
     Snapshot,
     Step,
 )
-from .gate import may_supersede, still_wanted
+from .gate import ENDED, may_supersede, still_wanted
 from .rules import Rules
 from .table import LEGAL, Event, move
-from .words import changes, vector
+from .words import changes, short, vector
 
 BLIND_SECONDS = 5.0
 """Not having seen the target for longer than this stops the clock of a deadline."""
-
-_ENDED = ("FAILED", "CANCELED", "CANCELLING", "FINISHED", "SUSPENDED")
 
 
 def next_step(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
@@ -94,7 +92,7 @@ def second_thoughts(
             "deadline_at": now + timedelta(seconds=rules.blind_patience_seconds),
             "restarts_before": deployment.restarts,
             "code": "capacity-worse",
-            "sentence": f"{verdict.sentence}: back to {vector(rollback_target(action))}",
+            "sentence": short(f"{verdict.sentence}: back to {vector(rollback_target(action))}"),
         }
     )
     return Step(taken_back, "worse", Request(rollback_target(action)))
@@ -137,7 +135,7 @@ def _applying(action: ActionState, observed: Observed, now: datetime, rules: Rul
     if isinstance(answer, Accepted):
         return _accepted(action, "accepted", answer.at, observed, now=now, rules=rules)
     if isinstance(answer, Rejected):
-        sentence = f"the engine refused {vector(action.wanted)}: {answer.reason}"[:2000]
+        sentence = f"the engine refused {vector(action.wanted)}: {answer.reason}"
         return Step(move(action, "rejected", now, sentence=sentence), "rejected")
     lost = _gone(action, snapshot, now)
     if lost is not None:
@@ -154,7 +152,7 @@ def _applying(action: ActionState, observed: Observed, now: datetime, rules: Rul
             return Step(action, instruction=Request(action.wanted))
     if late:
         why = f": {snapshot.because}" if not snapshot.reachable else ""
-        sentence = f"the request got no answer for {rules.request_patience_seconds:.0f} s{why}"[:2000]
+        sentence = f"the request got no answer for {rules.request_patience_seconds:.0f} s{why}"
         return Step(move(action, "unreachable", now, sentence=sentence), "unreachable")
     return Step(action)
 
@@ -238,7 +236,7 @@ def _rolling_back(action: ActionState, observed: Observed, now: datetime, rules:
     if not asked and isinstance(answer, Accepted):
         return _rollback_accepted(action, "accepted", answer.at, observed, now=now, rules=rules)
     if not asked and isinstance(answer, Rejected):
-        sentence = f"the engine refused to go back to {vector(target)}: {answer.reason}"[:2000]
+        sentence = f"the engine refused to go back to {vector(target)}: {answer.reason}"
         return Step(move(action, "rejected", now, code="rollback-rejected", sentence=sentence), "rejected")
     if not snapshot.reachable:
         return _unseen(action, snapshot, now, rules)
@@ -299,7 +297,7 @@ def _roll_back(action: ActionState, event: Event, because: str, now: datetime, r
         now,
         code="capacity-worse" if event == "worse" else event,
         deadline_at=now + timedelta(seconds=rules.blind_patience_seconds),
-        sentence=f"{because}: back to {vector(target)}"[:2000],
+        sentence=f"{because}: back to {vector(target)}",
     )
     return Step(moved, event, Request(target))
 
@@ -310,10 +308,10 @@ def _gone(action: ActionState, snapshot: Snapshot, now: datetime) -> Step | None
         return None
     there = snapshot.deployment
     if there is None:
-        sentence = f"the job is not there any more: {snapshot.because}"[:2000]
+        sentence = f"the job is not there any more: {snapshot.because}"
     elif there.job_id != action.deployment.job_id:
         sentence = f"job {action.deployment.job_id} was replaced by {there.job_id}"
-    elif there.state in _ENDED:
+    elif there.state in ENDED:
         sentence = f"the job is {there.state}"
     else:
         return None
@@ -333,7 +331,7 @@ def _unseen(action: ActionState, snapshot: Snapshot, now: datetime, rules: Rules
     if now - blind_since <= timedelta(seconds=rules.blind_patience_seconds):
         return Step(action)
     minutes = (now - blind_since).total_seconds() / 60
-    sentence = f"the target could not be reached for {minutes:.0f} min: {snapshot.because}"[:2000]
+    sentence = f"the target could not be reached for {minutes:.0f} min: {snapshot.because}"
     return Step(move(action, "unreachable", now, sentence=sentence), "unreachable")
 
 
@@ -366,10 +364,3 @@ _STEPS: dict[str, Callable[[ActionState, Observed, datetime, Rules], Step]] = {
     "verifying": _verifying,
     "rolling-back": _rolling_back,
 }
-
-
-def newest(analysis: Analysis | None, other: Analysis | None) -> Analysis | None:
-    """The later of two analyses."""
-    if analysis is None or other is None:
-        return analysis or other
-    return other if other.observed_at >= analysis.observed_at else analysis

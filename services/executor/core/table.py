@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 from weir_contracts import TERMINAL, ActionState, Phase
 
+from .words import short
+
 Event = Literal[
     "admitted",
     "resumed",
@@ -88,7 +90,7 @@ def move(
             "checked_at": now,
             "finished_at": now if phase in TERMINAL else None,
             "code": code or event,
-            "sentence": sentence,
+            "sentence": short(sentence),
             **changes,
         }
     )

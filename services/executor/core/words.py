@@ -1,17 +1,32 @@
-"""Parallelism as people read it."""
+"""Parallelism as people read it, and sentences of a length that an outcome may carry."""
 
 from weir_contracts import Parallelism
+
+MOST_OPERATORS = 8
+LONGEST_NAME = 60
+LONGEST_SENTENCE = 2000
+
+
+def short(text: str) -> str:
+    """A sentence that fits the contract."""
+    return text if len(text) <= LONGEST_SENTENCE else text[: LONGEST_SENTENCE - 1] + "…"
+
+
+def _name(operator: str) -> str:
+    return operator if len(operator) <= LONGEST_NAME else operator[: LONGEST_NAME - 1] + "…"
+
+
+def _joined(parts: list[str]) -> str:
+    more = len(parts) - MOST_OPERATORS
+    return ", ".join(parts[:MOST_OPERATORS]) + (f" and {more} more" if more > 0 else "")
 
 
 def vector(parallelism: Parallelism) -> str:
     """`parse 2, enrich 4`; no more than eight operators are named."""
-    parts = [f"{name} {p}" for name, p in parallelism.items()]
-    return ", ".join(parts[:8]) + (f" and {len(parts) - 8} more" if len(parts) > 8 else "")
+    return _joined([f"{_name(name)} {p}" for name, p in parallelism.items()])
 
 
 def changes(before: Parallelism, after: Parallelism) -> str:
     """`enrich 1 → 4`: only what differs."""
-    parts = [f"{name} {before.get(name, '?')} → {p}" for name, p in after.items() if before.get(name) != p]
-    if not parts:
-        return "no change"
-    return ", ".join(parts[:8]) + (f" and {len(parts) - 8} more" if len(parts) > 8 else "")
+    parts = [f"{_name(name)} {before.get(name, '?')} → {p}" for name, p in after.items() if before.get(name) != p]
+    return _joined(parts) or "no change"

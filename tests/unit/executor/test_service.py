@@ -291,6 +291,18 @@ class TestReplicas:
         await house.until(house.ended(end))
         assert house.job().requested == (BEFORE if moment == "rolling-back" else WANTED)
 
+    async def test_nobody_knows_the_target_any_more(self, house: House) -> None:
+        """The policy was deleted while its action had no owner: it is ended with that reason, not kept for ever."""
+        first = house.replicas.pop()
+        await house.plan()
+        await house.until(lambda: "verifying" in house.phases())
+        await first.kill()
+        del house.knowledge.policies[APP]
+        await house.bus.publish(POLICIES.name, APP, None)
+        house.replica()
+        await house.until(house.ended("failed"))
+        assert "policy was deleted" in house.told()[-1].sentence
+
     async def test_a_takeover_keeps_the_trace(self, house: House) -> None:
         """By the observation's id, where the plan's own context died with its process."""
         first = house.replicas.pop()

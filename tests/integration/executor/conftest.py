@@ -1,0 +1,116 @@
+"""A real job to scale: the sample job on a small cluster of its own, with room for 4 slots."""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from weir_contracts import Parallelism, ScalingPolicy, Target
+
+from runtime.clock import SystemClock
+from services.executor.adapters.flink import FlinkDriver
+from services.executor.core import Snapshot
+from testbed.flink import FlinkCluster
+from testbed.kafka import KafkaBroker
+from testbed.process import free_port
+from tests.unit.executor.builders import policy
+
+SLOTS = 4
+OPERATORS = ("Source: orders", "parse", "enrich", "aggregate", "sink: Writer")
+
+
+def vector(enrich: int = 1, others: int = 1) -> Parallelism:
+    """The sample job's operators, `enrich` apart."""
+    return {name: enrich if name == "enrich" else others for name in OPERATORS}
+
+
+class RealJob:
+    """The sample job and its cluster; `until` waits in real time."""
+
+    def __init__(self, cluster: FlinkCluster, job_id: str, name: str) -> None:
+        self.cluster = cluster
+        self.job_id = job_id
+        self.name = name
+        self.policy: ScalingPolicy = policy("shop/orders", url=cluster.rest_url)
+        self.target = self.aim(name)
+        self.spec_policy = self.policy.model_copy(
+            update={"spec": self.policy.spec.model_copy(update={"target": self.target})}
+        )
+
+    def aim(self, job: str, url: str | None = None) -> Target:
+        flink = policy("shop/orders", url=url or self.cluster.rest_url).spec.target.flink
+        assert flink is not None
+        return Target(flink=flink.model_copy(update={"job": job}))
+
+
+async def until(
+    driver: FlinkDriver, target: Target, condition: Callable[[Snapshot], bool], *, seconds: float = 60.0
+) -> Snapshot:
+    """The first snapshot that fulfils a condition."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not condition(seen := await driver.observe(target)):  # noqa: ASYNC110 - nobody signals it
+                await asyncio.sleep(0.2)
+    except TimeoutError:
+        raise AssertionError(f"not within {seconds} s: {seen}") from None
+    return seen
+
+
+async def reset(driver: FlinkDriver, job: RealJob, parallelism: Parallelism) -> None:
+    """Back to where every test begins."""
+    seen = await driver.observe(job.target)
+    if not seen.runs(parallelism) or (seen.deployment and seen.deployment.requested != parallelism):
+        await driver.request(job.target, job.job_id, parallelism)
+        await driver.nudge(job.target, job.job_id)
+    await until(driver, job.target, lambda s: s.runs(parallelism))
+
+
+@pytest.fixture(scope="session")
+def small_cluster(run_folder: Path) -> Iterator[FlinkCluster]:
+    """Four slots, so that a fifth is missing."""
+    # The longest wait for a checkpoint is part of the deadline; by default it would be three intervals.
+    options = {"jobmanager.adaptive-scheduler.rescale-trigger.max-delay": "8 s"}
+    with FlinkCluster(run_folder / "flink-executor", task_managers=1, slots=SLOTS, options=options) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def real_job(small_cluster: FlinkCluster, kafka: KafkaBroker, sample_job: Path) -> Iterator[RealJob]:
+    """Checkpoints every 2 min: without a nudge a rescale waits, here for the longest it may (8 s)."""
+    name = f"executor-{uuid.uuid4().hex[:8]}"
+    for topic in (f"{name}-in", f"{name}-out"):
+        kafka.create_topic(topic, 4)
+    arguments = [
+        *("--bootstrap-servers", kafka.bootstrap_servers),
+        *("--input-topic", f"{name}-in"),
+        *("--output-topic", f"{name}-out"),
+        *("--group-id", name),
+        *("--job-name", name),
+        *("--checkpoint-interval-ms", "120000"),
+    ]
+    job_id = small_cluster.submit(sample_job, arguments, parallelism=1)
+    try:
+        small_cluster.wait_running(job_id)
+        yield RealJob(small_cluster, job_id, name)
+    finally:
+        small_cluster.cancel(job_id)
+        small_cluster.wait_ended(job_id)
+
+
+@pytest.fixture(scope="session")
+def own_kafka(run_folder: Path) -> Iterator[KafkaBroker]:
+    """A broker of its own: an executor answers every plan on the loop's topics, other tests' plans included."""
+    with KafkaBroker(run_folder / "kafka-executor") as broker:
+        yield broker
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """Nobody listens there."""
+    return free_port()
+
+
+@pytest.fixture
+def clock() -> SystemClock:
+    return SystemClock()

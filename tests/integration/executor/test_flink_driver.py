@@ -1,0 +1,61 @@
+"""The suite of all drivers, on a real Flink."""
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from weir_contracts import Target
+
+from runtime.clock import SystemClock
+from services.executor.adapters.flink import FlinkDriver
+from services.executor.core import Accepted, Snapshot
+from tests.integration.executor.conftest import RealJob, reset, until, vector
+from tests.unit.executor.driver_suite import DriverSuite
+
+
+class RealRig:
+    """The sample job at parallelism 1."""
+
+    def __init__(self, driver: FlinkDriver, job: RealJob, closed_port: int) -> None:
+        self.driver = driver
+        self.target: Target = job.target
+        self.by_id, self.nobody = job.aim(job.job_id), job.aim("nobody")
+        self.away = job.aim(job.name, f"http://127.0.0.1:{closed_port}")
+        self.job_id = job.job_id
+        self.before, self.wanted, self.too_much = vector(1), vector(3, 2), vector(121)
+
+    async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
+        return await until(self.driver, self.target, condition)
+
+
+class TestRealFlink(DriverSuite):
+    @pytest.fixture
+    async def rig(self, real_job: RealJob, closed_port: int) -> AsyncIterator[RealRig]:
+        driver = FlinkDriver(SystemClock())
+        await reset(driver, real_job, vector(1))
+        yield RealRig(driver, real_job, closed_port)
+        await driver.close()
+
+    async def test_the_cluster_s_own_settings_are_read(self, rig: RealRig) -> None:
+        """Deadlines are made of them."""
+        seen = await rig.driver.observe(rig.target)
+        assert seen.deployment is not None and seen.deployment.checkpoints is not None
+        rescale = seen.deployment.rescale
+        assert (rescale.scheduler, rescale.cooldown_seconds, rescale.stabilization_seconds) == ("adaptive", 1.0, 1.0)
+        assert rescale.max_trigger_delay_seconds == 8.0
+        assert seen.deployment.checkpoints.interval_seconds == 120.0
+
+    async def test_a_rescale_without_a_nudge_waits_for_a_checkpoint(self, rig: RealRig, real_job: RealJob) -> None:
+        """What the nudge is for: five seconds later nothing has begun; with it, it is done in a few."""
+        for _ in range(3):  # a periodic checkpoint may come just then
+            asked = await rig.driver.request(rig.target, rig.job_id, rig.wanted)
+            assert isinstance(asked, Accepted)
+            seen = await rig.until(lambda s, at=asked.at: (s.at - at).total_seconds() > 5)
+            if not seen.runs(rig.wanted):
+                break
+            await reset(rig.driver, real_job, rig.before)
+        assert seen.runs(rig.before)
+        assert await rig.driver.nudge(rig.target, rig.job_id) is None
+        nudged_at = seen.at
+        seen = await rig.until(lambda s: s.runs(rig.wanted))
+        assert seen.steady_since is not None
+        assert (seen.steady_since - nudged_at).total_seconds() < 15

@@ -1,0 +1,82 @@
+"""Small parts: the analyses that are kept, settings, sentences."""
+
+import json
+
+import pytest
+from weir_contracts import Outcome
+
+from runtime.records import Record
+from runtime.settings import load
+from services.executor.analyses import LatestAnalyses
+from services.executor.core import Memory, Refusal, Rules, refuse
+from services.executor.core.words import changes, vector
+from services.executor.settings import Settings
+from tests.unit.executor.builders import NOON, after, analysis, plan
+
+APP = "shop/orders"
+
+
+def record(offset: int, value: bytes | None, key: str | None = APP) -> Record:
+    return Record("weir.analyses", 1, offset, key, value)
+
+
+class TestLatestAnalyses:
+    """Kept as they came, read on demand."""
+
+    def test_the_newest_is_meant(self) -> None:
+        """And it is read once, however often somebody asks."""
+        kept = LatestAnalyses()
+        for offset, at in enumerate((NOON, after(5))):
+            kept.note([record(offset, analysis(at=at).model_dump_json().encode())])
+        assert kept[APP].observed_at == after(5)
+        assert kept[APP] is kept[APP]
+        assert (list(kept), len(kept)) == ([APP], 1)
+
+    def test_what_cannot_be_read_is_absent(self) -> None:
+        """An old one in its place would be taken for the present."""
+        kept = LatestAnalyses()
+        kept.note([record(0, analysis().model_dump_json().encode()), record(1, b"{nonsense"), record(2, b"", None)])
+        assert kept.get(APP) is None
+        kept.note([record(3, analysis(at=after(9)).model_dump_json().encode())])
+        assert kept[APP].observed_at == after(9)
+
+    def test_it_can_be_forgotten(self) -> None:
+        """By a tombstone, or when the partition goes."""
+        kept = LatestAnalyses()
+        kept.note([record(0, analysis().model_dump_json().encode()), record(1, None)])
+        assert APP not in kept
+        kept.forget("shop/nobody")
+
+
+class TestSettings:
+    """Environment variables, checked at start."""
+
+    def test_they_become_the_rules(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By the same names; what is not set has the rules' own defaults."""
+        monkeypatch.setenv("WEIR_EXECUTOR_SETTLE_SECONDS", "3")
+        monkeypatch.setenv("WEIR_EXECUTOR_MAX_ACTIONS", "77")
+        assert load(Settings).rules() == Rules(settle_seconds=3.0, max_actions=77)
+
+    def test_a_wrong_one_ends_the_start_with_its_name(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """One line, code 2."""
+        monkeypatch.setenv("WEIR_EXECUTOR_FLEET_SHARE", "1.5")
+        with pytest.raises(SystemExit) as ended:
+            load(Settings)
+        assert ended.value.code == 2
+        assert capsys.readouterr().err.startswith("settings: WEIR_EXECUTOR_FLEET_SHARE: ")
+
+    def test_no_secret_is_printed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The token of the knowledge service is one."""
+        monkeypatch.setenv("WEIR_KNOWLEDGE_TOKEN", "0123456789abcdef-secret")
+        assert "0123456789abcdef-secret" not in json.dumps(load(Settings).describe())
+
+
+def test_sentences_fit_the_contract() -> None:
+    """A thousand operators with names of 380 letters, and an error of a megabyte."""
+    large = {f"{i}{'x' * 375}": 1 for i in range(1000)}
+    assert len(vector(large)) < 700
+    assert "and 992 more" in changes(large, dict.fromkeys(large, 2))
+    told = refuse(Memory(), plan(), Refusal("unreachable", "y" * 1_000_000), None, NOON).outcome
+    assert len(Outcome.model_validate_json(told.model_dump_json()).sentence) == 2000

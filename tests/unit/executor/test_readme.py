@@ -1,0 +1,23 @@
+"""The README says what the code does."""
+
+from pathlib import Path
+from typing import get_args
+
+from weir_contracts import Phase
+
+from runtime.settings import table
+from services.executor.core.table import ROLLBACK_EVENTS
+from services.executor.settings import Settings
+
+README = (Path(__file__).parents[3] / "services" / "executor" / "README.md").read_text()
+
+
+def test_the_settings_are_the_ones_there_are() -> None:
+    """The table is generated; print it again after a change with runtime.settings.table(Settings, own_only=True)."""
+    assert table(Settings, own_only=True) in README
+
+
+def test_every_phase_and_reason_to_roll_back_is_drawn() -> None:
+    """The picture is of the whole table."""
+    for word in (*get_args(Phase), *ROLLBACK_EVENTS):
+        assert word in README, word
