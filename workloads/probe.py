@@ -139,7 +139,7 @@ class Probe:
                     self.problem = None
 
     def _watch_input(self) -> None:
-        admin = AdminClient({**self._configuration, "error_cb": self._note_problem})
+        admin = AdminClient({**self._configuration, "log_level": 0})
         while not self._stop.wait(_INPUT_EVERY_SECONDS):
             try:
                 newest = self._input_newest(admin)

@@ -91,7 +91,7 @@ class KafkaOutput:
 
         Raises `OutputError` when the time passes, or soon if there is no such topic and none is to be made.
         """
-        admin = AdminClient({"bootstrap.servers": self._bootstrap_servers, "error_cb": self._late, "log_level": 3})
+        admin = AdminClient({"bootstrap.servers": self._bootstrap_servers, "log_level": 0})
         began = time.monotonic()
         problem = "no answer"
         while (elapsed := time.monotonic() - began) < timeout_seconds:
