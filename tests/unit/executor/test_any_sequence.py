@@ -1,0 +1,122 @@
+"""Whatever is seen in whatever order: no illegal move, no request that was not decided, every end final."""
+
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from weir_contracts import TERMINAL, Outcome
+
+from services.executor.core import (
+    Accepted,
+    Conflict,
+    Memory,
+    Observed,
+    PolicyReading,
+    Recorded,
+    Rejected,
+    Request,
+    Snapshot,
+    Step,
+    Unanswered,
+    account,
+    next_step,
+    recall,
+    resume,
+    supersede,
+)
+from tests.unit.executor.builders import (
+    BEFORE,
+    NOON,
+    OTHER_ATTEMPT,
+    RULES,
+    WANTED,
+    absent,
+    action,
+    analysis,
+    away,
+    operator_analysis,
+    reading,
+    snapshot,
+)
+
+FOREIGN = {"orders": 1, "enrich": 7, "sink": 7}
+
+VECTORS = st.sampled_from([BEFORE, WANTED, FOREIGN])
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    """The target in any shape."""
+    kind = draw(st.sampled_from(["there"] * 8 + ["absent", "away"]))
+    if kind != "there":
+        return absent() if kind == "absent" else away()
+    state = draw(st.sampled_from(["RUNNING"] * 4 + ["RESTARTING", "FAILED", "CANCELED"]))
+    return snapshot(
+        draw(VECTORS),
+        state=state,
+        all_running=state == "RUNNING" and draw(st.booleans()),
+        requested=draw(st.one_of(st.none(), VECTORS)),
+        restarts=draw(st.one_of(st.none(), st.integers(0, 9))),
+        job_id=draw(st.sampled_from(["a" * 32] * 6 + ["b" * 32])),
+        steady_since=draw(st.one_of(st.none(), st.just(NOON))),
+        checkpoint_in_progress=draw(st.one_of(st.none(), st.booleans())),
+    )
+
+
+ANSWERS: Any = st.one_of(
+    st.none(),
+    st.just(Recorded()),
+    st.just(Conflict(action("applying", attempt_id=OTHER_ATTEMPT, version=9))),
+    st.just(Accepted(NOON)),
+    st.just(Rejected("no")),
+    st.just(Unanswered("timeout")),
+)
+POLICIES = st.sampled_from(
+    [reading(), reading(mode="paused"), reading(version=9), PolicyReading(reachable=False), None]
+)
+ANALYSES = st.sampled_from(
+    [None, analysis(WANTED, [operator_analysis("enrich", 4, capacity=500.0)], window_started_at=NOON + timedelta(1))]
+)
+OBSERVED = st.builds(
+    Observed, snapshot=snapshots(), analysis=ANALYSES, policy=POLICIES, answer=ANSWERS, planned_version=st.just(3)
+)
+TURN = st.tuples(OBSERVED, st.floats(0, 200), st.sampled_from(["step"] * 8 + ["resume", "supersede", "restart"]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TURN, max_size=25))
+def test_the_machine_holds_its_promises(turns: list[tuple[Observed, float, str]]) -> None:
+    """Versions grow by one, ends are ends, requests are for wanted or back, and what is told is enough to go on."""
+    now = NOON
+    told = account(Memory(), Step(action(version=1), "admitted"), None, now, RULES)
+    memory, last = told.memory, told.outcome
+    for seen, seconds, what in turns:
+        now += timedelta(seconds=seconds)
+        before = memory.action
+        assert before is not None
+        if what == "restart":
+            memory = recall(Memory(), Outcome.model_validate_json(last.model_dump_json()))
+            continue
+        if what == "resume":
+            step = resume(before, OTHER_ATTEMPT, now)
+        elif what == "supersede":
+            step = supersede(before, now)
+        else:
+            step = next_step(before, seen, now, RULES)
+        if before.phase in TERMINAL:
+            assert step == Step(before)
+            continue
+        if step.instruction is not None and isinstance(step.instruction, Request):
+            assert step.instruction.parallelism == (BEFORE if step.action.phase == "rolling-back" else WANTED)
+            assert step.action.phase in ("applying", "rolling-back")
+        if step.event is None:
+            assert step.action.version == before.version
+            memory = Memory(**{**memory.__dict__, "action": step.action})
+            continue
+        assert step.action.version == before.version + 1
+        told = account(memory, step, seen.snapshot, now, RULES)
+        last = told.outcome
+        again = recall(Memory(), Outcome.model_validate_json(last.model_dump_json()))
+        assert (again.action, again.last_written) == (told.memory.action, told.memory.last_written)
+        memory = told.memory
