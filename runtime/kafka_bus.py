@@ -22,6 +22,7 @@ from .records import Outgoing, TopicSpec
 
 PING_SECONDS = 2.0
 FLUSH_SECONDS = 1.5
+METADATA_SECONDS = 5.0
 TOPICS_SECONDS = 15.0
 """How long new topics may take until every broker knows them."""
 
@@ -48,6 +49,7 @@ class KafkaBus:
         self._outbox = Outbox(self._settings, delivery_timeout_seconds)
         self._admin: AdminClient | None = None
         self._admin_thread = ClientThread("kafka-admin")
+        self._ping_thread = ClientThread("kafka-ping")  # an answer must not wait behind the making of topics
         self._pinging: asyncio.Future[None] | None = None
         self._opened: set[KafkaConsumer | KafkaReader] = set()
 
@@ -55,7 +57,7 @@ class KafkaBus:
         """Open the producer. Does not wait for the brokers: see `ping`."""
         if self._admin is None:
             self._outbox.start()
-            # Without callbacks: destroying an admin client while one is due ends the process (confluent-kafka 2.16).
+            # Silent: its callers hear of every failure, and the producer complains of the same brokers.
             self._admin = AdminClient({"bootstrap.servers": self._settings["bootstrap.servers"], "log_level": 0})
 
     async def close(self) -> None:
@@ -65,12 +67,13 @@ class KafkaBus:
                 log.warning("close-failed", reason=explain(outcome))
         await self._outbox.close(FLUSH_SECONDS)
         self._admin_thread.close()
+        self._ping_thread.close()
         self._admin = None
 
     async def ping(self) -> None:
         # Those who ask while an answer is waited for share it: a broker that is away must not collect a queue of questions.
         if self._pinging is None or self._pinging.done():
-            self._pinging = asyncio.ensure_future(self._admin_thread.call(self._ask))
+            self._pinging = asyncio.ensure_future(self._ping_thread.call(self._ask))
         await asyncio.shield(self._pinging)
 
     def _ask(self) -> None:
@@ -110,7 +113,7 @@ class KafkaBus:
                 )
 
     def _counts(self) -> dict[str, int]:
-        topics = self._opened_admin().list_topics(timeout=TOPICS_SECONDS).topics
+        topics = self._opened_admin().list_topics(timeout=METADATA_SECONDS).topics
         return {name: len(topic.partitions) for name, topic in topics.items() if topic.partitions}
 
     def _create(self, missing: Sequence[TopicSpec]) -> None:

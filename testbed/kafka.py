@@ -1,7 +1,7 @@
 """A real Kafka broker (KRaft, one node) on the loopback interface."""
 
-import logging
 import subprocess
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -70,7 +70,7 @@ class KafkaBroker:
     def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
         """Create a topic; `configs` with `_` for `.` in their names. `TestbedError` if the broker refuses."""
         topic = NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in configs.items()})
-        admin = self._admin()  # has to outlive the request
+        admin = self._admin  # has to outlive the request
         try:
             admin.create_topics([topic], request_timeout=15)[name].result(timeout=20)
         except KafkaException as error:
@@ -113,14 +113,14 @@ class KafkaBroker:
         if not accepts_connections(self.port):
             return False
         try:
-            return bool(self._admin().list_topics(timeout=1.0).brokers)
+            return bool(self._admin.list_topics(timeout=1.0).brokers)
         except KafkaException:
             return False
 
+    @cached_property
     def _admin(self) -> AdminClient:
-        return AdminClient(
-            {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, "logger": _silent(), "error_cb": _ignore}
-        )
+        # Silent: a broker that is not up yet is what is being waited for, not an event to report.
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
     def __enter__(self) -> Self:
         return self.start()
@@ -129,14 +129,3 @@ class KafkaBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-def _ignore(_error: object) -> None:
-    """A broker that is not up yet is what is being waited for, not an event to report."""
-
-
-def _silent() -> logging.Logger:
-    # Not from getLogger: it belongs to this one client and is in nobody's tree.
-    logger = logging.Logger("testbed.kafka.silent")
-    logger.addHandler(logging.NullHandler())
-    return logger

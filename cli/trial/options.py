@@ -20,6 +20,7 @@ GROUP_ID = "orders"
 PARTITIONS = 12
 """Of the input topic: many divisors, so that many parallelisms are balanced."""
 
+OUTPUT_PARTITIONS = 4
 MAX_PARALLELISM = 120
 
 
@@ -42,6 +43,11 @@ class TrialOptions:
     interval_seconds: float = 2.0
     objective_seconds: float = 30.0
     runs_folder: Path = Path("runs")
+
+    @property
+    def step_at_seconds(self) -> float:
+        """When the trace `step` triples the load: after the first rescale, but never beyond half of the trial."""
+        return 90.0 if self.duration_seconds is None else min(90.0, self.duration_seconds / 2)
 
     def check(self) -> None:
         """Raises `TrialError` naming the option that cannot be used."""

@@ -3,29 +3,29 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 from weir_contracts import ScalingPolicy
-from workloads.probe import Probe
 
 from testbed.flink import FlinkApi, FlinkCluster
 from testbed.jars import sample_job_jar, spark_jars
 from testbed.kafka import KafkaBroker
 from testbed.process import ManagedProcess, free_port, stop_all
 from testbed.redis import RedisServer
-from testbed.service import WeirService
+from testbed.service import WeirService, wait_all_ready
+from workloads.probe import Probe
 
 from .options import (
     APPLICATION,
     GROUP_ID,
     INPUT_TOPIC,
     MAX_PARALLELISM,
+    OUTPUT_PARTITIONS,
     OUTPUT_TOPIC,
     PARTITIONS,
     TrialOptions,
@@ -52,7 +52,7 @@ class ServiceFacts:
 class TrialStack:
     """Starts and stops one trial's parts; every log goes to `folder`."""
 
-    def __init__(self, options: TrialOptions, folder: Path, *, workload: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, options: TrialOptions, folder: Path) -> None:
         self.options = options
         self.folder = folder
         self.kafka = KafkaBroker(folder / "kafka")
@@ -67,7 +67,6 @@ class TrialStack:
         self.policy = trial_policy(options, self.flink.rest_url, self.kafka.bootstrap_servers)
         self.began_at: float | None = None
         """Monotonic time at which the load began."""
-        self._workload = workload or {}
 
     @property
     def api_url(self) -> str:
@@ -85,8 +84,9 @@ class TrialStack:
         """Every process of the trial that was started."""
         parts = [self.kafka.process, self.redis.process, *(self.cluster.processes if self.cluster else [])]
         parts += [service.process for service in self.services.values()]
-        parts += [self.load] if self.load else []
-        return (process for process in parts if process.started)
+        yield from parts
+        if self.load is not None:
+            yield self.load
 
     def start(self, say: Say, interrupted: threading.Event) -> None:
         """Start everything; `TestbedError` names the part that did not come up. Blocks until the load runs.
@@ -100,11 +100,9 @@ class TrialStack:
         with _timed(say, "the sample job and its load"):
             self._start_load()
             self._submit_job()
-            self.probe = Probe(self.kafka.bootstrap_servers, OUTPUT_TOPIC)
-            self.probe.start()
+            self.probe = Probe(self.kafka.bootstrap_servers, OUTPUT_TOPIC, input_topic=INPUT_TOPIC).start()
         with _timed(say, "the services are ready"):
-            for service in self.services.values():
-                service.wait_ready()
+            wait_all_ready(list(self.services.values()))
         _go_on(interrupted)
         self.put_policy(self.policy)
         self.begin_load()
@@ -117,7 +115,7 @@ class TrialStack:
             for future in [pool.submit(start) for start in starts.values()]:
                 future.result()
         self.kafka.create_topic(INPUT_TOPIC, PARTITIONS)
-        self.kafka.create_topic(OUTPUT_TOPIC, 4)
+        self.kafka.create_topic(OUTPUT_TOPIC, OUTPUT_PARTITIONS)
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -125,9 +123,9 @@ class TrialStack:
             "WEIR_PARTITIONS": str(LOOP_PARTITIONS),
             "WEIR_KNOWLEDGE_URL": self.api_url,
             "WEIR_KNOWLEDGE_REDIS_URL": self.redis.url,
-            "WEIR_ANALYZER_CHECKPOINT_FOLDER": str((self.folder / "spark").resolve()),
+            "WEIR_ANALYZER_CHECKPOINT": str((self.folder / "spark").resolve()),
             "WEIR_ANALYZER_SHUFFLE_PARTITIONS": str(LOOP_PARTITIONS),
-            "WEIR_ANALYZER_JARS": ",".join(str(jar) for jar in spark_jars()),
+            "WEIR_ANALYZER_JARS": str(spark_jars()[0].parent),
         }
 
     def _start_services(self, say: Say) -> None:
@@ -142,6 +140,8 @@ class TrialStack:
         command = [sys.executable, "-m", "workloads.loadgen", "--bootstrap", self.kafka.bootstrap_servers]
         command += ["--topic", INPUT_TOPIC, "--port", str(self.load_port), "--trace", self.options.trace]
         command += ["--peak-rate", f"{self.options.peak_rate:g}", "--paused"]
+        if self.options.trace == "step":
+            command += ["--levels", f"0:1,{self.options.step_at_seconds:g}:3"]
         if self.options.speedup is not None:
             command += ["--speedup", f"{self.options.speedup:g}"]
         self.load = ManagedProcess("loadgen", command, self.folder).start()
@@ -155,6 +155,8 @@ class TrialStack:
             *("--group-id", GROUP_ID),
             *("--job-name", APPLICATION),
             *("--max-parallelism", str(MAX_PARALLELISM)),
+            *("--service-time-us", "parse=100,enrich=2000,aggregate=200,sink=100"),
+            *("--contention", "enrich=0.03"),
             *("--control-url", f"{self.load_url}/workload"),
         ]
         self.job_id = self.flink.submit(sample_job_jar(), arguments, parallelism=1)
@@ -189,9 +191,8 @@ class TrialStack:
         if self.options.external_flink and self.job_id:
             self.flink.cancel(self.job_id)
         mine = [service.process for service in self.services.values()] + ([self.load] if self.load else [])
-        parts = [self.kafka.process, self.redis.process, *(self.cluster.processes if self.cluster else [])]
-        stop_all([p for p in mine if p.started], timeout_seconds=9.0)
-        stop_all([p for p in parts if p.started], timeout_seconds=5.0)
+        stop_all(mine, timeout_seconds=9.0)
+        stop_all([p for p in self.processes() if p not in mine], timeout_seconds=5.0)
 
 
 def _go_on(interrupted: threading.Event) -> None:

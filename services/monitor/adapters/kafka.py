@@ -4,7 +4,6 @@ confluent-kafka's clients are synchronous, so all calls of one cluster run on on
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,6 @@ from typing import Any, TypeVar
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -28,7 +26,6 @@ from services.monitor.core import PartitionOffsets
 
 T = TypeVar("T")
 
-_LOGGER = logging.getLogger("weir.monitor.kafka")
 TOPICS_KEPT_SECONDS = 30.0
 MEMORY_SAMPLES = 900
 """Log ends remembered for each partition: half an hour at 2 s."""
@@ -74,9 +71,8 @@ class KafkaCollector:
             "bootstrap.servers": signals.bootstrap_servers,
             "socket.timeout.ms": int(timeout_seconds * 1000),
             "reconnect.backoff.max.ms": 2_000,
-            "logger": _LOGGER,
-            "log_level": 2,
-            "error_cb": _ignore,
+            # Silent: every failure becomes a problem of the observation.
+            "log_level": 0,
         }
         self._admin: AdminClient | None = None
         self._consumer: Consumer | None = None
@@ -206,25 +202,23 @@ class KafkaCollector:
         group = self._signals.group_id
         if group is None:
             return {}
-        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition) for topic, partition in places])
+        # Not the admin client's list_consumer_group_offsets: librdkafka 2.16 crashes when the group's coordinator is loading.
+        asked = [TopicPartition(topic, partition) for topic, partition in places]
         try:
-            future = self._client().list_consumer_group_offsets([asked], request_timeout=self._timeout_seconds)[group]
-            answered = future.result(timeout=self._timeout_seconds).topic_partitions
-        except (KafkaException, TimeoutError) as error:
+            answered = self._reader().committed(asked, timeout=self._timeout_seconds)
+        except KafkaException as error:
             problems.append(Problem(where=f"commits of group {group}"[:300], what=str(error)[:1000]))
             return {}
         # -1001: this group has committed nothing there.
         return {(p.topic, p.partition): int(p.offset) for p in answered if p.error is None and p.offset >= 0}
 
-    def _appended_at(self, place: Place, position: int, memory: _Memory) -> datetime | None:
-        """When the record at `position` was appended, read from the log; remembered for as long as the position stays."""
-        if memory.looked_up is not None and memory.looked_up[0] == position:
-            return memory.looked_up[1]
+    def _reader(self) -> Consumer:
+        """Reads commits and single records. Never subscribes, so it is no member of the group whose commits it reads."""
         if self._consumer is None:
             self._consumer = Consumer(
                 {
                     **self._settings,
-                    "group.id": "weir-monitor-lookup",  # never joined, never committed to
+                    "group.id": self._signals.group_id or "weir-monitor-lookup",
                     "enable.auto.commit": False,
                     "isolation.level": self._signals.isolation,
                     "auto.offset.reset": "earliest",
@@ -233,9 +227,16 @@ class KafkaCollector:
                     "queued.min.messages": 1,
                 }
             )
-        self._consumer.assign([TopicPartition(*place, position)])
-        message = self._consumer.poll(LOOKUP_SECONDS)
-        self._consumer.unassign()
+        return self._consumer
+
+    def _appended_at(self, place: Place, position: int, memory: _Memory) -> datetime | None:
+        """When the record at `position` was appended, read from the log; remembered for as long as the position stays."""
+        if memory.looked_up is not None and memory.looked_up[0] == position:
+            return memory.looked_up[1]
+        consumer = self._reader()
+        consumer.assign([TopicPartition(*place, position)])
+        message = consumer.poll(LOOKUP_SECONDS)
+        consumer.unassign()
         if message is None or message.error() is not None:
             return None
         kind, milliseconds = message.timestamp()
@@ -263,7 +264,3 @@ def _unresolved(name: str, topics: Mapping[str, Sequence[int]]) -> str:
     if not fitting:
         return "the brokers have no topic that Flink's metrics would name so"
     return f"may be any of {', '.join(fitting)}: name the right one in spec.signals.kafka.topics"[:1000]
-
-
-def _ignore(error: KafkaError) -> None:
-    _LOGGER.debug("kafka: %s", error.str())
