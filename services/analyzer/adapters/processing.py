@@ -81,7 +81,8 @@ def _gap(lost: Mapping[int, Lost] | None, partition: int, offset: int, record: R
     gap = None if lost is None else lost.get(record.partition)
     if gap is None or partition != record.partition or offset >= gap.kept or record.offset < gap.kept:
         return None
-    return gap.kept - max(gap.first, offset + 1)
+    missing = gap.kept - max(gap.first, offset + 1)
+    return missing if missing > 0 else None
 
 
 def _memory_of(state: State | None) -> Memory | None:

@@ -57,7 +57,7 @@ def source_lag(
     partitions = [p for p in observation.partitions if p.operator == operator]
     before = SourceMemory() if run is None else run.sources.get(operator, SourceMemory())
     if run is not None and before.points and 0 < stale_seconds <= _CARRY_SECONDS:
-        return _carried(before, stale_seconds), run
+        return _carried(before, stale_seconds, settings), run
     if partitions:
         records, seconds = _over_partitions(partitions, reading, history, run, at)
     elif reading is not None and reading.pending_records is not None:
@@ -69,15 +69,15 @@ def source_lag(
         return SourceLag(records, seconds, unknown("the job is not running")), None
     after = _remember(before, records, seconds, at, settings)
     run = replace(run, sources={**run.sources, operator: after})
-    return SourceLag(records, seconds, _growth(after)), run
+    return SourceLag(records, seconds, _growth(after, settings)), run
 
 
-def _carried(before: SourceMemory, age: float) -> SourceLag:
+def _carried(before: SourceMemory, age: float, settings: AnalysisSettings) -> SourceLag:
     """The engine told nothing new, so its positions are as old as its snapshot: lag as of then."""
     note = f"as of {age:.0f} s ago: the engine's snapshot has not changed"
     records = estimate(before.points[-1][1], note, 0.6, 1)
     seconds = estimate(before.seconds, note, 0.6, 1)
-    return SourceLag(records, seconds, _growth(before))
+    return SourceLag(records, seconds, _growth(before, settings))
 
 
 def _over_partitions(
@@ -210,8 +210,11 @@ def _remember(
     return SourceMemory(tuple(points), seconds.value, seconds.basis)
 
 
-def _growth(memory: SourceMemory) -> Estimate:
-    points = memory.points
+def _growth(memory: SourceMemory, settings: AnalysisSettings) -> Estimate:
+    since = memory.points[-1][0] - settings.capacity_window_seconds if memory.points else 0.0
+    points = [point for point in memory.points if point[0] >= since - 1e-6]
+    if len(points) < 4:
+        points = list(memory.points[-4:])
     if len(points) < 2:
         return unknown(f"{len(points)} of 2 readings of this run seen")
     seconds = points[-1][0] - points[0][0]

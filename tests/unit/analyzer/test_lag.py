@@ -18,8 +18,8 @@ def _standing_still(loop: Loop, seconds: float, **changes: Any) -> Analysis:
     """Nothing is processed for a while, though the run goes on and counts its idle time."""
     loop.job.stages[1].subtask_rate = 1e-9
     last = None
-    for _ in range(round(seconds / 2)):
-        loop.job.run_for(2)
+    for _ in range(round(seconds / loop.job.interval)):
+        loop.job.run_for(loop.job.interval)
         last = loop.see(_with_partitions(loop.job.observe(), **changes))
     assert last is not None
     return last
@@ -54,7 +54,7 @@ def test_the_worst_partition_counts() -> None:
 
 def test_half_an_hour_of_lag_is_read_off_the_history() -> None:
     """The decimated history reaches back far enough, and its age is right within a tenth."""
-    loop = Loop(Job(interval=5))
+    loop = Loop(Job(interval=20))
     loop.watch(60)
     analysis = _standing_still(loop, 1800)
     assert analysis.lag_seconds.value == pytest.approx(1800, rel=0.1)

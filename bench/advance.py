@@ -1,0 +1,184 @@
+"""What one observation costs: `advance` of a 10-operator application, state read from and written to bytes.
+
+Run `python bench/advance.py`; writes bench/results/advance.json. Times are CPU time of one thread. The ratio to a fixed piece of
+pure Python on the same machine is what to compare between machines.
+"""
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+from weir_contracts import (
+    Deployment,
+    Edge,
+    Observation,
+    Operator,
+    OperatorReading,
+    PartitionReading,
+    Run,
+    ScalingPolicy,
+    Topology,
+    observation_id,
+)
+
+from services.analyzer.core import AnalysisSettings, Memory, advance
+
+OPERATORS, PARTITIONS, INTERVAL_SECONDS, OBSERVATIONS = 10, 12, 2, 600
+BUDGET_MILLISECONDS = 2.0
+START = datetime(2026, 6, 14, 12, tzinfo=UTC)
+
+
+def observation(i: int) -> Observation:
+    """The i-th scrape of a steady job."""
+    seconds = INTERVAL_SECONDS * (i + 1)
+    at = START + timedelta(seconds=seconds)
+    names = [f"operator-{n}" for n in range(OPERATORS)]
+    topology = Topology(
+        operators=[Operator(name=n, id=n, max_parallelism=120) for n in names],
+        edges=[Edge(source=a, target=b) for a, b in pairwise(names)],
+    )
+    policy = ScalingPolicy.model_validate(
+        {
+            "apiVersion": "weir.dev/v1alpha1",
+            "kind": "ScalingPolicy",
+            "metadata": {"namespace": "bench", "name": "advance"},
+            "spec": {
+                "target": {"flink": {"url": "http://127.0.0.1:8081", "job": "bench"}},
+                "objective": {"maxLag": "30s"},
+                "interval": f"{INTERVAL_SECONDS}s",
+            },
+        }
+    )
+    return Observation(
+        id=observation_id("bench/advance", at),
+        application="bench/advance",
+        observed_at=at,
+        policy=policy,
+        status="running",
+        run=Run(attempt=0, running_since=START),
+        deployment=Deployment(
+            job_id="b" * 32,
+            job_name="bench",
+            graph_hash=topology.graph_hash(),
+            state="RUNNING",
+            observed=dict.fromkeys(names, 4),
+        ),
+        topology=topology,
+        operators=[
+            OperatorReading(
+                operator=n,
+                parallelism=4,
+                records_in=5000 * seconds,
+                records_out=5000 * seconds,
+                busy_ms=2400.0 * seconds,
+                backpressured_ms=100.0 * seconds,
+                idle_ms=1500.0 * seconds,
+                busy_share_mean=0.6,
+                busy_share_max=0.65,
+                backpressure_share_mean=0.02,
+                backpressure_share_max=0.03,
+            )
+            for n in names
+        ],
+        partitions=[
+            PartitionReading(
+                operator=names[0],
+                topic="orders",
+                partition=p,
+                log_start_offset=0,
+                log_end_offset=420 * seconds,
+                current_offset=420 * seconds - 40,
+            )
+            for p in range(PARTITIONS)
+        ],
+    )
+
+
+def yardstick() -> float:
+    """CPU seconds of a fixed piece of pure Python: dictionaries, strings, arithmetic."""
+    begin = time.process_time()
+    counts: dict[str, int] = {}
+    for i in range(20_000):
+        key = str(i * 7919 % 997)
+        counts[key] = counts.get(key, 0) + i
+    return time.process_time() - begin
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value that `share` of all do not exceed."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def measure() -> dict[str, object]:
+    """A run of observations through `advance` with the state as bytes, and through everything from bytes to bytes."""
+    settings = AnalysisSettings()
+    bodies = [observation(i).model_dump_json().encode() for i in range(OBSERVATIONS)]
+    state: bytes | None = None
+    core_ms: list[float] = []
+    whole_ms: list[float] = []
+    for body in bodies:
+        begin = time.process_time()
+        seen = Observation.model_validate_json(body)
+        parsed = time.process_time()
+        memory, analysis = advance(None if state is None else Memory.from_bytes(state), seen, settings)
+        state = None if memory is None else memory.to_bytes()
+        advanced = time.process_time()
+        out = None if analysis is None else analysis.model_dump_json()
+        whole_ms.append(1000 * (time.process_time() - begin))
+        core_ms.append(1000 * (advanced - parsed))
+    yardstick_ms = 1000 * statistics.median(yardstick() for _ in range(20))
+    warm_core, warm_whole = core_ms[100:], whole_ms[100:]
+    median = statistics.median(warm_core)
+    return {
+        "what": "CPU of one observation; state read from and written to bytes",
+        "operators": OPERATORS,
+        "partitions": PARTITIONS,
+        "observations": len(warm_core),
+        "advance_ms": {"p50": round(median, 3), "p95": round(percentile(warm_core, 0.95), 3)},
+        "bytes_to_bytes_ms": {
+            "p50": round(statistics.median(warm_whole), 3),
+            "p95": round(percentile(warm_whole, 0.95), 3),
+        },
+        "budget_ms": BUDGET_MILLISECONDS,
+        "within_budget": median <= BUDGET_MILLISECONDS,
+        "yardstick_ms": round(yardstick_ms, 3),
+        "advance_in_yardsticks": round(median / yardstick_ms, 3),
+        "state_bytes": len(state or b""),
+        "analysis_bytes": len(out or ""),
+        "machine": {
+            "cpus": os.cpu_count(),
+            "load_1m": round(os.getloadavg()[0], 2),
+            "processor": _processor(),
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.release()}",
+        },
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+
+
+def main() -> int:
+    """Print the result and keep it."""
+    result = measure()
+    text = json.dumps(result, indent=2)
+    target = Path(__file__).parent / "results" / "advance.json"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(text + "\n")
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

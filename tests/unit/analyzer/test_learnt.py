@@ -1,0 +1,106 @@
+"""What outlives runs: restart times, and the seed of a lost state."""
+
+import pytest
+from weir_contracts import Analysis
+
+from services.analyzer.core import Memory, seed
+from tests.unit.analyzer.story import Job, Loop
+
+
+def _rescaled(loop: Loop, p: int, down_seconds: float) -> Analysis:
+    """Rescale, scraping every 2 s while it is down."""
+    loop.job.status, loop.job.state = "not_running", "RESTARTING"
+    for _ in range(round(down_seconds / 2)):
+        loop.job.run_for(2)
+        loop.see(loop.job.observe())
+    loop.job.restart({"enrich": p}, down_seconds=0)
+    return loop.watch(2)
+
+
+def test_a_rescale_teaches_its_downtime() -> None:
+    """Down for 8 s, scraped every 2 s: told within one interval."""
+    loop = Loop()
+    loop.watch(20)
+    analysis = _rescaled(loop, 2, 8)
+    assert analysis.restart_times.last_seconds == pytest.approx(8, abs=2)
+    assert analysis.restart_times.samples == 1
+
+
+def test_downtimes_are_smoothed() -> None:
+    """The second, longer one moves the estimate half-way."""
+    loop = Loop()
+    loop.watch(20)
+    first = _rescaled(loop, 2, 8).restart_times.seconds
+    loop.watch(20)
+    times = _rescaled(loop, 3, 16).restart_times
+    assert first is not None
+    assert times.last_seconds is not None
+    assert times.seconds == pytest.approx((first + times.last_seconds) / 2, abs=0.01)
+
+
+def test_an_outage_is_no_restart_time() -> None:
+    """Twenty minutes without slots say nothing about the next rescale."""
+    loop = Loop(Job(interval=10))
+    loop.watch(60)
+    loop.job.status = "not_running"
+    loop.watch(1200)
+    loop.job.restart({}, down_seconds=0)
+    assert loop.watch(10).restart_times.seconds is None
+
+
+def test_the_first_run_seen_teaches_nothing() -> None:
+    """Where nothing was seen before there is no downtime."""
+    assert Loop().watch(20).restart_times.seconds is None
+
+
+def test_a_lost_state_is_seeded_from_the_latest_analysis() -> None:
+    """Capacities, selectivities and restart times come back; a replay of what was analysed is ignored."""
+    loop = Loop()
+    loop.watch(60)
+    _rescaled(loop, 2, 8)
+    last = loop.watch(60)
+    replayed = loop.job.observe()
+    loop.memory = seed(Analysis.model_validate_json(last.model_dump_json()))
+    assert loop.see(replayed) is None
+    analysis = loop.watch(4)
+    enrich, before = analysis.operator("enrich"), last.operator("enrich")
+    assert enrich is not None
+    assert before is not None
+    assert [(p.parallelism, p.saturated, p.job_id) for p in enrich.capacities] == [
+        (p.parallelism, p.saturated, p.job_id) for p in before.capacities
+    ]
+    assert [p.records_per_second for p in enrich.capacities] == pytest.approx(
+        [p.records_per_second for p in before.capacities]
+    )
+    assert analysis.restart_times == last.restart_times
+    assert analysis.edges[0].selectivity.value == pytest.approx(1, rel=0.01)
+    assert analysis.dropped_observations == 1
+
+
+@pytest.mark.parametrize(
+    "learnt",
+    [{}, {"version": 99}, {"version": 1}, {"version": 1, "capacities": {"enrich": [[1, -5.0, 1, True, 1, 0.0, ""]]}}],
+)
+def test_an_unreadable_seed_keeps_the_time_only(learnt: dict[str, object]) -> None:
+    """An analysis of another version, or none of ours: start empty, but do not analyse the past again."""
+    last = Loop().watch(20)
+    memory = seed(last.model_copy(update={"learnt": learnt}))
+    assert memory == Memory(observed_at=last.observed_at.timestamp())
+
+
+def test_an_ended_application_is_not_brought_back() -> None:
+    """Its last analysis says that it is over."""
+    loop = Loop()
+    loop.watch(20)
+    loop.job.run_for(2)
+    ended = loop.see(loop.job.observe(status="ended", run=None, operators=[], partitions=[]))
+    assert ended is not None
+    assert seed(ended) is None
+
+
+def test_learnt_is_compact() -> None:
+    """What travels with each analysis stays small: a few hundred bytes for three operators."""
+    last = Loop().watch(120)
+    size = len(str(last.learnt))
+    assert size < 1000
+    assert len(last.model_dump_json()) < 12_000

@@ -1,0 +1,166 @@
+"""What holds for any input: idempotence, no negative numbers, None stays None."""
+
+import random
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from weir_contracts import Analysis, Estimate, Observation
+
+from services.analyzer.core import Memory, advance
+from tests.unit.analyzer.story import Job
+
+_FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+SIGNED = {"lag_growth", "arrival_rate_trend"}
+
+
+def _observations(count: int = 12) -> list[Observation]:
+    job, seen = Job(rate=700), []
+    for i in range(count):
+        if i == count // 2:
+            job.restart({"enrich": 2})
+        job.run_for(6)
+        seen.append(job.observe())
+    return seen
+
+
+OBSERVATIONS = _observations()
+
+
+def _run(observations: list[Observation]) -> tuple[Memory | None, list[Analysis]]:
+    memory, analyses = None, []
+    for observation in observations:
+        memory, analysis = advance(memory, observation)
+        if analysis is not None:
+            analyses.append(analysis)
+    return memory, analyses
+
+
+def _estimates(value: Any, name: str = "") -> list[tuple[str, Estimate]]:
+    if isinstance(value, Estimate):
+        return [(name, value)]
+    if isinstance(value, list):
+        return [pair for each in value for pair in _estimates(each, name)]
+    if isinstance(value, Analysis) or type(value).__module__ == "weir_contracts.analysis":
+        return [pair for field in type(value).model_fields for pair in _estimates(getattr(value, field), field)]
+    return []
+
+
+EXPECTED = _run(OBSERVATIONS)
+
+
+@_FEW
+@given(st.lists(st.integers(0, len(OBSERVATIONS) - 1), max_size=10), st.randoms(use_true_random=False))
+def test_duplicates_and_late_repeats_change_no_analysis(repeats: list[int], rng: random.Random) -> None:
+    """At-least-once delivery: whatever already came may come again, at any time after it."""
+    stream = list(OBSERVATIONS)
+    for repeat in repeats:
+        stream.insert(rng.randint(repeat + 1, len(stream)), OBSERVATIONS[repeat])
+    # an insertion may push a repeat before its original: keep each original's first place
+    memory, analyses = _run(_originals_first(stream))
+    plain = [a.model_copy(update={"dropped_observations": 0, "learnt": {}}) for a in analyses]
+    assert plain == [a.model_copy(update={"dropped_observations": 0, "learnt": {}}) for a in EXPECTED[1]]
+    assert memory is not None
+    assert memory.dropped == len(repeats)
+
+
+def _originals_first(stream: list[Observation]) -> list[Observation]:
+    seen: set[Any] = set()
+    firsts = iter(OBSERVATIONS)
+    ordered = []
+    for observation in stream:
+        if observation.id in seen:
+            ordered.append(observation)
+        else:
+            original = next(firsts)
+            seen.add(original.id)
+            ordered.append(original)
+    return ordered
+
+
+_COUNT = st.none() | st.integers(0, 10**12)
+_MS = st.none() | st.floats(0, 1e12)
+_SHARE = st.none() | st.floats(0, 1)
+
+
+@st.composite
+def _wild(draw: st.DrawFn) -> list[Observation]:
+    """Observations whose readings make no sense together."""
+    wild = []
+    for observation in OBSERVATIONS[: draw(st.integers(2, 8))]:
+        operators = [
+            reading.model_copy(
+                update={
+                    "complete": draw(st.booleans()),
+                    "records_in": draw(_COUNT),
+                    "records_out": draw(_COUNT),
+                    "busy_ms": draw(_MS),
+                    "backpressured_ms": draw(_MS),
+                    "idle_ms": draw(_MS),
+                    "busy_share_mean": draw(_SHARE),
+                    "busy_share_max": draw(_SHARE),
+                    "pending_records": draw(_COUNT),
+                }
+            )
+            for reading in observation.operators
+        ]
+        partitions = [
+            partition.model_copy(
+                update={
+                    "log_start_offset": draw(_COUNT),
+                    "log_end_offset": draw(_COUNT),
+                    "committed_offset": draw(_COUNT),
+                    "committed_at": draw(st.none() | st.just(observation.observed_at)),
+                    "current_offset": draw(_COUNT),
+                }
+            )
+            for partition in observation.partitions[:2]
+        ]
+        wild.append(observation.model_copy(update={"operators": operators, "partitions": partitions}))
+    return wild
+
+
+@_FEW
+@given(_wild())
+def test_no_reading_however_wrong_breaks_the_analysis(observations: list[Observation]) -> None:
+    """Every estimate stays finite and, where its sign has a meaning, at least 0; the state survives its bytes."""
+    memory, analyses = _run(observations)
+    assert memory is not None
+    assert Memory.from_bytes(memory.to_bytes()) == memory
+    for analysis in analyses:
+        assert Analysis.model_validate_json(analysis.model_dump_json()) == analysis
+        for name, estimate in _estimates(analysis):
+            assert estimate.value is None or name in SIGNED or estimate.value >= 0, (name, estimate)
+
+
+@_FEW
+@given(st.sets(st.sampled_from(["records_in", "records_out", "busy_ms", "backpressured_ms", "idle_ms"])))
+def test_none_stays_none(missing: set[str]) -> None:
+    """What an operator does not tell is never made up: the estimates that need it are unknown throughout."""
+    stream = [
+        o.model_copy(
+            update={
+                "operators": [
+                    r.model_copy(
+                        update={**dict.fromkeys(missing), "busy_share_mean": None, "busy_share_max": None}
+                        if r.operator == "enrich"
+                        else {}
+                    )
+                    for r in o.operators
+                ]
+            }
+        )
+        for o in OBSERVATIONS
+    ]
+    for analysis in _run(stream)[1]:
+        enrich = analysis.operator("enrich")
+        assert enrich is not None
+        if "records_in" in missing:
+            assert enrich.input_rate.value is None
+            assert enrich.true_processing_rate.value is None
+        if "records_out" in missing:
+            assert enrich.output_rate.value is None
+        if "busy_ms" in missing:
+            assert enrich.utilisation.value is None
+            assert enrich.true_processing_rate.value is None

@@ -1,0 +1,213 @@
+"""The shell around the stream, and what can be known of Spark without starting it."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from weir_contracts import Analysis
+from weir_contracts.topics import ANALYSES, OBSERVATIONS
+
+from runtime.clock import SystemClock
+from runtime.loop import Stop
+from runtime.memory_bus import MemoryBus
+from runtime.service import topic_specs
+from runtime.settings import load
+from services.analyzer.adapters.memory import MemoryAnalyzer
+from services.analyzer.adapters.processing import Lost
+from services.analyzer.adapters.spark import (
+    SparkUnusable,
+    checkpoint_of,
+    connector_jars,
+    lost_between,
+    parse_offsets,
+    session_conf,
+)
+from services.analyzer.core import MEMORY_VERSION
+from services.analyzer.service import Analyzer, NotRunning
+from services.analyzer.settings import AnalyzerSettings
+from services.analyzer.stream import Batch, NotYet, StreamDied
+from tests.unit.analyzer.story import Job
+
+
+class FakeStream:
+    """A stream that does what its script says at each start."""
+
+    def __init__(self, script: list[str]) -> None:
+        self.script = script
+        self.starts = 0
+        self.set_asides = 0
+        self.stopped = False
+        self._life = ""
+
+    def start(self) -> str:
+        self._life = self.script[min(self.starts, len(self.script) - 1)]
+        self.starts += 1
+        if self._life == "not-yet":
+            raise NotYet("the brokers are away")
+        if self._life == "cannot":
+            raise RuntimeError("no such class")
+        return "checkpoint"
+
+    def batches(self) -> list[Batch]:
+        if self._life == "dies":
+            raise StreamDied("the worker was killed")
+        return [Batch(1, 3, 0.4, 0)] if self._life == "works" else []
+
+    def set_aside(self) -> None:
+        self.set_asides += 1
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come to that")
+
+
+async def _ready(analyzer: Analyzer) -> bool:
+    try:
+        await analyzer.ping()
+    except NotRunning:
+        return False
+    return True
+
+
+async def _becomes_ready(analyzer: Analyzer) -> bool:
+    for _ in range(500):
+        if await _ready(analyzer):
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+async def test_a_dead_stream_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It dies once, waits a little, and works; readiness follows it."""
+    stream = FakeStream(["dies", "works"])
+    analyzer, stop = Analyzer(stream, SystemClock()), Stop()
+    monkeypatch.setattr("services.analyzer.service._POLL_SECONDS", 0.02)
+    assert not await _ready(analyzer)
+    running = asyncio.create_task(analyzer.run(stop))
+    await _until(lambda: stream.starts == 2)
+    assert await _becomes_ready(analyzer)
+    stop.request("test")
+    await asyncio.wait_for(running, 5)
+    assert stream.stopped
+    assert not await _ready(analyzer)
+
+
+async def test_a_state_that_cannot_be_used_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three deaths without a finished batch: the next start is a new one; brokers that are away do not count."""
+    stream = FakeStream(["not-yet", "dies", "cannot", "dies", "works"])
+    analyzer, stop = Analyzer(stream, SystemClock()), Stop()
+    monkeypatch.setattr("services.analyzer.service._POLL_SECONDS", 0.02)
+    monkeypatch.setattr("services.analyzer.service.LONGEST_BACKOFF_SECONDS", 0.05)
+    running = asyncio.create_task(analyzer.run(stop))
+    await _until(lambda: stream.starts == 5)
+    assert stream.set_asides == 1
+    stop.request("test")
+    await asyncio.wait_for(running, 5)
+
+
+async def test_the_twin_analyses_what_is_on_the_bus() -> None:
+    """Observations in, analyses out, in order; a second one started later goes on from what was published."""
+    bus, job, stop = MemoryBus(), Job(), Stop()
+    await bus.start()
+    await bus.ensure_topics(topic_specs(4))
+    first = asyncio.create_task(MemoryAnalyzer(bus).run(stop))
+    for _ in range(5):
+        job.run_for(2)
+        seen = job.observe()
+        await bus.publish(OBSERVATIONS.name, seen.application, seen.model_dump_json().encode())
+    await _until(lambda: len(bus.records(ANALYSES.name)) == 5)
+    stop.request("test")
+    await asyncio.wait_for(first, 5)
+    stop = Stop()
+    twin = MemoryAnalyzer(bus)
+    second = asyncio.create_task(twin.run(stop))
+    job.run_for(2)
+    seen = job.observe()
+    await bus.publish(OBSERVATIONS.name, seen.application, seen.model_dump_json().encode())
+    await _until(lambda: len(bus.records(ANALYSES.name)) == 6)
+    stop.request("test")
+    await asyncio.wait_for(second, 5)
+    analyses = [Analysis.model_validate_json(r.value or b"") for r in bus.records(ANALYSES.name)]
+    assert [a.observed_at for a in analyses] == sorted(a.observed_at for a in analyses)
+    assert analyses[-1].observed_at - analyses[0].observed_at == timedelta(seconds=10)
+    await bus.close()
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Master, place, trigger and resources are settings; a wrong one is named and ends the start."""
+    monkeypatch.setenv("WEIR_ANALYZER_SPARK_MASTER", "spark://host:7077")
+    monkeypatch.setenv("WEIR_ANALYZER_SHUFFLE_PARTITIONS", "8")
+    monkeypatch.setenv("WEIR_ANALYZER_SPARK_CONF", '{"spark.executor.memory": "1g"}')
+    settings = load(AnalyzerSettings)
+    assert (settings.spark_master, settings.shuffle_partitions) == ("spark://host:7077", 8)
+    monkeypatch.setenv("WEIR_ANALYZER_CAPACITY_WINDOW_SECONDS", "20")
+    assert load(AnalyzerSettings).analysis().capacity_window_seconds == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("SHUFFLE_PARTITIONS", "0", "greater than or equal to 1"),
+        ("SPARK_MASTER", "here", "match pattern"),
+        ("SPARK_CONF", '{"memory": "1g"}', "begin with 'spark.'"),
+        ("CAPACITY_WINDOW_SECONDS", "1", "greater than or equal to 5"),
+    ],
+)
+def test_a_wrong_setting_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str, says: str
+) -> None:
+    """One line that names the variable and what is wrong with it; exit code 2."""
+    monkeypatch.setenv(f"WEIR_ANALYZER_{name}", value)
+    with pytest.raises(SystemExit) as ended:
+        load(AnalyzerSettings)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert f"WEIR_ANALYZER_{name}" in error
+    assert says in error
+
+
+def test_another_split_is_another_checkpoint(tmp_path: Path) -> None:
+    """Cluster, partitions, split of the state and version name the folder: none can be read as another."""
+    settings = AnalyzerSettings(checkpoint=str(tmp_path), shuffle_partitions=2, partitions=4)
+    assert checkpoint_of(settings, "a/b c") == f"{tmp_path}/a_b_c-p4-s2-v{MEMORY_VERSION}"
+    remote = AnalyzerSettings(checkpoint="s3a://bucket/weir/", shuffle_partitions=2, partitions=8)
+    assert checkpoint_of(remote, "x") == f"s3a://bucket/weir/x-p8-s2-v{MEMORY_VERSION}"
+
+
+def test_sparks_offset_log_is_read(tmp_path: Path) -> None:
+    """Version, metadata, offsets of each source; anything else says nothing."""
+    text = 'v1\n{"batchWatermarkMs":0}\n{"weir.observations.v1alpha1":{"0":12,"3":7}}'
+    assert parse_offsets(text) == {0: 12, 3: 7}
+    assert parse_offsets("v1\n{}\n-") is None
+    assert parse_offsets("") is None
+
+
+def test_lost_is_what_lies_before_the_logs_start() -> None:
+    """Offsets the checkpoint still wants and the broker no longer has."""
+    assert lost_between({0: 12, 3: 7}, {0: 12, 3: 20}) == {3: Lost(7, 20)}
+    assert lost_between(None, {0: 12}) == {}
+
+
+def test_a_missing_connector_is_named(tmp_path: Path) -> None:
+    """The first jar that is not there, and what to do about it."""
+    (tmp_path / "spark-sql-kafka-0-10_2.13-4.2.0.jar").touch()
+    with pytest.raises(SparkUnusable, match=r"spark-token-provider-kafka\*\.jar: run `make setup`"):
+        connector_jars(tmp_path)
+
+
+def test_the_users_spark_settings_win(tmp_path: Path) -> None:
+    """Whatever we think is best can be overridden."""
+    for name in ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2"):
+        (tmp_path / f"{name}-1.jar").touch()
+    settings = AnalyzerSettings(jars=tmp_path, spark_conf={"spark.ui.enabled": "true"})
+    assert session_conf(settings)["spark.ui.enabled"] == "true"
+    assert session_conf(settings)["spark.sql.shuffle.partitions"] == "4"
