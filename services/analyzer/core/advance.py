@@ -7,10 +7,11 @@ a sample; lag; rates, shares and capacities; targets through the graph; symptoms
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from weir_contracts import Estimate, Observation, OperatorReading, Topology, unknown
+from weir_contracts import Estimate, Observation, OperatorReading, unknown
 from weir_contracts.analysis import Analysis
 
 from . import capacity, demand, history, lag, propagation, restarts, selectivity, window
+from .graph import Graph, graph_of
 from .memory import Memory, Point, RunMemory
 from .numbers import estimate, slope
 from .picture import OperatorPicture, Picture, SourcePicture
@@ -116,7 +117,8 @@ def _with_run(
     moved = window.positions_of(observation)
     ring, fresh = window.extend(ring, readings, at, settings)
     if fresh and observation.topology is not None:
-        ring = selectivity.track(ring, observation.topology, settings)
+        wirings = selectivity.wirings_of(graph_of(observation.topology), ring.names)
+        ring = selectivity.track(ring, wirings, settings)
     if moved != ring.positions:
         ring, fresh = replace(ring, positions=moved, positions_at=at), True
     stale = 0.0 if fresh else at - max(ring.snapshot_at, ring.positions_at)
@@ -162,10 +164,10 @@ class _Operators:
 
 
 def _picture(memory: Memory, frame: Frame) -> tuple[Memory, Picture]:
-    topology = frame.observation.topology
     picture = Picture(frame.observation, frame.at, frame.run_of(memory), False, None, None)
-    if topology is None:
+    if frame.observation.topology is None:
         return memory, picture
+    topology = graph_of(frame.observation.topology)
     operators = _operators(topology, frame, picture.run)
     memory, sources = _sources(memory, topology, operators, frame)
     measured = {name: _measured(name, topology, operators, sources, frame.settings) for name in topology.names}
@@ -183,7 +185,7 @@ def _picture(memory: Memory, frame: Frame) -> tuple[Memory, Picture]:
     )
 
 
-def _operators(topology: Topology, frame: Frame, run: RunMemory | None) -> _Operators:
+def _operators(topology: Graph, frame: Frame, run: RunMemory | None) -> _Operators:
     readings = {reading.operator: reading for reading in _readings(frame.observation)} if run is not None else {}
     views = {} if run is None else {name: window.view(run, i, frame.settings) for i, name in enumerate(run.names)}
     spent = {}
@@ -214,7 +216,7 @@ def _rate(view: View | None, field: int, settings: AnalysisSettings) -> Estimate
 
 
 def _sources(
-    memory: Memory, topology: Topology, operators: _Operators, frame: Frame
+    memory: Memory, topology: Graph, operators: _Operators, frame: Frame
 ) -> tuple[Memory, dict[str, SourcePicture]]:
     pictures = {}
     run = frame.run_of(memory)
@@ -270,12 +272,12 @@ def _backlogged(run: RunMemory, name: str, taken: Estimate, settings: AnalysisSe
 
 def _measured(
     name: str,
-    topology: Topology,
+    topology: Graph,
     operators: _Operators,
     sources: Mapping[str, SourcePicture],
     settings: AnalysisSettings,
 ) -> capacity.Measured:
-    upstream = topology.inputs(name)
+    upstream = topology.inputs[name]
     blocked = [s for u in upstream if (s := operators.spent[u].backpressured) is not None]
     own = [name] if name in sources else list(sources)
     pressure = capacity.Pressure(
@@ -289,19 +291,18 @@ def _measured(
 
 def _learn(
     memory: Memory,
-    topology: Topology,
+    topology: Graph,
     operators: _Operators,
     measured: Mapping[str, capacity.Measured],
     frame: Frame,
 ) -> tuple[Memory, dict[tuple[str, str], Estimate]]:
     """Capacities and selectivities with this observation in them, and the selectivities to go by now."""
     run, at, settings = frame.run_of(memory), frame.at, frame.settings
-    curves, ratios = memory.capacities, memory.selectivities
+    curves, ratios = dict(memory.capacities), dict(memory.selectivities)
     for name, view in operators.views.items():
         if name in measured and view.samples and view.samples[-1].at == at:
-            curves = capacity.learn(
-                curves,
-                name,
+            curves[name] = capacity.learn(
+                curves.get(name, ()),
                 view.parallelism,
                 measured[name],
                 throughput=window.rate(view.taught, 1, view.parallelism),
@@ -310,19 +311,21 @@ def _learn(
                 settings=settings,
             )
     edges: dict[tuple[str, str], Estimate] = {}
-    for edge in topology.edges:
-        key = selectivity.edge_key(edge.source, edge.target)
+    wirings = selectivity.wirings_of(topology, () if run is None else run.names)
+    for (source, target), wiring in wirings.items():
+        key = selectivity.edge_key(source, target)
         now = unknown("the job is not running")
         if run is not None:
-            now = selectivity.measured(edge, run.edges.get(key), run, topology, settings)
-        if (edge.source, edge.target) not in edges:
-            ratios = selectivity.learn(ratios, key, now, at, settings)
-        edges[edge.source, edge.target] = selectivity.told(now, ratios.get(key))
-    return replace(memory, capacities=curves, selectivities=ratios), edges
+            now = selectivity.measured(wiring, run.edges.get(key), run, settings)
+        learnt = selectivity.learn(ratios.get(key), now, at, settings)
+        if learnt is not None:
+            ratios[key] = learnt
+        edges[source, target] = selectivity.told(now, learnt)
+    return replace(memory, capacities=capacity.kept(curves), selectivities=selectivity.kept(ratios)), edges
 
 
 def _operator_pictures(
-    topology: Topology,
+    topology: Graph,
     observation: Observation,
     operators: _Operators,
     measured: Mapping[str, capacity.Measured],
@@ -353,7 +356,7 @@ def _operator_pictures(
 
 
 def _bottleneck(
-    topology: Topology, pictures: Mapping[str, OperatorPicture], targets: Mapping[str, Estimate]
+    topology: Graph, pictures: Mapping[str, OperatorPicture], targets: Mapping[str, Estimate]
 ) -> str | None:
     load: dict[str, float | None] = {}
     for name, operator in pictures.items():

@@ -137,8 +137,7 @@ def _observed(
 
 
 def learn(
-    known: Mapping[str, tuple[Point, ...]],
-    operator: str,
+    points: tuple[Point, ...],
     parallelism: int,
     now: Measured,
     *,
@@ -146,18 +145,21 @@ def learn(
     at: float,
     job_id: str,
     settings: AnalysisSettings,
-) -> dict[str, tuple[Point, ...]]:
-    """Take a measurement into the curve of an operator, by name."""
-    points = known.get(operator, ())
+) -> tuple[Point, ...]:
+    """Take a measurement into the curve of an operator."""
     value, confidence = now.whole.value, now.whole.confidence
     if value is None or value <= 0 or confidence < _LEAST_CONFIDENCE:
-        return dict(known)
-    fresh = Point(parallelism, value, confidence, now.saturated, 1, at, job_id)
-    after = _learnt(points, fresh, throughput, settings)
-    result = {**known, operator: after}
-    if len(result) > MAX_REMEMBERED:
-        del result[min(result, key=lambda name: max(point.at for point in result[name]))]
-    return result
+        return points
+    return _learnt(points, Point(parallelism, value, confidence, now.saturated, 1, at, job_id), throughput, settings)
+
+
+def kept(curves: dict[str, tuple[Point, ...]]) -> dict[str, tuple[Point, ...]]:
+    """At most so many operators; those not measured for longest go first."""
+    curves = {name: points for name, points in curves.items() if points}
+    if len(curves) <= MAX_REMEMBERED:
+        return curves
+    newest = sorted(curves, key=lambda name: max(p.at for p in curves[name]))[len(curves) - MAX_REMEMBERED :]
+    return {name: curves[name] for name in newest}
 
 
 def _learnt(

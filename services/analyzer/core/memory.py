@@ -28,9 +28,9 @@ class Sample(NamedTuple):
     at: float
     records_in: int | None
     records_out: int | None
-    busy_ms: float | None
-    backpressured_ms: float | None
-    idle_ms: float | None
+    busy_ms: int | None
+    backpressured_ms: int | None
+    idle_ms: int | None
 
 
 Cell = list[Any]

@@ -21,23 +21,24 @@ def estimate(
     )
 
 
+def slope_weights(times: Sequence[float]) -> list[float] | None:
+    """Weights whose sum of products with y is the least-squares slope of y over `times`; None without any spread."""
+    if len(times) < 2:
+        return None
+    first = times[0]
+    mean = sum([time - first for time in times]) / len(times)
+    off = [time - first - mean for time in times]
+    spread = sum([each * each for each in off])
+    return [each / spread for each in off] if spread > 1e-9 else None
+
+
 def slope(points: Sequence[tuple[float, float]]) -> float | None:
     """Least-squares slope of y over x; None with fewer than two distinct x."""
-    n = len(points)
-    if n < 2:
+    weights = slope_weights([x for x, _ in points])
+    if weights is None:
         return None
-    x0, y0 = points[0]
-    sum_x = sum_y = sum_xx = sum_xy = 0.0
-    for x, y in points:
-        dx, dy = x - x0, y - y0
-        sum_x += dx
-        sum_y += dy
-        sum_xx += dx * dx
-        sum_xy += dx * dy
-    spread = sum_xx - sum_x * sum_x / n
-    if spread <= 1e-9:
-        return None
-    return (sum_xy - sum_x * sum_y / n) / spread
+    first = points[0][1]
+    return sum([weight * (y - first) for weight, (_, y) in zip(weights, points, strict=True)])
 
 
 def total(values: Iterable[float | None]) -> float | None:

@@ -4,20 +4,21 @@ DS2 (OSDI 2018, equation 4): the ideal input of an operator is the sum over its 
 edge's selectivity; a source's is what arrives. One pass in topological order.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from weir_contracts import Estimate, Topology, unknown
+from weir_contracts import Estimate, unknown
 
+from .graph import Graph
 from .numbers import estimate
 
 
 def target_rates(
-    topology: Topology, arrivals: Mapping[str, Estimate], selectivities: Mapping[tuple[str, str], Estimate]
+    graph: Graph, arrivals: Mapping[str, Estimate], selectivities: Mapping[tuple[str, str], Estimate]
 ) -> dict[str, Estimate]:
     """What would arrive at each operator if every source kept up; unknown as soon as one part of the sum is."""
     targets: dict[str, Estimate] = {}
-    for name in topology.names:
-        inputs = topology.inputs(name)
+    for name in graph.names:
+        inputs = graph.inputs[name]
         if inputs:
             targets[name] = _sum_of_inputs(name, inputs, targets, selectivities)
         else:
@@ -27,7 +28,7 @@ def target_rates(
 
 def _sum_of_inputs(
     name: str,
-    inputs: list[str],
+    inputs: Sequence[str],
     targets: Mapping[str, Estimate],
     selectivities: Mapping[tuple[str, str], Estimate],
 ) -> Estimate:
@@ -47,7 +48,7 @@ def _sum_of_inputs(
 
 
 def bottleneck(
-    topology: Topology,
+    graph: Graph,
     load: Mapping[str, float | None],
     busy: Mapping[str, float | None],
     backpressured: Mapping[str, float | None],
@@ -60,9 +61,9 @@ def bottleneck(
     """
     holding = [
         name
-        for name in topology.names
+        for name in graph.names
         if (backpressured.get(name) or 0.0) < 0.1
-        and any((backpressured.get(upstream) or 0.0) >= 0.2 for upstream in topology.inputs(name))
+        and any((backpressured.get(upstream) or 0.0) >= 0.2 for upstream in graph.inputs[name])
         and (saturated.get(name) or (busy.get(name) or 0.0) >= 0.8)
     ]
     if holding:

@@ -10,11 +10,12 @@ to the end of another; else it is unknown, unless it was learnt before.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from weir_contracts import Edge, Estimate, Topology, unknown
+from weir_contracts import Estimate, unknown
 
+from .graph import Graph
 from .memory import MAX_REMEMBERED, EdgeMemory, Mark, Ratio, Row, RunMemory
 from .numbers import estimate
 from .settings import AnalysisSettings
@@ -28,58 +29,75 @@ def edge_key(source: str, target: str) -> str:
     return f"{source}\n{target}"
 
 
-def track(run: RunMemory, topology: Topology, settings: AnalysisSettings) -> RunMemory:
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """Which counters tell an edge's records: indices into a row's cells, -1 for an operator without readings."""
+
+    source: int
+    source_is_first: bool
+    """A source may count only what it gives out."""
+    only_output: bool
+    target: int
+    others: tuple[int, ...] | None
+    """The target's other inputs; None if one of them has several outputs, so that nothing can be subtracted."""
+
+
+def wiring_of(graph: Graph, names: Sequence[str], source: str, target: str) -> Wiring:
+    """How the edge from `source` to `target` is counted in rows of `names`."""
+    index = {name: i for i, name in enumerate(names)}
+    others = [name for name in graph.inputs[target] if name != source]
+    subtractable = all(len(graph.outputs[other]) == 1 for other in others)
+    return Wiring(
+        source=index.get(source, -1),
+        source_is_first=not graph.inputs[source],
+        only_output=len(graph.outputs[source]) == 1,
+        target=index.get(target, -1),
+        others=tuple(index.get(other, -1) for other in others) if subtractable else None,
+    )
+
+
+def wirings_of(graph: Graph, names: Sequence[str]) -> dict[tuple[str, str], Wiring]:
+    """All edges' wirings."""
+    return {(source, target): wiring_of(graph, names, source, target) for source, target in graph.edges}
+
+
+def track(run: RunMemory, wirings: Mapping[tuple[str, str], Wiring], settings: AnalysisSettings) -> RunMemory:
     """Take the newest row of the ring into the burst memory of every edge. Call once for each fresh row."""
     if not run.rows or run.rows[-1].at < run.started_at + settings.warm_up_seconds:
         return run
-    row = run.rows[-1]
-    index = {name: i for i, name in enumerate(run.names)}
     edges = {}
-    for edge in _distinct(topology):
-        key = edge_key(edge.source, edge.target)
+    for (source, target), wiring in wirings.items():
+        key = edge_key(source, target)
         before = run.edges.get(key)
-        mark = _counts(edge, topology, row, index)
-        if mark is None:
-            if before is not None:
-                edges[key] = before
-            continue
-        edges[key] = _advanced(before, mark)
+        mark = _counts(wiring, run.rows[-1])
+        if mark is not None:
+            edges[key] = _advanced(before, mark)
+        elif before is not None:
+            edges[key] = before
     return replace(run, edges=edges)
 
 
-def _distinct(topology: Topology) -> list[Edge]:
-    """Two edges between the same pair of operators count as one."""
-    return list({(edge.source, edge.target): edge for edge in topology.edges}.values())
-
-
-def _counts(edge: Edge, topology: Topology, row: Row, index: Mapping[str, int]) -> Mark | None:
-    taken = _count(row, index, edge.source, 0)
-    if taken is None:
-        taken = _count(row, index, edge.source, 1) if edge.source in topology.sources else None
+def _counts(wiring: Wiring, row: Row) -> Mark | None:
+    source = row.cells[wiring.source] if wiring.source >= 0 else None
+    if source is None:
+        return None
+    taken, given = source[0], source[1]
+    if taken is None and wiring.source_is_first:
+        taken = given
     if taken is None:
         return None
-    given = _count(row, index, edge.source, 1)
-    arrived = _count(row, index, edge.target, 0)
-    others = [name for name in topology.inputs(edge.target) if name != edge.source]
-    if not others:
-        if arrived is None and len(topology.outputs(edge.source)) == 1:
+    target = row.cells[wiring.target] if wiring.target >= 0 else None
+    arrived = None if target is None else target[0]
+    if wiring.others == ():
+        if arrived is None and wiring.only_output:
             arrived = given
         return None if arrived is None else Mark(row.at, taken, arrived)
-    if arrived is not None and all(len(topology.outputs(other)) == 1 for other in others):
-        parts = [_count(row, index, other, 1) for other in others]
-        known = [part for part in parts if part is not None]
-        if len(known) == len(parts):
-            return Mark(row.at, taken, arrived - sum(known))
+    if arrived is not None and wiring.others is not None:
+        cells = [row.cells[i] if i >= 0 else None for i in wiring.others]
+        parts = [cell[1] for cell in cells if cell is not None and cell[1] is not None]
+        if len(parts) == len(wiring.others):
+            return Mark(row.at, taken, arrived - sum(parts))
     return None if given is None else Mark(row.at, taken, given)
-
-
-def _count(row: Row, index: Mapping[str, int], operator: str, field: int) -> int | None:
-    i = index.get(operator)
-    cell = None if i is None else row.cells[i]
-    if cell is None:
-        return None
-    value: int | None = cell[field]
-    return value
 
 
 def _advanced(before: EdgeMemory | None, mark: Mark) -> EdgeMemory:
@@ -92,10 +110,8 @@ def _advanced(before: EdgeMemory | None, mark: Mark) -> EdgeMemory:
     return replace(before, last=mark._replace(reached=before.last.reached), growing=False, marks=marks)
 
 
-def measured(
-    edge: Edge, memory: EdgeMemory | None, run: RunMemory, topology: Topology, settings: AnalysisSettings
-) -> Estimate:
-    """The ratio in the current run, or why it cannot be told yet."""
+def measured(wiring: Wiring, memory: EdgeMemory | None, run: RunMemory, settings: AnalysisSettings) -> Estimate:
+    """The ratio of one edge in the current run, or why it cannot be told yet."""
     if memory is None:
         return unknown("no samples after the warm-up of this run")
     seconds = memory.last.at - memory.first.at
@@ -107,8 +123,7 @@ def measured(
         return estimate(0.0, f"no output in {silent:.0f} s", 0.3, 1, silent)
     if memory.last.reached == memory.first.reached:
         return unknown(f"no output yet, {seconds:.0f} s watched: a window may still be filling")
-    index = {name: i for i, name in enumerate(run.names)}
-    points = [_counts(edge, topology, row, index) for row in run.rows if row.at >= memory.first.at]
+    points = [_counts(wiring, row) for row in run.rows if row.at >= memory.first.at]
     known = [point for point in points if point is not None]
     if _in_bursts(known):
         return _over_bursts(memory, settings)
@@ -153,23 +168,23 @@ def _continuous(points: Sequence[Mark], settings: AnalysisSettings) -> Estimate:
     return estimate(ratio, "counters", 0.9, len(points), seconds)
 
 
-def learn(
-    known: Mapping[str, Ratio], key: str, now: Estimate, at: float, settings: AnalysisSettings
-) -> dict[str, Ratio]:
+def learn(old: Ratio | None, now: Estimate, at: float, settings: AnalysisSettings) -> Ratio | None:
     """Move what is known of an edge towards what was measured; the longer since the last time, the further."""
     if now.value is None:
-        return dict(known)
-    old = known.get(key)
+        return old
     if old is None or old.confidence < now.confidence / 2:
-        ratio = Ratio(now.value, now.confidence, at)
-    else:
-        weight = 0.5 * min(1.0, max(0.0, at - old.at) / settings.capacity_window_seconds)
-        confidence = old.confidence + weight * (now.confidence - old.confidence)
-        ratio = Ratio(old.value + weight * (now.value - old.value), round(confidence, 3), at)
-    after = {**known, key: ratio}
-    if len(after) > MAX_REMEMBERED:
-        del after[min(after, key=lambda k: after[k].at)]
-    return after
+        return Ratio(now.value, now.confidence, at)
+    weight = 0.5 * min(1.0, max(0.0, at - old.at) / settings.capacity_window_seconds)
+    confidence = old.confidence + weight * (now.confidence - old.confidence)
+    return Ratio(old.value + weight * (now.value - old.value), round(confidence, 4), at)
+
+
+def kept(ratios: dict[str, Ratio]) -> dict[str, Ratio]:
+    """At most so many; the oldest go first."""
+    if len(ratios) <= MAX_REMEMBERED:
+        return ratios
+    newest = sorted(ratios, key=lambda edge: ratios[edge].at)[len(ratios) - MAX_REMEMBERED :]
+    return {edge: ratios[edge] for edge in newest}
 
 
 def told(now: Estimate, learnt: Ratio | None) -> Estimate:

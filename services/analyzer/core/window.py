@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from weir_contracts import Observation, OperatorReading, Run
 
 from .memory import Cell, Row, RunMemory, Sample
-from .numbers import slope
+from .numbers import slope_weights
 from .settings import AnalysisSettings
 
 _LEAST_ROWS = 5
@@ -68,7 +68,9 @@ def extend(
 def _cell(reading: OperatorReading) -> Cell | None:
     if not reading.complete:
         return None
-    return [reading.records_in, reading.records_out, reading.busy_ms, reading.backpressured_ms, reading.idle_ms]
+    # whole milliseconds: a tenth of the state is digits that nobody measured
+    times = (reading.busy_ms, reading.backpressured_ms, reading.idle_ms)
+    return [reading.records_in, reading.records_out, *[None if time is None else round(time) for time in times]]
 
 
 def _unchanged(before: Sequence[Cell | None], now: Sequence[Cell | None]) -> bool:
@@ -128,11 +130,18 @@ class View:
 
 
 def view(run: RunMemory, index: int, settings: AnalysisSettings) -> View:
-    """The samples of the operator at `index` of the run's names."""
-    samples = tuple([Sample(row.at, *cell) for row in run.rows if (cell := row.cells[index]) is not None])
+    """The samples of the operator at `index` of the run's names, as far back as any window of it reaches."""
+    rows = run.rows
+    reach = max(settings.capacity_window_seconds, settings.rate_window_seconds)
+    first = len(rows) - 1
+    # one row more than the window spans, so that the suffix can reach over it; never fewer than the windows need
+    while first > 0 and (rows[-1].at - rows[first].at < reach or len(rows) - first < _LEAST_ROWS):
+        first -= 1
+    first = max(0, first - 1)
+    samples = [Sample(row.at, *cell) for row in rows[first:] if (cell := row.cells[index]) is not None]
     warm_from = run.started_at + settings.warm_up_seconds
     warm = [sample for sample in samples if sample.at >= warm_from]
-    return View(run.parallelism[index], samples, suffix(warm, settings.capacity_window_seconds))
+    return View(run.parallelism[index], tuple(samples), suffix(warm, settings.capacity_window_seconds))
 
 
 def suffix(samples: Sequence[Sample], span_seconds: float) -> tuple[Sample, ...]:
@@ -201,24 +210,28 @@ def shares(samples: Sequence[Sample], parallelism: int) -> Shares:
     """Busy and backpressured share by least squares over the window; None where a time is unknown."""
     if len(samples) < 2:
         return Shares(None, None, None)
-    busy = _slope_of(samples, 3)
-    blocked = _slope_of(samples, 4)
-    idle = _slope_of(samples, 5)
+    times, records, _, busy_ms, blocked_ms, idle_ms = zip(*samples, strict=True)
+    weights = slope_weights(times)
+    if weights is None:
+        return Shares(None, None, None)
+    busy, blocked, idle = (_weighted(weights, column) for column in (busy_ms, blocked_ms, idle_ms))
     per_second = 1000.0 * parallelism
     if busy is not None and blocked is not None and idle is not None:
         accounted = busy + blocked + idle
         if 0.5 * per_second <= accounted <= 2 * per_second:
             per_second = accounted
-    records = _slope_of(samples, 1)
+    taken = _weighted(weights, records)
     ratio = None
-    if records is not None and busy is not None and busy > 1e-9:
-        ratio = max(0.0, records) / (busy / 1000.0)
+    if taken is not None and busy is not None and busy > 1e-9:
+        ratio = max(0.0, taken) / (busy / 1000.0)
     return Shares(_share(busy, per_second), _share(blocked, per_second), ratio)
 
 
-def _slope_of(samples: Sequence[Sample], field: int) -> float | None:
-    points = [(sample.at, value) for sample in samples if (value := sample[field]) is not None]
-    return slope(points) if len(points) == len(samples) else None
+def _weighted(weights: Sequence[float], column: Sequence[float | None]) -> float | None:
+    if None in column:
+        return None
+    first = column[0] or 0
+    return sum([weight * (value - first) for weight, value in zip(weights, column, strict=True) if value is not None])
 
 
 def _share(part: float | None, whole: float) -> float | None:

@@ -27,10 +27,7 @@ def _measured(rate: float, *, saturated: bool = False, confidence: float = 0.8) 
 def _learn(
     points: Sequence[Point], p: int, now: capacity.Measured, *, at: float, throughput: float | None = None
 ) -> tuple[Point, ...]:
-    known = {"enrich": tuple(points)}
-    return capacity.learn(known, "enrich", p, now, throughput=throughput, at=at, job_id="a", settings=SETTINGS)[
-        "enrich"
-    ]
+    return capacity.learn(tuple(points), p, now, throughput=throughput, at=at, job_id="a", settings=SETTINGS)
 
 
 def _seen(loop: Loop, **changes: Any) -> Analysis:

@@ -6,6 +6,7 @@ import pytest
 from weir_contracts import Edge, Estimate, Operator, OperatorReading, Run, Topology, unknown
 
 from services.analyzer.core import AnalysisSettings, propagation, selectivity, window
+from services.analyzer.core.graph import graph_of
 from tests.unit.analyzer.story import NOON, Job, Loop, Stage
 
 SETTINGS = AnalysisSettings()
@@ -33,13 +34,13 @@ def _ratios(topology: Topology, rates: dict[str, tuple[float, float]], seconds: 
         ring = ring or window.start(run, readings, start)
         ring, fresh = window.extend(ring, readings, start + t, SETTINGS)
         if fresh:
-            ring = selectivity.track(ring, topology, SETTINGS)
+            ring = selectivity.track(ring, selectivity.wirings_of(graph_of(topology), ring.names), SETTINGS)
     assert ring is not None
     return {
-        f"{e.source}>{e.target}": selectivity.measured(
-            e, ring.edges.get(selectivity.edge_key(e.source, e.target)), ring, topology, SETTINGS
+        f"{source}>{target}": selectivity.measured(
+            wiring, ring.edges.get(selectivity.edge_key(source, target)), ring, SETTINGS
         ).value
-        for e in topology.edges
+        for (source, target), wiring in selectivity.wirings_of(graph_of(topology), ring.names).items()
     }
 
 
@@ -102,7 +103,7 @@ def test_targets_multiply_along_the_graph_and_add_up_at_joins() -> None:
     """DS2's traversal by hand: 1000·0.5·2 + 300·1 = 1300."""
     topology = _topology(("s", "a"), ("a", "j"), ("r", "j"))
     ratios = {("s", "a"): _sure(0.5), ("a", "j"): _sure(2), ("r", "j"): _sure(1)}
-    targets = propagation.target_rates(topology, {"s": _sure(1000), "r": _sure(300)}, ratios)
+    targets = propagation.target_rates(graph_of(topology), {"s": _sure(1000), "r": _sure(300)}, ratios)
     assert {n: t.value for n, t in targets.items()} == {"s": 1000, "a": 500, "r": 300, "j": 1300}
 
 
@@ -110,7 +111,7 @@ def test_one_unknown_part_makes_the_sum_unknown() -> None:
     """And everything behind it; what does not depend on it is still told."""
     topology = _topology(("s", "a"), ("a", "j"), ("r", "j"), ("j", "k"))
     ratios = {("s", "a"): _sure(0.5), ("a", "j"): unknown("window"), ("r", "j"): _sure(1), ("j", "k"): _sure(1)}
-    targets = propagation.target_rates(topology, {"s": _sure(1000), "r": _sure(300)}, ratios)
+    targets = propagation.target_rates(graph_of(topology), {"s": _sure(1000), "r": _sure(300)}, ratios)
     assert targets["a"].value == 500
     assert targets["j"].value is None
     assert "a" in targets["j"].basis
@@ -120,7 +121,7 @@ def test_one_unknown_part_makes_the_sum_unknown() -> None:
 def test_nothing_times_unknown_is_nothing() -> None:
     """A source without arrivals makes the selectivity behind it irrelevant."""
     topology = _topology(("s", "a"), ("a", "b"))
-    targets = propagation.target_rates(topology, {"s": _sure(0)}, {("s", "a"): unknown("never measured")})
+    targets = propagation.target_rates(graph_of(topology), {"s": _sure(0)}, {("s", "a"): unknown("never measured")})
     assert targets["b"].value == 0
 
 
@@ -128,7 +129,7 @@ def test_the_bottleneck_is_the_one_that_holds_its_inputs_back() -> None:
     """`c` has the higher computed load, but `b` is visibly saturated behind backpressured inputs."""
     topology = _topology(("s", "a"), ("a", "b"), ("b", "c"))
     found = propagation.bottleneck(
-        topology,
+        graph_of(topology),
         load={"s": 0.1, "a": 0.5, "b": 1.1, "c": 1.2},
         busy={"s": 0.1, "a": 0.3, "b": 1.0, "c": 0.6},
         backpressured={"s": 0.9, "a": 0.7, "b": 0.0, "c": 0.0},
@@ -140,5 +141,5 @@ def test_the_bottleneck_is_the_one_that_holds_its_inputs_back() -> None:
 def test_without_backpressure_the_highest_load_is_the_bottleneck() -> None:
     """Target rate over capacity; unknown loads do not take part; nothing known, nothing said."""
     topology = _topology(("s", "a"), ("a", "b"))
-    assert propagation.bottleneck(topology, {"s": 0.1, "a": None, "b": 0.6}, {}, {}, {}) == "b"
-    assert propagation.bottleneck(topology, {"s": None}, {}, {}, {}) is None
+    assert propagation.bottleneck(graph_of(topology), {"s": 0.1, "a": None, "b": 0.6}, {}, {}, {}) == "b"
+    assert propagation.bottleneck(graph_of(topology), {"s": None}, {}, {}, {}) is None
