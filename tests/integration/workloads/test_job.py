@@ -136,6 +136,17 @@ def test_no_order_is_lost_over_a_rescale(
     wait_until(lambda: (totals.read(), totals.orders >= 12_000)[1], timeout_seconds=40, what="all totals")
 
 
+def test_a_bounded_job_ends_with_every_order_counted(
+    topics: Topics, totals: Totals, start_job: Callable[..., str], flink_cluster: FlinkCluster
+) -> None:
+    """It reads what is there and finishes; windows still open at the end are written too, each order exactly once."""
+    topics.fill(3000)
+    job = start_job("--bounded", "true", "--window-ms", "5000", "--service-time-us", ONLY_ENRICH)
+    wait_until(lambda: flink_cluster.job_state(job) == "FINISHED", timeout_seconds=40, what="the end")
+    wait_until(lambda: (totals.read(), totals.orders >= 3000)[1], timeout_seconds=10, what="all totals")
+    assert totals.orders == 3000
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -4,6 +4,7 @@ import java.io.IOException;
 import org.apache.flink.api.common.functions.OpenContext;
 import org.apache.flink.api.common.state.ValueState;
 import org.apache.flink.api.common.state.ValueStateDescriptor;
+import org.apache.flink.streaming.api.TimeDomain;
 import org.apache.flink.streaming.api.functions.KeyedProcessFunction;
 import org.apache.flink.util.Collector;
 
@@ -19,11 +20,17 @@ final class Aggregate extends KeyedProcessFunction<String, EnrichedOrder, Totals
 
   private final Meter meter;
   private final long windowMillis;
+  private final boolean bounded;
   private transient ValueState<Totals> window;
 
-  Aggregate(Meter meter, long windowMillis) {
+  /**
+   * @param bounded whether the input ends: Flink then drops timers of processing time, and with them open windows, so
+   *     that each window also gets one of event time, which fires when the last watermark says that no more will come
+   */
+  Aggregate(Meter meter, long windowMillis, boolean bounded) {
     this.meter = meter;
     this.windowMillis = windowMillis;
+    this.bounded = bounded;
   }
 
   @Override
@@ -50,6 +57,9 @@ final class Aggregate extends KeyedProcessFunction<String, EnrichedOrder, Totals
       }
       window.update(Totals.of(order, end));
       context.timerService().registerProcessingTimeTimer(end);
+      if (bounded) {
+        context.timerService().registerEventTimeTimer(Long.MAX_VALUE);
+      }
     }
     meter.finish(started);
   }
@@ -57,7 +67,8 @@ final class Aggregate extends KeyedProcessFunction<String, EnrichedOrder, Totals
   @Override
   public void onTimer(long timestamp, OnTimerContext context, Collector<Totals> out) throws IOException {
     Totals open = window.value();
-    if (open != null && open.windowEndMillis() <= timestamp) {
+    boolean over = context.timeDomain() == TimeDomain.EVENT_TIME;
+    if (open != null && (over || open.windowEndMillis() <= timestamp)) {
       out.collect(open);
       window.clear();
     }

@@ -65,7 +65,8 @@ public final class SampleJob {
         at(
             enriched
                 .keyBy(EnrichedOrder::key)
-                .process(new Aggregate(options.meterOf(Options.AGGREGATE), options.windowMillis)),
+                .process(
+                    new Aggregate(options.meterOf(Options.AGGREGATE), options.windowMillis, options.bounded)),
             Options.AGGREGATE,
             options);
     var sink =
