@@ -1,0 +1,92 @@
+"""What an operator can do at a parallelism it may never have run with.
+
+`C(p) = c·p / (1 + s·(p − 1))` (Amdahl's form: c one subtask's rate, s the serial share; ceiling c/s). `p / C(p)` is linear in `1/c`
+and `s/c`, so both come from a weighted non-negative least squares fit. With a single p seen the curve is linear: a
+second parameter fitted on one point would be invented. No coherence term (USL's κ): a control loop sees few, close p, on
+which a free κ extrapolates worse than a straight line.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import nnls
+from weir_contracts import OperatorAnalysis
+
+LEAST_CONFIDENCE = 0.05
+SATURATED_WEIGHT = 2.0
+"""A measurement under saturation is an observation; one from busy time an extrapolation."""
+
+
+@dataclass(frozen=True)
+class CapacityCurve:
+    """`per_subtask_seconds` is 1/c, `serial_seconds` is s/c, both in seconds per record."""
+
+    per_subtask_seconds: float
+    serial_seconds: float = 0.0
+    confidence: float = 0.0
+    points: int = 1
+
+    def rate(self, parallelism: int) -> float:
+        """Records/s the whole operator sustains at `parallelism`; grows with it."""
+        return parallelism / (self.per_subtask_seconds + self.serial_seconds * (parallelism - 1))
+
+    @property
+    def ceiling(self) -> float:
+        """Records/s that no parallelism exceeds; infinite for a linear curve."""
+        return math.inf if self.serial_seconds <= 0 else 1 / self.serial_seconds
+
+    def needed(self, demand: float) -> int | None:
+        """The smallest parallelism that sustains `demand` records/s; None if none does."""
+        if demand <= 0:
+            return 1
+        left = 1 - demand * self.serial_seconds
+        if left <= 1e-9:
+            return None
+        exact = demand * (self.per_subtask_seconds - self.serial_seconds) / left
+        return max(1, math.ceil(exact - 1e-9))
+
+
+def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
+    """The curve through what was seen of an operator; None if nothing was.
+
+    It goes exactly through the best knowledge at the present parallelism, and takes its shape from all of it.
+    """
+    seen = [(p.parallelism, p.records_per_second, _weight(p.confidence, p.saturated)) for p in operator.capacities]
+    seen = [(p, rate, weight) for p, rate, weight in seen if weight >= LEAST_CONFIDENCE and rate > 0]
+    now = operator.true_processing_rate
+    if all(p != operator.parallelism for p, _, _ in seen) and now.value and now.confidence >= LEAST_CONFIDENCE:
+        seen.append((operator.parallelism, now.value, now.confidence))
+    if not seen:
+        return None
+    curve = _fit(seen)
+    here = next((rate for p, rate, _ in seen if p == operator.parallelism), None)
+    if here is None:
+        return curve
+    scale = curve.rate(operator.parallelism) / here
+    return CapacityCurve(
+        curve.per_subtask_seconds * scale, curve.serial_seconds * scale, curve.confidence, curve.points
+    )
+
+
+def _weight(confidence: float, saturated: bool) -> float:
+    return confidence * (SATURATED_WEIGHT if saturated else 1.0)
+
+
+def _fit(seen: Sequence[tuple[int, float, float]]) -> CapacityCurve:
+    confidence = min(1.0, max(weight for _, _, weight in seen))
+    distinct = {p for p, _, _ in seen}
+    if len(distinct) == 1:
+        p = next(iter(distinct))
+        mean = sum(rate * weight for _, rate, weight in seen) / sum(weight for _, _, weight in seen)
+        return CapacityCurve(p / mean, 0.0, confidence, 1)
+    # Relative errors: a row's weight is divided by the row's own value.
+    values = np.array([p / rate for p, rate, _ in seen])
+    weights = np.sqrt(np.array([weight for _, _, weight in seen])) / values
+    matrix = np.array([[1.0, p - 1.0] for p, _, _ in seen])
+    (own, serial), _ = nnls(matrix * weights[:, None], values * weights)
+    if own <= serial:
+        # A serial share above 1 is no curve of this family: more subtasks would do less than one. Noise; go linear.
+        return CapacityCurve(float(np.average(values, weights=weights)), 0.0, confidence, len(distinct))
+    return CapacityCurve(float(own), float(serial), confidence, len(distinct))

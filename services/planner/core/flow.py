@@ -1,0 +1,62 @@
+"""How records flow through a graph: what each operator takes in per record that a source takes in."""
+
+from collections.abc import Mapping, Sequence
+
+from weir_contracts import Topology
+
+Flow = Mapping[str, Mapping[str, float]]
+"""Operator → source → records that arrive at the operator per record of the source. An operator that is missing cannot be told."""
+
+
+def flow_of(topology: Topology, selectivities: Mapping[tuple[str, str], float | None]) -> dict[str, dict[str, float]]:
+    """Sums over all paths the product of their edges' selectivities (DS2's traversal, once, in topological order).
+
+    An unknown selectivity makes everything behind it unknown, which is not 0: such operators are left out.
+    """
+    flow: dict[str, dict[str, float]] = {}
+    sources = set(topology.sources)
+    for name in topology.names:
+        if name in sources:
+            flow[name] = {name: 1.0}
+            continue
+        arriving = _arriving(topology, name, selectivities, flow)
+        if arriving is not None:
+            flow[name] = arriving
+    return flow
+
+
+def _arriving(
+    topology: Topology, name: str, selectivities: Mapping[tuple[str, str], float | None], flow: Flow
+) -> dict[str, float] | None:
+    arriving: dict[str, float] = {}
+    for upstream in topology.inputs(name):
+        ratio, known = selectivities.get((upstream, name)), flow.get(upstream)
+        if ratio is None or known is None:
+            return None
+        for source, share in known.items():
+            arriving[source] = arriving.get(source, 0.0) + share * ratio
+    return arriving
+
+
+def arrivals_at(flow: Flow, operator: str, rates: Mapping[str, float]) -> float | None:
+    """Records/s that arrive at `operator` when the sources take in `rates`; None if it cannot be told."""
+    shares = flow.get(operator)
+    return None if shares is None else sum(share * rates.get(source, 0.0) for source, share in shares.items())
+
+
+def throttled(
+    flow: Flow, order: Sequence[str], capacities: Mapping[str, float], wanted: Mapping[str, float]
+) -> dict[str, float]:
+    """What the sources really take in when they want `wanted`: an operator that cannot follow slows all sources that feed it by
+    the same factor, as backpressure does. Unknown capacities hold nothing back."""
+    rates = dict(wanted)
+    for name in order:
+        capacity, shares = capacities.get(name), flow.get(name)
+        if capacity is None or not shares:
+            continue
+        load = sum(share * rates.get(source, 0.0) for source, share in shares.items())
+        if load > capacity:
+            for source, share in shares.items():
+                if share > 0 and source in rates:
+                    rates[source] *= capacity / load
+    return rates

@@ -1,0 +1,141 @@
+"""Guards that look at how much: bounds, useful parallelism, sustained rates, steps, slots."""
+
+import math
+
+from weir_contracts import Infeasible, Topology
+
+from .draft import Context, Draft, moves
+
+HIGHEST_SUSTAINED_RATIO = 1.3
+"""Scaling in may ask of a subtask at most this much more than it was ever seen to do."""
+
+
+def bounds(draft: Draft, context: Context) -> Draft:
+    """Every operator between the policy's bounds."""
+    vector = dict(draft.vector or {})
+    for name, p in vector.items():
+        low, high = context.spec.bounds.of(name)
+        vector[name] = max(low, min(high, p))
+    changed = [name for name, p in vector.items() if p != (draft.vector or {})[name]]
+    return draft.changed("bounds", "bounds", f"the policy bounds {', '.join(changed)}", vector)
+
+
+def useful_parallelism(draft: Draft, context: Context) -> Draft:
+    """Only parallelisms that do something: a source at most as many as its partitions, and of those with the same largest share of
+    key groups or partitions the smallest (with G of them, p and the smallest q with ⌈G/q⌉ = ⌈G/p⌉ have equally busy subtasks)."""
+    vector = dict(draft.vector or {})
+    why = []
+    for name, p in vector.items():
+        useful = smallest_useful(context.topology, name, p)
+        # An unbalanced present is no reason to touch what the planner left alone.
+        if useful != p and p != context.current.get(name):
+            vector[name] = useful
+            why.append(f"{name} gains nothing from {p} over {useful}")
+    return draft.changed("useful-parallelism", "useful-parallelism", "; ".join(why), vector)
+
+
+def smallest_useful(topology: Topology, name: str, p: int) -> int:
+    """The smallest parallelism of an operator that is as good as `p`."""
+    operator = topology.operator(name)
+    units = operator.source_partitions or (operator.max_parallelism if topology.is_keyed(name) else None)
+    if units is None:
+        return p if operator.max_parallelism is None else min(p, operator.max_parallelism)
+    p = min(p, units)
+    return math.ceil(units / math.ceil(units / p))
+
+
+def saturated_stays(draft: Draft, context: Context) -> Draft:
+    """An operator above its target utilisation is never scaled down: its low demand may be a misread selectivity."""
+    limit = context.spec.objective.utilization or 0.9
+    vector = dict(draft.vector or {})
+    why = []
+    for name in moves(draft, context)[1]:
+        found = context.analysis.operator(name)
+        busy = found.utilisation.value if found else None
+        if busy is None or busy > limit:
+            vector[name] = context.current[name]
+            why.append(f"{name} is busy {'for an unknown share' if busy is None else f'{busy:.0%}'} of the time")
+    return draft.changed("saturated-stays", "saturated", "; ".join(why), vector)
+
+
+def sustained_rate(draft: Draft, context: Context) -> Draft:
+    """Scale in only to where a subtask is asked for at most 1.3 times what one was ever seen to sustain, else one useful step."""
+    vector = dict(draft.vector or {})
+    why = []
+    for name in moves(draft, context)[1]:
+        found = context.analysis.operator(name)
+        target = found.target_input_rate.value if found else None
+        # What a subtask really took in: points measured under saturation, and its share of the present input.
+        seen = [c.records_per_second / c.parallelism for c in found.capacities if c.saturated] if found else []
+        if found and found.input_rate.value is not None:
+            seen.append(found.input_rate.value / found.parallelism)
+        if target is None or not seen:
+            continue
+        least = (
+            math.ceil(target / (HIGHEST_SUSTAINED_RATIO * max(seen)) - 1e-9) if max(seen) > 0 else context.current[name]
+        )
+        if vector[name] < least:
+            step = _useful_step_down(context.topology, name, context.current[name])
+            vector[name] = min(context.current[name], max(vector[name], min(least, step)))
+            why.append(
+                f"{name} at {(draft.vector or {})[name]} would ask {target / (draft.vector or {})[name]:,.0f} records/s of a subtask, more "
+                f"than 1.3 times the {max(seen):,.0f} one was seen to sustain"
+            )
+    return draft.changed("sustained-rate", "sustained-rate", "; ".join(why), vector)
+
+
+def _useful_step_down(topology: Topology, name: str, p: int) -> int:
+    return smallest_useful(topology, name, max(1, p - 1))
+
+
+def step_limits(draft: Draft, context: Context) -> Draft:
+    """At most the policy's step per action and operator, by number and by ratio."""
+    vector = dict(draft.vector or {})
+    up, down = moves(draft, context)
+    upwards, downwards = context.spec.behavior.scale_up, context.spec.behavior.scale_down
+    for name in up:
+        now = context.current[name]
+        by_step = now + upwards.max_step if upwards.max_step else math.inf
+        by_factor = math.floor(now * upwards.max_factor) if upwards.max_factor else math.inf
+        # A ratio below 2 would otherwise keep a single subtask single for ever.
+        vector[name] = int(min(vector[name], max(min(by_step, by_factor), now + 1)))
+    for name in down:
+        now = context.current[name]
+        by_step = now - downwards.max_step if downwards.max_step else 1
+        by_factor = math.ceil(now / downwards.max_factor) if downwards.max_factor else 1
+        vector[name] = int(max(vector[name], min(max(by_step, by_factor), now - 1)))
+    why = [f"{name} moves to {p} in one action" for name, p in vector.items() if p != (draft.vector or {})[name]]
+    return draft.changed("step-limits", "step-limits", "; ".join(why), vector)
+
+
+def slots_available(draft: Draft, context: Context) -> Draft:
+    """A vector that fits the slots that are free and the ones this application holds; else as much of its growth as fits, with what
+    was infeasible. Slots that are unknown hold nothing back: the engine itself will run with what it has."""
+    slots = context.deployment.slots
+    if draft.vector is None or slots is None:
+        return draft
+    held = slots_of(context.topology, context.current)
+    limit = slots.available + held
+    vector = dict(draft.vector)
+    wanted = slots_of(context.topology, vector)
+    if wanted <= limit or wanted <= held:
+        return draft
+    while slots_of(context.topology, vector) > limit:
+        growing = [n for n, p in vector.items() if p > context.current.get(n, p)]
+        if not growing:
+            break
+        # The largest gives first: it is what its group's slots are counted by.
+        largest = max(growing, key=lambda n: vector[n])
+        vector[largest] -= 1
+    because = f"{wanted} slots are needed and {limit} can be had ({slots.available} free, {held} held)"
+    noted = draft.noting(Infeasible(wanted=wanted, limit=limit, code="slots", because=because))
+    return noted.changed("slots-available", "slots", because, vector)
+
+
+def slots_of(topology: Topology, vector: dict[str, int]) -> int:
+    """Σ over slot sharing groups of their largest parallelism."""
+    groups: dict[str | None, int] = {}
+    for operator in topology.operators:
+        key = operator.slot_sharing_group
+        groups[key] = max(groups.get(key, 0), vector.get(operator.name, 1))
+    return sum(groups.values())

@@ -1,0 +1,92 @@
+"""Guards that look at when: one action in flight, stabilisation, cooldown, quarantine."""
+
+from datetime import timedelta
+
+from weir_contracts import TERMINAL, Recommendation
+
+from .draft import Context, Draft, moves
+
+
+def one_in_flight(draft: Draft, context: Context) -> Draft:
+    """Nothing new until the last action runs. Once it does, more may follow before it is verified (a load that rises meanwhile is
+    planned for, not waited out), less may not."""
+    action = context.last_action
+    if action is None or action.phase in TERMINAL:
+        return draft
+    if action.phase == "verifying" and action.running_at is not None and not moves(draft, context)[1]:
+        return draft
+    return draft.held(
+        "one-in-flight", "action-in-flight", f"an action is in flight ({action.phase}: {action.sentence})"[:2000]
+    )
+
+
+def stabilisation(draft: Draft, context: Context) -> Draft:
+    """Each direction by its window: up to the smallest wish of scaleUp's, down to the largest of scaleDown's, and down only once
+    the window is covered."""
+    vector = dict(draft.vector or {})
+    up, down = moves(draft, context)
+    behavior = context.spec.behavior
+    waits = []
+    for name in up:
+        window = _window(context, behavior.scale_up.stabilization)
+        wishes = [r.parallelism.get(name, context.current[name]) for r in window]
+        vector[name] = max(context.current[name], min([vector[name], *wishes]))
+    for name in down:
+        length = behavior.scale_down.stabilization
+        window = _window(context, length)
+        wishes = [r.parallelism.get(name, context.current[name]) for r in window]
+        covered = bool(context.recommendations) and context.recommendations[0].at <= context.now - length
+        if covered or length == timedelta(0):
+            vector[name] = min(context.current[name], max([vector[name], *wishes]))
+        else:
+            vector[name] = context.current[name]
+            waits.append(name)
+    moved = [name for name, p in vector.items() if p != (draft.vector or {})[name]]
+    because = f"{', '.join(moved)}: the most cautious wish of the stabilisation window counts"
+    if waits:
+        length = behavior.scale_down.stabilization
+        since = context.recommendations[0].at if context.recommendations else context.now
+        left = (since + length - context.now).total_seconds()
+        because = f"{', '.join(waits)}: going down has to be wanted for {length.total_seconds():.0f} s, {max(0.0, left):.0f} s are left"
+    return draft.changed("stabilisation", "stabilisation", because, vector)
+
+
+def _window(context: Context, length: timedelta) -> list[Recommendation]:
+    return [r for r in context.recommendations if r.at >= context.now - length]
+
+
+def cooldown(draft: Draft, context: Context) -> Draft:
+    """After an action parallelism may not go down for a while; going up waits only for the action to be done."""
+    action = context.last_action
+    ended = action.finished_at or action.running_at if action else None
+    if ended is None or draft.vector is None:
+        return draft
+    until = ended + context.spec.behavior.cooldown
+    if context.now >= until:
+        return draft
+    vector = dict(draft.vector)
+    for name in moves(draft, context)[1]:
+        vector[name] = context.current[name]
+    left = (until - context.now).total_seconds()
+    return draft.changed(
+        "cooldown", "cooldown", f"no scale-down for another {left:.0f} s after the last action", vector
+    )
+
+
+def quarantined(draft: Draft, context: Context) -> Draft:
+    """A vector that was rolled back is not tried again before its time."""
+    for entry in context.quarantine:
+        if entry.until > context.now and entry.parallelism == draft.vector:
+            left = (entry.until - context.now).total_seconds()
+            because = f"this vector was rolled back ({entry.because}); not again for {left:.0f} s"[:2000]
+            return draft.held("quarantine", "quarantined", because)
+    return draft
+
+
+def no_change(draft: Draft, context: Context) -> Draft:
+    """What is left after the guards may be what is running already."""
+    if draft.vector != context.current:
+        return draft
+    because = draft.amendments[-1].because if draft.amendments else "this is what is running"
+    code = draft.amendments[-1].code if draft.amendments else "no-change"
+    return draft.held("no-change", code, because)

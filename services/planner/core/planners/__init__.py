@@ -1,0 +1,70 @@
+"""The built-in planners, as one explicit table."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ValidationError
+from weir_contracts import PlanReply, PlanRequest
+
+from .rate import RateParameters, plan_by_rate
+
+
+class Planner(Protocol):
+    """Answers for the whole topology or holds. The same answer for the same request; no state but the request's memory."""
+
+    def __call__(self, request: PlanRequest, parameters: Any) -> PlanReply: ...
+
+
+class Entry:
+    """A planner with its parameters' type and one sentence of what it does."""
+
+    def __init__(self, plan: Planner, parameters: type[BaseModel], description: str) -> None:
+        self.plan = plan
+        self.parameters = parameters
+        self.description = description
+
+
+PLANNERS: Mapping[str, Entry] = {
+    "rate": Entry(
+        plan_by_rate,
+        RateParameters,
+        "compares holding with each useful parallelism on a fluid model and takes the cheapest that meets the objective",
+    ),
+}
+
+
+class UnknownPlanner(ValueError):
+    """There is no planner of that name; the sentence lists those there are."""
+
+
+class InvalidParameters(ValueError):
+    """A planner's parameters are wrong; the sentence names each."""
+
+
+def entry_of(name: str) -> Entry:
+    """The planner called `name`; `UnknownPlanner` if there is none."""
+    entry = PLANNERS.get(name)
+    if entry is None:
+        raise UnknownPlanner(f"there is no planner {name!r}; there are: {', '.join(sorted(PLANNERS))}")
+    return entry
+
+
+def parse_parameters(name: str, values: Mapping[str, Any]) -> BaseModel:
+    """A planner's parameters, checked; `InvalidParameters` names every wrong or unknown one."""
+    entry = entry_of(name)
+    try:
+        return entry.parameters.model_validate(dict(values), extra="forbid")
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(str(p) for p in e['loc'])}: "
+            + ("is not a parameter of this planner" if e["type"] == "extra_forbidden" else e["msg"])
+            for e in error.errors(include_url=False)
+        )
+        known = ", ".join(entry.parameters.model_fields)
+        raise InvalidParameters(f"planner {name}: {wrong} (it has: {known})") from None
+
+
+def ask(request: PlanRequest, name: str) -> PlanReply:
+    """Let the planner called `name` answer the request with the policy's parameters."""
+    parameters = parse_parameters(name, request.policy.spec.planner.parameters)
+    return entry_of(name).plan(request, parameters)

@@ -1,0 +1,449 @@
+"""The built-in planner `rate`: size by rates, choose on the predictor.
+
+Candidates come from DS2's traversal (Kalavri et al., OSDI 2018): an operator's target input rate is the sources' arrivals through the
+edges' selectivities, and its parallelism the smallest whose capacity covers
+
+    target / target_utilisation + (backlog + target · restart) / drain_seconds
+
+(the Flink autoscaler's terms for catching up and for the restart itself). Unlike both, capacity is not assumed linear but taken from
+what was seen at other parallelisms, and the answer is not the formula's: holding and each candidate are run on the predictor, and the
+cheapest that meets the objective wins, else the one with the least violation. Holding wins wherever it is as good, because it
+needs no restart.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
+from weir_contracts import (
+    Alternative,
+    Analysis,
+    Infeasible,
+    Objective,
+    Parallelism,
+    PlanReply,
+    PlanRequest,
+    Prediction,
+    Topology,
+)
+
+from services.planner.core.capacity import CapacityCurve, curve_of
+from services.planner.core.flow import arrivals_at, flow_of
+from services.planner.core.predictor import STAY, Backlog, Model, Restart, predict
+
+SATURATED = 0.95
+"""Busy share from which an operator of unknown demand counts as too small."""
+
+
+class RateParameters(BaseModel):
+    """The planner's own settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    target_utilisation: float = Field(
+        default=0.8, gt=0.1, le=1, description="load over capacity that a new parallelism is sized for"
+    )
+    highest_utilisation: float = Field(
+        default=0.92, gt=0.1, le=1, description="load over capacity from which staying is not good enough"
+    )
+    drain_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        le=86_400,
+        description="time in which a backlog is to be worked off, in s; not the objective",
+    )
+    restart_seconds: float = Field(
+        default=8.0, ge=0, le=3_600, description="taken for a rescale's downtime until one was seen, in s"
+    )
+    objective_share: float = Field(
+        default=0.8, gt=0, le=1, description="share of the objective that predicted lag may reach: room for error"
+    )
+    arrival_margin: float = Field(
+        default=0.1, ge=0, le=2, description="arrivals are taken to be this much higher before anything is shrunk"
+    )
+    least_saving: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="share of the slots that must be saved for a scale-down to be worth a restart",
+    )
+    horizon_seconds: float | None = Field(
+        default=None, gt=0, le=86_400, description="how far to look, in s; by default restart + 2 · drain + objective"
+    )
+
+
+@dataclass(frozen=True)
+class _Case:
+    """The request, read once."""
+
+    topology: Topology
+    current: Parallelism
+    model: Model
+    lag_seconds: float | None
+    backlog_records: float
+    restart: Restart
+    objective: Objective
+    bounds: Mapping[str, tuple[int, int]]
+    saturated: frozenset[str]
+    parameters: RateParameters
+
+    @property
+    def limit_seconds(self) -> float | None:
+        bound = self.objective.bound_seconds
+        return None if bound is None else bound * self.parameters.objective_share
+
+    @property
+    def horizon_seconds(self) -> float:
+        if self.parameters.horizon_seconds is not None:
+            return self.parameters.horizon_seconds
+        return self.restart.seconds + 2 * self.parameters.drain_seconds + (self.objective.bound_seconds or 30.0)
+
+    @property
+    def target_utilisation(self) -> float:
+        return self.objective.utilization or self.parameters.target_utilisation
+
+    @property
+    def highest_utilisation(self) -> float:
+        if self.objective.utilization is not None:
+            return min(1.0, self.objective.utilization * 1.1)
+        return max(self.parameters.highest_utilisation, self.parameters.target_utilisation)
+
+    def slots(self, vector: Mapping[str, int]) -> int:
+        """Σ over slot sharing groups of their largest parallelism: what a vector costs."""
+        groups: dict[str | None, int] = {}
+        for operator in self.topology.operators:
+            key = operator.slot_sharing_group
+            groups[key] = max(groups.get(key, 0), vector[operator.name])
+        return sum(groups.values())
+
+    def cost(self, vector: Mapping[str, int]) -> tuple[int, int]:
+        """Slots first; of equal slots the fewer subtasks."""
+        return self.slots(vector), sum(vector.values())
+
+    def predicted(self, vector: Mapping[str, int]) -> Prediction:
+        return predict(
+            self.model,
+            vector,
+            STAY if vector == self.current else self.restart,
+            horizon_seconds=self.horizon_seconds,
+            objective_seconds=self.limit_seconds,
+        )
+
+
+@dataclass(frozen=True)
+class _Option:
+    vector: Parallelism
+    prediction: Prediction
+    cost: tuple[int, int]
+
+
+def plan_by_rate(request: PlanRequest, parameters: RateParameters) -> PlanReply:
+    """The answer to one request; see the module."""
+    case = _case_of(request, parameters)
+    if isinstance(case, PlanReply):
+        return case
+    hold = _Option(dict(case.current), case.predicted(case.current), case.cost(case.current))
+    infeasible: list[Infeasible] = []
+    options = [
+        _Option(vector, case.predicted(vector), case.cost(vector))
+        for vector in _candidates(case, infeasible)
+        if vector != case.current
+    ]
+    why = _why_not_stay(case, hold.prediction)
+    if why is None:
+        return _shrink(case, hold, infeasible)
+    return _grow(case, hold, options, why, infeasible)
+
+
+def _case_of(request: PlanRequest, parameters: RateParameters) -> _Case | PlanReply:
+    analysis, topology, deployment = request.analysis, request.topology, request.deployment
+    if topology is None or deployment is None:
+        return PlanReply(
+            kind="hold", code="metric-missing", sentence="the application's graph is unknown, so it stays as it is"
+        )
+    arrivals: dict[str, float] = {}
+    backlogs: dict[str, Backlog] = {}
+    told = {source.operator: source for source in analysis.sources}
+    for name in topology.sources:
+        source = told.get(name)
+        if source is None or source.arrival_rate.value is None:
+            because = source.arrival_rate.basis if source else "it was not analysed"
+            return PlanReply(
+                kind="hold",
+                code="metric-missing",
+                sentence=f"the arrival rate of {name} is unknown ({because}), so nothing changes",
+            )
+        if source.lag_records.value is None and request.policy.spec.objective.utilization is None:
+            return PlanReply(
+                kind="hold",
+                code="metric-missing",
+                sentence=f"the lag of {name} is unknown ({source.lag_records.basis}), so nothing changes",
+            )
+        arrivals[name] = max(0.0, source.arrival_rate.value)
+        backlogs[name] = Backlog(max(0.0, source.lag_records.value or 0.0), source.lag_seconds.value)
+    curves = {o.operator: curve for o in analysis.operators if (curve := curve_of(o)) is not None}
+    if not curves:
+        return PlanReply(
+            kind="hold",
+            code="warming-up",
+            sentence="no operator's capacity is known yet: it takes a window of a warmed-up run",
+        )
+    flow = flow_of(topology, {(e.source, e.target): e.selectivity.value for e in analysis.edges})
+    return _Case(
+        topology=topology,
+        current=dict(deployment.observed),
+        model=Model(topology, flow, curves, arrivals, backlogs),
+        lag_seconds=analysis.lag_seconds.value,
+        backlog_records=sum(backlog.records for backlog in backlogs.values()),
+        restart=_restart(analysis, request, parameters),
+        objective=request.policy.spec.objective,
+        bounds={name: request.policy.spec.bounds.of(name) for name in topology.names},
+        saturated=frozenset(
+            o.operator
+            for o in analysis.operators
+            if o.utilisation.value is not None and o.utilisation.value >= SATURATED
+        ),
+        parameters=parameters,
+    )
+
+
+def _restart(analysis: Analysis, request: PlanRequest, parameters: RateParameters) -> Restart:
+    seen = analysis.restart_times.seconds
+    points = request.deployment.checkpoints if request.deployment else None
+    # A checkpoint is triggered with the rescale, so only its own duration is replayed, not the interval.
+    replay = points.last_duration_seconds if points and points.last_duration_seconds is not None else 1.0
+    return Restart(parameters.restart_seconds if seen is None else seen, replay)
+
+
+def _why_not_stay(case: _Case, staying: Prediction) -> tuple[str, str] | None:
+    """Code and words of why staying is not good enough; None if it is."""
+    limit = case.limit_seconds
+    used, where = staying.max_utilisation, staying.bottleneck
+    if used is not None and used > case.highest_utilisation:
+        needs = _needs(case, where)
+        return ("overloaded" if used > 1 else "utilisation-high"), needs
+    if limit is not None and staying.violation_seconds > 0:
+        return "objective-at-risk", f"lag would reach {staying.max_lag_seconds:.1f} s"
+    unknown_but_full = [n for n in case.saturated if n not in case.model.flow or n not in case.model.curves]
+    if unknown_but_full:
+        return "saturated", f"{unknown_but_full[0]} is busy all the time and its demand is unknown"
+    return None
+
+
+def _needs(case: _Case, where: str | None) -> str:
+    if where is None:
+        return "demand is above capacity"
+    load = arrivals_at(case.model.flow, where, case.model.arrivals) or 0.0
+    p = case.current[where]
+    capacity = case.model.capacities(case.current)[where]
+    word = "subtask processes" if p == 1 else "subtasks process"
+    return f"{load:,.0f} records/s arrive at {where}, {p} {word} {capacity:,.0f}"
+
+
+def _candidates(case: _Case, infeasible: list[Infeasible]) -> Iterator[Parallelism]:
+    """Vectors worth comparing, each once: with different haste for the backlog, none for it, and the most there may be."""
+    drain = case.parameters.drain_seconds
+    seen: list[Parallelism] = []
+    for seconds in (None, 4 * drain, 2 * drain, drain, drain / 2, drain / 4):
+        notes: list[Infeasible] = []
+        vector = _sized(case, seconds, 0.0, notes)
+        if seconds == drain:
+            infeasible += notes
+        if vector not in seen:
+            seen.append(vector)
+            yield vector
+    most = {name: max(case.current[name], _most(case, name)) for name in case.topology.names}
+    if most not in seen and infeasible:
+        yield most
+
+
+def _sized(
+    case: _Case, drain_seconds: float | None, margin: float, notes: list[Infeasible], *, may_shrink: bool = False
+) -> Parallelism:
+    """The traversal: the smallest useful parallelism of each operator for arrivals, backlog and restart."""
+    vector: Parallelism = {}
+    backlogs = {s: b.records for s, b in case.model.backlogs.items()}
+    arrivals = {s: rate * (1 + margin) for s, rate in case.model.arrivals.items()}
+    for name in case.topology.names:
+        now = case.current[name]
+        curve, load = case.model.curves.get(name), arrivals_at(case.model.flow, name, arrivals)
+        if curve is None or load is None:
+            # Unknown is not small: it stays, or grows by a useful step where it is visibly full.
+            vector[name] = min(_most(case, name), now + max(1, now // 2)) if name in case.saturated else now
+            continue
+        waiting = arrivals_at(case.model.flow, name, backlogs) or 0.0
+        demand = load / case.target_utilisation
+        if drain_seconds is not None:
+            demand += (waiting + load * case.restart.seconds) / drain_seconds
+        wanted = _at_least(case, name, curve, demand, notes)
+        vector[name] = wanted if may_shrink else max(wanted, min(now, _most(case, name)))
+    return vector
+
+
+def _at_least(case: _Case, name: str, curve: CapacityCurve, demand: float, notes: list[Infeasible]) -> int:
+    most, least = _most(case, name), case.bounds[name][0]
+    wanted = curve.needed(demand)
+    if wanted is None:
+        notes.append(
+            Infeasible(
+                operator=name,
+                wanted=round(demand, 1),
+                limit=round(curve.ceiling, 1),
+                code="capacity-ceiling",
+                because=f"{demand:,.0f} records/s are wanted and no parallelism of {name} sustains more than {curve.ceiling:,.0f}",
+            )
+        )
+        return most
+    if wanted > most:
+        notes.append(
+            Infeasible(
+                operator=name,
+                wanted=float(wanted),
+                limit=float(most),
+                code="bounds",
+                because=f"{name} would need {wanted} and may have {most}",
+            )
+        )
+    return max(least, min(wanted, most))
+
+
+def _most(case: _Case, name: str) -> int:
+    operator = case.topology.operator(name)
+    limits = [case.bounds[name][1], operator.max_parallelism, operator.source_partitions]
+    return max(1, min(limit for limit in limits if limit is not None))
+
+
+def _grow(
+    case: _Case, hold: _Option, options: list[_Option], why: tuple[str, str], infeasible: list[Infeasible]
+) -> PlanReply:
+    """Staying is not good enough: the cheapest option that meets the objective, else the least violation."""
+    code, words = why
+    if not options:
+        sentence = f"{words}, and nothing that may be had would help"
+        return _reply(case, "hold", hold, hold, "nothing-helps", sentence, infeasible, [])
+    good = [o for o in options if _is_good(case, o.prediction)]
+    if good:
+        best = min(good, key=lambda o: (o.cost, o.prediction.violation_seconds))
+    else:
+        least = min(_badness(case, o.prediction) for o in options)
+        # Nearly as good for less is better.
+        near = [o for o in options if _badness(case, o.prediction) <= least * 1.15 + 1.0]
+        best = min(near, key=lambda o: (o.cost, _badness(case, o.prediction)))
+    staying, going = _badness(case, hold.prediction), _badness(case, best.prediction)
+    if going >= staying - 0.5 and not _steadier(hold.prediction, best.prediction):
+        sentence = (
+            f"{words}; staying clears it as soon as {_changes(hold.vector, best.vector)} would, without a restart of "
+            f"{case.restart.seconds:.0f} s"
+        )
+        return _reply(case, "hold", hold, hold, "no-gain", sentence, infeasible, options)
+    met = best.prediction.objective_met_at_seconds
+    outlook = f"lag peaks at {best.prediction.max_lag_seconds:.1f} s"
+    if case.limit_seconds is not None and best.prediction.violation_seconds > 0:
+        outlook += f" and is back in bounds in {met:.0f} s" if met is not None else " and stays out of bounds"
+    sentence = f"{_changes(hold.vector, best.vector)}: {words}; then {outlook}, after a restart of {case.restart.seconds:.0f} s"
+    return _reply(case, "scale", best, hold, code, sentence, infeasible, [o for o in options if o is not best])
+
+
+def _is_good(case: _Case, prediction: Prediction) -> bool:
+    """Meets the objective all the time, and can keep up afterwards."""
+    steady = prediction.max_utilisation is None or prediction.max_utilisation <= case.highest_utilisation
+    return prediction.violation_seconds == 0 and steady
+
+
+def _badness(case: _Case, prediction: Prediction) -> float:
+    """Seconds of violation; where no time bound was given, the load beyond the target as a share of the horizon."""
+    over = max(0.0, (prediction.max_utilisation or 0.0) - case.highest_utilisation)
+    late = prediction.violation_seconds if case.limit_seconds is not None else 0.0
+    return late + over * prediction.horizon_seconds
+
+
+def _steadier(staying: Prediction, going: Prediction) -> bool:
+    """Whether only the change lets the application keep up."""
+    return (staying.max_utilisation or 0.0) > 1.0 >= (going.max_utilisation or 0.0)
+
+
+def _shrink(case: _Case, hold: _Option, infeasible: list[Infeasible]) -> PlanReply:
+    """Staying is good enough; is less good enough, too, with arrivals a margin higher and through the restart?"""
+    smaller = _sized(case, case.parameters.drain_seconds, case.parameters.arrival_margin, [], may_shrink=True)
+    smaller = {name: min(p, case.current[name]) for name, p in smaller.items()}
+    held = f"lag stays at {hold.prediction.max_lag_seconds:.1f} s or less"
+    if hold.prediction.max_utilisation is not None:
+        held += f" with {hold.prediction.bottleneck} at {hold.prediction.max_utilisation:.0%} of its capacity"
+    option = _Option(smaller, case.predicted(smaller), case.cost(smaller))
+    saved = hold.cost[0] - option.cost[0]
+    if option.cost >= hold.cost or saved < case.parameters.least_saving * hold.cost[0]:
+        return _reply(case, "hold", hold, hold, "objective-held", held, infeasible, [])
+    if saved == 0:
+        # Fewer subtasks in the same slots free nothing: not worth a restart.
+        sentence = f"{held}; {_changes(hold.vector, smaller)} would free no slot"
+        return _reply(case, "hold", hold, hold, "no-slot-freed", sentence, infeasible, [option])
+    if not _is_good(case, option.prediction):
+        sentence = (
+            f"{held}; {_changes(hold.vector, smaller)} would let lag reach {option.prediction.max_lag_seconds:.1f} s"
+        )
+        return _reply(case, "hold", hold, hold, "restart-too-costly", sentence, infeasible, [option])
+    total = sum(case.model.arrivals.values())
+    sentence = (
+        f"{_changes(hold.vector, smaller)}: {total:,.0f} records/s arrive and need {option.cost[0]} of {hold.cost[0]} slots; lag peaks at "
+        f"{option.prediction.max_lag_seconds:.1f} s in a restart of {case.restart.seconds:.0f} s"
+    )
+    return _reply(case, "scale", option, hold, "over-provisioned", sentence, infeasible, [])
+
+
+def _changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    moved = [f"{name} {before[name]} → {after[name]}" for name in after if after[name] != before.get(name)]
+    return ", ".join(moved) or "no change"
+
+
+def _reply(  # noqa: PLR0917 - the parts of a reply, in its order
+    case: _Case,
+    kind: str,
+    chosen: _Option,
+    hold: _Option,
+    code: str,
+    sentence: str,
+    infeasible: list[Infeasible],
+    refused: list[_Option],
+) -> PlanReply:
+    capacities = case.model.capacities(case.current)
+    evidence: dict[str, float | int | str | bool | None] = {
+        "arrival_rate_records_per_second": round(sum(case.model.arrivals.values()), 1),
+        "backlog_records": round(case.backlog_records, 0),
+        "lag_seconds": None if case.lag_seconds is None else round(case.lag_seconds, 2),
+        "restart_seconds": round(case.restart.seconds, 2),
+        "objective_seconds": case.objective.bound_seconds,
+        "horizon_seconds": round(case.horizon_seconds, 1),
+    }
+    for name in case.topology.names:
+        load = arrivals_at(case.model.flow, name, case.model.arrivals)
+        evidence[f"target_rate[{name}]"] = None if load is None else round(load, 1)
+        evidence[f"capacity[{name}]"] = round(capacities[name], 1) if name in capacities else None
+    confidences = [curve.confidence for curve in case.model.curves.values()]
+    return PlanReply(
+        kind="scale" if kind == "scale" else "hold",
+        parallelism=chosen.vector if kind == "scale" else None,
+        code=code,
+        sentence=sentence[:2000],
+        evidence=dict(list(evidence.items())[:200]),
+        prediction=chosen.prediction,
+        hold_prediction=None if kind == "hold" else hold.prediction,
+        infeasible=infeasible[:100],
+        alternatives=[
+            Alternative(
+                parallelism=o.vector,
+                cost_slots=o.cost[0],
+                violation_seconds=o.prediction.violation_seconds,
+                because=_because(o, chosen),
+            )
+            for o in refused[:20]
+        ],
+        confidence=round(min(confidences), 3) if confidences else None,
+    )
+
+
+def _because(option: _Option, chosen: _Option) -> str:
+    if option.prediction.violation_seconds > chosen.prediction.violation_seconds:
+        return f"{option.prediction.violation_seconds:.0f} s above the objective"
+    if option.cost > chosen.cost:
+        return f"costs {option.cost[0]} slots and {option.cost[1]} subtasks, and is no better"
+    return "no better than what was chosen"

@@ -1,0 +1,158 @@
+"""The one predictor: what would happen to lag if the application ran with these parallelisms.
+
+A fluid model. Each source has a backlog that its arrivals fill and its intake drains; the intake is held back by whatever operator
+cannot follow (`flow.throttled`). A rescale costs `restart.seconds` without intake, and then what was processed since the last
+checkpoint is processed again (replay). Lag in seconds is the age of the oldest unprocessed record: with A(t) records arrived and
+P(t) processed, in order, `t − A⁻¹(P(t))`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from weir_contracts import Prediction, Topology, TrajectoryPoint
+
+from .capacity import CapacityCurve
+from .flow import Flow, arrivals_at, throttled
+
+STEPS = 120
+POINTS = 24
+"""Of the trajectory that a plan carries; the figures come from all steps."""
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """What waits at a source now, and how old its oldest record is (None: as old as it takes to arrive)."""
+
+    records: float
+    age_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Restart:
+    """What changing the parallelism costs. Both 0 for staying."""
+
+    seconds: float = 0.0
+    replay_seconds: float = 0.0
+    """Age of the checkpoint it starts from when processing stops."""
+
+
+STAY = Restart()
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is known of an application: the same for every vector that is compared."""
+
+    topology: Topology
+    flow: Flow
+    curves: Mapping[str, CapacityCurve]
+    arrivals: Mapping[str, float]
+    """Records/s of each source."""
+    backlogs: Mapping[str, Backlog]
+
+    def capacities(self, parallelism: Mapping[str, int]) -> dict[str, float]:
+        """Records/s each known operator sustains; a source cannot use more subtasks than it has partitions."""
+        found = {}
+        for operator in self.topology.operators:
+            curve, p = self.curves.get(operator.name), parallelism.get(operator.name)
+            if curve is not None and p is not None:
+                found[operator.name] = curve.rate(min(p, operator.source_partitions or p))
+        return found
+
+
+def predict(
+    model: Model,
+    parallelism: Mapping[str, int],
+    restart: Restart,
+    *,
+    horizon_seconds: float,
+    objective_seconds: float | None,
+) -> Prediction:
+    """The trajectory of lag over `horizon_seconds` with `parallelism`. Conserves records: arrived + backlog = processed + left."""
+    capacities = model.capacities(parallelism)
+    times, arrived, processed = _run(model, capacities, restart, horizon_seconds)
+    lag = np.max([_lag(times, arrived[s], processed[s], model, s) for s in model.arrivals], axis=0)
+    backlog = np.sum([arrived[s] - processed[s] for s in model.arrivals], axis=0)
+    late = lag > objective_seconds if objective_seconds is not None else np.zeros_like(lag, dtype=bool)
+    step = horizon_seconds / STEPS
+    utilisation, bottleneck = busiest(model, capacities, model.arrivals)
+    within = np.nonzero(late)[0]
+    met_at = 0.0 if not within.size else float(times[within[-1] + 1]) if within[-1] + 1 < len(times) else None
+    taken = np.sum([np.diff(processed[s], prepend=processed[s][0]) for s in model.arrivals], axis=0) / step
+    chosen = np.unique(np.linspace(0, STEPS, POINTS).astype(int))
+    return Prediction(
+        horizon_seconds=horizon_seconds,
+        max_lag_seconds=round(float(lag.max()), 2),
+        final_lag_seconds=round(float(lag[-1]), 2),
+        violation_seconds=round(float(late.sum()) * step, 2),
+        objective_met_at_seconds=None if met_at is None else round(met_at, 1),
+        downtime_seconds=restart.seconds,
+        max_utilisation=None if utilisation is None else round(utilisation, 3),
+        bottleneck=bottleneck,
+        points=[
+            TrajectoryPoint(
+                at_seconds=round(float(times[i]), 1),
+                lag_seconds=round(float(lag[i]), 2),
+                backlog_records=round(max(0.0, float(backlog[i])), 1),
+                throughput=round(max(0.0, float(taken[i])), 1),
+            )
+            for i in chosen
+        ],
+    )
+
+
+def _run(
+    model: Model, capacities: Mapping[str, float], restart: Restart, horizon_seconds: float
+) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Cumulative records arrived and processed by source at each step; counted from the oldest waiting record."""
+    times = np.linspace(0.0, horizon_seconds, STEPS + 1)
+    step = horizon_seconds / STEPS
+    order = model.topology.names
+    held = throttled(model.flow, order, capacities, model.arrivals)
+    # What is processed again: counted as work still to do, though it arrived before everything that waits.
+    replay = {s: held[s] * restart.replay_seconds for s in model.arrivals}
+    arrived = {s: model.backlogs[s].records + replay[s] + rate * times for s, rate in model.arrivals.items()}
+    processed = {s: np.zeros(STEPS + 1) for s in model.arrivals}
+    for i in range(1, STEPS + 1):
+        running = min(step, max(0.0, float(times[i]) - restart.seconds))
+        waiting = {s: float(arrived[s][i] - processed[s][i - 1]) for s in model.arrivals}
+        rates = dict.fromkeys(waiting, 0.0)
+        if running > 0:
+            rates = throttled(model.flow, order, capacities, {s: left / running for s, left in waiting.items()})
+        for s, left in waiting.items():
+            processed[s][i] = processed[s][i - 1] + min(left, rates[s] * running)
+    return times, arrived, processed
+
+
+def _lag(times: np.ndarray, arrived: np.ndarray, processed: np.ndarray, model: Model, source: str) -> np.ndarray:
+    """`t − A⁻¹(P(t))`; what waited at the start is taken to have arrived evenly over its age."""
+    waiting, rate = float(arrived[0]), model.arrivals[source]
+    known = model.backlogs[source]
+    age = known.age_seconds
+    if age is None or age <= 0:
+        age = known.records / rate if rate > 0 else 0.0
+    # Replayed records are a little older still.
+    age += (waiting - known.records) / rate if rate > 0 else 0.0
+    at = np.concatenate([[-age], times]) if waiting > 0 else times
+    count = np.concatenate([[0.0], arrived]) if waiting > 0 else arrived
+    # np.interp wants increasing counts: without arrivals they stand still, and the newest instant is the right one.
+    since = np.interp(processed, count + np.arange(len(count)) * 1e-9, at)
+    left = arrived - processed
+    # Less than a thousandth of a second's arrivals is a rounding error, not a backlog.
+    return np.where(left > max(1e-6, rate * 1e-3), np.maximum(0.0, times - since), 0.0)
+
+
+def busiest(
+    model: Model, capacities: Mapping[str, float], rates: Mapping[str, float]
+) -> tuple[float | None, str | None]:
+    """The highest load over capacity among operators of which both are known, and whose it is."""
+    loads = {}
+    for name, capacity in capacities.items():
+        load = arrivals_at(model.flow, name, rates)
+        if load is not None and capacity > 0:
+            loads[name] = load / capacity
+    if not loads:
+        return None, None
+    name = max(loads, key=lambda n: loads[n])
+    return loads[name], name

@@ -1,0 +1,115 @@
+"""What a replica knows of the applications of its partitions, read from the topics; it owns no database."""
+
+from collections import defaultdict, deque
+from datetime import datetime
+
+from weir_contracts import (
+    Analysis,
+    LoopResult,
+    Observation,
+    Outcome,
+    Plan,
+    PlanRequest,
+    PlanState,
+    QuarantinedVector,
+    derive_id,
+)
+
+MOST_OUTCOMES = 20
+
+
+class Applications:
+    """Raw samples, past turns and outcomes by application, bounded; pure bookkeeping."""
+
+    def __init__(self, observations_kept: int, history_kept: int) -> None:
+        self._observations: dict[str, deque[Observation]] = defaultdict(lambda: deque(maxlen=max(1, observations_kept)))
+        self._observations_kept = observations_kept
+        self._history: dict[str, deque[LoopResult]] = defaultdict(lambda: deque(maxlen=max(1, history_kept)))
+        self._history_kept = history_kept
+        self._outcomes: dict[str, deque[Outcome]] = defaultdict(lambda: deque(maxlen=MOST_OUTCOMES))
+        self._plans: dict[str, Plan] = {}
+
+    def observed(self, observation: Observation) -> None:
+        """Take a raw sample in; what is not newer is ignored, an ended application forgotten."""
+        ring = self._observations[observation.application]
+        if observation.status == "ended":
+            self.forget(observation.application)
+        elif not ring or observation.observed_at > ring[-1].observed_at:
+            ring.append(observation)
+
+    def planned(self, plan: Plan, analysis: Analysis | None = None) -> None:
+        """Take a plan in, one's own or, after a takeover, another replica's."""
+        known = self._plans.get(plan.application)
+        if known is not None and plan.observed_at <= known.observed_at:
+            return
+        self._plans[plan.application] = plan
+        self._history[plan.application].appendleft(
+            LoopResult(
+                at=plan.created_at,
+                plan_id=plan.id,
+                kind=plan.kind,
+                code=plan.code,
+                current=plan.current,
+                approved=plan.approved,
+                lag_seconds=analysis.lag_seconds.value if analysis else None,
+                arrival_rate=analysis.arrival_rate.value if analysis else None,
+            )
+        )
+
+    def happened(self, application: str, outcome: Outcome | None) -> None:
+        """Take an outcome in; None: its topic has forgotten the application."""
+        if outcome is None:
+            self._outcomes.pop(application, None)
+            return
+        ring = self._outcomes[application]
+        if not ring or outcome.at >= ring[0].at:
+            ring.appendleft(outcome)
+
+    def forget(self, application: str) -> None:
+        """The application has ended."""
+        for known in (self._observations, self._history, self._plans):
+            known.pop(application, None)
+
+    def keep_only(self, applications: set[str]) -> None:
+        """Forget what belongs to partitions that were lost; outcomes stay, they are read whole."""
+        for application in set(self._observations) | set(self._plans):
+            if application not in applications:
+                self.forget(application)
+
+    def plan(self, application: str) -> Plan | None:
+        """The newest plan."""
+        return self._plans.get(application)
+
+    def state(self, application: str, planner: str) -> PlanState:
+        """What the last plan left for this one; another planner's memory is left out."""
+        plan = self._plans.get(application)
+        if plan is None:
+            return PlanState()
+        if plan.state.planner != planner:
+            return plan.state.model_copy(update={"memory": {}})
+        return plan.state
+
+    def quarantine(self, application: str) -> list[QuarantinedVector]:
+        """The vectors that were rolled back, as the newest outcome tells."""
+        ring = self._outcomes.get(application)
+        return list(ring[0].quarantine) if ring else []
+
+    def request(self, analysis: Analysis, now: datetime) -> PlanRequest:
+        """Everything a planner may know about the application of an analysis."""
+        application = analysis.application
+        observations = list(self._observations.get(application, ())) if self._observations_kept else []
+        return PlanRequest.model_construct(
+            id=derive_id(analysis.id, "request"),
+            application=application,
+            now=now,
+            policy=analysis.policy,
+            analysis=analysis,
+            topology=analysis.topology,
+            deployment=analysis.deployment,
+            observations=[o for o in observations if o.observed_at <= analysis.observed_at],
+            signals=observations[-1].signals if observations else {},
+            history=list(self._history.get(application, ())) if self._history_kept else [],
+            outcomes=list(self._outcomes.get(application, ())),
+            quarantine=self.quarantine(application),
+            memory=self.state(application, analysis.policy.spec.planner.name).memory,
+        )

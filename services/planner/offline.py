@@ -1,0 +1,18 @@
+"""A plan without servers: for `weir plan`, for tests, for comparing planners on a saved request."""
+
+from weir_contracts import Plan, PlanRequest, PlanState
+
+from .core.decide import make_plan, precheck
+from .core.planners import ask, entry_of
+
+
+def plan_offline(request: PlanRequest, planner: str | None = None) -> Plan:
+    """What `planner` (default: the policy's) and the guards make of a request, as of the request's own time.
+
+    Raises `UnknownPlanner` or `InvalidParameters`, both `ValueError`s whose sentence names what is wrong.
+    """
+    name = planner or request.policy.spec.planner.name
+    entry_of(name)
+    reply = precheck(request) or ask(request, name)
+    state = PlanState(memory=request.memory, planner=name)
+    return make_plan(request, reply, state, planner=name, created_at=request.now)

@@ -1,0 +1,192 @@
+"""The shell: receive analyses, plan the newest of each application, publish the plan, commit."""
+
+import asyncio
+from typing import TypeVar
+
+import structlog
+from prometheus_client import Counter, Histogram
+from pydantic import BaseModel
+from weir_contracts import Analysis, Observation, Outcome, Plan, derive_id
+from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS
+
+from runtime.bus import Bus, Consumer, Reader
+from runtime.clock import Clock
+from runtime.dead_letters import DeadLetters
+from runtime.envelope import Decoded, Undecodable, child_traceparent, decode, encode
+from runtime.loop import Stop, run_forever
+from runtime.records import Record, partition_of
+from runtime.table import GlobalTable
+
+from .core.decide import make_plan, precheck
+from .memory import Applications
+from .workers import Workers
+
+M = TypeVar("M", bound=BaseModel)
+
+GROUP = "weir-planner"
+_PLANS = Counter("weir_planner_plans_total", "Plans published", ["kind", "code"])
+_SKIPPED = Counter("weir_planner_analyses_skipped_total", "Analyses left out because a newer one was there")
+_AGE = Histogram(
+    "weir_planner_observation_age_seconds",
+    "From an observation to its plan",
+    buckets=(0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5, 10, 30),
+)
+
+
+class Planner:
+    """Plans for the applications of its share of the analyses."""
+
+    def __init__(
+        self, bus: Bus, clock: Clock, workers: Workers, applications: Applications, *, partitions: int
+    ) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._workers = workers
+        self._applications = applications
+        self._partitions = partitions
+        self._dead_letters = DeadLetters(bus, "planner", clock)
+        self._outcomes = GlobalTable(
+            bus,
+            OUTCOMES.name,
+            lambda record: decode(record, Outcome).message,
+            on_change=applications.happened,
+            on_unreadable=self._dead_letters.undecodable,
+        )
+        self._owned: frozenset[int] = frozenset()
+        self._pending: list[Record] = []
+        self._log = structlog.get_logger("planner")
+
+    async def ping(self) -> None:
+        """For readiness: outcomes have been read to their end once."""
+        await self._outcomes.ping()
+
+    async def run(self, stop: Stop) -> None:
+        """Plan until stopped."""
+        await stop.race(self._workers.start())
+        following = asyncio.create_task(self._outcomes.follow(stop))
+        try:
+            while not stop.requested and not await self._outcomes.wait_ready(0.5):
+                continue
+            await self._plan_until(stop)
+        finally:
+            await following
+
+    async def _plan_until(self, stop: Stop) -> None:
+        member = self._bus.consumer([ANALYSES.name], GROUP)
+        # What is needed beside the driving topic is read by itself, for the same partition numbers.
+        plans = self._bus.reader(PLANS.name, partitions=[])
+        observations = self._bus.reader(OBSERVATIONS.name, partitions=[], from_beginning=False)
+        try:
+            await run_forever("planner", lambda: self._cycle(member, plans, observations, stop), stop)
+        finally:
+            for opened in (member, plans, observations):
+                await opened.close()
+
+    async def _cycle(self, member: Consumer, plans: Reader, observations: Reader, stop: Stop) -> None:
+        if not self._pending:
+            # What was received is kept until its plans are out: a failure in between must not skip it.
+            self._pending = await member.receive(timeout_seconds=0.5)
+        if member.assignment != self._owned:
+            await self._take_share(member.assignment, plans, observations, stop)
+        for record in await observations.receive(timeout_seconds=0.0):
+            await self._take_observation(record)
+        if self._pending:
+            await self._plan_newest(self._pending)
+            await member.commit()
+            self._pending = []
+
+    async def _take_share(self, owned: frozenset[int], plans: Reader, observations: Reader, stop: Stop) -> None:
+        """After a rebalance: read the plans of the new share to their end, so that what they carry is known."""
+        self._log.info("share", partitions=sorted(owned))
+        await plans.assign([])
+        await plans.assign(owned)
+        await observations.assign(owned)
+        while owned and not stop.requested:
+            for record in await plans.receive(timeout_seconds=0.2):
+                decoded = await self._decoded(record, Plan)
+                if decoded is not None:
+                    self._applications.planned(decoded.message)
+            if await plans.caught_up():
+                break
+        # One's own plans come from memory from here on.
+        await plans.assign([])
+        self._owned = owned
+
+    async def _take_observation(self, record: Record) -> None:
+        decoded = await self._decoded(record, Observation)
+        if decoded is not None:
+            self._applications.observed(decoded.message)
+
+    async def _decoded(self, record: Record, model: type[M]) -> Decoded[M] | None:
+        if record.value is None:
+            return None
+        try:
+            return decode(record, model)
+        except Undecodable as error:
+            await self._dead_letters.undecodable(record, error)
+            return None
+
+    async def _plan_newest(self, records: list[Record]) -> None:
+        """One plan for each application in the batch: after an outage one current decision, not hundreds of old ones."""
+        newest: dict[str, Decoded[Analysis]] = {}
+        for record in records:
+            decoded = await self._decoded(record, Analysis)
+            if decoded is None:
+                continue
+            known = newest.get(decoded.message.application)
+            if known is not None:
+                _SKIPPED.inc()
+            if known is None or decoded.message.observed_at >= known.message.observed_at:
+                newest[decoded.message.application] = decoded
+        await asyncio.gather(*(self._decide(decoded) for decoded in newest.values()))
+
+    async def _decide(self, decoded: Decoded[Analysis]) -> None:
+        analysis = decoded.message
+        if partition_of(analysis.application, self._partitions) != decoded.record.partition:
+            await self._dead_letters.send(decoded.record, "stands in another partition than its key's", "key")
+            return
+        last = self._applications.plan(analysis.application)
+        if last is not None and analysis.observed_at <= last.observed_at:
+            return  # a replay: it has been decided
+        if analysis.status == "ended":
+            self._applications.forget(analysis.application)
+            return
+        began = self._clock.monotonic()
+        request = self._applications.request(analysis, self._clock.now())
+        choice = analysis.policy.spec.planner
+        reply = precheck(request)
+        if reply is None:
+            reply = await self._workers.ask(request, choice.name, choice.timeout.total_seconds())
+        plan = make_plan(
+            request,
+            reply,
+            self._applications.state(analysis.application, choice.name),
+            planner=choice.name,
+            created_at=self._clock.now(),
+            planning_seconds=round(self._clock.monotonic() - began, 4),
+        )
+        await self._publish(plan, decoded.traceparent)
+        self._applications.planned(plan, analysis)
+
+    async def _publish(self, plan: Plan, parent: str | None) -> None:
+        trace = child_traceparent(parent, derive_id(plan.id, "trace"))
+        body, headers = encode(
+            plan, type=PLANS.type, source="planner", id=plan.id, time=plan.created_at, traceparent=trace
+        )
+        await self._bus.publish(PLANS.name, plan.application, body, headers)
+        _PLANS.labels(plan.kind, plan.code).inc()
+        age = (plan.created_at - plan.observed_at).total_seconds()
+        _AGE.observe(age)
+        self._log.info(
+            "planned",
+            application=plan.application,
+            decision=plan.kind,
+            code=plan.code,
+            sentence=plan.sentence,
+            current=plan.current,
+            approved=plan.approved,
+            guards=[a.guard for a in plan.amendments],
+            observation_age_seconds=round(age, 3),
+            planning_seconds=plan.planning_seconds,
+            traceparent=trace,
+        )

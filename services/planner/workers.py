@@ -1,0 +1,79 @@
+"""Planners run in processes of their own with a deadline: one that hangs or crashes costs its answer, never the loop."""
+
+import asyncio
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+import structlog
+from prometheus_client import Counter
+from weir_contracts import PlanReply, PlanRequest
+
+from .core.planners import InvalidParameters, UnknownPlanner, ask
+
+_FAILED = Counter("weir_planner_failures_total", "Planners that gave no answer", ["planner", "reason"])
+
+
+def _answer(request: str, planner: str) -> str:
+    """In the worker: JSON in, JSON out, so that nothing but contracts crosses the border."""
+    return ask(PlanRequest.model_validate_json(request), planner).model_dump_json()
+
+
+def _warm() -> str:
+    """Imports what a first request would otherwise wait for."""
+    return __name__
+
+
+class Workers:
+    """A pool of warm processes. A worker that outlives its deadline is killed with its pool, and a new pool is made."""
+
+    def __init__(self, count: int = 1) -> None:
+        self._count = count
+        self._pool: ProcessPoolExecutor | None = None
+        self._log = structlog.get_logger("planner")
+
+    async def start(self) -> None:
+        """Make the processes and let them import what they need."""
+        pool = self._made()
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(loop.run_in_executor(pool, _warm) for _ in range(self._count)))
+
+    def _made(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            # Not fork: the parent has threads of Kafka clients.
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self._count, mp_context=context)
+        return self._pool
+
+    async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply:
+        """The planner's reply, or a hold that says why there is none."""
+        loop = asyncio.get_running_loop()
+        try:
+            asked = loop.run_in_executor(self._made(), _answer, request.model_dump_json(), planner)
+            return PlanReply.model_validate_json(await asyncio.wait_for(asked, timeout_seconds))
+        except TimeoutError:
+            self._discard()
+            return _none(planner, "planner-timeout", f"planner {planner} gave no answer within {timeout_seconds:g} s")
+        except BrokenProcessPool:
+            self._discard()
+            return _none(planner, "planner-failed", f"planner {planner} ended its process")
+        except (UnknownPlanner, InvalidParameters) as error:
+            return _none(planner, "planner-invalid", str(error))
+        except Exception as error:  # noqa: BLE001 - whatever a planner raises, the plan is a hold
+            self._log.warning("planner-raised", planner=planner, error=str(error) or type(error).__name__)
+            return _none(planner, "planner-failed", f"planner {planner} failed: {error or type(error).__name__}")
+
+    def _discard(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            for process in list((pool._processes or {}).values()):  # the pool itself never gives up on a busy worker
+                process.kill()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def close(self) -> None:
+        self._discard()
+
+
+def _none(planner: str, code: str, sentence: str) -> PlanReply:
+    _FAILED.labels(planner, code).inc()
+    return PlanReply(kind="hold", code=code, sentence=sentence[:2000])
