@@ -3,10 +3,7 @@
 import asyncio
 import sys
 
-from weir_contracts import ScalingPolicy
-
 from runtime import health
-from runtime.auth import read_tokens
 from runtime.clock import SystemClock
 from runtime.http import application
 from runtime.kafka_bus import KafkaBus
@@ -14,32 +11,32 @@ from runtime.loop import Stop
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
-from .adapters.application import ApplicationCollector
+from .adapters.application import Collectors
 from .service import Monitor
 from .settings import MonitorSettings
 
 
 async def run(settings: MonitorSettings) -> int:
+    """Compose and run until stopped; returns the exit code."""
     clock = SystemClock()
     bus = KafkaBus(settings.kafka_bootstrap_servers, clock=clock)
-
-    def new_collector(policy: ScalingPolicy) -> ApplicationCollector:
-        return ApplicationCollector(policy, clock, settings.call_timeout_seconds)
-
-    monitor = Monitor(bus, clock, new_collector, scrape_timeout_seconds=settings.scrape_timeout_seconds)
-    app = application("Weir monitor", "Watches applications.", read_tokens(settings.tokens_file))
+    collectors = Collectors(clock, settings.call_timeout_seconds)
+    monitor = Monitor(bus, clock, collectors.new, scrape_timeout_seconds=settings.scrape_timeout_seconds)
     checks = health.Health(clock)
     checks.register("kafka", bus.ping)
+    checks.register("policies", monitor.ping)
+    app = application("Weir monitor", "Watches applications.")
     app.include_router(health.router(checks))
 
     async def watch(stop: Stop) -> None:
-        if await wait_for_topics(bus, settings.partitions, stop):
+        if await wait_for_topics(bus, settings.partitions, stop, checks):
             await monitor.run(stop)
 
     return await run_service("monitor", settings, app=app, tasks={"monitor": watch}, on_stopped=bus.close)
 
 
 def main() -> int:
+    """The entry point."""
     return asyncio.run(run(load(MonitorSettings, sys.argv[1:])))
 
 

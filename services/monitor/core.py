@@ -1,8 +1,9 @@
 """`observe(readings, now) -> Observation`: what was read at the border, put together as the loop's language. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import floor
 
 from weir_contracts import (
     Checkpoints,
@@ -22,9 +23,11 @@ from weir_contracts import (
     observation_id,
 )
 
-from .flink_answers import CheckpointFacts, Job, SourceOffsets, VertexReading, flink_seconds
+from .flink_answers import CheckpointFacts, Job, SourceOffsets, VertexReading, count, flink_seconds
 
 _MOST_PROBLEMS = 100
+_MOST_PARTITIONS = 10_000
+_ADAPTIVE = "jobmanager.adaptive-scheduler."
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,10 @@ class Shares:
 
 @dataclass(frozen=True)
 class FlinkReadings:
-    """One scrape of a Flink cluster. By vertex id unless named otherwise."""
+    """One scrape of a Flink cluster. By vertex id unless named otherwise.
+
+    `reachable` is False where nothing can be said of the job; `job` is None where the cluster answers and has none.
+    """
 
     job: Job | None = None
     reachable: bool = True
@@ -49,10 +55,13 @@ class FlinkReadings:
     requirements: Mapping[str, tuple[int | None, int | None]] | None = None
     checkpoints: CheckpointFacts | None = None
     checkpoint_interval_seconds: float | None = None
+    """None: off or unknown."""
+    checkpointing_off: bool = False
     slots_total: int | None = None
     slots_available: int | None = None
     restarts: int | None = None
     configuration: Mapping[str, str] | None = None
+    version: str | None = None
     problems: tuple[Problem, ...] = ()
 
 
@@ -80,15 +89,21 @@ class Readings:
     """Source vertex id and partition."""
     problems: tuple[Problem, ...] = ()
     scrape_seconds: float | None = None
+    previous: Observation | None = None
+    """The application's last observation, if this monitor made it."""
 
 
 def observe(readings: Readings, now: datetime) -> Observation:
     """One application at one instant. `now` is the monitor's clock at the end of the scrape."""
-    flink = readings.flink
+    flink, previous = readings.flink, readings.previous
     status, message = _status(flink)
     job = flink.job
     names = job.names() if job else {}
-    topology = _topology(job, names, flink, readings) if job else None
+    topology = _topology(job, names, readings) if job else None
+    run = _run(job, flink, previous) if job and status == "running" else None
+    sources = {vertex.id for vertex in job.sources} if job else set()
+    operators = [_operator(v, names[v.id], flink, job_source=v.id in sources) for v in job.vertices] if job else []
+    partitions = [_partition(names[vid], p, flink.sources.get(vid)) for vid, p in readings.partitions if vid in names]
     application = readings.policy.application
     return Observation(
         id=observation_id(application, now),
@@ -99,17 +114,22 @@ def observe(readings: Readings, now: datetime) -> Observation:
         policy=readings.policy,
         status=status,
         message=message[:1000],
-        run=Run(attempt=flink.restarts, running_since=job.running_since)
-        if job and job.running_since and status == "running"
-        else None,
+        run=run,
         deployment=_deployment(job, names, flink, topology) if job and topology else None,
         topology=topology,
-        operators=[_operator(v, names[v.id], flink) for v in job.vertices] if job else [],
-        partitions=[
-            _partition(names[vid], p, flink.sources.get(vid)) for vid, p in readings.partitions if vid in names
-        ],
-        problems=[*flink.problems, *readings.problems][:_MOST_PROBLEMS],
+        operators=_not_fallen(operators, previous) if previous and run and previous.run == run else operators,
+        partitions=partitions[:_MOST_PARTITIONS],
+        problems=_problems(readings, len(partitions)),
     )
+
+
+def next_due(due: float, now: float, interval_seconds: float) -> tuple[float, int]:
+    """When the next scrape is due, in monotonic seconds, and how many were missed because the last took too long.
+
+    The cadence stays fixed: what was missed is left out, never made up for in a burst.
+    """
+    missed = max(0, floor((now - due) / interval_seconds))
+    return due + (missed + 1) * interval_seconds, missed
 
 
 def ended(policy: ScalingPolicy, now: datetime) -> Observation:
@@ -139,7 +159,42 @@ def _status(flink: FlinkReadings) -> tuple[ObservationStatus, str]:
     return "running", flink.message or "RUNNING"
 
 
-def _topology(job: Job, names: Mapping[str, str], flink: FlinkReadings, readings: Readings) -> Topology | None:
+def _run(job: Job, flink: FlinkReadings, previous: Observation | None) -> Run | None:
+    """The run, told by when it began. The count of restarts comes with the metrics, so seconds late: as first seen in a run,
+    it stays, or one run would look like two."""
+    if job.running_since is None:
+        return None
+    known = previous.run if previous and previous.deployment and previous.deployment.job_id == job.id else None
+    if known is not None and known.running_since == job.running_since and known.attempt is not None:
+        return known
+    return Run(attempt=flink.restarts, running_since=job.running_since)
+
+
+def _not_fallen(operators: Sequence[OperatorReading], previous: Observation) -> list[OperatorReading]:
+    """Within a run counters only grow. Where one fell, counters of one run came with the graph of another: no sample."""
+    before = {reading.operator: reading for reading in previous.operators}
+    return [
+        reading.model_copy(update={"complete": False})
+        if reading.operator in before and _fell(before[reading.operator], reading)
+        else reading
+        for reading in operators
+    ]
+
+
+def _fell(before: OperatorReading, now: OperatorReading) -> bool:
+    pairs = ((before.records_in, now.records_in), (before.records_out, now.records_out))
+    return any(old is not None and new is not None and new < old for old, new in pairs)
+
+
+def _problems(readings: Readings, partitions: int) -> list[Problem]:
+    problems = [*readings.flink.problems, *readings.problems]
+    if partitions > _MOST_PARTITIONS:
+        what = f"{partitions} partitions are more than an observation holds; the first {_MOST_PARTITIONS} are in it"
+        problems.insert(0, Problem(where="partitions", what=what))
+    return problems[:_MOST_PROBLEMS]
+
+
+def _topology(job: Job, names: Mapping[str, str], readings: Readings) -> Topology | None:
     if not job.vertices:
         return None
     sources = {vertex.id for vertex in job.sources}
@@ -150,7 +205,7 @@ def _topology(job: Job, names: Mapping[str, str], flink: FlinkReadings, readings
                 id=v.id,
                 max_parallelism=v.max_parallelism,
                 slot_sharing_group=v.slot_sharing_group,
-                source_partitions=_source_partitions(v.id, flink, readings) if v.id in sources else None,
+                source_partitions=_source_partitions(v.id, names[v.id], readings) if v.id in sources else None,
             )
             for v in job.vertices
         ],
@@ -158,20 +213,27 @@ def _topology(job: Job, names: Mapping[str, str], flink: FlinkReadings, readings
     )
 
 
-def _source_partitions(vertex_id: str, flink: FlinkReadings, readings: Readings) -> int | None:
-    """What the brokers say; a source that has not read from a partition yet has no metric of it."""
+def _source_partitions(vertex_id: str, name: str, readings: Readings) -> int | None:
+    """What the brokers say; a source that has not read from a partition yet has no metric of it.
+
+    While the job does not run the source says nothing, but still has as many as before.
+    """
     known = sum(1 for vid, _ in readings.partitions if vid == vertex_id)
-    told = flink.sources.get(vertex_id)
-    return max(known, len(told.positions) if told else 0) or None
+    told = readings.flink.sources.get(vertex_id)
+    count = max(known, len(told.positions) if told else 0)
+    if count or not readings.previous or not readings.previous.topology:
+        return count or None
+    return next((o.source_partitions for o in readings.previous.topology.operators if o.name == name), None)
 
 
-def _operator(vertex: VertexReading, name: str, flink: FlinkReadings) -> OperatorReading:
+def _operator(vertex: VertexReading, name: str, flink: FlinkReadings, *, job_source: bool) -> OperatorReading:
     shares = flink.shares.get(vertex.id, Shares())
     told = flink.sources.get(vertex.id)
-    # Sources count nothing as read: their own counter, else what they sent.
     records_in = vertex.read_records
-    if told is not None and not records_in:
-        records_in = told.records_in if told.records_in is not None else vertex.write_records
+    if job_source and not records_in:
+        # Sources count nothing as read: their own counter, else what they sent. A counter that could not be asked for is
+        # unknown: to stand another in for one scrape would look like a jump.
+        records_in = None if told is None else told.records_in if told.records_in is not None else vertex.write_records
     return OperatorReading(
         operator=name,
         parallelism=vertex.parallelism,
@@ -243,19 +305,27 @@ def _complete(values: Mapping[str, int | None], names: Mapping[str, str]) -> dic
 
 
 def _rescale_settings(flink: FlinkReadings) -> RescaleSettings:
-    """The cluster's timings with Flink's own defaults (2.x names first, then 1.20's)."""
+    """The cluster's timings, unset ones at Flink's own defaults, which changed their names and meaning with 2.0."""
     config = flink.configuration
     if config is None:
         return RescaleSettings()
-    prefix = "jobmanager.adaptive-scheduler."
-    interval = flink.checkpoint_interval_seconds
-    failures = flink_seconds(config.get(f"{prefix}rescale-trigger.max-checkpoint-failures"), None)
-    default_delay = 0.0 if interval is None else ((2 if failures is None else failures * 1000) + 1) * interval
-    cooldown = config.get(f"{prefix}executing.cooldown-after-rescaling", config.get(f"{prefix}scaling-interval.min"))
-    stabilization = config.get(f"{prefix}executing.resource-stabilization-timeout")
+    # Reactive mode is adaptive too, but takes no wishes.
+    reactive = config.get("scheduler-mode", "").lower() == "reactive"
+    scheduler = "reactive" if reactive else config.get("jobmanager.scheduler", "default").lower()
+    own = {key.removeprefix(_ADAPTIVE): value for key, value in config.items() if key.startswith(_ADAPTIVE)}
+    if (flink.version or "2").startswith("1."):
+        return RescaleSettings(
+            scheduler=scheduler[:50],
+            cooldown_seconds=flink_seconds(own.get("scaling-interval.min"), 30.0),
+            stabilization_seconds=flink_seconds(own.get("scaling-interval.max"), None),
+            max_trigger_delay_seconds=0.0,  # these versions do not wait for a checkpoint
+        )
+    failures = count(own.get("rescale-trigger.max-checkpoint-failures", 2))
+    interval = 0.0 if flink.checkpointing_off else flink.checkpoint_interval_seconds
+    derived = (failures + 1) * interval if failures is not None and interval is not None else None
     return RescaleSettings(
-        scheduler=config.get("jobmanager.scheduler", "default").lower()[:50],
-        cooldown_seconds=flink_seconds(cooldown, 30.0),
-        stabilization_seconds=flink_seconds(stabilization, 60.0),
-        max_trigger_delay_seconds=flink_seconds(config.get(f"{prefix}rescale-trigger.max-delay"), default_delay),
+        scheduler=scheduler[:50],
+        cooldown_seconds=flink_seconds(own.get("executing.cooldown-after-rescaling"), 30.0),
+        stabilization_seconds=flink_seconds(own.get("executing.resource-stabilization-timeout"), 60.0),
+        max_trigger_delay_seconds=flink_seconds(own.get("rescale-trigger.max-delay"), derived),
     )

@@ -10,11 +10,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-_OFFSET = re.compile(
-    r"KafkaSourceReader\.topic\.(?P<topic>.+)\.partition\.(?P<partition>\d+)\.(?P<what>currentOffset|committedOffset)$"
-)
+_OFFSET = re.compile(r"KafkaSourceReader\.topic\.(?P<topic>.+)\.partition\.(?P<partition>\d{1,9})\.currentOffset$")
+_COUNTER = re.compile(r"Source__[^.]*\.(?P<what>numRecordsIn|numRecordsOut)$")
+_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _LONGEST_NAME = 380
+"""Longer vertex names are cut, which leaves room for a number."""
 _LARGEST_COUNT = 2**63
+_LARGEST_PARALLELISM = 32_768
+_MOST_VERTICES = 1_000
+_MOST_LINKS = 5_000
 
 
 class Unreadable(ValueError):
@@ -41,6 +45,13 @@ def sequence(value: Any, where: str) -> Sequence[Any]:
 def text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value:
         raise Unreadable(where, f"expected a text, got {str(value)[:60]!r}")
+    return value
+
+
+def identifier(value: Any, where: str) -> str:
+    """An id that may become part of a request's path."""
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        raise Unreadable(where, f"expected an id, got {str(value)[:60]!r}")
     return value
 
 
@@ -77,20 +88,15 @@ class JobEntry:
 
 
 def jobs(document: Any) -> list[JobEntry]:
-    """`GET /jobs/overview`."""
+    """`GET /jobs/overview`. A line that cannot be read is left out: it may be of anybody's job."""
     entries = sequence(mapping(document, "/jobs/overview").get("jobs"), "/jobs/overview jobs")
-    found = []
-    for i, raw in enumerate(entries):
-        entry = mapping(raw, f"/jobs/overview jobs.{i}")
-        found.append(
-            JobEntry(
-                id=text(entry.get("jid"), f"/jobs/overview jobs.{i}.jid"),
-                name=text(entry.get("name"), f"/jobs/overview jobs.{i}.name"),
-                state=text(entry.get("state"), f"/jobs/overview jobs.{i}.state"),
-                started_at=instant(entry.get("start-time")),
-            )
-        )
-    return found
+    return [
+        JobEntry(entry["jid"], entry["name"], entry["state"], instant(entry.get("start-time")))
+        for entry in entries
+        if isinstance(entry, dict)
+        and all(isinstance(entry.get(key), str) for key in ("jid", "name", "state"))
+        and _ID.fullmatch(entry["jid"])
+    ]
 
 
 ENDED = frozenset({"FINISHED", "CANCELED", "FAILED"})
@@ -106,7 +112,8 @@ def find_job(entries: Sequence[JobEntry], wanted: str) -> tuple[JobEntry | None,
         return None, None
     odd = None
     if len(alive) > 1:
-        odd = f"{len(alive)} jobs of this name run ({', '.join(entry.id for entry in ordered)}); the newest is meant"
+        others = ", ".join(entry.id for entry in ordered[:10])
+        odd = f"{len(alive)} jobs of this name run ({others}); the newest, {ordered[-1].id}, is meant"
     return ordered[-1], odd
 
 
@@ -159,12 +166,16 @@ class Job:
 
     def names(self) -> dict[str, str]:
         """Operator name by vertex id: the vertex's own, made unique in topological order by ` #2`, ` #3`, …"""
-        seen: dict[str, int] = {}
-        names = {}
+        names: dict[str, str] = {}
+        taken: set[str] = set()
         for vertex in self.vertices:
-            base = vertex.name[:_LONGEST_NAME]
-            seen[base] = seen.get(base, 0) + 1
-            names[vertex.id] = base if seen[base] == 1 else f"{base} #{seen[base]}"
+            base = name = vertex.name[:_LONGEST_NAME]
+            number = 1
+            while name in taken:
+                number += 1
+                name = f"{base} #{number}"
+            taken.add(name)
+            names[vertex.id] = name
         return names
 
 
@@ -175,8 +186,10 @@ def job(document: Any) -> Job:
     vertices = {v.id: v for v in _vertices(sequence(raw.get("vertices"), "/jobs/:id vertices"))}
     nodes = sequence(mapping(raw.get("plan"), "/jobs/:id plan").get("nodes"), "/jobs/:id plan.nodes")
     links = tuple(_links(nodes, vertices))
+    if len(vertices) > _MOST_VERTICES or len(links) > _MOST_LINKS:
+        raise Unreadable("/jobs/:id", f"a graph of {len(vertices)} vertices and {len(links)} edges is too large")
     return Job(
-        id=text(raw.get("jid"), "/jobs/:id jid"),
+        id=identifier(raw.get("jid"), "/jobs/:id jid"),
         name=text(raw.get("name"), "/jobs/:id name"),
         state=text(raw.get("state"), "/jobs/:id state"),
         started_at=instant(raw.get("start-time")),
@@ -194,17 +207,16 @@ def _vertices(entries: Sequence[Any]) -> Iterator[VertexReading]:
         metrics = mapping(raw.get("metrics") or {}, f"{where}.metrics")
         tasks = mapping(raw.get("tasks") or {}, f"{where}.tasks")
         parallelism = count(raw.get("parallelism"))
-        if not parallelism:
-            raise Unreadable(f"{where}.parallelism", f"expected at least 1, got {raw.get('parallelism')!r}")
+        if not parallelism or parallelism > _LARGEST_PARALLELISM:
+            what = f"expected 1 to {_LARGEST_PARALLELISM}, got {str(raw.get('parallelism'))[:60]}"
+            raise Unreadable(f"{where}.parallelism", what)
         running = (count(tasks.get("RUNNING")) or 0) + (count(tasks.get("FINISHED")) or 0)
         yield VertexReading(
-            id=text(raw.get("id"), f"{where}.id"),
+            id=identifier(raw.get("id"), f"{where}.id"),
             name=text(raw.get("name"), f"{where}.name"),
             parallelism=parallelism,
             max_parallelism=count(raw.get("maxParallelism")) or None,
-            slot_sharing_group=raw.get("slotSharingGroupId")
-            if isinstance(raw.get("slotSharingGroupId"), str)
-            else None,
+            slot_sharing_group=_group(raw.get("slotSharingGroupId")),
             running=running >= parallelism if tasks else raw.get("status") == "RUNNING",
             # The first answer after a start shows zeros that are not readings.
             complete=metrics.get("read-records-complete") is True and metrics.get("write-records-complete") is True,
@@ -216,11 +228,17 @@ def _vertices(entries: Sequence[Any]) -> Iterator[VertexReading]:
         )
 
 
+def _group(value: Any) -> str | None:
+    return value if isinstance(value, str) and 0 < len(value) <= 200 else None
+
+
 def _links(nodes: Sequence[Any], vertices: Mapping[str, VertexReading]) -> Iterator[Link]:
+    planned = set()
     for i, entry in enumerate(nodes):
         where = f"/jobs/:id plan.nodes.{i}"
         node = mapping(entry, where)
         target = text(node.get("id"), f"{where}.id")
+        planned.add(target)
         for j, raw in enumerate(sequence(node.get("inputs") or [], f"{where}.inputs")):
             given = mapping(raw, f"{where}.inputs.{j}")
             source = text(given.get("id"), f"{where}.inputs.{j}.id")
@@ -228,6 +246,9 @@ def _links(nodes: Sequence[Any], vertices: Mapping[str, VertexReading]) -> Itera
                 if end not in vertices:
                     raise Unreadable(f"{where}.inputs.{j}", f"names the unknown vertex {end[:40]}")
             yield Link(source, target, str(given.get("ship_strategy") or "UNKNOWN")[:100])
+    if missing := vertices.keys() - planned:
+        # Without its inputs a vertex would pass for a source.
+        raise Unreadable("/jobs/:id plan.nodes", f"lack the vertex {min(missing)}")
 
 
 def _ordered(vertices: Mapping[str, VertexReading], links: Sequence[Link]) -> Iterator[VertexReading]:
@@ -245,14 +266,17 @@ def _ordered(vertices: Mapping[str, VertexReading], links: Sequence[Link]) -> It
 
 def metric_names(document: Any) -> list[str]:
     """`GET …/subtasks/metrics` without `get=`."""
-    return [
-        e["id"] for e in sequence(document, "subtasks/metrics") if isinstance(e, dict) and isinstance(e.get("id"), str)
-    ]
+    entries = sequence(document, "subtasks/metrics")
+    return [e["id"] for e in entries if isinstance(e, dict) and isinstance(e.get("id"), str)]
 
 
-def aggregates(document: Any) -> dict[str, Mapping[str, float | None]]:
-    """`GET …/subtasks/metrics?get=…`: aggregates by metric name. A name that nobody knows makes Flink answer with none."""
-    found: dict[str, Mapping[str, float | None]] = {}
+Aggregates = dict[str, Mapping[str, float | None]]
+"""min, max, avg and sum over subtasks, by metric name."""
+
+
+def aggregates(document: Any) -> Aggregates:
+    """`GET …/subtasks/metrics?get=…`. A name that nobody knows makes Flink answer with none."""
+    found: Aggregates = {}
     for entry in sequence(document, "subtasks/metrics?get="):
         if isinstance(entry, dict) and isinstance(entry.get("id"), str):
             found[entry["id"]] = {key: number(entry.get(key)) for key in ("min", "max", "avg", "sum")}
@@ -276,34 +300,31 @@ class SourceOffsets:
 
 def wanted_source_metrics(names: Sequence[str]) -> list[str]:
     """Of a source's listed metrics, those that are needed: asking for an unlisted one would give nothing at all."""
-    return [
-        name
-        for name in names
-        if name.endswith((".pendingRecords", ".currentOffset"))
-        or (name.startswith("Source__") and name.rpartition(".")[2] in ("numRecordsIn", "numRecordsOut"))
-    ]
+    return [name for name in names if name.endswith((".pendingRecords", ".currentOffset")) or _COUNTER.fullmatch(name)]
 
 
-def source_offsets(found: Mapping[str, Mapping[str, float | None]]) -> SourceOffsets:
+def source_offsets(found: Aggregates) -> SourceOffsets:
     """A source's own account from its aggregated metrics."""
     positions: dict[tuple[str, int], int | None] = {}
     pending: list[float] = []
-    counted: dict[str, list[float]] = {"numRecordsIn": [], "numRecordsOut": []}
+    counted: dict[str, float] = {}
     for name, values in found.items():
-        match = _OFFSET.search(name)
-        if match and match["what"] == "currentOffset":
-            # -1, which `number` reads as unknown, until the first record of this run.
+        if offset := _OFFSET.search(name):
+            place = (offset["topic"], int(offset["partition"]))
+            # The last record sent; -1, which `number` reads as unknown, until there is one in this run.
             last = values.get("max")
-            positions[match["topic"], int(match["partition"])] = None if last is None else int(last) + 1
+            # One place under two names is read from two clusters: whose position it is cannot be told.
+            positions[place] = None if last is None or place in positions else int(last) + 1
             continue
         total = values.get("sum")
-        short = name.rpartition(".")[2]
-        if total is not None and short == "pendingRecords":
+        if total is None:
+            continue
+        if counter := _COUNTER.fullmatch(name):
+            counted[counter["what"]] = total
+        elif name.endswith(".pendingRecords"):
             pending.append(total)
-        elif total is not None and short in counted:
-            counted[short].append(total)
-    records = counted["numRecordsIn"] or counted["numRecordsOut"]
-    return SourceOffsets(positions, int(sum(pending)) if pending else None, int(max(records)) if records else None)
+    records = counted.get("numRecordsIn", counted.get("numRecordsOut"))
+    return SourceOffsets(positions, int(sum(pending)) if pending else None, None if records is None else int(records))
 
 
 @dataclass(frozen=True)
@@ -321,9 +342,8 @@ def checkpoints(document: Any) -> CheckpointFacts:
     latest = mapping(raw.get("latest") or {}, "/jobs/:id/checkpoints latest")
     done = mapping(latest.get("completed") or {}, "/jobs/:id/checkpoints latest.completed")
     duration = number(done.get("end_to_end_duration"))
-    # A completed checkpoint holds what had been read when it was *triggered*: replay starts there.
     return CheckpointFacts(
-        last_completed_at=instant(done.get("trigger_timestamp")),
+        last_completed_at=instant(done.get("latest_ack_timestamp")),
         last_duration_seconds=None if duration is None else duration / 1000,
         completed=count(counts.get("completed")),
         failed=count(counts.get("failed")),
@@ -331,18 +351,27 @@ def checkpoints(document: Any) -> CheckpointFacts:
 
 
 def checkpoint_interval_seconds(document: Any) -> float | None:
-    """`GET /jobs/:id/checkpoints/config`; None: off. Flink writes an endless interval as the largest long."""
-    milliseconds = number(mapping(document, "/jobs/:id/checkpoints/config").get("interval"))
+    """`GET /jobs/:id/checkpoints/config`; None: off, which Flink writes as the largest long."""
+    where = "/jobs/:id/checkpoints/config"
+    milliseconds = number(mapping(document, where).get("interval"))
+    if milliseconds is None and mapping(document, where).get("interval") != 2**63 - 1:
+        raise Unreadable(f"{where} interval", "expected milliseconds")
     return None if not milliseconds or milliseconds > 1e15 else milliseconds / 1000
 
 
 def requirements(document: Any) -> dict[str, tuple[int | None, int | None]]:
-    """`GET /jobs/:id/resource-requirements`: lower and upper bound by vertex id."""
+    """`GET /jobs/:id/resource-requirements`: lower and upper bound by vertex id; None: unset, which Flink writes as -1."""
     found = {}
     for vertex_id, entry in mapping(document, "resource-requirements").items():
-        bounds = mapping(mapping(entry, f"resource-requirements {vertex_id}").get("parallelism"), "parallelism")
-        found[vertex_id] = (count(bounds.get("lowerBound")) or None, count(bounds.get("upperBound")) or None)
+        where = f"resource-requirements {vertex_id[:60]}"
+        bounds = mapping(mapping(entry, where).get("parallelism"), f"{where} parallelism")
+        found[vertex_id] = (_bound(bounds.get("lowerBound")), _bound(bounds.get("upperBound")))
     return found
+
+
+def _bound(value: Any) -> int | None:
+    bound = count(value)
+    return bound if bound and bound <= _LARGEST_PARALLELISM else None
 
 
 def configuration(document: Any) -> dict[str, str]:
@@ -355,18 +384,24 @@ def configuration(document: Any) -> dict[str, str]:
     }
 
 
-_UNITS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 0.001}
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|sec|s|min|m|h|d|)(?:onds?|econds?|utes?|ours?|ays?)?$")
+_UNITS = {
+    **dict.fromkeys(("", "ms", "milli", "millis", "millisecond", "milliseconds"), 0.001),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+}
+_DURATION = re.compile(r"(\d{1,18})\s*([a-z]*)")
+_ISO_DURATION = re.compile(r"pt(?=\d)(?:(\d{1,12})h)?(?:(\d{1,12})m)?(?:(\d{1,12}(?:\.\d+)?)s)?")
 
 
 def flink_seconds(value: str | None, default: float | None) -> float | None:
-    """A duration as Flink writes it (`30 s`, `1 min`, `PT30S`, plain milliseconds); `default` if unset or unreadable."""
+    """A duration as Flink writes it (`30 s`, `1 min`, `PT30S`, plain milliseconds); `default` if unset, None if unreadable."""
     if value is None:
         return default
     cleaned = value.strip().lower()
-    iso = re.fullmatch(r"pt(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", cleaned)
-    if iso and any(iso.groups()):
+    if iso := _ISO_DURATION.fullmatch(cleaned):
         hours, minutes, seconds = (float(part or 0) for part in iso.groups())
         return hours * 3600 + minutes * 60 + seconds
-    match = _DURATION.match(cleaned)
-    return default if match is None else float(match[1]) * _UNITS[match[2]]
+    match = _DURATION.fullmatch(cleaned)
+    return None if match is None or match[2] not in _UNITS else float(match[1]) * _UNITS[match[2]]

@@ -1,70 +1,87 @@
-"""The shell: one task for each application of the policies' partitions this replica owns, each at its own interval."""
+"""The shell: watches each application of the policies' partitions that this replica owns."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
 
 import structlog
-from prometheus_client import Counter, Gauge, Histogram
-from weir_contracts import Observation, Problem, ScalingPolicy
+from prometheus_client import Gauge
+from weir_contracts import Observation, ScalingPolicy
 from weir_contracts.topics import OBSERVATIONS, POLICIES
 
-from runtime.bus import Bus, BusError
+from runtime.bus import Bus, BusError, Reader
 from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
 from runtime.envelope import Undecodable, decode, encode, new_traceparent
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
 
-from .core import FlinkReadings, Readings, ended, observe
+from .watch import CollectorFactory, Pause, Watch, pause
 
 GROUP = "weir-monitor"
-_SCRAPES = Counter("weir_monitor_scrapes_total", "Observations published", ["status"])
-_SECONDS = Histogram("weir_monitor_scrape_seconds", "Time of a scrape", buckets=(0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10))
 _APPLICATIONS = Gauge("weir_monitor_applications", "Applications this replica watches")
-_OVERRUNS = Counter("weir_monitor_overruns_total", "Scrapes that took longer than their interval")
-
-
-class Collector(Protocol):
-    """Reads one application; never raises for what the application does wrong."""
-
-    async def read(self, policy: ScalingPolicy) -> Readings: ...
-
-    async def close(self) -> None: ...
-
-
-CollectorFactory = Callable[[ScalingPolicy], Collector]
+_UNPUBLISHED = Gauge("weir_monitor_unpublished_observations", "Observations in a row that the brokers did not take")
 
 
 @dataclass
-class _Watched:
-    policy: ScalingPolicy
-    partition: int
-    changed: asyncio.Event
-    task: asyncio.Task[None]
+class _Inbox:
+    """Policy records not yet acted on, the newest of each application. `last` is the newest that had a value, so that a policy
+    and its deletion, read together, still end the application properly."""
+
+    newest: dict[str, Record] = field(default_factory=dict)
+    last: dict[str, Record] = field(default_factory=dict)
+
+    def add(self, record: Record) -> None:
+        if record.key is not None:
+            self.newest[record.key] = record
+            if record.value is not None:
+                self.last[record.key] = record
+
+    def done(self, key: str) -> None:
+        del self.newest[key]
+        self.last.pop(key, None)
+
+    def keep(self, partitions: frozenset[int]) -> None:
+        """Forget what is no longer ours."""
+        for key in [key for key, record in self.newest.items() if record.partition not in partitions]:
+            self.done(key)
 
 
 class Monitor:
     """Watches the applications of its share of the policies."""
 
     def __init__(
-        self, bus: Bus, clock: Clock, new_collector: CollectorFactory, *, scrape_timeout_seconds: float = 10.0
+        self,
+        bus: Bus,
+        clock: Clock,
+        new_collector: CollectorFactory,
+        *,
+        scrape_timeout_seconds: float = 10.0,
+        pause: Pause = pause,
     ) -> None:
         self._bus = bus
         self._clock = clock
         self._new_collector = new_collector
         self._scrape_timeout_seconds = scrape_timeout_seconds
+        self._pause = pause
         self._dead_letters = DeadLetters(bus, "monitor", clock)
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, tuple[int, Watch]] = {}
         self._owned: frozenset[int] = frozenset()
-        self._moved = asyncio.Event()
+        self._inbox = _Inbox()
+        self._known = False
+        self._refused = 0
         self._log = structlog.get_logger("monitor")
 
     @property
     def applications(self) -> list[str]:
         """The applications watched now."""
         return sorted(self._watched)
+
+    async def ping(self) -> None:
+        """Returns if all policies of its share are known and observations are taken; `BusError` otherwise."""
+        if not self._known:
+            raise BusError("its share of the policies is not read yet")
+        if self._refused:
+            raise BusError(f"the brokers refused the last {self._refused} observations")
 
     async def run(self, stop: Stop) -> None:
         """Watch until stopped. Group membership gives the share; what is in it is read from the topic's beginning, so that a
@@ -73,16 +90,17 @@ class Monitor:
         policies = self._bus.reader(POLICIES.name, partitions=[])
 
         async def cycle() -> None:
-            # The member's records are only its heartbeat; the reader below sees the same ones, and the older ones.
-            await member.receive(timeout_seconds=0.1)
-            await member.commit()
+            # The member's records are only its heartbeat: the reader sees the same ones, and the older ones.
+            if await member.receive(timeout_seconds=0.1):
+                await member.commit()
             if member.assignment != self._owned:
-                self._owned = member.assignment
-                await self._forget([n for n, w in self._watched.items() if w.partition not in self._owned])
-                await policies.assign(self._owned)
-                self._log.info("share", partitions=sorted(self._owned))
+                await self._take_share(member.assignment, policies)
             for record in await policies.receive(timeout_seconds=0.4):
-                await self._take(record, stop)
+                self._inbox.add(record)
+            # While the topic is replayed only the last word on each application counts.
+            if await policies.caught_up():
+                await self._act()
+                self._known = True
 
         try:
             await run_forever("monitor", cycle, stop)
@@ -91,96 +109,63 @@ class Monitor:
             await policies.close()
             await member.close()
 
-    async def _take(self, record: Record, stop: Stop) -> None:
-        if record.key is None or record.partition not in self._owned:
-            return
+    async def _take_share(self, share: frozenset[int], policies: Reader) -> None:
+        self._known = False
+        await self._forget([name for name, (partition, _) in self._watched.items() if partition not in share])
+        self._inbox.keep(share)
+        await policies.assign(share)
+        self._owned = share
+        self._log.info("share", partitions=sorted(share))
+
+    async def _act(self) -> None:
+        """Act on each record; one that could not be dealt with stays, so that nothing is lost while the brokers are away."""
+        for key, record in list(self._inbox.newest.items()):
+            await self._take(key, record)
+            self._inbox.done(key)
+        _APPLICATIONS.set(len(self._watched))
+
+    async def _take(self, key: str, record: Record) -> None:
         if record.value is None:
-            await self._end(record.key)
+            await self._end(key)
             return
         try:
             policy = _policy_of(record)
         except Undecodable as error:
             await self._dead_letters.undecodable(record, error)
             return
-        known = self._watched.get(record.key)
-        if known is None:
-            changed = asyncio.Event()
-            watching = asyncio.create_task(self._watch(record.key, stop), name=f"watch-{record.key}")
-            self._watched[record.key] = _Watched(policy, record.partition, changed, watching)
+        if key in self._watched:
+            self._watched[key][1].change(policy)
         else:
-            known.policy = policy
-            known.changed.set()
-        _APPLICATIONS.set(len(self._watched))
+            self._watched[key] = (record.partition, self._watch(policy))
+            self._log.info("watching", application=key, interval_seconds=policy.spec.interval.total_seconds())
+
+    def _watch(self, policy: ScalingPolicy) -> Watch:
+        return Watch(
+            policy,
+            self._new_collector,
+            self._publish,
+            self._clock,
+            scrape_timeout_seconds=self._scrape_timeout_seconds,
+            pause=self._pause,
+        )
 
     async def _end(self, application: str) -> None:
         watched = self._watched.get(application)
         if watched is None:
-            return
-        await self._forget([application])
-        await self._publish(ended(watched.policy, self._clock.now()))
+            # Deleted while nobody watched: what is left of the policy still names it.
+            try:
+                last = _policy_of(self._inbox.last[application])
+            except (KeyError, Undecodable):
+                return
+            watched = self._watched[application] = (-1, self._watch(last))
+        await watched[1].end()
+        del self._watched[application]
+        self._log.info("ended", application=application)
 
     async def _forget(self, applications: list[str]) -> None:
-        gone = [self._watched.pop(name) for name in applications]
-        for watched in gone:
-            watched.task.cancel()
-        await asyncio.gather(*(watched.task for watched in gone), return_exceptions=True)
+        gone = [self._watched.pop(name)[1] for name in applications]
+        await asyncio.gather(*(watch.stop() for watch in gone))
         _APPLICATIONS.set(len(self._watched))
-
-    async def _watch(self, application: str, stop: Stop) -> None:
-        """Scrape one application at a fixed cadence; a changed policy takes effect at once."""
-        collector: Collector | None = None
-        made_for: object = None
-        due = self._clock.monotonic()
-        try:
-            while not stop.requested:
-                watched = self._watched[application]
-                watched.changed.clear()
-                policy = watched.policy
-                interval = policy.spec.interval.total_seconds()
-                wanted = (policy.spec.target, policy.spec.signals)
-                if collector is None or made_for != wanted:
-                    if collector is not None:
-                        await collector.close()
-                    collector, made_for = self._new_collector(policy), wanted
-                await self._cycle(policy, collector)
-                due = max(due + interval, self._clock.monotonic())
-                await self._pause(watched, due, stop)
-        finally:
-            if collector is not None:
-                await collector.close()
-
-    async def _pause(self, watched: _Watched, due: float, stop: Stop) -> None:
-        left = due - self._clock.monotonic()
-        if left <= 0:
-            _OVERRUNS.inc()
-            await asyncio.sleep(0)
-            return
-        try:
-            await asyncio.wait_for(stop.race(watched.changed.wait()), left)
-        except TimeoutError:
-            return
-
-    async def _cycle(self, policy: ScalingPolicy, collector: Collector) -> None:
-        """One scrape and its one line. An unexpected error is this application's alone."""
-        began = self._clock.monotonic()
-        try:
-            readings = await asyncio.wait_for(collector.read(policy), self._scrape_timeout_seconds)
-        except TimeoutError:
-            message = f"the scrape took longer than {self._scrape_timeout_seconds:g} s"
-            readings = Readings(policy, FlinkReadings(reachable=False, message=message))
-        except Exception as error:  # noqa: BLE001 - the border of the cycle: the next scrape may do better
-            self._log.exception("scrape-failed", application=policy.application)
-            problem = Problem(where="scrape", what=(str(error) or type(error).__name__)[:1000])
-            readings = Readings(policy, FlinkReadings(reachable=False, message=problem.what, problems=(problem,)))
-        took = self._clock.monotonic() - began
-        _SECONDS.observe(took)
-        observation = observe(
-            Readings(policy, readings.flink, readings.partitions, readings.problems, round(took, 4)), self._clock.now()
-        )
-        try:
-            await self._publish(observation)
-        except BusError as error:
-            self._log.warning("not-published", application=policy.application, reason=str(error))
 
     async def _publish(self, observation: Observation) -> None:
         body, headers = encode(
@@ -191,15 +176,24 @@ class Monitor:
             time=observation.observed_at,
             traceparent=new_traceparent(observation.id),
         )
-        await self._bus.publish(OBSERVATIONS.name, observation.application, body, headers)
-        _SCRAPES.labels(observation.status).inc()
+        try:
+            await self._bus.publish(OBSERVATIONS.name, observation.application, body, headers)
+        except BusError as error:
+            self._refused += 1
+            _UNPUBLISHED.set(self._refused)
+            self._log.warning("not-published", application=observation.application, reason=str(error))
+            if observation.status == "ended":
+                raise  # said once and for all, so it must not be lost
+            return
+        self._refused = 0
+        _UNPUBLISHED.set(0)
         self._log.info(
             "observed",
             application=observation.application,
             status=observation.status,
             message=observation.message,
             observed=observation.deployment.observed if observation.deployment else None,
-            problems=len(observation.problems),
+            problems=[f"{problem.where}: {problem.what}" for problem in observation.problems[:3]],
             scrape_seconds=observation.scrape_seconds,
             traceparent=headers["traceparent"],
         )

@@ -1,9 +1,16 @@
-"""Reads one Flink cluster through its REST API."""
+"""Reads one Flink cluster through its REST API.
+
+Flink's JobManager gathers the metrics from its TaskManagers only when it is asked for some, and answers that question from
+what it had before (flink.md 3.4). So a scrape first asks for one metric, gives the answers of the TaskManagers a moment to
+come in, and reads everything else after that: what it reads is then of this scrape and not of the one before.
+"""
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -16,9 +23,11 @@ from services.monitor.core import FlinkReadings, Shares
 T = TypeVar("T")
 
 MOST_BYTES = 20_000_000
-NAMES_PER_CALL = 80
+NAMES_PER_CALL = 60
 """Keeps a request's address below the 8 KiB that proxies accept."""
 MOST_CALLS_AT_ONCE = 6
+GATHER_SECONDS = 0.1
+"""What the TaskManagers' answers take to come in (40-100 ms on a busy two-core machine)."""
 _GAUGES = ("busyTimeMsPerSecond", "backPressuredTimeMsPerSecond")
 
 
@@ -31,25 +40,37 @@ class Unanswered(Exception):
         super().__init__(f"{where}: {what}")
 
 
+def new_client(timeout_seconds: float, tls: ssl.SSLContext) -> httpx.AsyncClient:
+    """A client for one cluster. The TLS context is shared: to read the certificates takes longer than a scrape."""
+    return httpx.AsyncClient(
+        verify=tls,
+        timeout=httpx.Timeout(timeout_seconds),
+        follow_redirects=False,
+        limits=httpx.Limits(max_connections=MOST_CALLS_AT_ONCE),
+    )
+
+
 @dataclass
 class _KnownJob:
     """What does not change while a job id lives, so it is asked once."""
 
-    job_id: str
+    id: str
     configuration: dict[str, str] | None = None
     checkpoint_interval_seconds: float | None = None
+    checkpointing_off: bool = False
+    interval_known: bool = False
+    run: datetime | None = None
+    gauges: dict[str, list[str]] = field(default_factory=dict)
+    """By vertex that is no source: the gauges it lists in this run."""
 
 
 class FlinkCollector:
     """Scrapes one job of one cluster. Never raises: what cannot be read is a problem in the readings."""
 
-    def __init__(self, target: FlinkTarget, timeout_seconds: float, client: httpx.AsyncClient | None = None) -> None:
+    def __init__(self, target: FlinkTarget, timeout_seconds: float, client: httpx.AsyncClient) -> None:
         self._target = target
-        self._client = client or httpx.AsyncClient(
-            timeout=httpx.Timeout(timeout_seconds),
-            follow_redirects=False,
-            limits=httpx.Limits(max_connections=MOST_CALLS_AT_ONCE),
-        )
+        self._client = client
+        self._timeout_seconds = timeout_seconds
         self._base = str(target.url).rstrip("/")
         self._calls = asyncio.Semaphore(MOST_CALLS_AT_ONCE)
         self._known: _KnownJob | None = None
@@ -60,102 +81,162 @@ class FlinkCollector:
     async def scrape(self) -> FlinkReadings:
         """The cluster's present answers."""
         problems: list[Problem] = []
+        if self._known is not None:
+            found, _ = await asyncio.gather(self._find(problems), self._wake(self._known.id))
+        else:
+            found = await self._find(problems)
+        if isinstance(found, FlinkReadings):
+            return found
+        if self._known is None or self._known.id != found.id:
+            self._known = _KnownJob(found.id)
+            await self._wake(found.id)
+        return await self._read(self._known, problems)
+
+    async def _find(self, problems: list[Problem]) -> answers.JobEntry | FlinkReadings:
         try:
-            entry, odd = answers.find_job(answers.jobs(await self._get("/jobs/overview")), self._target.job)
+            entry, odd = answers.find_job(answers.jobs(await self.get("/jobs/overview")), self._target.job)
         except (Unanswered, answers.Unreadable) as error:
             return FlinkReadings(reachable=False, message=str(error))
         if odd:
             problems.append(Problem(where="/jobs/overview", what=odd[:1000]))
         if entry is None:
-            return FlinkReadings(message=f"the cluster has no job {self._target.job!r}", problems=tuple(problems))
-        try:
-            job = answers.job(await self._get(f"/jobs/{entry.id}"))
-        except (Unanswered, answers.Unreadable) as error:
-            # It was there a moment ago; the cluster answers, so this is no outage of it.
-            return FlinkReadings(reachable=False, message=str(error), problems=tuple(problems))
-        return await self._details(job, problems)
+            self._known = None
+            return FlinkReadings(message=f"the cluster has no job {self._target.job!r}")
+        return entry
 
-    async def _details(self, job: answers.Job, problems: list[Problem]) -> FlinkReadings:
+    async def _wake(self, job_id: str) -> None:
+        """Let the JobManager gather the metrics. What it answers is from before, and of no interest."""
+        try:
+            await self.get(f"/jobs/{job_id}/metrics?get=numRestarts")
+        except Unanswered:
+            return  # whatever is wrong shows in the calls whose answers count
+
+    async def _read(self, known: _KnownJob, problems: list[Problem]) -> FlinkReadings:
         ask = _Asker(self, problems)
-        if self._known is None or self._known.job_id != job.id:
-            self._known = _KnownJob(job.id)
-        known = self._known
-        path = f"/jobs/{job.id}"
+        path = f"/jobs/{known.id}"
         async with asyncio.TaskGroup() as calls:
-            live = job.vertices if job.all_running else ()
-            fed = {source.id for source in job.sources}
-            shares = [calls.create_task(self._shares(path, v.id, ask)) for v in live]
-            sources = [calls.create_task(self._source(path, v.id, ask)) for v in live if v.id in fed]
             wanted = calls.create_task(ask(f"{path}/resource-requirements", answers.requirements))
             points = calls.create_task(ask(f"{path}/checkpoints", answers.checkpoints))
-            overview = calls.create_task(ask("/overview", lambda d: answers.mapping(d, "/overview")))
-            restarts = calls.create_task(ask(f"{path}/metrics?get=numRestarts", answers.plain_metrics))
+            cluster = calls.create_task(ask("/overview", lambda d: answers.mapping(d, "/overview")))
             calls.create_task(self._learn(path, known, ask))
-        slots = overview.result() or {}
+            calls.create_task(asyncio.sleep(GATHER_SECONDS))
+        try:
+            job = answers.job(await self.get(path))
+        except (Unanswered, answers.Unreadable) as error:
+            # It was there a moment ago: nothing can be said of it now.
+            return FlinkReadings(reachable=False, message=str(error), problems=tuple(problems))
+        restarts, shares, sources = await self._metrics(path, known, job, ask)
+        slots = cluster.result() or {}
+        version = slots.get("flink-version")
         return FlinkReadings(
             job=job,
-            shares=dict(task.result() for task in shares),
-            sources=dict(task.result() for task in sources),
+            shares=shares,
+            sources=sources,
             requirements=wanted.result(),
             checkpoints=points.result(),
             checkpoint_interval_seconds=known.checkpoint_interval_seconds,
+            checkpointing_off=known.checkpointing_off,
             slots_total=answers.count(slots.get("slots-total")),
             slots_available=answers.count(slots.get("slots-available")),
-            restarts=answers.count((restarts.result() or {}).get("numRestarts")),
+            restarts=restarts,
             configuration=known.configuration,
+            version=version if isinstance(version, str) else None,
             problems=tuple(problems),
         )
 
     async def _learn(self, path: str, known: _KnownJob, ask: "_Asker") -> None:
         if known.configuration is None:
-            known.configuration = await ask("/jobmanager/config", answers.configuration)
-            known.checkpoint_interval_seconds = await ask(
-                f"{path}/checkpoints/config", answers.checkpoint_interval_seconds
-            )
+            known.configuration = await ask(f"{path}/jobmanager/config", answers.configuration)
+        if not known.interval_known:
+            before = len(ask.problems)
+            interval = await ask(f"{path}/checkpoints/config", answers.checkpoint_interval_seconds)
+            known.interval_known = len(ask.problems) == before
+            known.checkpoint_interval_seconds = interval
+            known.checkpointing_off = known.interval_known and interval is None
 
-    async def _shares(self, path: str, vertex_id: str, ask: "_Asker") -> tuple[str, Shares]:
-        found = await ask(
-            f"{path}/vertices/{vertex_id}/subtasks/metrics?get={','.join(_GAUGES)}&agg=avg,max", answers.aggregates
-        )
-        busy, blocked = ((found or {}).get(name, {}) for name in _GAUGES)
-        return vertex_id, Shares(
-            busy_mean=_share(busy.get("avg")),
-            busy_max=_share(busy.get("max")),
-            backpressure_mean=_share(blocked.get("avg")),
-            backpressure_max=_share(blocked.get("max")),
+    async def _metrics(
+        self, path: str, known: _KnownJob, job: answers.Job, ask: "_Asker"
+    ) -> tuple[int | None, dict[str, Shares], dict[str, answers.SourceOffsets]]:
+        """Count of restarts; gauges and, of sources, offsets by vertex id. Of a job that does not run there are none."""
+        if known.run != job.running_since:
+            known.run = job.running_since
+            known.gauges.clear()
+        live = job.vertices if job.all_running else ()
+        fed = {source.id for source in job.sources}
+        async with asyncio.TaskGroup() as calls:
+            restarts = calls.create_task(ask(f"{path}/metrics?get=numRestarts", answers.plain_metrics))
+            vertices = {
+                v.id: calls.create_task(self._vertex(f"{path}/vertices/{v.id}/subtasks/metrics", v.id, known, fed, ask))
+                for v in live
+            }
+        read = {vertex_id: task.result() for vertex_id, task in vertices.items()}
+        return (
+            answers.count((restarts.result() or {}).get("numRestarts")),
+            {vertex_id: _shares(found) for vertex_id, found in read.items() if found is not None},
+            {i: answers.source_offsets(found) for i, found in read.items() if i in fed and found is not None},
         )
 
-    async def _source(self, path: str, vertex_id: str, ask: "_Asker") -> tuple[str, answers.SourceOffsets]:
-        metrics = f"{path}/vertices/{vertex_id}/subtasks/metrics"
-        listed = answers.wanted_source_metrics(await ask(metrics, answers.metric_names) or [])
-        parts = [listed[i : i + NAMES_PER_CALL] for i in range(0, len(listed), NAMES_PER_CALL)]
-        found = await asyncio.gather(
-            *(ask(f"{metrics}?get={quote(','.join(part))}&agg=max,sum", answers.aggregates) for part in parts)
-        )
-        return vertex_id, answers.source_offsets(
-            {name: value for each in found for name, value in (each or {}).items()}
-        )
+    async def _vertex(
+        self, path: str, vertex_id: str, known: _KnownJob, sources: set[str], ask: "_Asker"
+    ) -> answers.Aggregates | None:
+        """A vertex's aggregated metrics; None if they could not be had.
 
-    async def _get(self, path: str) -> Any:
+        Only listed names are asked for: one that nobody knows makes Flink answer with none at all. A source is listed every
+        time, because partitions come and go.
+        """
+        wanted = known.gauges.get(vertex_id)
+        if wanted is None:
+            names = await ask(path, answers.metric_names)
+            if names is None:
+                return None
+            listed = set(names)
+            wanted = [name for name in _GAUGES if name in listed]
+            if vertex_id in sources:
+                wanted += answers.wanted_source_metrics(names)
+            elif len(wanted) == len(_GAUGES):
+                known.gauges[vertex_id] = wanted
+        found = await self._aggregates(path, wanted, ask)
+        if found is None or any(name not in found for name in wanted):
+            known.gauges.pop(vertex_id, None)  # one of them is gone, so a new run begins
+            return None
+        return found
+
+    async def _aggregates(self, path: str, names: Sequence[str], ask: "_Asker") -> answers.Aggregates | None:
+        parts = [names[i : i + NAMES_PER_CALL] for i in range(0, len(names), NAMES_PER_CALL)]
+        asked = [ask(f"{path}?get={quote(','.join(part))}&agg=avg,max,sum", answers.aggregates) for part in parts]
+        found: answers.Aggregates = {}
+        for each in await asyncio.gather(*asked):
+            if each is None:
+                return None
+            found.update(each)
+        return found
+
+    async def get(self, path: str) -> Any:
         """The JSON answer; `Unanswered` for anything else, a body beyond the limit included."""
         where = f"GET {path.split('?', maxsplit=1)[0]}"[:300]
         try:
-            async with self._calls, self._client.stream("GET", f"{self._base}{path}") as response:
-                body = bytearray()
-                async for chunk in response.aiter_bytes():
-                    body += chunk
-                    if len(body) > MOST_BYTES:
-                        raise Unanswered(where, f"the answer is larger than {MOST_BYTES} bytes")
-        except httpx.TimeoutException:
+            # httpx bounds each wait for bytes; the whole is bounded here, or a trickle would hold the scrape.
+            async with self._calls, asyncio.timeout(2 * self._timeout_seconds):
+                status, body = await self._download(path, where)
+        except (httpx.TimeoutException, TimeoutError):
             raise Unanswered(where, "no answer in time") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise Unanswered(where, str(error)[:300] or type(error).__name__) from None
-        if response.status_code != 200:
-            raise Unanswered(where, f"status {response.status_code}")
+        if status != 200:
+            raise Unanswered(where, f"status {status}{_first_line(body)}")
         try:
             return json.loads(body)
         except (ValueError, RecursionError):
             raise Unanswered(where, "the answer is not JSON") from None
+
+    async def _download(self, path: str, where: str) -> tuple[int, bytes]:
+        async with self._client.stream("GET", f"{self._base}{path}") as response:
+            body = bytearray()
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > MOST_BYTES:
+                    raise Unanswered(where, f"the answer is larger than {MOST_BYTES} bytes")
+            return response.status_code, bytes(body)
 
 
 @dataclass
@@ -167,16 +248,31 @@ class _Asker:
 
     async def __call__(self, path: str, parse: Callable[[Any], T]) -> T | None:
         try:
-            return parse(await self._get(path))
-        except Unanswered as error:
-            self.problems.append(Problem(where=error.where, what=error.what[:1000]))
-        except answers.Unreadable as error:
+            return parse(await self.collector.get(path))
+        except (Unanswered, answers.Unreadable) as error:
             self.problems.append(Problem(where=error.where[:300], what=error.what[:1000]))
         return None
 
-    def _get(self, path: str) -> Awaitable[Any]:
-        return self.collector._get(path)
+
+def _shares(found: answers.Aggregates) -> Shares:
+    busy, blocked = (found.get(name, {}) for name in _GAUGES)
+    return Shares(
+        busy_mean=_share(busy.get("avg")),
+        busy_max=_share(busy.get("max")),
+        backpressure_mean=_share(blocked.get("avg")),
+        backpressure_max=_share(blocked.get("max")),
+    )
 
 
 def _share(milliseconds_per_second: float | None) -> float | None:
     return None if milliseconds_per_second is None else min(1.0, milliseconds_per_second / 1000)
+
+
+def _first_line(body: bytes) -> str:
+    """What the cluster said, without the stack trace it wraps errors in."""
+    try:
+        errors = json.loads(body)["errors"]
+        line = str(errors[0]).splitlines()[0]
+    except (ValueError, RecursionError, KeyError, IndexError, TypeError):
+        return ""
+    return f": {line[:300]}"

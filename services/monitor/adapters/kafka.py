@@ -1,266 +1,270 @@
-"""Reads one Kafka cluster's offsets: log ends at the policy's isolation level, log starts, commits, append times.
+"""One Kafka cluster, shared by all applications that read from it.
 
-confluent-kafka's clients are synchronous, so all calls of one cluster run on one thread of its own.
+The admin client answers through futures. What blocks (the list of topics, a group's commits, reading a record) runs on threads
+of its own, so that neither the event loop nor another group waits for brokers that are away.
+
+Two limits of confluent-kafka 2.16: an admin client must have no callbacks (to destroy it while one is due ends the process),
+and its `list_consumer_group_offsets` ends the process while the group's coordinator loads, so commits are read by a consumer
+that never subscribes.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     IsolationLevel,
-    KafkaError,
     KafkaException,
+    Message,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
-from weir_contracts import KafkaSignals, Problem
+from weir_contracts import Problem
 
-from services.monitor.core import PartitionOffsets
+from runtime.bus import BusError
+from runtime.clock import Clock
+from runtime.kafka_thread import ClientThread, explain
 
-T = TypeVar("T")
+from .partitions import Brokers, BrokersAway, End, Isolation, Offsets, Place
 
 TOPICS_KEPT_SECONDS = 30.0
-MEMORY_SAMPLES = 900
-"""Log ends remembered for each partition: half an hour at 2 s."""
-MOST_LOOKUPS = 12
-"""Records looked up in one scrape, each up to `LOOKUP_SECONDS`."""
+FRESH_SECONDS = 5.0
+CLOSE_SECONDS = 1.0
 LOOKUP_SECONDS = 0.5
-
-Place = tuple[str, int]
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A source's partitions as its own metrics name them (dots of a topic's name are written `_` there)."""
-
-    vertex_id: str
-    positions: Mapping[Place, int | None]
-
-
-@dataclass(frozen=True)
-class KafkaReadings:
-    partitions: tuple[tuple[str, PartitionOffsets], ...] = ()
-    problems: tuple[Problem, ...] = ()
+"""What all lookups of a scrape may take together: they are only needed while there is long lag."""
+IDLE_GROUP_SECONDS = 900.0
+"""Longer than any policy's interval: a group that nobody has asked for since is nobody's any more."""
 
 
 @dataclass
-class _Memory:
-    """What earlier scrapes of a partition saw."""
+class _Group:
+    """A consumer that reads a group's commits and never joins it."""
 
-    ends: deque[tuple[datetime, int]] = field(default_factory=lambda: deque(maxlen=MEMORY_SAMPLES))
-    committed: int | None = None
-    committed_at: datetime | None = None
-    looked_up: tuple[int, datetime | None] | None = None
+    thread: ClientThread
+    consumer: Consumer
+    asked_at: float
+
+    async def close(self) -> None:
+        await asyncio.wait({asyncio.ensure_future(self.thread.call(self.consumer.close))}, timeout=CLOSE_SECONDS)
+        self.thread.close()
 
 
-class KafkaCollector:
-    """Offsets of one application's sources. Never raises: what cannot be read is a problem in the readings."""
+class KafkaBrokers:
+    """A real cluster. Opens its clients when first asked."""
 
-    def __init__(self, signals: KafkaSignals, timeout_seconds: float) -> None:
-        self._signals = signals
+    def __init__(self, bootstrap_servers: str, timeout_seconds: float, clock: Clock) -> None:
         self._timeout_seconds = timeout_seconds
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="monitor-kafka")
+        self._clock = clock
         self._settings: dict[str, Any] = {
-            "bootstrap.servers": signals.bootstrap_servers,
-            "socket.timeout.ms": int(timeout_seconds * 1000),
+            "bootstrap.servers": bootstrap_servers,
+            "socket.timeout.ms": max(1000, int(timeout_seconds * 1000)),
+            "reconnect.backoff.ms": 100,
             "reconnect.backoff.max.ms": 2_000,
-            # Silent: every failure becomes a problem of the observation.
+            # Silent: every failure becomes a problem of an observation.
             "log_level": 0,
         }
         self._admin: AdminClient | None = None
-        self._consumer: Consumer | None = None
-        self._topics: tuple[datetime, dict[str, list[int]]] | None = None
-        self._memory: dict[Place, _Memory] = {}
-
-    async def close(self) -> None:
-        def closing() -> None:
-            if self._consumer is not None:
-                self._consumer.close()
-
-        await self._run(closing)
-        self._thread.shutdown(wait=False)
-
-    async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
-
-    async def scrape(self, wanted: Sequence[Wanted], now: datetime) -> KafkaReadings:
-        """The brokers' present account of all partitions of these sources."""
-        try:
-            return await asyncio.wait_for(self._run(self._scrape, wanted, now), 3 * self._timeout_seconds)
-        except TimeoutError:
-            what = f"no answer within {3 * self._timeout_seconds:g} s"
-        except KafkaException as error:
-            reason = error.args[0]
-            what = reason.str() if isinstance(reason, KafkaError) else str(reason)
-        return KafkaReadings(
-            problems=(Problem(where=f"kafka {self._signals.bootstrap_servers}"[:300], what=what[:1000]),)
-        )
-
-    def _scrape(self, wanted: Sequence[Wanted], now: datetime) -> KafkaReadings:
-        problems: list[Problem] = []
-        topics = self._known_topics(now)
-        places = self._places(wanted, topics, problems)
-        if not places:
-            return KafkaReadings(problems=tuple(problems))
-        names = [(p.topic, p.partition) for _, p in places]
-        ends = self._offsets(names, OffsetSpec.latest(), problems)
-        starts = self._offsets(names, OffsetSpec.earliest(), problems)
-        commits = self._committed(names, problems)
-        found = []
-        lookups = 0
-        positions = {w.vertex_id: w.positions for w in wanted}
-        for vertex_id, partition in places:
-            place = (partition.topic, partition.partition)
-            memory = self._memory.setdefault(place, _Memory())
-            end, committed = ends.get(place), commits.get(place)
-            if committed is not None and committed != memory.committed:
-                memory.committed, memory.committed_at = committed, now
-            if end is not None:
-                memory.ends.append((now, end))
-            position = positions[vertex_id].get((partition.metric_topic, partition.partition))
-            position = committed if position is None else position
-            appended_at = None
-            if _needs_lookup(memory, position, end) and position is not None and lookups < MOST_LOOKUPS:
-                appended_at = self._appended_at(place, position, memory)
-                lookups += 1
-            found.append(
-                (
-                    vertex_id,
-                    replace(
-                        partition,
-                        log_start_offset=starts.get(place),
-                        log_end_offset=end,
-                        committed_offset=committed,
-                        committed_at=memory.committed_at if committed is not None else None,
-                        position_appended_at=appended_at,
-                    ),
-                )
-            )
-        return KafkaReadings(tuple(found), tuple(problems))
-
-    def _known_topics(self, now: datetime) -> dict[str, list[int]]:
-        if self._topics is None or now - self._topics[0] > timedelta(seconds=TOPICS_KEPT_SECONDS):
-            listed = self._client().list_topics(timeout=self._timeout_seconds).topics
-            self._topics = (now, {name: sorted(topic.partitions) for name, topic in listed.items()})
-        return self._topics[1]
+        self._metadata = ClientThread("monitor-topics")
+        self._lookups = ClientThread("monitor-lookups")
+        self._groups: dict[str, _Group] = {}
+        self._readers: dict[Isolation, Consumer] = {}
+        self._topics: tuple[float, Mapping[str, Sequence[int]]] | None = None
+        self._asking: asyncio.Future[Mapping[str, Sequence[int]]] | None = None
+        self._looking = asyncio.Lock()
+        self._closing: set[asyncio.Future[None]] = set()
 
     def _client(self) -> AdminClient:
         if self._admin is None:
             self._admin = AdminClient(self._settings)
         return self._admin
 
-    def _places(
-        self, wanted: Sequence[Wanted], topics: Mapping[str, Sequence[int]], problems: list[Problem]
-    ) -> list[tuple[str, PartitionOffsets]]:
-        """All partitions of all topics of each source: also those that the source has not read from yet."""
-        places = []
-        for source in wanted:
-            named = sorted({metric_topic for metric_topic, _ in source.positions})
-            real = [(resolve(name, topics, self._signals.topics), name) for name in named]
-            for topic, name in real:
-                if topic is None:
-                    problems.append(Problem(where=f"topic {name}"[:300], what=_unresolved(name, topics)))
-            if not named and len(wanted) == 1:
-                # Before the first record a source names none; the policy may.
-                real = [(topic, topic.replace(".", "_")) for topic in self._signals.topics or []]
-            for topic, name in real:
-                if topic is not None and topic not in topics:
-                    problems.append(Problem(where=f"topic {topic}"[:300], what="the brokers have no such topic"))
-                for partition in topics.get(topic or "", []):
-                    places.append((source.vertex_id, PartitionOffsets(topic or "", name, partition)))
-        return places
+    async def topics(self, *, fresh: bool = False) -> Mapping[str, Sequence[int]]:
+        kept_seconds = FRESH_SECONDS if fresh else TOPICS_KEPT_SECONDS
+        if self._topics is not None and self._clock.monotonic() - self._topics[0] < kept_seconds:
+            return self._topics[1]
+        # Those who ask while an answer is waited for share it: brokers that are away must not collect a queue of questions.
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.ensure_future(self._list())
+            self._asking.add_done_callback(_looked_at)
+        topics: Mapping[str, Sequence[int]] = await _answered(asyncio.shield(self._asking), self._timeout_seconds)
+        return topics
 
-    def _offsets(self, places: Sequence[Place], spec: OffsetSpec, problems: list[Problem]) -> dict[Place, int]:
-        level = (
-            IsolationLevel.READ_COMMITTED
-            if self._signals.isolation == "read_committed"
-            else IsolationLevel.READ_UNCOMMITTED
-        )
+    async def _list(self) -> Mapping[str, Sequence[int]]:
+        client, seconds = self._client(), self._timeout_seconds
+        listed = await self._metadata.call(lambda: client.list_topics(timeout=seconds).topics)
+        topics = {name: sorted(topic.partitions) for name, topic in listed.items() if topic.error is None}
+        self._topics = (self._clock.monotonic(), topics)
+        return topics
+
+    async def ends(self, places: Sequence[Place], end: End, isolation: Isolation) -> Offsets:
+        spec = OffsetSpec.earliest() if end == "first" else OffsetSpec.latest()
+        committed = isolation == "read_committed"
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         futures = self._client().list_offsets(
-            {TopicPartition(topic, partition): spec for topic, partition in places},
+            {TopicPartition(*place): spec for place in places},
             isolation_level=level,
             request_timeout=self._timeout_seconds,
         )
-        found = {}
-        for place, future in futures.items():
-            try:
-                found[place.topic, place.partition] = int(future.result(timeout=self._timeout_seconds).offset)
-            except (KafkaException, TimeoutError) as error:
-                problems.append(
-                    Problem(where=f"offsets of {place.topic}/{place.partition}"[:300], what=str(error)[:1000])
-                )
-        return found
+        answers = await asyncio.gather(*(self._settled(future) for future in futures.values()), return_exceptions=True)
+        found: dict[Place, int] = {}
+        problems: list[Problem] = []
+        for place, answer in zip(futures, answers, strict=True):
+            if isinstance(answer, BrokersAway):
+                problems.append(_problem(f"{end} offset of {place.topic}/{place.partition}", answer))
+            elif isinstance(answer, BaseException):
+                raise answer
+            elif answer.offset >= 0:
+                found[place.topic, place.partition] = int(answer.offset)
+        if problems and not found:
+            raise BrokersAway(problems[0].what)
+        return Offsets(found, tuple(problems))
 
-    def _committed(self, places: Sequence[Place], problems: list[Problem]) -> dict[Place, int]:
-        group = self._signals.group_id
-        if group is None:
-            return {}
-        # Not the admin client's list_consumer_group_offsets: librdkafka 2.16 crashes when the group's coordinator is loading.
-        asked = [TopicPartition(topic, partition) for topic, partition in places]
+    async def commits(self, places: Sequence[Place], group: str) -> Offsets:
+        member = self._group(group)
+        asked, seconds = [TopicPartition(*place) for place in places], self._timeout_seconds
         try:
-            answered = self._reader().committed(asked, timeout=self._timeout_seconds)
-        except KafkaException as error:
-            problems.append(Problem(where=f"commits of group {group}"[:300], what=str(error)[:1000]))
-            return {}
-        # -1001: this group has committed nothing there.
-        return {(p.topic, p.partition): int(p.offset) for p in answered if p.error is None and p.offset >= 0}
-
-    def _reader(self) -> Consumer:
-        """Reads commits and single records. Never subscribes, so it is no member of the group whose commits it reads."""
-        if self._consumer is None:
-            self._consumer = Consumer(
-                {
-                    **self._settings,
-                    "group.id": self._signals.group_id or "weir-monitor-lookup",
-                    "enable.auto.commit": False,
-                    "isolation.level": self._signals.isolation,
-                    "auto.offset.reset": "earliest",
-                    "fetch.max.bytes": 1_000_000,
-                    "max.partition.fetch.bytes": 200_000,
-                    "queued.min.messages": 1,
-                }
+            answer = await _answered(
+                member.thread.call(lambda: member.consumer.committed(asked, timeout=seconds)), seconds
             )
-        return self._consumer
+        except BrokersAway as error:
+            return Offsets({}, (_problem(f"commits of group {group}", error),))
+        # -1001: this group has committed nothing there.
+        found = {(p.topic, p.partition): int(p.offset) for p in answer if p.error is None and p.offset >= 0}
+        failed = [p for p in answer if p.error is not None]
+        return Offsets(
+            found,
+            tuple(
+                Problem(where=f"commit of {group} at {p.topic}/{p.partition}"[:300], what=p.error.str())
+                for p in failed[:5]
+            ),
+        )
 
-    def _appended_at(self, place: Place, position: int, memory: _Memory) -> datetime | None:
-        """When the record at `position` was appended, read from the log; remembered for as long as the position stays."""
-        if memory.looked_up is not None and memory.looked_up[0] == position:
-            return memory.looked_up[1]
-        consumer = self._reader()
-        consumer.assign([TopicPartition(*place, position)])
-        message = consumer.poll(LOOKUP_SECONDS)
+    def _group(self, name: str) -> _Group:
+        now = self._clock.monotonic()
+        for idle in [n for n, g in self._groups.items() if now - g.asked_at > IDLE_GROUP_SECONDS]:
+            closing = asyncio.ensure_future(self._groups.pop(idle).close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        if name not in self._groups:
+            settings = {**self._settings, "group.id": name, "enable.auto.commit": False}
+            self._groups[name] = _Group(ClientThread(f"commits-{name}"[:40]), Consumer(settings), now)
+        self._groups[name].asked_at = now
+        return self._groups[name]
+
+    async def _settled(self, future: "Future[Any]") -> Any:
+        return await _answered(asyncio.wrap_future(future), self._timeout_seconds)
+
+    async def appended_at(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, datetime]:
+        if self._looking.locked():
+            return {}  # another application's turn; the next scrape asks again
+        async with self._looking:
+            try:
+                return await self._lookups.call(self._look_up, positions, isolation)
+            except BusError:
+                return {}
+
+    def _look_up(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, datetime]:
+        consumer = self._readers.get(isolation) or self._new_consumer(isolation)
+        consumer.assign([TopicPartition(*place, offset) for place, offset in positions.items()])
+        found: dict[Place, datetime] = {}
+        seen: set[Place] = set()
+        until = self._clock.monotonic() + LOOKUP_SECONDS
+        while len(seen) < len(positions) and (left := until - self._clock.monotonic()) > 0:
+            message = consumer.poll(left)
+            if message is None or message.error() is not None:
+                continue
+            place = (message.topic(), message.partition())
+            if place in positions and place not in seen and message.offset() >= positions[place]:
+                seen.add(place)
+                if (at := _timestamp(message)) is not None:
+                    found[place] = at
         consumer.unassign()
-        if message is None or message.error() is not None:
-            return None
-        kind, milliseconds = message.timestamp()
-        found = None if kind == TIMESTAMP_NOT_AVAILABLE else datetime.fromtimestamp(milliseconds / 1000, UTC)
-        memory.looked_up = (position, found)
         return found
 
+    def _new_consumer(self, isolation: Isolation) -> Consumer:
+        consumer = self._readers[isolation] = Consumer(
+            {
+                **self._settings,
+                "group.id": "weir-monitor-lookup",  # never joined, never committed to
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "isolation.level": isolation,
+                # Where retention has deleted the position, the oldest record there is waits longest.
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 100,
+                # One record of each partition is wanted; brokers send whole batches.
+                "max.partition.fetch.bytes": 16_384,
+                "queued.min.messages": 1,
+            }
+        )
+        return consumer
 
-def _needs_lookup(memory: _Memory, position: int | None, end: int | None) -> bool:
-    """Whether the append time of a position cannot be told from the log ends seen so far."""
-    return position is not None and end is not None and position < end and position < memory.ends[0][1]
+    async def close(self) -> None:
+        """Ends the clients, each on its thread. One that waits for brokers that are away is left to end by itself."""
+        await asyncio.gather(*(group.close() for group in self._groups.values()))
+        self._groups.clear()
+        held: list[Any] = [self._admin, *self._readers.values()]
+        self._admin = None
+        self._readers.clear()
+
+        def drop() -> None:
+            for client in held[1:]:
+                client.close()
+            held.clear()
+
+        await asyncio.wait({asyncio.ensure_future(self._lookups.call(drop))}, timeout=CLOSE_SECONDS)
+        self._lookups.close()
+        self._metadata.close()
 
 
-def resolve(name: str, topics: Mapping[str, Sequence[int]], hinted: Sequence[str] | None) -> str | None:
-    """The topic that Flink's metrics call `name`: the policy's choice if it fits, else the only one that does."""
-    fitting = [topic for topic in topics if topic.replace(".", "_") == name]
-    chosen = [topic for topic in hinted or [] if topic.replace(".", "_") == name]
-    if chosen:
-        return chosen[0]
-    return fitting[0] if len(fitting) == 1 else None
+class BrokersPool:
+    """Clusters by address, each open for as long as somebody uses it."""
+
+    def __init__(self, open_brokers: Callable[[str], KafkaBrokers]) -> None:
+        self._open = open_brokers
+        self._used: dict[str, tuple[KafkaBrokers, int]] = {}
+
+    def take(self, bootstrap_servers: str) -> Brokers:
+        """The cluster at this address; give it back with `release`."""
+        brokers, users = self._used.get(bootstrap_servers) or (self._open(bootstrap_servers), 0)
+        self._used[bootstrap_servers] = (brokers, users + 1)
+        return brokers
+
+    async def release(self, bootstrap_servers: str) -> None:
+        """The last one to do so closes it."""
+        brokers, users = self._used[bootstrap_servers]
+        if users > 1:
+            self._used[bootstrap_servers] = (brokers, users - 1)
+            return
+        del self._used[bootstrap_servers]
+        await brokers.close()
 
 
-def _unresolved(name: str, topics: Mapping[str, Sequence[int]]) -> str:
-    fitting = sorted(topic for topic in topics if topic.replace(".", "_") == name)
-    if not fitting:
-        return "the brokers have no topic that Flink's metrics would name so"
-    return f"may be any of {', '.join(fitting)}: name the right one in spec.signals.kafka.topics"[:1000]
+async def _answered(waiting: Awaitable[Any], timeout_seconds: float) -> Any:
+    """What a client says; `BrokersAway` for its errors, and if it takes longer than its own limit and a half."""
+    try:
+        return await asyncio.wait_for(waiting, timeout_seconds * 1.5)
+    except TimeoutError:
+        raise BrokersAway(f"no answer within {timeout_seconds * 1.5:g} s") from None
+    except (KafkaException, BusError) as error:
+        raise BrokersAway(explain(error)) from None
+
+
+def _looked_at(asked: "asyncio.Future[Any]") -> None:
+    """Everybody may have stopped waiting by the time it fails."""
+    if not asked.cancelled():
+        asked.exception()
+
+
+def _problem(where: str, error: BaseException) -> Problem:
+    return Problem(where=where[:300], what=(str(error) or type(error).__name__)[:1000])
+
+
+def _timestamp(message: Message) -> datetime | None:
+    kind, milliseconds = message.timestamp()
+    return None if kind == TIMESTAMP_NOT_AVAILABLE else datetime.fromtimestamp(milliseconds / 1000, UTC)

@@ -1,0 +1,251 @@
+"""Reads the partitions of one application's sources: where their logs begin and end, what is committed, how old what waits is.
+
+What differs between a real Kafka and the one in memory is behind `Brokers`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Literal, Protocol
+
+from weir_contracts import KafkaSignals, Problem
+
+from services.monitor.core import PartitionOffsets
+
+Place = tuple[str, int]
+"""Topic and partition."""
+End = Literal["first", "last"]
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+MEMORY = timedelta(minutes=30)
+"""How far back log ends are remembered: the analyzer's own history reaches as far."""
+MEMORY_STEP = timedelta(seconds=10)
+MOST_LOOKUPS = 16
+"""Records looked up in one scrape, the ones of the longest lag first."""
+
+
+class BrokersAway(Exception):
+    """The brokers gave no answer; the sentence says why."""
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """Offsets by place, and why some are missing."""
+
+    found: Mapping[Place, int] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+
+class Brokers(Protocol):
+    """One Kafka cluster. `BrokersAway` where nothing can be read."""
+
+    async def topics(self, *, fresh: bool = False) -> Mapping[str, Sequence[int]]:
+        """All topics and their partitions, not older than half a minute; a `fresh` list is a few seconds old at most."""
+        ...
+
+    async def ends(self, places: Sequence[Place], end: End, isolation: Isolation) -> Offsets:
+        """The first offset there is, or the next one a reader at this isolation level would wait for."""
+        ...
+
+    async def commits(self, places: Sequence[Place], group: str) -> Offsets:
+        """What the group has committed; a place where it has not is left out."""
+        ...
+
+    async def appended_at(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, datetime]:
+        """When the first record at or after each position was appended; what cannot be told soon is left out."""
+        ...
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A source's partitions as its own metrics name them (dots of a topic's name are written `_` there)."""
+
+    vertex_id: str
+    positions: Mapping[Place, int | None]
+
+
+@dataclass(frozen=True)
+class KafkaReadings:
+    partitions: tuple[tuple[str, PartitionOffsets], ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass
+class _Memory:
+    """What earlier scrapes of a partition saw."""
+
+    ends: deque[tuple[datetime, int]] = field(default_factory=deque)
+    committed: int | None = None
+    committed_at: datetime | None = None
+    looked_up: tuple[int, datetime] | None = None
+
+    def saw_end(self, end: int, now: datetime) -> None:
+        if self.ends and end < self.ends[-1][1]:
+            # The topic was deleted and made again: its offsets mean other records.
+            self.ends.clear()
+            self.looked_up = None
+        if not self.ends or now - self.ends[-1][0] >= MEMORY_STEP:
+            self.ends.append((now, end))
+        while now - self.ends[0][0] > MEMORY:
+            self.ends.popleft()
+
+    def saw_commit(self, committed: int, now: datetime) -> None:
+        if committed != self.committed:
+            self.committed, self.committed_at = committed, now
+
+    def reaches_back_to(self, position: int) -> bool:
+        """Whether the append time of a position can be told from the log ends seen so far."""
+        return bool(self.ends) and self.ends[0][1] <= position
+
+
+class PartitionCollector:
+    """Offsets of one application's sources. Never raises: what cannot be read is a problem in the readings."""
+
+    def __init__(self, signals: KafkaSignals, brokers: Brokers) -> None:
+        self._signals = signals
+        self._brokers = brokers
+        self._named: dict[str, frozenset[str]] = {}
+        self._memory: dict[Place, _Memory] = {}
+
+    async def scrape(self, wanted: Sequence[Wanted], now: datetime) -> KafkaReadings:
+        """The brokers' present account of all partitions of these sources."""
+        problems: list[Problem] = []
+        try:
+            found = await self._scrape(wanted, now, problems)
+        except BrokersAway as error:
+            problems.append(Problem(where=f"kafka {self._signals.bootstrap_servers}"[:300], what=str(error)[:1000]))
+            found = []
+        return KafkaReadings(tuple(found), tuple(problems))
+
+    async def _scrape(
+        self, wanted: Sequence[Wanted], now: datetime, problems: list[Problem]
+    ) -> list[tuple[str, PartitionOffsets]]:
+        listed = await self._places(wanted, problems)
+        if not listed:
+            return []
+        places = list(dict.fromkeys((p.topic, p.partition) for _, p in listed))
+        commits, starts = await asyncio.gather(
+            self._commits(places, problems), self._brokers.ends(places, "first", self._signals.isolation)
+        )
+        # The ends come last: read after the positions, they can only make lag look longer by what came in between.
+        ends = await self._brokers.ends(places, "last", self._signals.isolation)
+        problems += [*starts.problems, *ends.problems]
+        self._remember(places, ends.found, commits, now)
+        told = {w.vertex_id: w.positions for w in wanted}
+        read = [
+            (vertex_id, self._with_offsets(partition, starts.found, ends.found, commits))
+            for vertex_id, partition in listed
+        ]
+        return await self._with_ages(read, told)
+
+    async def _places(self, wanted: Sequence[Wanted], problems: list[Problem]) -> list[tuple[str, PartitionOffsets]]:
+        """All partitions of all topics of each source: also those that the source has not read from yet."""
+        topics = await self._brokers.topics()
+        named = {source.vertex_id: self._names(source, alone=len(wanted) == 1) for source in wanted}
+        if any(resolve(name, topics, self._signals.topics) not in topics for names in named.values() for name in names):
+            topics = await self._brokers.topics(fresh=True)
+        places = []
+        for vertex_id, names in named.items():
+            for name in sorted(names):
+                topic = resolve(name, topics, self._signals.topics)
+                if topic is None or topic not in topics:
+                    problems.append(Problem(where=f"topic {name}"[:300], what=_unresolved(name, topic, topics)))
+                    continue
+                places += [(vertex_id, PartitionOffsets(topic, name, number)) for number in topics[topic]]
+        return places
+
+    def _names(self, source: Wanted, *, alone: bool) -> frozenset[str]:
+        """A source's topics as its metrics call them. Before its first run the policy may name them; while it restarts it
+        names none, but demand goes on, so they are remembered."""
+        if now := frozenset(topic for topic, _ in source.positions):
+            self._named[source.vertex_id] = now
+        if known := self._named.get(source.vertex_id):
+            return known
+        return frozenset(metric_name(topic) for topic in self._signals.topics or []) if alone else frozenset()
+
+    async def _commits(self, places: Sequence[Place], problems: list[Problem]) -> Mapping[Place, int]:
+        if self._signals.group_id is None:
+            return {}
+        commits = await self._brokers.commits(places, self._signals.group_id)
+        problems += commits.problems
+        return commits.found
+
+    def _remember(
+        self, places: Sequence[Place], ends: Mapping[Place, int], commits: Mapping[Place, int], now: datetime
+    ) -> None:
+        self._memory = {place: self._memory.get(place, _Memory()) for place in places}
+        for place, memory in self._memory.items():
+            if place in ends:
+                memory.saw_end(ends[place], now)
+            if place in commits:
+                memory.saw_commit(commits[place], now)
+
+    def _with_offsets(
+        self,
+        partition: PartitionOffsets,
+        starts: Mapping[Place, int],
+        ends: Mapping[Place, int],
+        commits: Mapping[Place, int],
+    ) -> PartitionOffsets:
+        place = (partition.topic, partition.partition)
+        return replace(
+            partition,
+            log_start_offset=starts.get(place),
+            log_end_offset=ends.get(place),
+            committed_offset=commits.get(place),
+            committed_at=self._memory[place].committed_at if place in commits else None,
+        )
+
+    async def _with_ages(
+        self, read: Sequence[tuple[str, PartitionOffsets]], told: Mapping[str, Mapping[Place, int | None]]
+    ) -> list[tuple[str, PartitionOffsets]]:
+        """The append time of the record at each position that waits and is older than what is remembered."""
+        waiting: list[tuple[int, Place, int]] = []
+        positions: dict[tuple[str, Place], int] = {}
+        for vertex_id, partition in read:
+            place = (partition.topic, partition.partition)
+            position = told.get(vertex_id, {}).get((partition.metric_topic, partition.partition))
+            position = partition.committed_offset if position is None else position
+            end = partition.log_end_offset
+            if position is None or end is None or position >= end or self._memory[place].reaches_back_to(position):
+                continue
+            positions[vertex_id, place] = position
+            before = self._memory[place].looked_up
+            if before is None or before[0] != position:
+                waiting.append((end - position, place, position))
+        chosen = {place: position for _, place, position in sorted(waiting, reverse=True)[:MOST_LOOKUPS]}
+        found = await self._brokers.appended_at(chosen, self._signals.isolation) if chosen else {}
+        for place, at in found.items():
+            self._memory[place].looked_up = (chosen[place], at)
+        return [
+            (v, replace(p, position_appended_at=self._age(positions.get((v, (p.topic, p.partition))), p)))
+            for v, p in read
+        ]
+
+    def _age(self, position: int | None, partition: PartitionOffsets) -> datetime | None:
+        looked_up = self._memory[partition.topic, partition.partition].looked_up
+        return looked_up[1] if looked_up is not None and looked_up[0] == position else None
+
+
+def metric_name(topic: str) -> str:
+    """A topic as Flink's metrics write it."""
+    return topic.replace(".", "_")
+
+
+def resolve(name: str, topics: Mapping[str, Sequence[int]], hinted: Sequence[str] | None) -> str | None:
+    """The topic that Flink's metrics call `name`: the policy's choice if one fits, else the only one there is."""
+    fitting = [topic for topic in hinted or topics if metric_name(topic) == name]
+    if not fitting and hinted:
+        fitting = [topic for topic in topics if metric_name(topic) == name]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _unresolved(name: str, topic: str | None, topics: Mapping[str, Sequence[int]]) -> str:
+    fitting = sorted(topic for topic in topics if metric_name(topic) == name)
+    if topic is not None:
+        return f"the brokers have no topic {topic}"
+    if not fitting:
+        return "the brokers have no topic that Flink's metrics would call so"
+    return f"may be any of {', '.join(fitting)}: name the right one in spec.signals.kafka.topics"[:1000]

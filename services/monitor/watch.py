@@ -1,0 +1,173 @@
+"""Watches one application: scrapes it at a fixed cadence and publishes what it saw."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+from prometheus_client import Counter, Histogram
+from weir_contracts import Observation, Problem, ScalingPolicy
+
+from runtime.clock import Clock
+
+from .core import FlinkReadings, Readings, ended, next_due, observe
+
+_SCRAPES = Counter("weir_monitor_scrapes_total", "Observations made, by status", ["status"])
+_FAILURES = Counter("weir_monitor_failures_total", "Scrapes that ended early, by reason", ["reason"])
+_SECONDS = Histogram(
+    "weir_monitor_scrape_seconds", "Time of a scrape", buckets=(0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 2, 5, 10)
+)
+_MISSED = Counter(
+    "weir_monitor_missed_scrapes_total", "Scrapes left out because the last took longer than the interval"
+)
+
+
+class Collector(Protocol):
+    """Reads one application; does not raise for what the application does wrong."""
+
+    async def read(self, policy: ScalingPolicy) -> Readings: ...
+
+    async def close(self) -> None: ...
+
+
+CollectorFactory = Callable[[ScalingPolicy], Collector]
+Publish = Callable[[Observation], Awaitable[None]]
+Pause = Callable[[asyncio.Event, float], Awaitable[None]]
+"""Waits so many seconds, or less if the event is set."""
+
+
+async def pause(event: asyncio.Event, seconds: float) -> None:
+    """The pause of real time."""
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return
+
+
+class Watch:
+    """One application, from its policy until it is forgotten."""
+
+    def __init__(
+        self,
+        policy: ScalingPolicy,
+        new_collector: CollectorFactory,
+        publish: Publish,
+        clock: Clock,
+        *,
+        scrape_timeout_seconds: float,
+        pause: Pause = pause,
+    ) -> None:
+        self.policy = policy
+        self._new_collector = new_collector
+        self._publish = publish
+        self._clock = clock
+        self._scrape_timeout_seconds = scrape_timeout_seconds
+        self._pause = pause
+        self._collector: Collector | None = None
+        self._made_for: object = None
+        self._previous: Observation | None = None
+        self._changed = asyncio.Event()
+        self._late = False
+        self._log = structlog.get_logger("monitor").bind(application=policy.application)
+        self._task = asyncio.create_task(self._run(), name=f"watch-{policy.application}")
+
+    def change(self, policy: ScalingPolicy) -> None:
+        """Another version of the policy: it is in force from the scrape that begins now."""
+        if policy != self.policy:
+            self.policy = policy
+            self._changed.set()
+
+    async def stop(self) -> None:
+        """No scrape after this."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._let_go()
+
+    async def end(self) -> None:
+        """The policy is gone: after the last scrape, say so."""
+        await self.stop()
+        await self._publish(ended(self.policy, self._clock.now()))
+
+    async def _run(self) -> None:
+        due = self._clock.monotonic()
+        while True:
+            self._changed.clear()
+            policy = self.policy
+            await self._scrape(policy)
+            due, missed = next_due(due, self._clock.monotonic(), policy.spec.interval.total_seconds())
+            self._note_missed(missed, policy)
+            await self._pause(self._changed, due - self._clock.monotonic())
+            if self._changed.is_set():
+                due = self._clock.monotonic()
+
+    def _note_missed(self, missed: int, policy: ScalingPolicy) -> None:
+        """Say once that scrapes take longer than their interval, and once that they no longer do."""
+        _MISSED.inc(missed)
+        if (missed > 0) != self._late:
+            self._late = missed > 0
+            say = self._log.warning if self._late else self._log.info
+            say("overrun" if self._late else "in-time", interval_seconds=policy.spec.interval.total_seconds())
+
+    async def _scrape(self, policy: ScalingPolicy) -> None:
+        """One scrape and its one message. The border of a cycle: an unexpected error is this application's alone."""
+        try:
+            observation = await self._observe(policy)
+            if observation.topology is not None:
+                self._previous = observation
+            _SCRAPES.labels(observation.status).inc()
+            await self._publish(observation)
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # noqa: BLE001 - the next scrape may do better
+            _FAILURES.labels("unexpected").inc()
+            self._log.exception("scrape-failed")
+
+    async def _observe(self, policy: ScalingPolicy) -> Observation:
+        began = self._clock.monotonic()
+        readings = await self._read(policy)
+        took = self._clock.monotonic() - began
+        _SECONDS.observe(took)
+        readings = replace(readings, scrape_seconds=round(took, 4), previous=self._previous)
+        try:
+            return observe(readings, self._clock.now())
+        except ValueError as error:
+            # What no border caught does not fit an observation. It is said in one that does.
+            _FAILURES.labels("unfit").inc()
+            self._log.exception("observation-unfit")
+            return observe(_nothing(policy, str(error)), self._clock.now())
+
+    async def _read(self, policy: ScalingPolicy) -> Readings:
+        try:
+            collector = await self._collector_for(policy)
+            return await asyncio.wait_for(collector.read(policy), self._scrape_timeout_seconds)
+        except TimeoutError:
+            _FAILURES.labels("timeout").inc()
+            return _nothing(policy, f"the scrape took longer than {self._scrape_timeout_seconds:g} s")
+        except Exception as error:  # noqa: BLE001 - what it is belongs into the observation
+            _FAILURES.labels("unexpected").inc()
+            self._log.exception("collector-failed")
+            return _nothing(policy, str(error) or type(error).__name__)
+
+    async def _collector_for(self, policy: ScalingPolicy) -> Collector:
+        """The collector in use, unless the policy now names another place to look."""
+        wanted = (policy.spec.target, policy.spec.signals)
+        if self._collector is None or self._made_for != wanted:
+            await self._let_go()
+            self._collector, self._made_for = self._new_collector(policy), wanted
+            self._previous = None
+        return self._collector
+
+    async def _let_go(self) -> None:
+        collector, self._collector = self._collector, None
+        if collector is None:
+            return
+        try:
+            await collector.close()
+        except Exception as error:  # noqa: BLE001 - it is thrown away
+            self._log.warning("close-failed", reason=str(error) or type(error).__name__)
+
+
+def _nothing(policy: ScalingPolicy, why: str) -> Readings:
+    problem = Problem(where="scrape", what=why[:1000])
+    return Readings(policy, FlinkReadings(reachable=False, message=why[:1000], problems=(problem,)))
