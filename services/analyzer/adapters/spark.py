@@ -31,7 +31,9 @@ _JAVA_OPTIONS = (
     # a parallel collector has nothing to do in a small heap
     "-XX:+UseSerialGC -Xss512k -XX:MaxMetaspaceSize=256m "
     # Hadoop starts `chmod` for each new file: without the helper process in between
-    "-Djdk.lang.Process.launchMechanism=VFORK"
+    "-Djdk.lang.Process.launchMechanism=VFORK "
+    # small batches never earn back what the second compiler costs: 0.4 s of CPU a batch instead of 0.9
+    "-XX:TieredStopAtLevel=1"
 )
 _LOCAL_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 

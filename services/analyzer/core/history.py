@@ -139,6 +139,14 @@ def intervals(history: LogHistory, operator: str, since: float) -> list[Interval
     rows = _rows_since(history.rows, since)
     if not columns or len(rows) < 2:
         return None
+    width = len(history.keys)
+    if all(len(row.ends) == width and None not in row.ends for row in rows):
+        # the usual case, every partition known in every row: sums will do
+        totals = [sum([row.ends[i] or 0 for i in columns]) for row in rows]
+        return [
+            Interval(a.at, b.at, high - low)
+            for (a, b), (low, high) in zip(pairwise(rows), pairwise(totals), strict=True)
+        ]
     appended = [0.0] * (len(rows) - 1)
     for i in columns:
         ends = [row.ends[i] if i < len(row.ends) else None for row in rows]
