@@ -27,7 +27,7 @@ def _descendants(run: str) -> list[psutil.Process]:
     for process in psutil.process_iter(["pid", "cmdline", "environ"]):
         environment = process.info["environ"] or {}
         command = " ".join(process.info["cmdline"] or [])
-        if MARK in environment and run in f"{command} {environment.get('WEIR_ANALYZER_CHECKPOINT_FOLDER', '')}":
+        if MARK in environment and run in f"{command} {environment.get('WEIR_ANALYZER_CHECKPOINT', '')}":
             found.append(process)
     return found
 
