@@ -1,5 +1,6 @@
 """The whole loop on real parts, through the public door: a load step on a real job is answered and held."""
 
+import itertools
 import json
 import os
 import signal
@@ -82,7 +83,7 @@ def test_the_series_is_regular_and_complete(report: dict[str, Any]) -> None:
     """A sample every 2 s with everything a plot needs."""
     series = report["series"]
     assert len(series) >= 80
-    gaps = [b["t"] - a["t"] for a, b in zip(series, series[1:], strict=False)]
+    gaps = [b["t"] - a["t"] for a, b in itertools.pairwise(series)]
     assert sorted(gaps)[len(gaps) // 2] == pytest.approx(2.0, abs=0.2)
     known = [s for s in series if s["lag_seconds"] is not None and s["parallelism"] and s["slots"] and s["input_rate"]]
     assert len(known) > 0.8 * len(series)
