@@ -1,0 +1,168 @@
+"""The real stream: Kafka, Spark, Kafka. One process after the other works on the same topics, as in a life with incidents."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka import TopicPartition
+from weir_contracts import Observation, observation_id
+from weir_contracts.topics import ANALYSES, OBSERVATIONS
+
+from runtime.records import partition_of
+from testbed.service import WeirService
+from tests.integration.analyzer.conftest import PARTITIONS, SLOW_MACHINE_SECONDS, Bench
+from tests.unit.analyzer.story import NOON, Job
+
+JUST_NOW = datetime.now(UTC) - timedelta(minutes=8)  # brokers stamp records with the real time
+
+
+def _observations(application: str, seconds: int, job: Job | None = None) -> list[Observation]:
+    """What a monitor would have seen of `application`, every 2 s."""
+    job = job or Job()
+    seen = []
+    for _ in range(seconds // 2):
+        job.run_for(2)
+        seen.append(_of(application, job.observe()))
+    return seen
+
+
+def _of(application: str, observation: Observation, **changes: Any) -> Observation:
+    at = JUST_NOW + (observation.observed_at - NOON)
+    run = observation.run
+    if run is not None:
+        run = run.model_copy(update={"running_since": JUST_NOW + (run.running_since - NOON)})
+    values = {"application": application, "observed_at": at, "run": run, "id": observation_id(application, at)}
+    return observation.model_copy(update={**values, **changes})
+
+
+def _stop(service: WeirService) -> float:
+    """Ask it to end; how long it took."""
+    begin = time.monotonic()
+    service.stop()
+    return time.monotonic() - begin
+
+
+@pytest.fixture(scope="module")
+def first(bench: Bench) -> Iterator[WeirService]:
+    """The first process, for the stories that need no incident."""
+    with bench.service() as service:
+        service.wait_ready(SLOW_MACHINE_SECONDS)
+        yield service
+
+
+def test_observations_become_analyses_in_order(bench: Bench, first: WeirService) -> None:
+    """A minute of a steady job: one analysis each, in order, with headers, trace, and the right numbers at the end."""
+    del first
+    sent = _observations("shop/orders", 60)
+    bench.send(sent)
+    analyses = bench.wait_for("shop/orders", len(sent))
+    assert [a.observation_id for a in analyses] == [o.id for o in sent]
+    enrich = analyses[-1].operator("enrich")
+    assert enrich is not None
+    assert enrich.true_processing_rate.value == pytest.approx(600, rel=0.02)
+    assert enrich.target_input_rate.value == pytest.approx(300, rel=0.02)
+    headers = bench.headers[0]
+    assert headers["ce_type"] == ANALYSES.type
+    assert headers["traceparent"].split("-")[1] == sent[0].id.hex
+
+
+def test_analyses_stay_on_their_applications_partition(bench: Bench, first: WeirService) -> None:
+    """Spark's sink chooses the partition as all other producers of the loop do: whoever owns one owns all of a key's."""
+    del first
+    bench.wait_for("shop/orders", 1)
+    partition = partition_of("shop/orders", PARTITIONS)
+    low, high = bench.consumer.get_watermark_offsets(TopicPartition(ANALYSES.name, partition), timeout=10)
+    assert high - low >= len(bench.of("shop/orders"))
+
+
+def test_duplicates_and_late_observations_are_ignored_and_counted(bench: Bench, first: WeirService) -> None:
+    """Sent twice and out of order: each is analysed once, at its time, and the rest is counted."""
+    del first
+    sent = _observations("shop/twice", 20)
+    bench.send([*sent[:6], sent[2], sent[5], *sent[6:], sent[0]])
+    more = _observations("shop/twice", 22)[-1]
+    bench.send([more])
+    bench.wait(lambda: any(a.observation_id == more.id for a in bench.of("shop/twice")))
+    analyses = bench.of("shop/twice")
+    assert [a.observation_id for a in analyses] == [o.id for o in [*sent, more]]
+    assert analyses[-1].dropped_observations == 3
+
+
+def test_one_bad_application_harms_no_other(bench: Bench, first: WeirService) -> None:
+    """Rubbish, a foreign key, a tombstone and no key at all, among good ones: dead letters here, analyses there."""
+    del first
+    good = _observations("shop/good", 10)
+    bench.send(good[:2])
+    bench.raw("shop/bad", b"\x00 not json")
+    bench.raw("shop/bad", b'{"application": "shop/bad"}')
+    bench.raw("shop/other", good[0].model_dump_json().encode())
+    bench.raw("shop/bad", None)
+    bench.raw(None, b"{}")
+    bench.send(good[2:])
+    bench.wait(lambda: len(bench.of("shop/good")) == len(good) and len(bench.letters) >= 5)
+    assert [a.observation_id for a in bench.of("shop/good")] == [o.id for o in good]
+    letters = {(letter.key, letter.field) for letter in bench.letters}
+    assert {("shop/bad", None), ("shop/bad", "id"), ("shop/other", "application")} <= letters
+    assert all(letter.topic == OBSERVATIONS.name and letter.reason for letter in bench.letters)
+
+
+def test_a_killed_driver_is_started_again(bench: Bench, first: WeirService) -> None:
+    """Spark's JVM is gone: the service notices, starts another and goes on from the checkpoint."""
+    before = len(bench.of("shop/orders"))
+    drivers = [p for p in psutil.Process(first.pid).children(recursive=True) if p.name() == "java"]
+    assert len(drivers) == 1
+    drivers[0].kill()
+    late = _observations("shop/orders", 70)[-5:]
+    bench.send(late)
+    analyses = bench.wait_for("shop/orders", before + len(late))
+    assert [a.observation_id for a in analyses[before:]] == [o.id for o in late]
+    enrich = analyses[-1].operator("enrich")
+    assert enrich is not None
+    assert enrich.true_processing_rate.value == pytest.approx(600, rel=0.02)
+
+
+def test_a_killed_process_goes_on_from_its_checkpoint_and_says_what_retention_took(
+    bench: Bench, first: WeirService
+) -> None:
+    """Killed like a crash; while it is away the log is cut. The next one keeps window and capacities, and counts the gap."""
+    before = bench.of("shop/orders")
+    first.process.kill()
+    job = Job()
+    unread = _observations("shop/orders", 100, job)[35:]
+    bench.send(unread)
+    partition = partition_of("shop/orders", PARTITIONS)
+    _, end = bench.consumer.get_watermark_offsets(TopicPartition(OBSERVATIONS.name, partition), timeout=10)
+    cut = TopicPartition(OBSERVATIONS.name, partition, end - 5)
+    next(iter(bench.admin.delete_records([cut]).values())).result(30)
+    with bench.service() as service:
+        analyses = bench.wait_for("shop/orders", len(before) + 5)
+        assert _stop(service) < 10
+    assert [a.observation_id for a in analyses[len(before) :]] == [o.id for o in unread[-5:]]
+    behind = analyses[len(before)]
+    assert behind.has("retention-gap")
+    assert behind.dropped_observations == len(unread) - 5
+    assert not analyses[-1].has("retention-gap")
+    enrich = behind.operator("enrich")
+    assert enrich is not None
+    assert [(p.parallelism, round(p.records_per_second)) for p in enrich.capacities] == [(1, 600)]
+    assert behind.window.samples >= 3
+
+
+def test_another_split_of_the_state_is_seeded_from_the_analyses(bench: Bench) -> None:
+    """A new checkpoint, as after its loss: what was learnt comes back from the topic, what was analysed is not again."""
+    before = bench.of("shop/orders")
+    with bench.service(shuffle_partitions=3) as service:
+        service.wait_ready(SLOW_MACHINE_SECONDS)
+        fresh = _observations("shop/orders", 110)[-2:]
+        bench.send(fresh)
+        analyses = bench.wait_for("shop/orders", len(before) + 2)
+        assert _stop(service) < 10
+    assert [a.observation_id for a in analyses[len(before) :]] == [o.id for o in fresh]
+    enrich = analyses[-1].operator("enrich")
+    assert enrich is not None
+    assert [(p.parallelism, round(p.records_per_second)) for p in enrich.capacities] == [(1, 600)]
+    assert analyses[-1].edges[0].selectivity.value == pytest.approx(1, rel=0.02)
+    assert sorted(p.name for p in (bench.folder / "state").iterdir())[-1].count("-s3-") == 1
