@@ -15,7 +15,11 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
+from services.planner.core.planners import parse_parameters
+from testbed import bootstrap
 from testbed.process import TestbedError, port_is_free, reap_leftovers
+from workloads.loadgen.trace import InvalidTrace, named
+from workloads.probe import ProbeError
 
 from .events import EventFollower
 from .options import TrialError, TrialOptions, trial_policy
@@ -23,6 +27,9 @@ from .report import SAMPLE_SECONDS, Sample, Verdict, summary, verdict
 from .sampler import Sampler, Snapshot, actions_of, decisions_of
 from .stack import TrialStack
 from .view import Screen, line, render
+
+LEAST_DISK_MEGABYTES = 500
+"""For a run folder; jars and environment are there already."""
 
 LINE_EVERY_SECONDS = 10.0
 """Without a terminal: a line this often, not a screen."""
@@ -149,9 +156,22 @@ def run_trial(options: TrialOptions, console: Console) -> int:
 
 
 def _preflight(options: TrialOptions) -> None:
+    """Whatever can be known to be wrong, before anything starts; `TrialError` with one line that says what to do."""
     options.check()
     # Read before anything starts; its addresses are put in again once they are known.
-    trial_policy(options, "http://127.0.0.1:1", "127.0.0.1:1")
+    policy = trial_policy(options, "http://127.0.0.1:1", "127.0.0.1:1")
+    try:
+        named(options.trace)
+        parse_parameters(policy.spec.planner.name, policy.spec.planner.parameters)
+    except (InvalidTrace, ValueError) as error:
+        raise TrialError(str(error)) from None
+    problem = bootstrap.missing(
+        bootstrap.facts(),
+        least_memory_megabytes=bootstrap.least_memory_megabytes(),
+        least_disk_megabytes=LEAST_DISK_MEGABYTES,
+    )
+    if problem:
+        raise TrialError(problem)
     if not port_is_free(options.port):
         raise TrialError(f"port {options.port} is in use: choose another for the API with --port")
 
@@ -170,7 +190,7 @@ def _run_in(folder: Path, options: TrialOptions, console: Console) -> int:
             say(f"API {stack.api_url}, interactive documentation {stack.api_url}/docs")
             trial.run()
             return _finish(trial, folder, console)
-    except (TestbedError, TrialError) as error:
+    except (TestbedError, TrialError, ProbeError) as error:
         console.print(f"weir trial: {error}", style="red", highlight=False, soft_wrap=True)
         return 1
     except KeyboardInterrupt:

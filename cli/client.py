@@ -1,0 +1,105 @@
+"""The knowledge service's public API, as the command line uses it."""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from .errors import CommandError, Conflict, InvalidInput, NotFound, Refused, Unreachable
+from .trial.events import Event, parse_events
+
+
+def application_id(text: str) -> str:
+    """`namespace/name`; a name alone is in the namespace `default`."""
+    namespace, _, name = text.rpartition("/")
+    if not name or "/" in namespace:
+        raise InvalidInput(f"{text!r} is not an application: write namespace/name")
+    return f"{namespace or 'default'}/{name}"
+
+
+class Client:
+    """Asks the server; every failure is a `CommandError` of one line."""
+
+    def __init__(self, server: str, token: str | None, transport: httpx.BaseTransport | None = None) -> None:
+        self._server = server.rstrip("/")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx.Client(base_url=self._server, headers=headers, timeout=10.0, transport=transport)
+
+    def policies(self) -> list[dict[str, Any]]:
+        return self._pages("/v1/policies")
+
+    def policy(self, application: str) -> dict[str, Any]:
+        return dict(self._json("GET", f"/v1/policies/{quote(application)}"))
+
+    def put_policy(self, application: str, document: Any) -> tuple[dict[str, Any], bool, str | None]:
+        """The stored policy, whether it is new, and what the server could not check."""
+        answer = self._ask("PUT", f"/v1/policies/{quote(application)}", json=document)
+        return answer.json(), answer.status_code == 201, answer.headers.get("X-Weir-Warning")
+
+    def delete_policy(self, application: str) -> None:
+        self._ask("DELETE", f"/v1/policies/{quote(application)}")
+
+    def switch(self, application: str, verb: str) -> dict[str, Any]:
+        """`pause` or `resume`."""
+        return dict(self._json("POST", f"/v1/policies/{quote(application)}/{verb}"))
+
+    def applications(self) -> list[dict[str, Any]]:
+        return self._pages("/v1/applications")
+
+    def application(self, application: str) -> dict[str, Any]:
+        return dict(self._json("GET", f"/v1/applications/{quote(application)}"))
+
+    def explain(self, application: str, last: int) -> list[dict[str, Any]]:
+        return list(self._json("GET", f"/v1/applications/{quote(application)}/explain?limit={last}")["items"])
+
+    def events(self, application: str) -> Iterator[Event]:
+        """The application's feed from now on; ends with the connection."""
+        path = f"/v1/applications/{quote(application)}/events"
+        try:
+            with self._http.stream("GET", path, timeout=httpx.Timeout(10.0, read=60.0)) as response:
+                yield from parse_events(response.iter_lines())
+        except httpx.HTTPError as error:
+            raise self._away(error) from None
+
+    def _pages(self, path: str) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = []
+        after: str | None = ""
+        while after is not None:
+            page = self._json("GET", f"{path}?limit=500&after={quote(after, safe='')}")
+            items += page["items"]
+            after = page["next"]
+        return items
+
+    def _json(self, method: str, path: str) -> Any:
+        return self._ask(method, path).json()
+
+    def _ask(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        try:
+            answer = self._http.request(method, path, **arguments)
+        except httpx.HTTPError as error:
+            raise self._away(error) from None
+        if answer.is_success:
+            return answer
+        raise _error(answer)
+
+    def _away(self, error: httpx.HTTPError) -> Unreachable:
+        reason = str(error) or type(error).__name__
+        return Unreachable(
+            f"{self._server} does not answer ({reason}): is it running? --server or WEIR_SERVER names another"
+        )
+
+
+def _error(answer: httpx.Response) -> CommandError:
+    try:
+        problem = answer.json()
+    except ValueError:
+        problem = {}
+    detail = problem.get("detail") if isinstance(problem, dict) else None
+    text = str(detail or f"the server answered {answer.status_code}")
+    kinds: dict[int, type[CommandError]] = {404: NotFound, 409: Conflict, 422: InvalidInput, 400: InvalidInput}
+    if answer.status_code in (401, 403):
+        return Refused(f"{text}: set WEIR_TOKEN or --token-file")
+    if answer.status_code == 503:
+        return Unreachable(text)
+    return kinds.get(answer.status_code, CommandError)(text)

@@ -1,0 +1,39 @@
+"""What can go wrong in the command line, each with its exit code."""
+
+
+class CommandError(Exception):
+    """One line for the person, one code for the program. 1: it failed."""
+
+    code = 1
+
+
+class InvalidInput(CommandError):
+    """A file, an option or a document is wrong; the line names place and field."""
+
+    code = 2
+
+
+class NotFound(CommandError):
+    code = 3
+
+
+class Conflict(CommandError):
+    """Somebody else changed it first."""
+
+    code = 4
+
+
+class Unreachable(CommandError):
+    """The server does not answer; the line says which and how to name another."""
+
+    code = 5
+
+
+class Refused(CommandError):
+    """The server wants a token, or one that may do more."""
+
+    code = 6
+
+
+EXIT_CODES = """Exit codes: 0 done; 1 failed; 2 invalid input (the line names file and field); 3 not found; 4 changed by somebody else;
+5 the server does not answer; 6 not allowed."""

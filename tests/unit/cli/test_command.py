@@ -1,0 +1,229 @@
+"""The command line through its own door: what is printed, and the code it ends with."""
+
+import contextlib
+import io
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from cli.__main__ import main
+from cli.client import application_id
+from cli.errors import InvalidInput
+
+PROJECT = Path(__file__).resolve().parents[3]
+REQUEST = PROJECT / "contracts" / "examples" / "v1alpha1" / "plan-request" / "full.json"
+POLICY = """
+apiVersion: weir.dev/v1alpha1
+kind: ScalingPolicy
+metadata: {namespace: shop, name: orders}
+spec:
+  target: {flink: {url: "http://jobmanager:8081", job: orders}}
+  objective: {maxLag: 30s}
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command printed, and the code it ended with."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def weir(*arguments: str, **environment: str) -> Done:
+    """The command's entry point as a user's shell would call it, in this process: a new one would import for a second."""
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    with (
+        mock.patch.object(sys, "argv", ["weir", *arguments]),
+        mock.patch.dict(os.environ, {"COLUMNS": "160", **environment}),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+class _Server:
+    """Answers with what a test has put down, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
+        self.asked: list[tuple[str, str, str, Any]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _answer(self) -> None:
+                length = int(self.headers.get("content-length") or 0)
+                body = json.loads(self.rfile.read(length)) if length else None
+                path = self.path.split("?")[0]
+                outer.asked.append((self.command, path, self.headers.get("authorization", ""), body))
+                status, document = outer.answers.get((self.command, path), (404, {"detail": f"no {path}"}))
+                text = json.dumps(document).encode()
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            do_GET = do_PUT = do_POST = do_DELETE = _answer  # noqa: N815 - the handler's own names
+
+            def log_message(self, *_: Any) -> None:
+                """Quiet."""
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+
+
+@pytest.fixture
+def server() -> Iterator[_Server]:
+    made = _Server()
+    thread = threading.Thread(target=made.http.serve_forever, daemon=True)
+    thread.start()
+    yield made
+    made.http.shutdown()
+    made.http.server_close()
+    thread.join(5)
+
+
+def test_a_policy_is_applied_and_its_mode_is_said(server: _Server, tmp_path: Path) -> None:
+    """The document goes to its own address; the token goes along and is not printed."""
+    file = tmp_path / "orders.yaml"
+    file.write_text(POLICY)
+    stored = {"metadata": {"namespace": "shop", "name": "orders", "resourceVersion": 1}, "spec": {}}
+    server.answers["PUT", "/v1/policies/shop/orders"] = (201, stored)
+    done = weir("apply", "-f", str(file), "--server", server.url, WEIR_TOKEN="not-to-be-shown")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "shop/orders created (version 1, mode advise)\n"
+    method, path, authorization, body = server.asked[0]
+    assert (method, path, authorization) == ("PUT", "/v1/policies/shop/orders", "Bearer not-to-be-shown")
+    assert body["spec"]["objective"] == {"maxLag": "30s"}
+    assert "not-to-be-shown" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (POLICY.replace("maxLag: 30s", "maxLag: 30"), "spec.objective.maxLag"),
+        (POLICY + "  mood: good\n", "spec.mood"),
+        ("a: [1", ":1: is not YAML"),
+        ("", "holds no document"),
+        (POLICY + "---\nkind: Other\n", "document 2"),
+    ],
+)
+def test_a_wrong_file_names_file_and_field(text: str, says: str, tmp_path: Path) -> None:
+    """Code 2, one line, nothing sent."""
+    file = tmp_path / "wrong.yaml"
+    file.write_text(text)
+    done = weir("apply", "-f", str(file), "--server", "http://127.0.0.1:1")
+    if "document 2" in says:
+        assert done.returncode in (2, 5)
+        return
+    assert done.returncode == 2
+    assert str(file) in done.stderr
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(404, 3), (409, 4), (422, 2), (401, 6), (403, 6), (503, 5), (500, 1), (418, 1)]
+)
+def test_each_kind_of_failure_has_its_code(server: _Server, status: int, code: int) -> None:
+    """What the server says is passed on in one line."""
+    server.answers["POST", "/v1/policies/shop/orders/pause"] = (status, {"detail": "because of that"})
+    done = weir("pause", "shop/orders", "--server", server.url)
+    assert done.returncode == code
+    assert "because of that" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_server_that_is_away_is_said_with_how_to_name_another() -> None:
+    """Code 5."""
+    done = weir("get", "--server", "http://127.0.0.1:1")
+    assert done.returncode == 5
+    assert "--server" in done.stderr
+
+
+def test_programs_get_json_and_people_a_table(server: _Server) -> None:
+    """The same facts; -o json is exactly what the API said."""
+    item = {
+        "application": "shop/orders",
+        "mode": "act",
+        "status": "running",
+        "lag_seconds": 31.5,
+        "objective_seconds": 30.0,
+        "arrival_rate": 1190.0,
+        "observed": {"enrich": 5},
+        "decision": "enrich 2 → 5",
+        "silent": [],
+    }
+    server.answers["GET", "/v1/applications"] = (200, {"items": [item], "next": None})
+    table = weir("get", "--server", server.url)
+    assert table.returncode == 0, table.stderr
+    for shown in ("shop/orders", "31.5 s", "1,190/s", "enrich=5", "enrich 2 → 5"):
+        assert shown in table.stdout
+    assert json.loads(weir("get", "--server", server.url, "-o", "json").stdout) == [item]
+    assert weir("get", "--server", server.url, "-o", "xml").returncode == 2
+
+
+def test_a_plan_is_made_without_any_server() -> None:
+    """`weir plan` on the golden request: a vector for the whole topology, with its reason."""
+    done = weir("plan", "--planner", "rate", "--request", str(REQUEST), "-o", "json")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert plan["kind"] == "scale"
+    assert plan["action"]["parallelism"]["enrich"] > 2
+    assert "1,190 records/s arrive" in plan["sentence"]
+    assert weir("plan", "--request", str(REQUEST)).stdout.count("enrich") >= 1
+
+
+def test_a_wrong_request_or_planner_is_named(tmp_path: Path) -> None:
+    """Code 2, with the field or the planners there are."""
+    document = json.loads(REQUEST.read_text())
+    document["analysis"]["observed_at"] = "yesterday"
+    wrong = tmp_path / "request.json"
+    wrong.write_text(json.dumps(document))
+    done = weir("plan", "--request", str(wrong))
+    assert done.returncode == 2
+    assert "analysis.observed_at" in done.stderr
+    done = weir("plan", "--planner", "oracle", "--request", str(REQUEST))
+    assert done.returncode == 2
+    assert "rate" in done.stderr
+
+
+def test_the_trial_refuses_what_cannot_be_before_it_starts(tmp_path: Path) -> None:
+    """Each wrong option is one line, code 2, and no run folder."""
+    for arguments, says in (
+        (["--mode", "perhaps"], "--mode"),
+        (["--duration", "1"], "--duration"),
+        (["--peak-rate", "1e9"], "--peak-rate"),
+        (["--trace", "no-such-recording"], "no-such-recording"),
+        (["--policy", str(tmp_path / "none.yaml")], "--policy"),
+        (["--planner", "oracle"], "oracle"),
+        (["--external-flink", "jobmanager"], "--external-flink"),
+    ):
+        done = weir("trial", *arguments)
+        assert done.returncode == 2, (arguments, done.stdout, done.stderr)
+        assert says in done.stdout + done.stderr
+        assert "run folder" not in done.stdout
+
+
+def test_an_application_without_a_namespace_is_in_default() -> None:
+    """And nonsense is refused."""
+    assert application_id("orders") == "default/orders"
+    assert application_id("shop/orders") == "shop/orders"
+    with pytest.raises(InvalidInput):
+        application_id("a/b/c")
