@@ -1,0 +1,374 @@
+"""The Flink collector: the suite in memory and over REST, what a scrape costs, and clusters that misbehave."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runtime.clock import FakeClock
+from services.monitor.adapters import flink as flink_adapter
+from services.monitor.adapters.application import Flink
+from services.monitor.adapters.flink import FlinkCollector
+from services.monitor.adapters.memory import JOB_ID, MAP, SOURCE, MemoryFlink
+from services.monitor.core import FlinkReadings
+from tests.unit.monitor.builders import policy, recorded
+from tests.unit.monitor.fake_flink import FakeFlink
+from tests.unit.monitor.flink_suite import PROCESSED, FlinkSuite
+
+PATH = f"/jobs/{JOB_ID}"
+
+
+class MemoryRig:
+    """The memory cluster; `view` makes the reader of a cluster."""
+
+    def __init__(self, view: Callable[[MemoryFlink, str], Flink]) -> None:
+        self.clock = FakeClock()
+        self.cluster = MemoryFlink(self.clock)
+        self.cluster.process(0, PROCESSED)
+        gone = MemoryFlink(self.clock, away=True)
+        self.flink, self.by_id = view(self.cluster, "orders"), view(self.cluster, JOB_ID)
+        self.nobody, self.away = view(self.cluster, "nobody"), view(gone, "orders")
+        self.topic, self.source = "orders", SOURCE
+
+    async def until(self, condition: Callable[[FlinkReadings], bool]) -> FlinkReadings:
+        readings = await self.flink.scrape()
+        assert condition(readings), readings
+        return readings
+
+    async def process(self, records: int) -> None:
+        self.cluster.process(1, records)
+
+    async def rescale(self) -> None:
+        self.clock.advance(5)
+        self.cluster.rescale(MAP, 2)
+
+
+class _View:
+    """The memory cluster, asked for another job."""
+
+    def __init__(self, cluster: MemoryFlink, wanted: str) -> None:
+        self._cluster = cluster
+        self._wanted = wanted
+
+    async def scrape(self) -> FlinkReadings:
+        self._cluster.wanted = self._wanted
+        return await self._cluster.scrape()
+
+    async def close(self) -> None: ...
+
+
+class TestMemory(FlinkSuite):
+    @pytest.fixture
+    def rig(self) -> MemoryRig:
+        return MemoryRig(_View)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake gathers at once."""
+    monkeypatch.setattr(flink_adapter, "GATHER_SECONDS", 0.0)
+
+
+def collector(fake: FakeFlink, job: str = "orders", **client: Any) -> FlinkCollector:
+    """A collector that talks to the fake."""
+    target = policy(job=job).spec.target.flink
+    assert target is not None
+    return FlinkCollector(target, 1.0, httpx.AsyncClient(transport=fake.transport, **client))
+
+
+class TestRest(FlinkSuite):
+    @pytest.fixture
+    def rig(self) -> MemoryRig:
+        return MemoryRig(lambda cluster, job: collector(FakeFlink(cluster), job))
+
+
+@pytest.fixture
+def fake() -> FakeFlink:
+    """A running job over REST, 10 records processed."""
+    cluster = MemoryFlink(FakeClock())
+    cluster.process(0, 10)
+    return FakeFlink(cluster)
+
+
+@pytest.fixture
+async def flink(fake: FakeFlink) -> AsyncIterator[FlinkCollector]:
+    reader = collector(fake)
+    yield reader
+    await reader.close()
+
+
+# --- what a scrape costs, and how fresh it is
+
+
+async def test_metrics_are_gathered_before_they_are_read(fake: FakeFlink, flink: FlinkCollector) -> None:
+    """The first question for a metric is answered from before; a scrape's readings are of now all the same."""
+    await flink.scrape()
+    fake.cluster.process(0, 90)
+    readings = await flink.scrape()
+    assert readings.sources[SOURCE].records_in == 100
+    assert readings.job is not None and readings.job.vertices[1].read_records == 100
+
+
+async def test_a_scrape_takes_few_calls(fake: FakeFlink, flink: FlinkCollector) -> None:
+    """Nine for a source and an operator; what does not change in a job is asked once."""
+    await flink.scrape()
+    fake.calls.clear()
+    await flink.scrape()
+    paths = sorted(call.split("?")[0] for call in fake.calls)
+    source, operator = (f"{PATH}/vertices/{v}/subtasks/metrics" for v in (SOURCE, MAP))
+    assert paths == sorted(
+        [
+            "/jobs/overview",
+            "/overview",
+            PATH,
+            f"{PATH}/checkpoints",
+            f"{PATH}/metrics",  # wakes
+            f"{PATH}/metrics",
+            f"{PATH}/resource-requirements",
+            operator,
+            source,  # lists: partitions come and go
+            source,
+        ]
+    )
+
+
+async def test_a_new_run_is_listed_again(fake: FakeFlink, flink: FlinkCollector) -> None:
+    """Its metrics may be others."""
+    await flink.scrape()
+    fake.cluster.clock.advance(1)  # type: ignore[attr-defined]
+    fake.cluster.restart()
+    fake.calls.clear()
+    await flink.scrape()
+    assert f"{PATH}/vertices/{MAP}/subtasks/metrics" in fake.calls
+
+
+async def test_many_partitions_are_asked_for_in_parts(fake: FakeFlink, flink: FlinkCollector) -> None:
+    """An address must stay below what proxies accept."""
+    fake.cluster.partitions = 300
+    fake.cluster.processed = [1] * 300
+    readings = await flink.scrape()
+    assert len(readings.sources[SOURCE].positions) == 300
+    assert max(len(call) for call in fake.calls) < 8000
+
+
+# --- traps
+
+
+async def test_a_gauge_that_no_subtask_has_does_not_hide_the_other(fake: FakeFlink, flink: FlinkCollector) -> None:
+    """One unknown name makes Flink answer `[]` with 200: only what is listed is asked for."""
+    fake.hidden.add("busyTimeMsPerSecond")
+    readings = await flink.scrape()
+    assert readings.shares[MAP].busy_mean is None
+    assert readings.shares[MAP].backpressure_mean == 0.0
+    assert readings.sources[SOURCE].records_in == 10
+
+
+async def test_a_metric_that_goes_between_list_and_question_is_unknown(fake: FakeFlink, flink: FlinkCollector) -> None:
+    """The cached names of a gauge that is gone: unknown once, listed again next time."""
+    await flink.scrape()
+    fake.hidden.add("busyTimeMsPerSecond")
+    assert MAP not in (await flink.scrape()).shares
+    assert (await flink.scrape()).shares[MAP].backpressure_mean == 0.0
+
+
+async def test_metrics_of_a_job_that_does_not_run_are_not_asked_for(fake: FakeFlink, flink: FlinkCollector) -> None:
+    """They would be the last run's, or an empty list that says nothing."""
+    fake.cluster.deploying = True
+    readings = await flink.scrape()
+    assert readings.sources == {} and readings.shares == {}
+    assert not any("vertices" in call for call in fake.calls)
+
+
+async def test_a_job_between_two_calls_is_no_absent_job(fake: FakeFlink, flink: FlinkCollector) -> None:
+    """Listed, but its details are not there (yet): nothing can be said of it now."""
+    fake.broken[PATH] = (404, b'{"errors":["NotFoundException: Job not found\\n\\tat x"]}')
+    readings = await flink.scrape()
+    assert (readings.reachable, readings.job) == (False, None)
+    assert readings.message == f"GET {PATH}: status 404: NotFoundException: Job not found"
+
+
+async def test_a_resubmitted_job_is_learnt_anew(fake: FakeFlink, flink: FlinkCollector) -> None:
+    """Another id, another configuration: nothing of the old one is kept."""
+    await flink.scrape()
+    fake.cluster.absent = True
+    assert (await flink.scrape()).job is None
+    fake.cluster.absent = False
+    fake.calls.clear()
+    await flink.scrape()
+    assert f"{PATH}/jobmanager/config" in fake.calls
+
+
+async def test_what_could_not_be_learnt_is_asked_again(fake: FakeFlink, flink: FlinkCollector) -> None:
+    """One failed call at the start must not leave the interval unknown for good."""
+    fake.broken[f"{PATH}/checkpoints/config"] = (500, b"")
+    readings = await flink.scrape()
+    assert readings.checkpoint_interval_seconds is None and not readings.checkpointing_off
+    fake.broken.clear()
+    assert (await flink.scrape()).checkpoint_interval_seconds == 10.0
+
+
+async def test_checkpointing_that_is_off_is_known_to_be(fake: FakeFlink, flink: FlinkCollector) -> None:
+    """Flink writes it as an endless interval."""
+    fake.broken[f"{PATH}/checkpoints/config"] = (200, b'{"interval": 9223372036854775807}')
+    readings = await flink.scrape()
+    assert readings.checkpoint_interval_seconds is None and readings.checkpointing_off
+
+
+@pytest.mark.parametrize(
+    ("path", "missing"),
+    [
+        (f"{PATH}/resource-requirements", "requirements"),
+        (f"{PATH}/checkpoints", "checkpoints"),
+        ("/overview", "slots_total"),
+        (f"{PATH}/metrics", "restarts"),
+        (f"{PATH}/jobmanager/config", "configuration"),
+    ],
+)
+@pytest.mark.parametrize("answer", [(500, b'{"errors":["Internal server error."]}'), (200, b"{"), (200, b"[[]]")])
+async def test_one_bad_answer_costs_one_reading(
+    fake: FakeFlink, flink: FlinkCollector, path: str, missing: str, answer: tuple[int, bytes]
+) -> None:
+    """The rest of the scrape counts. The default scheduler, for one, has no requirements to tell."""
+    fake.broken[path] = answer
+    readings = await flink.scrape()
+    value = getattr(readings, missing)
+    assert value is None or value == {}
+    assert readings.job is not None and readings.sources[SOURCE].records_in == 10
+
+
+async def test_a_problem_names_the_call(fake: FakeFlink, flink: FlinkCollector) -> None:
+    """So that people can repeat it."""
+    fake.broken[f"{PATH}/checkpoints"] = (500, b'{"errors":["Internal server error.", "x"]}')
+    (problem,) = (await flink.scrape()).problems
+    assert (problem.where, problem.what) == (f"GET {PATH}/checkpoints", "status 500: Internal server error.")
+
+
+async def test_a_source_that_could_not_be_listed_is_unknown(fake: FakeFlink, flink: FlinkCollector) -> None:
+    """Its positions are not 0, and it has not lost its partitions."""
+    fake.broken[f"{PATH}/vertices/{SOURCE}/subtasks/metrics"] = (503, b"")
+    readings = await flink.scrape()
+    assert SOURCE not in readings.sources and SOURCE not in readings.shares
+    assert MAP in readings.shares
+
+
+# --- clusters that misbehave
+
+
+def endless(request: httpx.Request) -> httpx.Response:
+    """A body without an end."""
+    del request
+
+    def body() -> Iterator[bytes]:
+        while True:
+            yield b" " * 1_000_000
+
+    return httpx.Response(200, content=_Async(body()))
+
+
+class _Async(httpx.AsyncByteStream):
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self._chunks:
+            yield chunk
+
+
+def slow(request: httpx.Request) -> httpx.Response:
+    raise httpx.ReadTimeout("slow", request=request)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (endless, "larger than 20000000 bytes"),
+        (slow, "no answer in time"),
+        ((302, b""), "status 302"),
+        ((200, b"<html>"), "not JSON"),
+        ((200, b"[" * 100_000), "not JSON"),
+        ((200, b""), "not JSON"),
+        ((200, b"null"), "expected an object"),
+        ((200, b'{"jobs": {}}'), "expected a list"),
+        ((200, b'{"jobs": [{"jid": "' + b"9" * 6000 + b'", "n": ' + b"9" * 6000 + b"}]}"), "not JSON"),
+    ],
+)
+async def test_a_cluster_that_answers_nonsense_is_unreachable(
+    fake: FakeFlink, flink: FlinkCollector, answer: Any, said: str
+) -> None:
+    """Not one word of it is believed, and the sentence says what came."""
+    fake.broken["/jobs/overview"] = answer
+    readings = await flink.scrape()
+    assert (readings.reachable, readings.job) == (False, None)
+    assert said in readings.message and "/jobs/overview" in readings.message
+
+
+async def test_a_redirect_is_not_followed(fake: FakeFlink, flink: FlinkCollector) -> None:
+    """A policy names an address; a cluster must not send the monitor to another."""
+    fake.broken["/jobs/overview"] = lambda _: httpx.Response(302, headers={"location": "http://127.0.0.1:1/x"})
+    assert not (await flink.scrape()).reachable
+    assert all("/x" not in call for call in fake.calls)
+
+
+async def test_at_most_six_calls_are_under_way(fake: FakeFlink) -> None:
+    """A wide job must not flood its own JobManager."""
+    fake.cluster.partitions, fake.cluster.processed = 900, [1] * 900
+    under_way, most = 0, 0
+
+    async def counted(request: httpx.Request) -> httpx.Response:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        answer = await fake.transport.handle_async_request(request)
+        under_way -= 1
+        return answer
+
+    target = policy().spec.target.flink
+    assert target is not None
+    reader = FlinkCollector(target, 1.0, httpx.AsyncClient(transport=httpx.MockTransport(counted)))
+    assert len((await reader.scrape()).sources[SOURCE].positions) == 900
+    assert most == 6
+    await reader.close()
+
+
+async def test_a_trickle_does_not_hold_the_scrape(fake: FakeFlink) -> None:
+    """A byte now and then keeps each single wait short: the whole call is bounded too."""
+
+    class Trickle(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            while True:
+                yield b" "
+                await asyncio.sleep(0.005)
+
+    fake.broken["/jobs/overview"] = lambda _: httpx.Response(200, content=Trickle())
+    target = policy().spec.target.flink
+    assert target is not None
+    reader = FlinkCollector(target, 0.05, httpx.AsyncClient(transport=fake.transport))
+    assert (await reader.scrape()).message == "GET /jobs/overview: no answer in time"
+    await reader.close()
+
+
+ANSWERS = {
+    "/jobs/overview": "jobs_overview",
+    PATH: "job",
+    f"{PATH}/checkpoints": "checkpoints",
+    f"{PATH}/resource-requirements": "resource_requirements",
+    f"{PATH}/metrics": "job_metrics",
+    "/overview": "overview",
+}
+
+
+@given(path=st.sampled_from(sorted(ANSWERS)), cut=st.integers(0, 6000), junk=st.binary(max_size=8))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_a_scrape_never_raises(path: str, cut: int, junk: bytes) -> None:
+    """Any answer cut anywhere and continued with anything: readings come all the same."""
+    fake = FakeFlink(MemoryFlink(FakeClock()))
+    fake.broken[path] = (200, json.dumps(recorded(ANSWERS[path])).encode()[:cut] + junk)
+    reader = collector(fake)
+    assert isinstance(await reader.scrape(), FlinkReadings)
+    await reader.close()
