@@ -12,8 +12,8 @@ class Brokers:
         self._bootstrap_servers = bootstrap_servers
         self._timeout_seconds = timeout_seconds
 
-    def identity(self, topic: str) -> tuple[str, dict[int, int]]:
-        """The cluster's id, and the first offset that each partition of `topic` still has; `NotYet` otherwise."""
+    def look(self, *topics: str) -> tuple[str, dict[str, dict[int, tuple[int, int]]]]:
+        """The cluster's id, and first and next offset of each partition of `topics`; `NotYet` if they do not answer."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self._bootstrap_servers,
@@ -22,16 +22,18 @@ class Brokers:
                 "log_level": 0,
             }
         )
+        marks: dict[str, dict[int, tuple[int, int]]] = {}
         try:
-            metadata = consumer.list_topics(topic, timeout=self._timeout_seconds)
-            starts = {
-                partition: consumer.get_watermark_offsets(
-                    TopicPartition(topic, partition), timeout=self._timeout_seconds, cached=False
-                )[0]
-                for partition in metadata.topics[topic].partitions
-            }
+            for topic in topics:
+                metadata = consumer.list_topics(topic, timeout=self._timeout_seconds)
+                marks[topic] = {
+                    partition: consumer.get_watermark_offsets(
+                        TopicPartition(topic, partition), timeout=self._timeout_seconds, cached=False
+                    )
+                    for partition in metadata.topics[topic].partitions
+                }
         except KafkaException as error:
             raise NotYet(f"{self._bootstrap_servers}: {error.args[0].str()}") from error
         finally:
             consumer.close()
-        return str(metadata.cluster_id or "unknown"), starts
+        return str(metadata.cluster_id or "unknown"), marks

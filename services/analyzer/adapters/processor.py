@@ -3,6 +3,7 @@
 # ruff: noqa: N802, N803 - the names are PySpark's
 
 import gc
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from runtime.records import Outgoing, Record
 from services.analyzer.core import AnalysisSettings
 
 from .processing import Lost, State, process, seeded
+
+_FROZEN: set[int] = set()
 
 STATE_SCHEMA = "memory BINARY, partition INT, offset BIGINT"
 OUTPUT_SCHEMA = "topic STRING, key STRING, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
@@ -29,8 +32,9 @@ class ApplicationProcessor(StatefulProcessor):  # type: ignore[misc]
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Called once for each task."""
         # PySpark collects garbage after each task: without what was imported, that is free
-        if gc.get_freeze_count() == 0:
+        if os.getpid() not in _FROZEN:
             gc.freeze()
+            _FROZEN.add(os.getpid())
         self._state = handle.getValueState("application", STATE_SCHEMA)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:

@@ -84,6 +84,7 @@ def session_conf(settings: AnalyzerSettings) -> dict[str, str]:
         "spark.sql.streaming.numRecentProgressUpdates": "50",
         "spark.sql.streaming.stopTimeout": "5s",
         "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": "services.analyzer.adapters.daemon",
         "spark.cleaner.periodicGC.interval": "10min",
         **settings.spark_conf,
     }
@@ -139,6 +140,9 @@ def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
         session.readStream.format("kafka")
         .options(**kafka)
         .option("subscribe", OBSERVATIONS.name)
+        # each batch asks for the log's range on the connection where the last one's fetch still waits for more: that wait
+        # (500 ms by default) would be added to every batch
+        .option("kafka.fetch.max.wait.ms", "10")
         .option("includeHeaders", "true")
         .option("maxOffsetsPerTrigger", str(settings.max_records_per_batch))
         .option("startingTimestamp", str(int((begin.now - _START_BACK).timestamp() * 1000)))
@@ -232,14 +236,15 @@ class SparkStream:
 
     def start(self) -> str:
         """Start session (unless one lives) and query."""
-        cluster_id, log_starts = self._brokers.identity(OBSERVATIONS.name)
+        cluster_id, marks = self._brokers.look(OBSERVATIONS.name, ANALYSES.name)
         self._forget_dead_session()
         if self._session is None:
             self._session = start_session(self._settings)
         checkpoint = checkpoint_of(self._settings, cluster_id)
         offsets = offsets_in(self._session, checkpoint)
-        lost = lost_between(offsets, log_starts)
-        self._begin = Start(checkpoint, lost, self._clock.now(), seeded=offsets is None)
+        lost = lost_between(offsets, {p: start for p, (start, _) in marks[OBSERVATIONS.name].items()})
+        learnt = any(end > start for start, end in marks[ANALYSES.name].values())
+        self._begin = Start(checkpoint, lost, self._clock.now(), seeded=offsets is None and learnt)
         self._query = start_query(self._session, self._settings, self._begin)
         self._seen = -1
         return checkpoint
