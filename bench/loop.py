@@ -183,7 +183,7 @@ def measure_steps(steps: int) -> dict[str, Any]:
         stack.policy = parse_policy(document)
         bench = LoopBench(stack)
         try:
-            stack.start(_say, threading.Event())
+            stack.start(_say)
             bench.events.start()
             return _measure(bench, steps)
         finally:

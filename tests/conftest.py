@@ -35,8 +35,8 @@ def _missing(tier: str) -> str | None:
 def _tier(path: Path) -> str | None:
     """The slow tier a file belongs to: the folder it is in below this one."""
     here = Path(__file__).parent
-    first = path.relative_to(here).parts[0] if path.is_relative_to(here) else ""
-    return first if first in MEANS else None
+    below = path.relative_to(here).parts if path.is_relative_to(here) else ()
+    return below[0] if below and below[0] in MEANS else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -43,6 +43,8 @@ class Trial:
         self.stack = stack
         self.console = console
         self.interrupted = threading.Event()
+        self.begun = False
+        """Everything is up, and there is something to report."""
         self.snapshots: list[Snapshot] = []
         self.events = EventFollower(f"{stack.api_url}/v1/events")
         self.began_epoch = 0.0
@@ -177,29 +179,36 @@ def _preflight(options: TrialOptions) -> None:
 
 
 def _run_in(folder: Path, options: TrialOptions, console: Console) -> int:
-    def say(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True)
-
-    say(f"run folder {folder}")
-    stack: TrialStack | None = None
+    _say(console, f"run folder {folder}")
     try:
-        stack = TrialStack(options, folder)
-        trial = Trial(options, stack, console)
-        with _ctrl_c(trial.interrupted):
-            stack.start(say, trial.interrupted)
-            say(f"API {stack.api_url}, interactive documentation {stack.api_url}/docs")
-            trial.run()
-            return _finish(trial, folder, console)
+        trial = Trial(options, TrialStack(options, folder), console)
+        with _ctrl_c(trial):
+            return _from_start_to_end(trial, folder, console)
     except (TestbedError, TrialError, ProbeError) as error:
         console.print(f"weir trial: {error}", style="red", highlight=False, soft_wrap=True)
         return 1
+
+
+def _from_start_to_end(trial: Trial, folder: Path, console: Console) -> int:
+    def say(text: str) -> None:
+        _say(console, text)
+
+    try:
+        trial.stack.start(say)
+        trial.begun = True
+        say(f"API {trial.stack.api_url}, interactive documentation {trial.stack.api_url}/docs")
+        trial.run()
+        return _finish(trial, folder, console)
     except KeyboardInterrupt:
         say("interrupted before the load began")
         return 130
     finally:
-        if stack is not None:
-            stack.stop()
-            say("everything is stopped")
+        trial.stack.stop()
+        say("everything is stopped")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True)
 
 
 def _finish(trial: Trial, folder: Path, console: Console) -> int:
@@ -224,13 +233,16 @@ def _finish(trial: Trial, folder: Path, console: Console) -> int:
 
 
 @contextlib.contextmanager
-def _ctrl_c(interrupted: threading.Event) -> Iterator[None]:
-    """SIGINT and SIGTERM set the event: the trial ends in order instead of in the middle of something."""
+def _ctrl_c(trial: Trial) -> Iterator[None]:
+    """Lets SIGINT and SIGTERM break off the start at once, and end a trial that has begun in order, with its report."""
 
     def on_signal(_number: int, _frame: object) -> None:
-        if interrupted.is_set():
+        if trial.interrupted.is_set():
             sys.stderr.write("stopping, please wait\n")
-        interrupted.set()
+            return
+        trial.interrupted.set()
+        if not trial.begun:
+            raise KeyboardInterrupt
 
     earlier = {n: signal.signal(n, on_signal) for n in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,10 +1,9 @@
 """Everything a trial starts: the real parts, the five services, the sample job, the load and the probe."""
 
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +66,7 @@ class TrialStack:
         self.policy = trial_policy(options, self.flink.rest_url, self.kafka.bootstrap_servers)
         self.began_at: float | None = None
         """Monotonic time at which the load began."""
+        self._starting: list[Future[object]] = []
 
     @property
     def api_url(self) -> str:
@@ -82,28 +82,28 @@ class TrialStack:
 
     def processes(self) -> Iterator[ManagedProcess]:
         """Every process of the trial that was started."""
+        yield from (process for process in self._all_processes() if process.started)
+
+    def _all_processes(self) -> Iterator[ManagedProcess]:
         parts = [self.kafka.process, self.redis.process, *(self.cluster.processes if self.cluster else [])]
         parts += [service.process for service in self.services.values()]
         yield from parts
         if self.load is not None:
             yield self.load
 
-    def start(self, say: Say, interrupted: threading.Event) -> None:
+    def start(self, say: Say) -> None:
         """Start everything; `TestbedError` names the part that did not come up. Blocks until the load runs.
 
-        Between two steps it looks whether it was `interrupted` and then raises `KeyboardInterrupt`.
+        Whatever interrupts it, `stop` ends what was started until then.
         """
         self._start_parts(say)
-        _go_on(interrupted)
         self._start_services(say)
-        _go_on(interrupted)
         with _timed(say, "the sample job and its load"):
             self._start_load()
             self._submit_job()
             self.probe = Probe(self.kafka.bootstrap_servers, OUTPUT_TOPIC, input_topic=INPUT_TOPIC).start()
         with _timed(say, "the services are ready"):
             wait_all_ready(list(self.services.values()))
-        _go_on(interrupted)
         self.put_policy(self.policy)
         self.begin_load()
 
@@ -111,8 +111,11 @@ class TrialStack:
         starts = {"Kafka": self.kafka.start, "Redis": self.redis.start}
         if self.cluster is not None:
             starts["Flink"] = self.cluster.start
-        with _timed(say, ", ".join(starts)), ThreadPoolExecutor(len(starts)) as pool:
-            for future in [pool.submit(start) for start in starts.values()]:
+        pool = ThreadPoolExecutor(len(starts), thread_name_prefix="trial-start")
+        with _timed(say, ", ".join(starts)):
+            self._starting = [pool.submit(start) for start in starts.values()]
+            pool.shutdown(wait=False)
+            for future in self._starting:
                 future.result()
         self.kafka.create_topic(INPUT_TOPIC, PARTITIONS)
         self.kafka.create_topic(OUTPUT_TOPIC, OUTPUT_PARTITIONS)
@@ -134,7 +137,8 @@ class TrialStack:
         ports = {"knowledge": self.options.port, "planner": planner_port}
         say(f"starting {', '.join(SERVICES)}")
         for name in SERVICES:
-            self.services[name] = WeirService(name, self.folder, environment, port=ports.get(name)).start()
+            self.services[name] = WeirService(name, self.folder, environment, port=ports.get(name))
+            self.services[name].start()
 
     def _start_load(self) -> None:
         command = [sys.executable, "-m", "workloads.loadgen", "--bootstrap", self.kafka.bootstrap_servers]
@@ -144,7 +148,8 @@ class TrialStack:
             command += ["--levels", f"0:1,{self.options.step_at_seconds:g}:3"]
         if self.options.speedup is not None:
             command += ["--speedup", f"{self.options.speedup:g}"]
-        self.load = ManagedProcess("loadgen", command, self.folder).start()
+        self.load = ManagedProcess("loadgen", command, self.folder)
+        self.load.start()
         self.load.wait_ready(lambda: _answers(f"{self.load_url}/health"), timeout_seconds=30)
 
     def _submit_job(self) -> None:
@@ -191,13 +196,11 @@ class TrialStack:
         if self.options.external_flink and self.job_id:
             self.flink.cancel(self.job_id)
         mine = [service.process for service in self.services.values()] + ([self.load] if self.load else [])
-        stop_all(mine, timeout_seconds=9.0)
-        stop_all([p for p in self.processes() if p not in mine], timeout_seconds=5.0)
-
-
-def _go_on(interrupted: threading.Event) -> None:
-    if interrupted.is_set():
-        raise KeyboardInterrupt
+        stop_all([p for p in mine if p.started], timeout_seconds=7.0)
+        stop_all([p for p in self.processes() if p not in mine], timeout_seconds=4.0)
+        # A part that was being started notices that its process is gone, but may just have started its next one.
+        wait(self._starting, timeout=2.0)
+        stop_all([p for p in self.processes() if p.running], timeout_seconds=1.0)
 
 
 def _answers(url: str) -> bool:

@@ -91,7 +91,7 @@ class _Server:
 @pytest.fixture
 def server() -> Iterator[_Server]:
     made = _Server()
-    thread = threading.Thread(target=made.http.serve_forever, daemon=True)
+    thread = threading.Thread(target=made.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     yield made
     made.http.shutdown()
