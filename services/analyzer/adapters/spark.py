@@ -27,6 +27,8 @@ _START_BACK = timedelta(minutes=10)
 """A new checkpoint reads observations from this long ago: enough for all windows, and no more than that to decode."""
 
 
+_WARM_UP_SECONDS = 30.0
+
 _JAVA_OPTIONS = (
     # a parallel collector has nothing to do in a small heap
     "-XX:+UseSerialGC -Xss512k -XX:MaxMetaspaceSize=256m "
@@ -105,12 +107,60 @@ def start_session(settings: AnalyzerSettings) -> Any:
     return session
 
 
+def warm_up(session: Any, settings: AnalyzerSettings) -> None:
+    """Run the stateful step once on a record that is none: loads classes and native code, starts the Python workers.
+
+    The first batch of a cold driver takes many times the usual; better before it says that it is ready than after.
+    """
+    from pyspark.sql import functions as f
+
+    from .processor import OUTPUT_SCHEMA, ApplicationProcessor
+
+    columns = {
+        "application": f.lit("warm/up"),
+        "value": f.lit(None).cast("binary"),
+        "traceparent": f.lit(None).cast("string"),
+        "partition": f.lit(0),
+        "offset": f.col("value"),
+        "timestamp": f.col("timestamp"),
+    }
+    ticks = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    answers = (
+        ticks.select(*[column.alias(name) for name, column in columns.items()])
+        .groupBy("application")
+        .transformWithState(
+            statefulProcessor=ApplicationProcessor(settings.analysis(), {}),
+            outputStructType=OUTPUT_SCHEMA,
+            outputMode="append",
+            timeMode="None",
+        )
+    )
+    jvm = session.sparkContext._jvm
+    folder = jvm.org.apache.hadoop.fs.Path(f"{_base(settings)}/warm-up")
+    files = folder.getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
+    files.delete(folder, True)
+    query = (
+        answers.writeStream.format("noop")
+        .option("checkpointLocation", folder.toString())
+        .trigger(availableNow=True)
+        .start()
+    )
+    # A machine so slow that this is not enough goes on cold.
+    if not query.awaitTermination(_WARM_UP_SECONDS):
+        query.stop()
+    files.delete(folder, True)
+
+
+def _base(settings: AnalyzerSettings) -> str:
+    base = settings.checkpoint.rstrip("/")
+    return base if "://" in base else str(Path(base).resolve())
+
+
 def checkpoint_of(settings: AnalyzerSettings, cluster_id: str) -> str:
     """Where the state is kept: another cluster, partition count, split of the state or version is another place."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", cluster_id) or "unknown"
     parts = f"{name}-p{settings.partitions}-s{settings.shuffle_partitions}-v{MEMORY_VERSION}"
-    base = settings.checkpoint.rstrip("/")
-    return f"{base}/{parts}" if "://" in base else str(Path(base).resolve() / parts)
+    return f"{_base(settings)}/{parts}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +290,7 @@ class SparkStream:
         self._forget_dead_session()
         if self._session is None:
             self._session = start_session(self._settings)
+            warm_up(self._session, self._settings)
         checkpoint = checkpoint_of(self._settings, cluster_id)
         offsets = offsets_in(self._session, checkpoint)
         lost = lost_between(offsets, {p: start for p, (start, _) in marks[OBSERVATIONS.name].items()})
