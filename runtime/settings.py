@@ -25,6 +25,11 @@ def shared(name: str, **arguments: Any) -> Any:
     return Field(validation_alias=AliasChoices(f"WEIR_{name.upper()}", name), **arguments)
 
 
+def http_port(default: int) -> Any:
+    """Where a service listens: one port each, so that all of them run on one machine as they are."""
+    return shared("http_port", default=default, ge=0, le=65535, description="port to listen on")
+
+
 class ServiceSettings(BaseSettings):
     """What every service needs to know. A service's own settings carry its name: `WEIR_MONITOR_…`."""
 
@@ -49,7 +54,7 @@ class ServiceSettings(BaseSettings):
         min_length=1,
         description="address to listen on; anything but loopback demands a token",
     )
-    http_port: int = shared("http_port", default=8080, ge=0, le=65535, description="port to listen on")
+    http_port: int = http_port(8080)
     tokens_file: Path | None = shared(
         "tokens_file",
         default=None,

@@ -31,7 +31,7 @@ async def start(settings: AnalyzerSettings) -> int:
     app.include_router(router(health))
 
     async def run(stop: Stop) -> None:
-        if await wait_for_topics(bus, settings.partitions, stop):
+        if await wait_for_topics(bus, settings.partitions, stop, health):
             await analyzer.run(stop)
 
     return await run_service("analyzer", settings, app=app, tasks={"analyzer": run}, on_stopped=bus.close)

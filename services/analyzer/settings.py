@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from runtime.settings import ServiceSettings
+from runtime.settings import ServiceSettings, http_port
 from services.analyzer.core import AnalysisSettings
 
 _DEFAULTS = AnalysisSettings()
@@ -16,6 +16,7 @@ class AnalyzerSettings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="WEIR_ANALYZER_", frozen=True, extra="ignore", populate_by_name=True)
 
+    http_port: int = http_port(8092)
     spark_master: str = Field(
         default="local[2]",
         pattern=r"^(local(\[[^\]]+\])?|spark://\S+|yarn|k8s://\S+)$",

@@ -4,14 +4,13 @@ import asyncio
 import sys
 from uuid import uuid4
 
-from runtime.auth import read_tokens
 from runtime.clock import SystemClock
 from runtime.health import Health, router
 from runtime.http import application, async_client
 from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop
 from runtime.service import run_service, wait_for_topics
-from runtime.settings import EXIT_BAD_SETTINGS, load
+from runtime.settings import load
 
 from .adapters.flink import FlinkDriver
 from .adapters.knowledge import HttpKnowledge
@@ -35,11 +34,11 @@ async def start(settings: Settings) -> int:
     health.register("kafka", bus.ping)
     health.register("knowledge", knowledge.ping)
     health.register("plans", executor.ping)
-    app = application("Weir executor", "Applies plans, verifies them, rolls back.", read_tokens(settings.tokens_file))
+    app = application("Weir executor", "Applies plans, verifies them, rolls back.")
     app.include_router(router(health))
 
     async def run(stop: Stop) -> None:
-        if await wait_for_topics(bus, settings.partitions, stop):
+        if await wait_for_topics(bus, settings.partitions, stop, health):
             await executor.run(stop)
 
     async def close() -> None:
@@ -52,12 +51,7 @@ async def start(settings: Settings) -> int:
 
 def main() -> int:
     """The entry point."""
-    settings = load(Settings, sys.argv[1:])
-    try:
-        return asyncio.run(start(settings))
-    except ValueError as error:  # the tokens file
-        sys.stderr.write(f"executor: {error}\n")
-        return EXIT_BAD_SETTINGS
+    return asyncio.run(start(load(Settings, sys.argv[1:])))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from runtime.settings import ServiceSettings
+from runtime.settings import ServiceSettings, http_port
 
 from .core import Rules
 
@@ -13,6 +13,7 @@ class Settings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="WEIR_EXECUTOR_", frozen=True, extra="ignore", populate_by_name=True)
 
+    http_port: int = http_port(8094)
     group: str = Field(
         default="weir-executor", min_length=1, max_length=200, description="consumer group that shares the plans"
     )

@@ -1,9 +1,9 @@
 """The monitor's settings."""
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from runtime.settings import ServiceSettings
+from runtime.settings import ServiceSettings, http_port
 
 
 class MonitorSettings(ServiceSettings):
@@ -11,13 +11,7 @@ class MonitorSettings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="WEIR_MONITOR_", frozen=True, extra="ignore", populate_by_name=True)
 
-    http_port: int = Field(
-        default=8081,
-        ge=0,
-        le=65535,
-        validation_alias=AliasChoices("WEIR_HTTP_PORT", "http_port"),
-        description="port to listen on",
-    )
+    http_port: int = http_port(8091)
     call_timeout_seconds: float = Field(
         default=2.0, gt=0, le=60, description="the longest one call to a cluster or broker may take, in s"
     )

@@ -1,9 +1,9 @@
 """The planner's settings."""
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from runtime.settings import ServiceSettings
+from runtime.settings import ServiceSettings, http_port
 
 
 class PlannerSettings(ServiceSettings):
@@ -11,13 +11,7 @@ class PlannerSettings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="WEIR_PLANNER_", frozen=True, extra="ignore", populate_by_name=True)
 
-    http_port: int = Field(
-        default=8083,
-        ge=0,
-        le=65535,
-        validation_alias=AliasChoices("WEIR_HTTP_PORT", "http_port"),
-        description="port to listen on",
-    )
+    http_port: int = http_port(8093)
     workers: int = Field(default=1, ge=1, le=64, description="processes that planners run in, beside the event loop")
     observations_kept: int = Field(
         default=30, ge=0, le=120, description="raw observations of each application a planner may look at, newest"
