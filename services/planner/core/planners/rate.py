@@ -208,11 +208,16 @@ def _case_of(request: PlanRequest, parameters: RateParameters) -> _Case | PlanRe
 
 
 def _restart(analysis: Analysis, request: PlanRequest, parameters: RateParameters) -> Restart:
-    seen = analysis.restart_times.seconds
+    """What a rescale costs: the longer of the gap between runs and the way from request to RUNNING, as far as seen.
+
+    The first misses what is shorter than an interval; the second holds some work of the old parallelism, too.
+    """
+    ran = [outcome.restart_seconds for outcome in request.outcomes if outcome.restart_seconds is not None]
+    known = [seconds for seconds in (analysis.restart_times.seconds, ran[0] if ran else None) if seconds is not None]
     points = request.deployment.checkpoints if request.deployment else None
     # A checkpoint is triggered with the rescale, so only its own duration is replayed, not the interval.
     replay = points.last_duration_seconds if points and points.last_duration_seconds is not None else 1.0
-    return Restart(parameters.restart_seconds if seen is None else seen, replay)
+    return Restart(max(known) if known else parameters.restart_seconds, replay)
 
 
 def _why_not_stay(case: _Case, staying: Prediction) -> tuple[str, str] | None:
