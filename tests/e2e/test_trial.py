@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from testbed.process import free_port, wait_until
-from testbed.register import MARK
+from testbed.register import MARK, living
 
 WEIR = Path(sys.executable).parent / "weir"
 OBJECTIVE_SECONDS = 30.0
@@ -31,6 +31,11 @@ def _descendants(run: str) -> list[psutil.Process]:
         if MARK in environment and run in f"{command} {environment.get('WEIR_ANALYZER_CHECKPOINT', '')}":
             found.append(process)
     return found
+
+
+def _left(folder: Path) -> list[object]:
+    """What a trial in `folder` left running: what it started itself, by its register, and what that started, by the mark."""
+    return [*living(folder / "runs"), *_descendants(str(folder))]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +56,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-2000:]}"
     yield json.loads(path.read_text())
-    assert _descendants(str(folder)) == []
+    assert _left(folder) == []
 
 
 def test_the_job_was_rescaled_and_is_fresh_at_the_end(report: dict[str, Any]) -> None:
@@ -123,7 +128,7 @@ def test_ctrl_c_stops_everything_within_15_seconds(tmp_path: Path) -> None:
     finally:
         running.kill()
         running.wait()
-    assert _descendants(str(tmp_path)) == []
+    assert _left(tmp_path) == []
 
 
 def test_a_port_in_use_is_one_line_before_anything_starts(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no 
 from weir_contracts.topics import ANALYSES, OBSERVATIONS
 
 from runtime.clock import Clock
+from runtime.envelope import MAX_MESSAGE_BYTES
 from services.analyzer.core import MEMORY_VERSION
 from services.analyzer.settings import AnalyzerSettings
 from services.analyzer.stream import Batch, StreamDied
@@ -225,6 +226,8 @@ def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
         .option("kafka.acks", "all")
         .option("kafka.enable.idempotence", "true")
         .option("kafka.linger.ms", "0")
+        # as large as the envelope and the topics let through; the client's own limit is 1 MB
+        .option("kafka.max.request.size", str(MAX_MESSAGE_BYTES + 100_000))
         .option("includeHeaders", "true")
         .option("checkpointLocation", begin.checkpoint)
         .outputMode("append")
