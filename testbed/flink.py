@@ -276,6 +276,18 @@ class FlinkCluster(FlinkApi):
         """End the newest TaskManager as a crash would."""
         self.task_managers.pop().kill()
 
+    def restart_job_manager(self, timeout_seconds: float = 90.0) -> None:
+        """Start it again after a crash. Its jobs are gone; the TaskManagers come back to it by themselves."""
+        claim_port("flink", self._port)
+        claim_port("flink", self._rpc_port)
+        self.job_manager.start_ready(self.answers, timeout_seconds=timeout_seconds)
+        self.wait_slots(len(self.task_managers) * self._slots, timeout_seconds)
+
+    def kept_checkpoint(self) -> str | None:
+        """The newest complete checkpoint on disk, of whichever job: what is left of it after the JobManager's end."""
+        found = list(self.folder.glob("checkpoints/*/chk-*/_metadata"))
+        return f"file://{max(found, key=lambda path: path.stat().st_mtime).parent.resolve()}" if found else None
+
     def wait_slots(self, count: int, timeout_seconds: float = 60.0) -> None:
         """Until `count` slots have registered."""
 

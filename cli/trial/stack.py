@@ -100,7 +100,7 @@ class TrialStack:
         self._start_services(say)
         with _timed(say, "the sample job and its load"):
             self._start_load()
-            self._submit_job()
+            self.submit_job()
             self.probe = Probe(self.kafka.bootstrap_servers, OUTPUT_TOPIC, input_topic=INPUT_TOPIC).start()
         with _timed(say, "the services are ready"):
             wait_all_ready(list(self.services.values()))
@@ -152,7 +152,8 @@ class TrialStack:
         self.load.start()
         self.load.wait_ready(lambda: _answers(f"{self.load_url}/health"), timeout_seconds=30)
 
-    def _submit_job(self) -> None:
+    def submit_job(self, savepoint: str | None = None) -> None:
+        """Run the sample job, from where it was if a `savepoint` or retained checkpoint is named."""
         arguments = [
             *("--bootstrap-servers", self.kafka.bootstrap_servers),
             *("--input-topic", INPUT_TOPIC),
@@ -164,7 +165,7 @@ class TrialStack:
             *("--contention", "enrich=0.03"),
             *("--control-url", f"{self.load_url}/workload"),
         ]
-        self.job_id = self.flink.submit(sample_job_jar(), arguments, parallelism=1)
+        self.job_id = self.flink.submit(sample_job_jar(), arguments, parallelism=1, savepoint=savepoint)
         self.flink.wait_running(self.job_id)
 
     def put_policy(self, policy: ScalingPolicy) -> None:

@@ -1,0 +1,252 @@
+"""`make chaos`: kills every part in every phase of an action; results in bench/results/chaos.json.
+
+Each round changes the load, waits for a moment of the action that answers it, kills one process with SIGKILL, starts it again
+as a supervisor would, and waits until the job runs at the right parallelism, fresh, with nothing in flight. Nothing else is
+done by hand, except that a job whose JobManager died is submitted again from its last checkpoint: the cluster has no high
+availability (it needs ZooKeeper or Kubernetes), and Weir is to find the job again by its name.
+"""
+
+import argparse
+import itertools
+import random
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+from weir_contracts import parse_policy
+from weir_contracts.topics import OBSERVATIONS
+
+from bench.results_file import distribution, write
+from cli.trial.events import EventFollower
+from cli.trial.options import TrialOptions
+from cli.trial.stack import LOOP_PARTITIONS, SERVICES, TrialStack
+from testbed.process import NotInTime, TestbedError, wait_until
+
+from .ledger import Ledger, LedgerFollower
+
+LOW, HIGH = 400.0, 1200.0
+VICTIMS = (*SERVICES, "kafka", "redis", "jobmanager", "taskmanager")
+MOMENTS = ("load-changed", "planned", "intended", "applying", "verifying", "verified")
+OBJECTIVE_SECONDS = 30.0
+RECOVERY_SECONDS = 240.0
+MOMENT_SECONDS = 60.0
+
+# The sample job's own truth: 2 ms a record and its overhead, and a contention of 3 % with each further subtask.
+_SUBTASK_RATE, _CONTENTION = 485.0, 0.03
+
+
+def capacity(parallelism: int) -> float:
+    """Records/s that `enrich` really does."""
+    return _SUBTASK_RATE * parallelism / (1 + _CONTENTION * (parallelism - 1))
+
+
+def right(rate: float) -> range:
+    """The parallelisms that are right for a rate: enough for it, and no more than the planner's margins ask for."""
+    least = next(p for p in itertools.count(1) if capacity(p) >= rate)
+    most = next(p for p in itertools.count(1) if capacity(p) * 0.8 >= rate * 1.1)
+    return range(least, most + 1)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One kill and what came of it. Times in seconds; None: not within its time."""
+
+    victim: str
+    moment: str
+    moment_seen: bool
+    down_seconds: float
+    recovered_seconds: float | None
+    parallelism: int | None
+    because: str = ""
+
+
+class Campaign:
+    """The stack under fire."""
+
+    def __init__(self, stack: TrialStack, seed: int) -> None:
+        self.stack = stack
+        self.random = random.Random(seed)
+        self.events = EventFollower(f"{stack.api_url}/v1/events")
+        self.rate = LOW
+
+    def set_rate(self, rate: float) -> None:
+        self.rate = rate
+        httpx.put(f"{self.stack.load_url}/load", json={"rate": rate}, timeout=5).raise_for_status()
+
+    def round(self, victim: str, moment: str) -> Round:
+        """Change the load, kill at the moment, mend, wait."""
+        before = len(self.events.events())
+        self.set_rate(HIGH if self.rate == LOW else LOW)
+        seen = self._await(moment, before)
+        time.sleep(self.random.uniform(0.0, 0.4))
+        down = round(self.random.uniform(0.5, 3.0), 2)
+        self.kill(victim)
+        killed = time.monotonic()
+        time.sleep(down)
+        self.mend(victim)
+        why = ""
+        try:
+            wait_until(self.well, timeout_seconds=RECOVERY_SECONDS, what="well again", poll_seconds=1.0)
+            recovered = round(time.monotonic() - killed, 1)
+        except NotInTime:
+            recovered, why = None, "; ".join(self.troubles())
+        return Round(victim, moment, seen, down, recovered, self.running(), why)
+
+    def _await(self, moment: str, before: int) -> bool:
+        def happened() -> bool:
+            for event in self.events.events()[before:]:
+                if moment == "planned" and event.kind == "plan" and event.data["kind"] == "scale":
+                    return True
+                if event.kind == "outcome" and event.data["phase"] == moment:
+                    return True
+            return False
+
+        if moment == "load-changed":
+            return True
+        try:
+            return wait_until(happened, timeout_seconds=MOMENT_SECONDS, what=moment, poll_seconds=0.02)
+        except NotInTime:
+            return False
+
+    def kill(self, victim: str) -> None:
+        """SIGKILL, as a crash or the kernel would."""
+        cluster = self.stack.cluster
+        if cluster is None:
+            raise TestbedError("the campaign needs a cluster of its own")
+        if victim in SERVICES:
+            self.stack.services[victim].process.kill()
+        elif victim == "taskmanager":
+            cluster.kill_task_manager()
+        else:
+            {"kafka": self.stack.kafka, "redis": self.stack.redis, "jobmanager": cluster.job_manager}[victim].kill()
+
+    def mend(self, victim: str) -> None:
+        """Start it again, as a supervisor would."""
+        cluster = self.stack.cluster
+        if cluster is None:
+            raise TestbedError("the campaign needs a cluster of its own")
+        if victim in SERVICES:
+            self.stack.services[victim].start()
+        elif victim == "kafka":
+            self.stack.kafka.restart()
+        elif victim == "redis":
+            self.stack.redis.restart()
+        elif victim == "taskmanager":
+            cluster.add_task_manager()
+        else:
+            cluster.restart_job_manager()
+            self.stack.submit_job(savepoint=cluster.kept_checkpoint())
+
+    def running(self) -> int | None:
+        """The parallelism of `enrich` now; None while nobody can say."""
+        try:
+            return self.stack.flink.parallelism(str(self.stack.job_id))["enrich"]
+        except (TestbedError, KeyError):
+            return None
+
+    def troubles(self) -> list[str]:
+        """What is not as it should be; empty when all is well."""
+        found = [s.name + " is not ready" for s in self.stack.services.values() if not s.ready()]
+        now = self.running()
+        if now not in right(self.rate):
+            found.append(f"enrich runs at {now}, right for {self.rate:g}/s is {right(self.rate)}")
+        lag = self.stack.probe.lag_seconds() if self.stack.probe else None
+        if lag is None or lag > OBJECTIVE_SECONDS:
+            found.append(f"the probe's lag is {lag}")
+        return found or self._in_flight()
+
+    def _in_flight(self) -> list[str]:
+        try:
+            answer = httpx.get(self.stack.application_url, timeout=3)
+            answer.raise_for_status()
+        except httpx.HTTPError as error:
+            return [f"the API does not answer: {error}"]
+        action = answer.json().get("action")
+        if action and action["finished_at"] is None:
+            return [f"an action is {action['phase']}"]
+        return []
+
+    def well(self) -> bool:
+        return not self.troubles()
+
+
+def plan_of(kills: int, seed: int) -> list[tuple[str, str]]:
+    """Every victim at every moment in a random order, again and again until there are enough."""
+    order = random.Random(seed)
+    pairs: list[tuple[str, str]] = []
+    while len(pairs) < kills:
+        again = list(itertools.product(VICTIMS, MOMENTS))
+        order.shuffle(again)
+        pairs += again
+    return pairs[:kills]
+
+
+def campaign(kills: int, seed: int, folder: Path) -> dict[str, Any]:
+    """Run it; returns the results."""
+    stack = TrialStack(TrialOptions(peak_rate=HIGH, objective_seconds=OBJECTIVE_SECONDS), folder)
+    document = stack.policy.to_document()
+    document["spec"]["behavior"] = {"scaleDown": {"stabilization": "12s"}, "cooldown": "5s"}
+    stack.policy = parse_policy(document)
+    fire = Campaign(stack, seed)
+    ledger = Ledger()
+    rounds: list[Round] = []
+    try:
+        stack.start(_say)
+        fire.events.start()
+        follower = LedgerFollower(stack.kafka.bootstrap_servers, ledger, LOOP_PARTITIONS)
+        fire.set_rate(LOW)
+        wait_until(fire.well, timeout_seconds=180, what="the loop at rest", poll_seconds=1.0)
+        for number, (victim, moment) in enumerate(plan_of(kills, seed), 1):
+            rounds.append(fire.round(victim, moment))
+            _say(f"{number}/{kills} {rounds[-1]}")
+        last = ledger.of(OBSERVATIONS.name)[-1]["id"]
+        time.sleep(15.0)  # what was observed last is to have been analysed, and its plan ended
+        follower.stop()
+        account = ledger.account(settled_observation=last)
+    finally:
+        fire.events.stop()
+        stack.stop()
+    return _results(rounds, seed, asdict(account), clean=account.clean)
+
+
+def _results(rounds: list[Round], seed: int, account: dict[str, Any], *, clean: bool) -> dict[str, Any]:
+    by_victim = {
+        victim: distribution([r.recovered_seconds for r in rounds if r.victim == victim and r.recovered_seconds])
+        for victim in VICTIMS
+    }
+    failed = [asdict(r) for r in rounds if r.recovered_seconds is None]
+    return {
+        "seed": seed,
+        "kills": len(rounds),
+        "moments_missed": sum(1 for r in rounds if not r.moment_seen),
+        "not_recovered": failed,
+        "passed": not failed and clean,
+        "account": account,
+        "recovered_seconds": by_victim,
+        "rounds": [asdict(r) for r in rounds],
+    }
+
+
+def _say(text: str) -> None:
+    print(f"{datetime.now(UTC):%H:%M:%S} {text}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=60, help="how many (default 60, about an hour)")
+    parser.add_argument("--seed", type=int, default=1, help="order and timing of the kills")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="weir-chaos-") as folder:
+        results = campaign(arguments.kills, arguments.seed, Path(folder))
+    command = f'make chaos ARGS="--kills {arguments.kills} --seed {arguments.seed}"'
+    _say(f"written: {write('chaos', command, results)}")
+    return 0 if results["passed"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Everything that the loop says during a campaign, kept for the account at its end: compacted topics forget."""
+
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from weir_contracts import TERMINAL
+from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS
+
+FOLLOWED = (OBSERVATIONS, ANALYSES, PLANS, OUTCOMES, DEAD_LETTERS)
+
+
+@dataclass
+class Account:
+    """What came of every message. Lists hold ids; all but the counts are empty if nothing went wrong."""
+
+    observations: int = 0
+    analyses: int = 0
+    plans: int = 0
+    plans_to_scale: int = 0
+    requests: int = 0
+    dead_letters: int = 0
+    observations_without_analysis: list[str] = field(default_factory=list)
+    plans_without_end: list[str] = field(default_factory=list)
+    plans_requested_twice: list[str] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        """Nothing lost, nothing done twice, nothing put aside."""
+        return not (
+            self.dead_letters
+            or self.observations_without_analysis
+            or self.plans_without_end
+            or self.plans_requested_twice
+        )
+
+
+class Ledger:
+    """The messages of a campaign by topic, in the order of each partition."""
+
+    def __init__(self) -> None:
+        self.messages: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._lock = threading.Lock()
+
+    def add(self, topic: str, message: dict[str, Any]) -> None:
+        """Take in one message."""
+        with self._lock:
+            self.messages[topic].append(message)
+
+    def of(self, topic: str) -> list[dict[str, Any]]:
+        """What was said on a topic so far."""
+        with self._lock:
+            return list(self.messages[topic])
+
+    def account(self, settled_observation: str | None = None) -> Account:
+        """What came of every message; observations after `settled_observation` may still be on their way."""
+        observations, analyses = self.of(OBSERVATIONS.name), self.of(ANALYSES.name)
+        outcomes, plans = self.of(OUTCOMES.name), self.of(PLANS.name)
+        analysed = {analysis["observation_id"] for analysis in analyses}
+        to_scale = [plan["id"] for plan in plans if plan["kind"] == "scale" and plan["mode"] == "act"]
+        requests = _requests(outcomes)
+        ended = {o["plan_id"] for o in outcomes if o["phase"] in TERMINAL}
+        return Account(
+            observations=len(observations),
+            analyses=len(analyses),
+            plans=len(plans),
+            plans_to_scale=len(set(to_scale)),
+            requests=sum(len(actions) for actions in requests.values()),
+            dead_letters=len(self.of(DEAD_LETTERS.name)),
+            observations_without_analysis=[
+                id for id in _until(settled_observation, (o["id"] for o in observations)) if id not in analysed
+            ],
+            plans_without_end=sorted(set(to_scale) - ended),
+            plans_requested_twice=sorted(plan for plan, actions in requests.items() if len(actions) > 1),
+        )
+
+
+def _until(last: str | None, ids: Iterable[str]) -> list[str]:
+    found = []
+    for id in ids:
+        found.append(id)
+        if id == last:
+            break
+    return found
+
+
+def _requests(outcomes: list[dict[str, Any]]) -> dict[str, set[tuple[str, str]]]:
+    """By plan, the requests that an engine accepted: action and when."""
+    found: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for outcome in outcomes:
+        action = outcome.get("action")
+        if action and action.get("requested_at"):
+            found[outcome["plan_id"]].add((action["id"], action["requested_at"]))
+    return found
+
+
+class LedgerFollower:
+    """Reads all topics of the loop from their beginning on a thread of its own, through any outage, until stopped."""
+
+    def __init__(self, bootstrap_servers: str, ledger: Ledger, partitions: int) -> None:
+        self._ledger = ledger
+        self._stopped = threading.Event()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": "weir-chaos-ledger",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "log_level": 0,
+            }
+        )
+        self._consumer.assign([TopicPartition(t.name, p, 0) for t in FOLLOWED for p in range(partitions)])
+        self._thread = threading.Thread(target=self._follow, name="chaos-ledger", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns once the thread has ended."""
+        self._stopped.set()
+        self._thread.join(10)
+
+    def _follow(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                message = self._consumer.poll(0.5)
+            except KafkaException:
+                continue
+            # A broker that is away is an event for the client, not for the ledger.
+            if message is None or message.error() or message.value() is None:
+                continue
+            self._ledger.add(str(message.topic()), json.loads(message.value()))
+        self._consumer.close()

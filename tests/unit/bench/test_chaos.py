@@ -1,0 +1,89 @@
+"""The chaos campaign's accounts: what it calls lost, unended or done twice."""
+
+from typing import Any
+
+import pytest
+from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS
+
+from bench.chaos.__main__ import MOMENTS, VICTIMS, plan_of, right
+from bench.chaos.ledger import Ledger
+
+
+def plan(id: str, kind: str = "scale") -> dict[str, Any]:
+    return {"id": id, "kind": kind, "mode": "act"}
+
+
+def outcome(plan_id: str, phase: str, action: str | None = None, requested_at: str | None = None) -> dict[str, Any]:
+    return {
+        "plan_id": plan_id,
+        "phase": phase,
+        "action": None if action is None else {"id": action, "requested_at": requested_at},
+    }
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """One observation, analysed, planned for and acted on."""
+    made = Ledger()
+    made.add(OBSERVATIONS.name, {"id": "o1"})
+    made.add(ANALYSES.name, {"id": "a1", "observation_id": "o1"})
+    made.add(PLANS.name, plan("p1"))
+    made.add(PLANS.name, plan("p2", kind="hold"))
+    for phase, at in (("intended", None), ("verifying", "08:00"), ("verified", "08:00")):
+        made.add(OUTCOMES.name, outcome("p1", phase, "x1", at))
+    return made
+
+
+def test_a_turn_that_ended_is_clean(ledger: Ledger) -> None:
+    """A hold needs no end; a plan to scale has one."""
+    account = ledger.account()
+    assert account.clean
+    assert (account.plans, account.plans_to_scale, account.requests) == (2, 1, 1)
+
+
+def test_a_plan_nobody_ended_is_named(ledger: Ledger) -> None:
+    """Neither verified nor refused: somebody forgot it."""
+    ledger.add(PLANS.name, plan("p3"))
+    ledger.add(OUTCOMES.name, outcome("p3", "applying", "x3"))
+    assert ledger.account().plans_without_end == ["p3"]
+    assert not ledger.account().clean
+
+
+def test_a_refusal_ends_a_plan(ledger: Ledger) -> None:
+    """It has no action of its own."""
+    ledger.add(PLANS.name, plan("p3"))
+    ledger.add(OUTCOMES.name, outcome("p3", "refused"))
+    assert ledger.account().clean
+
+
+def test_a_second_request_for_one_plan_is_named(ledger: Ledger) -> None:
+    """Whether by a second action or by the first one again."""
+    ledger.add(OUTCOMES.name, outcome("p1", "verifying", "x1", "08:01"))
+    assert ledger.account().plans_requested_twice == ["p1"]
+
+
+def test_a_lost_observation_is_named_but_not_one_on_its_way(ledger: Ledger) -> None:
+    """What came after the last settled one may still be analysed."""
+    ledger.add(OBSERVATIONS.name, {"id": "o2"})
+    assert ledger.account(settled_observation="o1").clean
+    assert ledger.account().observations_without_analysis == ["o2"]
+
+
+def test_a_dead_letter_is_not_clean(ledger: Ledger) -> None:
+    """No kill makes a message unreadable."""
+    ledger.add(DEAD_LETTERS.name, {"id": "d1"})
+    assert not ledger.account().clean
+
+
+def test_a_campaign_strikes_everybody_at_every_moment() -> None:
+    """In an order that the seed decides."""
+    pairs = plan_of(60, seed=3)
+    assert len(pairs) == 60
+    assert {(victim, moment) for victim in VICTIMS for moment in MOMENTS} == set(pairs)
+    assert pairs == plan_of(60, seed=3) != plan_of(60, seed=4)
+
+
+def test_right_is_enough_and_little_more() -> None:
+    """One subtask does 485 records/s, three 1,373."""
+    assert right(400.0) == range(1, 3)
+    assert right(1200.0) == range(3, 5)
