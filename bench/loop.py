@@ -63,6 +63,8 @@ class LoopBench:
     def __init__(self, stack: TrialStack) -> None:
         self.stack = stack
         self.events = EventFollower(f"{stack.api_url}/v1/events")
+        self.at_rest: dict[str, int] | None = None
+        """The parallelism at the base rate, once known."""
 
     def set_rate(self, rate: float) -> float:
         """Change the load; returns when, in seconds since the epoch."""
@@ -86,21 +88,25 @@ class LoopBench:
         return None if probe is None else probe.lag_seconds()
 
     def settled(self, rate: float, timeout_seconds: float) -> None:
-        """Wait until nothing is in flight, lag is small, and enough parallelism for `rate` but no more is there."""
+        """Wait until the job has been left alone at `rate`: nothing in flight, a small lag, and the parallelism it began with."""
+        began = len(self.plans())
 
         def quiet() -> bool:
             self.stack.check()
             lag = self.probe_lag_seconds()
-            actions, plans = self.actions(), self.plans()[-3:]
+            actions, plans = self.actions(), self.plans()[began:][-3:]
             idle = not actions or actions[-1].terminal
             # Not while capacities are being learnt: what is measured is the answer to a load, not to a start.
             holding = len(plans) == 3 and all(p.kind == "hold" and p.code == "objective-held" for p in plans)
-            return lag is not None and lag < 3.0 and idle and holding
+            at_rest = bool(plans) and self.at_rest in (None, plans[-1].current)
+            return lag is not None and lag < 3.0 and idle and holding and at_rest
 
         try:
             wait_until(quiet, timeout_seconds=timeout_seconds, what=f"settled at {rate:g} records/s", poll_seconds=1.0)
         except NotInTime:
             _say(f"not settled at {rate:g} records/s within {timeout_seconds:g} s; going on")
+        else:
+            self.at_rest = self.plans()[-1].current
 
     def step(self) -> StepFigures:
         """One load step and what came of it."""
