@@ -53,14 +53,16 @@ def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
 
     It goes exactly through the best knowledge at the present parallelism, and takes its shape from all of it.
     """
-    seen = [(p.parallelism, p.records_per_second, _weight(p.confidence, p.saturated)) for p in operator.capacities]
-    seen = [(p, rate, weight) for p, rate, weight in seen if weight >= LEAST_CONFIDENCE and rate > 0]
+    trusted = [point for point in operator.capacities if point.confidence >= LEAST_CONFIDENCE]
+    seen = [(p.parallelism, p.records_per_second, _weight(p.confidence, p.saturated)) for p in trusted]
+    confidences = [point.confidence for point in trusted]
     now = operator.true_processing_rate
     if all(p != operator.parallelism for p, _, _ in seen) and now.value and now.confidence >= LEAST_CONFIDENCE:
         seen.append((operator.parallelism, now.value, now.confidence))
+        confidences.append(now.confidence)
     if not seen:
         return None
-    curve = _fit(seen)
+    curve = _fit(seen, max(confidences))
     here = next((rate for p, rate, _ in seen if p == operator.parallelism), None)
     if here is None:
         return curve
@@ -74,8 +76,7 @@ def _weight(confidence: float, saturated: bool) -> float:
     return confidence * (SATURATED_WEIGHT if saturated else 1.0)
 
 
-def _fit(seen: Sequence[tuple[int, float, float]]) -> CapacityCurve:
-    confidence = min(1.0, max(weight for _, _, weight in seen))
+def _fit(seen: Sequence[tuple[int, float, float]], confidence: float) -> CapacityCurve:
     distinct = {p for p, _, _ in seen}
     if len(distinct) == 1:
         p = next(iter(distinct))

@@ -1,0 +1,102 @@
+"""Capacity curves: through what was seen, sublinear where several parallelisms were, never invented."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.planner.core.capacity import CapacityCurve, curve_of
+from tests.unit.planner.build import WORK, operator, point
+
+
+def test_one_parallelism_seen_gives_a_straight_line() -> None:
+    """2 subtasks do 1,000/s: 4 are taken to do 2,000, because a bend fitted on one point would be invented."""
+    curve = curve_of(operator(WORK, 2, None, None, capacities=[point(2, 1000)]))
+    assert curve is not None
+    assert curve.points == 1
+    assert curve.rate(4) == pytest.approx(2000)
+    assert curve.ceiling == math.inf
+    assert curve.needed(1001) == 3
+    assert curve.needed(1000) == 2
+
+
+def test_a_serial_share_is_found() -> None:
+    """Points on C(p) = 500p / (1 + 0.1(p − 1)) give it back, with its ceiling of 5,000/s that no parallelism passes."""
+    seen = [point(p, 500 * p / (1 + 0.1 * (p - 1))) for p in (1, 2, 4)]
+    curve = curve_of(operator(WORK, 4, None, None, capacities=seen))
+    assert curve is not None
+    assert curve.rate(8) == pytest.approx(500 * 8 / 1.7, rel=1e-6)
+    assert curve.ceiling == pytest.approx(5000, rel=1e-6)
+    assert curve.needed(2350) == 8
+    assert curve.needed(5001) is None
+
+
+def test_the_curve_goes_through_the_present() -> None:
+    """A job that has become slower since the other points were seen is believed at the present parallelism."""
+    seen = [point(1, 500), point(2, 600), point(4, 2000)]
+    curve = curve_of(operator(WORK, 2, None, None, capacities=seen))
+    assert curve is not None
+    assert curve.rate(2) == pytest.approx(600)
+
+
+def test_the_present_rate_counts_where_no_point_of_it_was_kept() -> None:
+    """The analysis tells 700/s now; the learnt points are of another parallelism."""
+    curve = curve_of(operator(WORK, 2, 700.0, None, capacities=[point(1, 500)]))
+    assert curve is not None
+    assert curve.points == 2
+    assert curve.rate(2) == pytest.approx(700)
+
+
+@pytest.mark.parametrize("confidence", [0.0, 0.04])
+def test_what_nobody_trusts_is_no_knowledge(confidence: float) -> None:
+    """Unknown stays unknown: no curve at all rather than one through noise."""
+    assert curve_of(operator(WORK, 2, None, None, capacities=[point(2, 900, confidence=confidence)])) is None
+    assert curve_of(operator(WORK, 2, None, None)) is None
+
+
+def test_a_curve_is_trusted_as_much_as_its_best_point() -> None:
+    """That a saturated point weighs double in the fit does not make it surer than it is."""
+    seen = [point(2, 900, confidence=0.4), point(1, 450, confidence=0.2, saturated=False)]
+    curve = curve_of(operator(WORK, 2, None, None, capacities=seen))
+    assert curve is not None
+    assert curve.confidence == 0.4
+
+
+def test_more_for_more_than_the_share_of_it_is_noise() -> None:
+    """4 subtasks seen to do less than 1: no curve of the family bends so far, so it is a line between the two."""
+    curve = curve_of(operator(WORK, 8, None, None, capacities=[point(1, 1000), point(4, 300)]))
+    assert curve is not None
+    assert curve.serial_seconds == 0
+    assert 300 < curve.rate(4) < 4000
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 64), st.floats(1, 1e6), st.floats(0.05, 1), st.booleans()), min_size=1, max_size=6
+    ),
+    st.integers(1, 64),
+    st.floats(0.1, 1e6),
+)
+def test_any_points_give_a_curve_that_grows(
+    seen: list[tuple[int, float, float, bool]], present: int, demand: float
+) -> None:
+    """However noisy: rates are positive and grow with parallelism, and `needed` is the smallest that suffices."""
+    points = [point(p, rate, confidence=c, saturated=s) for p, rate, c, s in seen]
+    curve = curve_of(operator(WORK, present, None, None, capacities=points))
+    assert curve is not None
+    rates = [curve.rate(p) for p in range(1, 65)]
+    assert all(0 < low < high * (1 + 1e-9) for low, high in pairwise(rates))
+    needed = curve.needed(demand)
+    if needed is None:
+        assert demand >= curve.ceiling * (1 - 1e-6)
+    else:
+        assert curve.rate(needed) >= demand * (1 - 1e-6)
+        assert needed == 1 or curve.rate(needed - 1) < demand * (1 + 1e-6)
+
+
+def test_no_demand_needs_one() -> None:
+    """Nothing arrives; an operator has at least one subtask."""
+    assert CapacityCurve(0.01).needed(0.0) == 1
