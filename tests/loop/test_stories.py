@@ -5,16 +5,9 @@ import asyncio
 from weir_contracts import Observation
 from weir_contracts.topics import OBSERVATIONS
 
-from tests.loop.world import WORK, World, policy
+from tests.loop.world import WORK, World, policy, settled
 
 OBJECTIVE_SECONDS = 30.0
-
-
-def settled(arrivals: float = 400.0, **settings: object) -> World:
-    """A job that has run long enough for its capacity to be known."""
-    world = World(**settings)  # type: ignore[arg-type]
-    world.job.arrivals = arrivals
-    return world.run(80)
 
 
 def test_a_small_job_under_a_small_load_is_left_alone() -> None:

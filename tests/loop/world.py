@@ -148,6 +148,8 @@ class World:
         self.planner = Applications(30, 20)
         self.executor = Memory()
         self.answer: Any = None
+        self.gate: Callable[[], PolicyReading] = lambda: PolicyReading(reachable=True, policy=self.policy)
+        """What the executor reads of the policy just before it acts."""
         self.knowledge = State(application="shop/orders")
         self.analysis: Analysis | None = None
         self.plans: list[Plan] = []
@@ -230,7 +232,15 @@ class World:
     async def _observe(self) -> Observation:
         snapshot = await self.driver.observe(self.policy.spec.target)
         now = self.clock.now()
-        assert snapshot.deployment is not None
+        if snapshot.deployment is None:
+            return Observation(
+                id=observation_id("shop/orders", now),
+                application="shop/orders",
+                observed_at=now,
+                policy=self.policy,
+                status="not_found" if snapshot.reachable else "unreachable",
+                message=snapshot.because,
+            )
         running = snapshot.all_running
         if running and snapshot.running_since != self._run:
             self._run = snapshot.running_since
@@ -250,7 +260,7 @@ class World:
             status="running" if running else "not_running",
             run=Run(attempt=deployment.restarts, running_since=self._run) if running and self._run else None,
             deployment=deployment,
-            topology=TOPOLOGY,
+            topology=self.cluster.topology,
             operators=self._operators() if running else [],
             partitions=self._partitions(running),
         )
@@ -310,7 +320,7 @@ class World:
         context = Context(
             now=self.clock.now(),
             memory=self.executor,
-            policy=PolicyReading(reachable=True, policy=self.policy),
+            policy=self.gate(),
             snapshot=await self.driver.observe(self.policy.spec.target),
             attempt_id=NAMESPACE,
             analysis=self.analysis,
@@ -334,7 +344,7 @@ class World:
             observed = Observed(
                 snapshot,
                 self.analysis,
-                PolicyReading(reachable=True, policy=self.policy),
+                self.gate(),
                 planned_version=self.policy.metadata.resource_version,
                 answer=self.answer,
             )
@@ -381,3 +391,10 @@ class World:
 
     def _remember(self, event: Any) -> None:
         self.knowledge = remember(self.knowledge, event, Limits())
+
+
+def settled(arrivals: float = 400.0, **settings: Any) -> World:
+    """A job that has run long enough for its capacity to be known."""
+    world = World(**settings)
+    world.job.arrivals = arrivals
+    return world.run(80)
