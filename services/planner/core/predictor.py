@@ -18,6 +18,8 @@ from .flow import Flow, arrivals_at, throttled
 STEPS = 120
 POINTS = 24
 """Of the trajectory that a plan carries; the figures come from all steps."""
+LEAST_RATE = 1e-6
+"""Records/s below which nothing arrives (one in eleven days): what a smoothed rate is on its way to 0."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +133,9 @@ def _lag(times: np.ndarray, arrived: np.ndarray, processed: np.ndarray, model: M
     known = model.backlogs[source]
     age = known.age_seconds
     if age is None or age <= 0:
-        age = known.records / rate if rate > 0 else 0.0
+        age = known.records / rate if rate > LEAST_RATE else 0.0
     # Replayed records are a little older still.
-    age += (waiting - known.records) / rate if rate > 0 else 0.0
+    age += (waiting - known.records) / rate if rate > LEAST_RATE else 0.0
     at = np.concatenate([[-age], times]) if waiting > 0 else times
     count = np.concatenate([[0.0], arrived]) if waiting > 0 else arrived
     # np.interp wants increasing counts: without arrivals they stand still, and the newest instant is the right one.

@@ -1,0 +1,73 @@
+"""How records flow: DS2's traversal, what is unknown behind an unknown, and how backpressure slows the sources."""
+
+import pytest
+from weir_contracts import Edge, Operator, Topology
+
+from services.planner.core.flow import arrivals_at, flow_of, throttled
+from tests.unit.planner.build import topology
+
+JOIN = Topology(
+    operators=[Operator(name=name, id=name) for name in ("clicks", "views", "parse", "join", "sink")],
+    edges=[
+        Edge(source="clicks", target="parse"),
+        Edge(source="parse", target="join"),
+        Edge(source="views", target="join"),
+        Edge(source="join", target="sink"),
+    ],
+)
+RATIOS: dict[tuple[str, str], float | None] = {
+    ("clicks", "parse"): 1.0,
+    ("parse", "join"): 0.5,
+    ("views", "join"): 2.0,
+    ("join", "sink"): 0.1,
+}
+
+
+def test_two_sources_meet() -> None:
+    """100 clicks/s of which half pass, 30 views/s that are doubled: 110/s at the join, 11/s at the sink."""
+    flow = flow_of(JOIN, RATIOS)
+    rates = {"clicks": 100.0, "views": 30.0}
+    assert [arrivals_at(flow, name, rates) for name in JOIN.names] == pytest.approx([100, 30, 100, 110, 11])
+
+
+def test_paths_of_a_diamond_add_up() -> None:
+    """Both branches of a split arrive where they meet again."""
+    diamond = Topology(
+        operators=[Operator(name=name, id=name) for name in ("in", "left", "right", "out")],
+        edges=[
+            Edge(source=a, target=b) for a, b in (("in", "left"), ("in", "right"), ("left", "out"), ("right", "out"))
+        ],
+    )
+    ratios = {("in", "left"): 0.3, ("in", "right"): 0.7, ("left", "out"): 1.0, ("right", "out"): 2.0}
+    assert arrivals_at(flow_of(diamond, ratios), "out", {"in": 10.0}) == pytest.approx(17.0)
+
+
+def test_behind_an_unknown_selectivity_everything_is_unknown() -> None:
+    """Unknown is not 0: join and sink are left out, what lies before them is told."""
+    flow = flow_of(JOIN, {**RATIOS, ("parse", "join"): None})
+    assert set(flow) == {"clicks", "views", "parse"}
+    assert arrivals_at(flow, "sink", {"clicks": 100.0, "views": 30.0}) is None
+
+
+def test_an_operator_that_drops_all_passes_nothing_on() -> None:
+    """A selectivity of 0 is known, and 0 arrive."""
+    flow = flow_of(JOIN, {**RATIOS, ("join", "sink"): 0.0})
+    assert arrivals_at(flow, "sink", {"clicks": 100.0, "views": 30.0}) == 0
+
+
+def test_a_slow_operator_slows_the_sources_that_feed_it() -> None:
+    """The join can do 55 of 110: both its sources are halved."""
+    slowed = throttled(flow_of(JOIN, RATIOS), JOIN.names, {"join": 55.0}, {"clicks": 100.0, "views": 30.0})
+    assert slowed == pytest.approx({"clicks": 50.0, "views": 15.0})
+
+
+def test_a_slow_branch_leaves_the_other_source_alone() -> None:
+    """Only clicks pass through parse."""
+    slowed = throttled(flow_of(JOIN, RATIOS), JOIN.names, {"parse": 20.0}, {"clicks": 100.0, "views": 30.0})
+    assert slowed == pytest.approx({"clicks": 20.0, "views": 30.0})
+
+
+def test_unknown_capacity_holds_nothing_back() -> None:
+    """No bottleneck is made up."""
+    chain = topology(("a", "b"))
+    assert throttled(flow_of(chain, {("a", "b"): 1.0}), chain.names, {}, {"a": 5.0}) == {"a": 5.0}

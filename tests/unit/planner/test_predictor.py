@@ -1,0 +1,135 @@
+"""The predictor: exact where it can be worked out by hand, conserving records, never worse for more parallelism."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.planner.core.capacity import CapacityCurve
+from services.planner.core.flow import flow_of
+from services.planner.core.predictor import STAY, Backlog, Model, Restart, predict
+from tests.unit.planner.build import SOURCE, WORK, topology
+
+
+def model(
+    arrivals: float,
+    per_subtask: float = 100.0,
+    *,
+    backlog: float = 0.0,
+    age: float | None = None,
+    serial: float = 0.0,
+    partitions: int = 64,
+) -> Model:
+    """`orders` is as quick as anybody wants; `work` does `per_subtask` records/s with one subtask."""
+    graph = topology(partitions=partitions)
+    own = 1 / per_subtask
+    return Model(
+        topology=graph,
+        flow=flow_of(graph, {(SOURCE, WORK): 1.0}),
+        curves={WORK: CapacityCurve(own, serial * own)},
+        arrivals={SOURCE: arrivals},
+        backlogs={SOURCE: Backlog(backlog, age)},
+    )
+
+
+def test_twice_what_one_can_do() -> None:
+    """1,000/s arrive, 500/s are done, for 10 s: 5,000 wait, and the oldest of them came 5 s ago."""
+    found = predict(model(1000, 500), {SOURCE: 1, WORK: 1}, STAY, horizon_seconds=10, objective_seconds=2)
+    assert found.points[-1].backlog_records == pytest.approx(5000)
+    assert found.final_lag_seconds == pytest.approx(5.0, abs=0.01)
+    assert found.max_lag_seconds == pytest.approx(5.0, abs=0.01)
+    # Lag grows by half a second each second, so it is above 2 s from the 4th on.
+    assert found.violation_seconds == pytest.approx(6.0, abs=0.2)
+    assert found.objective_met_at_seconds is None
+    assert (found.max_utilisation, found.bottleneck) == (2.0, WORK)
+
+
+def test_a_restart_is_caught_up() -> None:
+    """4 s without intake at 100/s leave 400; 300/s then gain 200 each second: nothing waits after 2 more."""
+    found = predict(model(100), {SOURCE: 1, WORK: 3}, Restart(4.0), horizon_seconds=12, objective_seconds=None)
+    assert found.downtime_seconds == 4.0
+    assert max(point.backlog_records for point in found.points) == pytest.approx(400, abs=60)
+    assert found.max_lag_seconds == pytest.approx(4.0, abs=0.1)
+    assert [p.backlog_records for p in found.points if p.at_seconds >= 6.1] == pytest.approx([0.0] * 12, abs=0.2)
+    assert found.final_lag_seconds == 0
+
+
+def test_what_is_replayed_is_work_again() -> None:
+    """5 s since the checkpoint at 100/s: 500 records more than without, 2.5 s longer to catch up at 200/s gained."""
+    without = predict(model(100), {SOURCE: 1, WORK: 3}, Restart(4.0), horizon_seconds=24, objective_seconds=0.5)
+    replayed = predict(model(100), {SOURCE: 1, WORK: 3}, Restart(4.0, 5.0), horizon_seconds=24, objective_seconds=0.5)
+    assert without.objective_met_at_seconds is not None
+    assert replayed.objective_met_at_seconds is not None
+    assert replayed.objective_met_at_seconds - without.objective_met_at_seconds == pytest.approx(2.5, abs=0.45)
+
+
+def test_a_backlog_drains_oldest_first() -> None:
+    """1,000 wait, the oldest for 20 s; nothing more comes; at 100/s half are left after 5 s."""
+    found = predict(
+        model(0, backlog=1000, age=20), {SOURCE: 1, WORK: 1}, STAY, horizon_seconds=5, objective_seconds=None
+    )
+    assert found.points[-1].backlog_records == pytest.approx(500)
+    # The oldest left came halfway through those 20 s, and 5 s have passed since.
+    assert found.final_lag_seconds == pytest.approx(15.0, abs=0.2)
+
+
+def test_a_job_that_keeps_up_has_no_lag() -> None:
+    """Half its capacity is asked for: the objective is met from the start."""
+    found = predict(model(50), {SOURCE: 1, WORK: 1}, STAY, horizon_seconds=60, objective_seconds=1)
+    assert (found.max_lag_seconds, found.violation_seconds, found.objective_met_at_seconds) == (0, 0, 0)
+    assert found.max_utilisation == 0.5
+
+
+def test_a_rate_on_its_way_to_nothing_gives_no_endless_lag() -> None:
+    """A smoothed rate of 1e-308/s is no measure of how long a backlog took to come."""
+    found = predict(model(1e-308, backlog=2), {SOURCE: 1, WORK: 1}, STAY, horizon_seconds=60, objective_seconds=1)
+    assert found.max_lag_seconds < 1
+
+
+def test_subtasks_without_a_partition_do_nothing() -> None:
+    """A source of 4 partitions is as quick with 4 subtasks as with 12."""
+    graph = topology(partitions=4)
+    narrow = Model(graph, flow_of(graph, {}), {SOURCE: CapacityCurve(0.01)}, {SOURCE: 800.0}, {SOURCE: Backlog(0)})
+    assert narrow.capacities({SOURCE: 12, WORK: 1}) == narrow.capacities({SOURCE: 4, WORK: 1}) == {SOURCE: 400.0}
+
+
+loads = st.floats(0, 2000)
+waiting = st.floats(0, 50_000)
+restarts = st.builds(Restart, st.floats(0, 20), st.floats(0, 5))
+
+
+@settings(max_examples=40, deadline=None)
+@given(loads, waiting, restarts, st.integers(1, 32), st.floats(0, 0.2))
+def test_records_are_conserved(arrivals: float, backlog: float, restart: Restart, p: int, serial: float) -> None:
+    """What waits at the end is what waited, was replayed and arrived, less what was taken."""
+    horizon = 60.0
+    case = model(arrivals, backlog=backlog, serial=serial)
+    found = predict(case, {SOURCE: 1, WORK: p}, restart, horizon_seconds=horizon, objective_seconds=10)
+    capacity = case.capacities({SOURCE: 1, WORK: p})[WORK]
+    replay = min(arrivals, capacity) * restart.replay_seconds
+    come = backlog + replay + arrivals * horizon
+    left = found.points[-1].backlog_records
+    assert found.points[0].backlog_records == pytest.approx(backlog + replay, abs=0.1)
+    # Not more is taken than there was, nor than running time allows; and whoever has work works.
+    taken = come - left
+    able = capacity * (horizon - restart.seconds)
+    assert -0.1 <= taken <= min(come, able) * (1 + 1e-6) + 0.1
+    if left > 0.1 and backlog + replay > able:
+        assert taken == pytest.approx(able, rel=1e-3)
+    assert all(point.throughput <= capacity * (1 + 1e-6) + 0.1 for point in found.points)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    loads, st.builds(Backlog, waiting, st.none() | st.floats(0, 100)), restarts, st.integers(1, 31), st.floats(0, 0.2)
+)
+def test_more_is_never_worse(arrivals: float, waits: Backlog, restart: Restart, p: int, serial: float) -> None:
+    """With the same restart, one subtask more never gives more lag or more violation."""
+    case = model(arrivals, backlog=waits.records, age=waits.age_seconds, serial=serial)
+    # Replay is counted by what was processed, which depends on the present, so it is left out of the comparison.
+    same = Restart(restart.seconds)
+    less, more = (
+        predict(case, {SOURCE: 1, WORK: q}, same, horizon_seconds=60, objective_seconds=10) for q in (p, p + 1)
+    )
+    assert more.max_lag_seconds <= less.max_lag_seconds + 0.02
+    assert more.final_lag_seconds <= less.final_lag_seconds + 0.02
+    assert more.violation_seconds <= less.violation_seconds + 0.01
