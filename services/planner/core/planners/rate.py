@@ -198,13 +198,17 @@ def _case_of(request: PlanRequest, parameters: RateParameters) -> _Case | PlanRe
         restart=_restart(analysis, request, parameters),
         objective=request.policy.spec.objective,
         bounds={name: request.policy.spec.bounds.of(name) for name in topology.names},
-        saturated=frozenset(
-            o.operator
-            for o in analysis.operators
-            if o.utilisation.value is not None and o.utilisation.value >= SATURATED
-        ),
+        saturated=_full(analysis),
         parameters=parameters,
     )
+
+
+def _full(analysis: Analysis) -> frozenset[str]:
+    """Operators that are busy all the time. Not while warming up: starting and catching up fill every one of them."""
+    if analysis.has("warming-up"):
+        return frozenset()
+    shares = {o.operator: o.utilisation.value for o in analysis.operators}
+    return frozenset(name for name, share in shares.items() if share is not None and share >= SATURATED)
 
 
 def _restart(analysis: Analysis, request: PlanRequest, parameters: RateParameters) -> Restart:
