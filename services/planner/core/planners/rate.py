@@ -205,7 +205,7 @@ def _case_of(request: PlanRequest, parameters: RateParameters) -> _Case | PlanRe
 
 def _full(analysis: Analysis) -> frozenset[str]:
     """Operators that are busy all the time. Not while warming up: starting and catching up fill every one of them."""
-    if analysis.has("warming-up"):
+    if analysis.has("warming-up") or analysis.has("catching-up"):
         return frozenset()
     shares = {o.operator: o.utilisation.value for o in analysis.operators}
     return frozenset(name for name, share in shares.items() if share is not None and share >= SATURATED)
@@ -233,10 +233,15 @@ def _why_not_stay(case: _Case, staying: Prediction) -> tuple[str, str] | None:
         return ("overloaded" if used > 1 else "utilisation-high"), needs
     if limit is not None and staying.violation_seconds > 0:
         return "objective-at-risk", f"lag would reach {staying.max_lag_seconds:.1f} s"
-    unknown_but_full = [n for n in case.saturated if n not in case.model.flow or n not in case.model.curves]
-    if unknown_but_full:
+    unknown_but_full = [n for n in case.topology.names if n in case.saturated and _is_blind(case, n)]
+    if any(case.current[n] < _most(case, n) for n in unknown_but_full):
         return "saturated", f"{unknown_but_full[0]} is busy all the time and its demand is unknown"
     return None
+
+
+def _is_blind(case: _Case, name: str) -> bool:
+    """Whether an operator's demand or its capacity cannot be told."""
+    return name not in case.model.flow or name not in case.model.curves
 
 
 def _needs(case: _Case, where: str | None) -> str:
@@ -339,7 +344,12 @@ def _grow(
         near = [o for o in options if _badness(case, o.prediction) <= least * 1.15 + 1.0]
         best = min(near, key=lambda o: (o.cost, _badness(case, o.prediction)))
     staying, going = _badness(case, hold.prediction), _badness(case, best.prediction)
-    if going >= staying - 0.5 and not _steadier(hold.prediction, best.prediction):
+    # The model cannot see what a full operator of unknown demand would gain: there it must not have the last word.
+    blind = code == "saturated"
+    if going >= staying - 0.5 and not blind and not _steadier(hold.prediction, best.prediction):
+        if (hold.prediction.max_utilisation or 0.0) > 1:
+            sentence = f"{words}, and nothing that may be had would help"
+            return _reply(case, "hold", hold, hold, "nothing-helps", sentence, infeasible, options)
         sentence = (
             f"{words}; staying clears it as soon as {_changes(hold.vector, best.vector)} would, without a restart of "
             f"{case.restart.seconds:.0f} s"

@@ -1,0 +1,270 @@
+"""The planner `rate`: what it does in the situations that it was written for, and why it says so."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from weir_contracts import Edge, PlanReply, Slots, Symptom, Topology
+from weir_contracts.analysis import SymptomCode
+
+from services.planner.core.planners import ask
+from tests.unit.planner.build import (
+    SOURCE,
+    WORK,
+    action,
+    analysis,
+    deployment,
+    operator,
+    outcome,
+    point,
+    policy,
+    request,
+    topology,
+)
+
+
+def answer(parameters: dict[str, Any] | None = None, spec: dict[str, Any] | None = None, **of: Any) -> PlanReply:
+    """What `rate` answers to an analysis in the words of `analysis()`."""
+    chosen: dict[str, Any] = {"planner": {"name": "rate", "parameters": parameters or {}}, **(spec or {})}
+    return ask(request(analysis(the_policy=policy(**chosen), **of)), "rate")
+
+
+def test_three_times_the_load_is_answered_before_lag_grows() -> None:
+    """800/s become 2,400/s at 2 subtasks of 500/s. No lag yet: it scales at once, to what sustains it and stays in bounds."""
+    reply = answer(arrivals=2400, work=2)
+    assert (reply.kind, reply.code) == ("scale", "overloaded")
+    assert reply.parallelism is not None
+    assert reply.parallelism[WORK] * 500 * 0.92 >= 2400
+    assert reply.parallelism[SOURCE] == 1
+    assert reply.sentence.startswith(f"work 2 → {reply.parallelism[WORK]}: 2,400 records/s arrive at work, 2 subtasks")
+    assert reply.prediction is not None
+    assert reply.hold_prediction is not None
+    assert reply.prediction.violation_seconds == 0 < reply.hold_prediction.violation_seconds
+
+
+def test_enough_is_left_alone() -> None:
+    """800/s on 2 subtasks of 500/s: 80 %, no lag, nothing to do; the sentence has the figures."""
+    reply = answer(arrivals=800, work=2)
+    assert (reply.kind, reply.code) == ("hold", "objective-held")
+    assert "work at 80% of its capacity" in reply.sentence
+    assert reply.evidence["capacity[work]"] == 1000
+    assert reply.evidence["arrival_rate_records_per_second"] == 800
+
+
+@pytest.mark.parametrize(("missing", "words"), [("arrivals", "arrival rate of orders"), ("backlog", "lag of orders")])
+def test_a_missing_reading_holds_and_is_named(missing: str, words: str) -> None:
+    """Unknown is not 0: an application is never shrunk because nobody could read its load."""
+    reply = answer(work=8, **{missing: None})
+    assert (reply.kind, reply.code) == ("hold", "metric-missing")
+    assert words in reply.sentence
+    assert "no reading yet" in reply.sentence
+
+
+def test_without_any_capacity_it_waits() -> None:
+    """A fresh run has taught nothing yet."""
+    reply = answer(
+        operators=[operator(SOURCE, 1, None, None), operator(WORK, 2, None, None)], arrivals=5000, per_subtask=None
+    )
+    assert (reply.kind, reply.code) == ("hold", "warming-up")
+
+
+def test_a_quiet_application_is_shrunk() -> None:
+    """300/s on 8 subtasks of 500/s, with a restart of 4 s: one would do, with a tenth more, too."""
+    reply = answer(arrivals=300, work=8)
+    assert (reply.kind, reply.code) == ("scale", "over-provisioned")
+    assert reply.parallelism == {SOURCE: 1, WORK: 1}
+    assert "need 1 of 8 slots" in reply.sentence
+
+
+def test_fewer_subtasks_in_the_same_slots_are_not_worth_a_restart() -> None:
+    """The source needs 8 subtasks, and its slots are shared: 2 instead of 8 of work would free none."""
+    source = operator(SOURCE, 8, 8000.0, 6300.0)
+    reply = answer(
+        arrivals=6300.0,
+        per_subtask=5000.0,
+        work=8,
+        operators=[source, operator(WORK, 8, 40_000.0, 6300.0)],
+        deployment=deployment({SOURCE: 8, WORK: 8}),
+    )
+    assert (reply.kind, reply.code) == ("hold", "no-slot-freed")
+
+
+def test_a_restart_that_breaks_the_objective_is_not_worth_the_slots() -> None:
+    """It takes 60 s, and 30 s of lag are allowed: 8 stay, although 1 would do."""
+    reply = answer(arrivals=300, work=8, restart_seconds=60)
+    assert (reply.kind, reply.code) == ("hold", "restart-too-costly")
+
+
+def test_a_backlog_that_is_gone_sooner_without_a_restart_is_waited_out() -> None:
+    """12,000 wait, 500/s are gained: 24 s and done. Any change would cost a restart of 25 s first."""
+    reply = answer(arrivals=500, work=2, backlog=12_000, lag_seconds=26, restart_seconds=25)
+    assert (reply.kind, reply.code) == ("hold", "no-gain")
+    assert "without a restart of 25 s" in reply.sentence
+
+
+def test_a_backlog_that_would_take_too_long_is_worked_off_by_more() -> None:
+    """40,000 wait and 100/s are gained: 400 s. With more subtasks and a restart of 4 s it is done far sooner."""
+    reply = answer(arrivals=900, work=2, backlog=40_000, lag_seconds=45)
+    assert reply.kind == "scale"
+    assert reply.parallelism is not None
+    assert reply.parallelism[WORK] > 2
+    assert reply.prediction is not None
+    assert reply.hold_prediction is not None
+    assert reply.prediction.violation_seconds < reply.hold_prediction.violation_seconds / 2
+
+
+def test_beyond_the_ceiling_it_says_what_cannot_be_had() -> None:
+    """Work bends towards 2,000/s in all; 3,000/s arrive: as much as helps, and the ceiling is told."""
+    seen = [point(p, 500 * p / (1 + 0.25 * (p - 1))) for p in (1, 2, 4)]
+    reply = answer(arrivals=3000, work=4, per_subtask=None, seen=seen)
+    told = [i for i in reply.infeasible if i.code == "capacity-ceiling"]
+    assert [i.operator for i in told] == [WORK]
+    assert told[0].limit == pytest.approx(2000, rel=0.01)
+
+
+def test_bounds_that_are_too_narrow_are_told() -> None:
+    """20 subtasks would be needed, 4 are allowed: it takes 4 and says so."""
+    reply = answer(arrivals=8000, work=2, spec={"bounds": {"min": 1, "max": 4}})
+    assert reply.parallelism == {SOURCE: 1, WORK: 4}
+    assert [(i.operator, i.code, i.limit) for i in reply.infeasible] == [(WORK, "bounds", 4.0)]
+
+
+def test_at_the_bound_already_nothing_helps() -> None:
+    """4 of 4 run and it is not enough: a hold that says what is wanted."""
+    reply = answer(arrivals=8000, work=4, spec={"bounds": {"min": 1, "max": 4}})
+    assert (reply.kind, reply.code) == ("hold", "nothing-helps")
+    assert reply.infeasible
+
+
+def test_behind_an_unknown_selectivity_an_operator_keeps_what_it_has() -> None:
+    """What arrives at work cannot be told: it keeps its 6 while the source grows to what it needs."""
+    reply = answer(
+        selectivity=None,
+        work=6,
+        arrivals=4000,
+        operators=[operator(SOURCE, 1, 2000.0, 2000.0), operator(WORK, 6, 3000.0, None)],
+    )
+    assert reply.kind == "scale"
+    assert reply.parallelism is not None
+    assert reply.parallelism[WORK] == 6
+    assert reply.parallelism[SOURCE] > 1
+
+
+def test_an_operator_of_unknown_demand_that_is_full_grows_by_a_step() -> None:
+    """Its utilisation is 100 %: whatever arrives, it is too much for 2; half of them more, to look again."""
+    full = operator(WORK, 2, 1000.0, 1000.0)
+    reply = answer(selectivity=None, operators=[operator(SOURCE, 1, 100_000.0, 800.0), full])
+    assert full.utilisation.value == 1.0
+    assert (reply.kind, reply.code) == ("scale", "saturated")
+    assert reply.parallelism == {SOURCE: 1, WORK: 3}
+
+
+@pytest.mark.parametrize("code", ["warming-up", "catching-up"])
+def test_a_run_that_starts_or_catches_up_is_full_for_a_while(code: SymptomCode) -> None:
+    """The same picture is no reason to grow then: it would grow after each of its own restarts, up to the bound."""
+    reply = answer(
+        selectivity=None,
+        operators=[operator(SOURCE, 1, 100_000.0, 800.0), operator(WORK, 2, 1000.0, 1000.0)],
+        symptoms=[Symptom(code=code, evidence="it has just started")],
+    )
+    assert (reply.kind, reply.code) == ("hold", "objective-held")
+
+
+def test_full_and_unknown_at_the_bound_stays() -> None:
+    """12 of 12: there is no step left, and the rest of the job is not touched for it."""
+    reply = answer(
+        selectivity=None,
+        work=12,
+        operators=[operator(SOURCE, 1, 100_000.0, 800.0), operator(WORK, 12, 1000.0, 1000.0)],
+    )
+    assert (reply.kind, reply.code) == ("hold", "objective-held")
+
+
+def test_a_job_that_crashes_in_a_loop_is_still_scaled() -> None:
+    """Its load is known from the brokers, its capacity from before: RESTARTING is no reason to leave it too small."""
+    reply = answer(
+        arrivals=2400,
+        work=2,
+        per_subtask=None,
+        seen=[point(2, 1000)],
+        status="not_running",
+        deployment=deployment({SOURCE: 1, WORK: 2}, state="RESTARTING", restarts=40),
+    )
+    assert reply.kind == "scale"
+    assert reply.parallelism is not None
+    assert reply.parallelism[WORK] >= 6
+
+
+def test_a_source_gets_no_more_than_its_partitions() -> None:
+    """4 partitions: the fifth subtask would idle, so the source stays at 4 and the limit is told."""
+    graph = topology(partitions=4)
+    reply = answer(
+        graph=graph,
+        arrivals=8000,
+        work=12,
+        per_subtask=1000,
+        operators=[operator(SOURCE, 2, 2000.0, 2000.0), operator(WORK, 12, 12_000.0, 2000.0)],
+        deployment=deployment({SOURCE: 2, WORK: 12}),
+    )
+    assert reply.parallelism == {SOURCE: 4, WORK: 12}
+    assert [i.operator for i in reply.infeasible] == [SOURCE]
+
+
+def test_the_price_of_a_rescale_is_the_longest_seen() -> None:
+    """The analyzer saw a gap of 4 s, the executor waited 12 s for RUNNING."""
+    ran = outcome(action(before={WORK: 1}, wanted={WORK: 2}), restart_seconds=12.0)
+    reply = ask(request(of={"arrivals": 2400, "work": 2}, outcomes=[ran]), "rate")
+    assert reply.evidence["restart_seconds"] == 12.0
+    unseen = answer({"restart_seconds": 9.0}, arrivals=2400, work=2, restart_seconds=None)
+    assert unseen.evidence["restart_seconds"] == 9.0
+
+
+def test_a_utilisation_objective_needs_no_lag() -> None:
+    """70 % is asked for, 90 % is used, and nobody can tell the lag: it grows to 3."""
+    reply = answer(arrivals=900, work=2, backlog=None, lag_seconds=None, spec={"objective": {"utilization": 0.7}})
+    assert (reply.kind, reply.code) == ("scale", "utilisation-high")
+    assert reply.parallelism == {SOURCE: 1, WORK: 3}
+
+
+LOADS = st.fixed_dictionaries(
+    {
+        "arrivals": st.floats(0, 20_000),
+        "work": st.integers(1, 12),
+        "per_subtask": st.floats(10, 2000),
+        "backlog": st.floats(0, 1e6),
+        "selectivity": st.none() | st.floats(0, 3),
+        "restart_seconds": st.none() | st.floats(0, 120),
+    }
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(LOADS)
+def test_every_answer_covers_the_topology_within_bounds(load: dict[str, Any]) -> None:
+    """Whatever the figures: a whole vector within the bounds and different from the present, or a hold with its reason."""
+    reply = answer(**load)
+    assert reply.sentence
+    assert reply.prediction is not None
+    if reply.parallelism is not None:
+        assert set(reply.parallelism) == {SOURCE, WORK}
+        assert all(1 <= p <= 12 for p in reply.parallelism.values())
+        assert reply.parallelism != {SOURCE: 1, WORK: load["work"]}
+
+
+def test_slots_count_by_sharing_group() -> None:
+    """Two groups: the freed slots of one count although the other stays as it is."""
+    graph = Topology(
+        operators=[o.model_copy(update={"slot_sharing_group": o.name}) for o in topology().operators],
+        edges=[Edge(source=SOURCE, target=WORK)],
+    )
+    reply = answer(
+        graph=graph,
+        arrivals=300,
+        work=6,
+        operators=[operator(SOURCE, 3, 330.0, 300.0), operator(WORK, 6, 3000.0, 300.0)],
+        deployment=deployment({SOURCE: 3, WORK: 6}, slots=Slots(total=9, available=0)),
+    )
+    assert reply.code in {"over-provisioned", "no-slot-freed", "restart-too-costly"}
+    assert reply.code == "over-provisioned"
+    assert "of 9 slots" in reply.sentence
