@@ -26,7 +26,9 @@ def useful_parallelism(draft: Draft, context: Context) -> Draft:
     vector = dict(draft.vector or {})
     why = []
     for name, p in vector.items():
-        useful = smallest_useful(context.topology, name, p)
+        low, most = context.spec.bounds.of(name)[0], context.topology.operator(name).max_parallelism
+        # The policy's minimum was asked for, useful or not; more than its key groups an operator cannot have.
+        useful = max(smallest_useful(context.topology, name, p), min(low, p, most or p))
         # An unbalanced present is no reason to touch what the planner left alone.
         if useful != p and p != context.current.get(name):
             vector[name] = useful

@@ -1,0 +1,290 @@
+"""The guards: one story each, and what holds for the whole chain whatever is proposed."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from weir_contracts import Parallelism, PlanReply, QuarantinedVector, Slots
+
+from services.planner.core.guards import GUARDS, Context, Draft, amend
+from tests.unit.planner.build import (
+    SOURCE,
+    WORK,
+    action,
+    after,
+    analysis,
+    context,
+    operator,
+    point,
+    policy,
+    scale,
+    topology,
+    wish,
+)
+
+NOW: Parallelism = {SOURCE: 1, WORK: 4}
+
+
+def passed(wanted: Parallelism, given_: Context) -> Draft:
+    """What the whole chain makes of a wish."""
+    return amend(scale(wanted), given_)
+
+
+def guards(draft: Draft) -> list[str]:
+    return [amendment.guard for amendment in draft.amendments]
+
+
+def behavior(up: Any = "0s", down: Any = "0s", cooldown: str = "0s") -> dict[str, Any]:
+    """A policy's behavior; a direction is its stabilisation or all of it."""
+
+    def direction(value: Any) -> dict[str, Any]:
+        return {"stabilization": value} if isinstance(value, str) else {"stabilization": "0s", **value}
+
+    return {"behavior": {"scaleUp": direction(up), "scaleDown": direction(down), "cooldown": cooldown}}
+
+
+def test_a_sound_wish_passes_as_it_is() -> None:
+    """No guard has anything to say."""
+    draft = passed({SOURCE: 1, WORK: 6}, context(NOW))
+    assert draft.vector == {SOURCE: 1, WORK: 6}
+    assert draft.amendments == ()
+
+
+def test_a_hold_passes() -> None:
+    """Guards never make an action out of one."""
+    hold = PlanReply(kind="hold", code="objective-held", sentence="all is well")
+    draft = amend(hold, context({SOURCE: 1, WORK: 40}))
+    assert (draft.vector, draft.code, draft.sentence, draft.amendments) == (None, "objective-held", "all is well", ())
+
+
+def test_bounds() -> None:
+    """20 are wanted, 12 are allowed; and of the source at least 2."""
+    draft = passed({SOURCE: 1, WORK: 20}, context(NOW, spec={"bounds": {"max": 12, "operators": {SOURCE: {"min": 2}}}}))
+    assert draft.vector == {SOURCE: 2, WORK: 12}
+    assert guards(draft) == ["bounds"]
+    assert draft.amendments[0].because == "the policy bounds orders, work"
+
+
+@pytest.mark.parametrize("phase", ["intended", "applying", "rolling-back"])
+def test_one_action_at_a_time(phase: str) -> None:
+    """While the last one is being done nothing new begins."""
+    last = action(phase, before={SOURCE: 1, WORK: 2}, wanted=NOW)
+    draft = passed({SOURCE: 1, WORK: 6}, context(NOW, last_action=last))
+    assert (draft.vector, draft.code) == (None, "action-in-flight")
+    assert f"it is {phase}" in draft.sentence
+
+
+def test_while_an_action_is_verified_more_may_follow_but_not_less() -> None:
+    """It runs; a load that rises meanwhile is planned for, a scale-down waits for the verdict."""
+    last = action("verifying", before={SOURCE: 1, WORK: 2}, wanted=NOW, running_at=after(-5))
+    given_ = context(NOW, last_action=last)
+    assert passed({SOURCE: 1, WORK: 6}, given_).vector == {SOURCE: 1, WORK: 6}
+    assert passed({SOURCE: 1, WORK: 3}, given_).code == "action-in-flight"
+
+
+def test_a_busy_operator_is_never_lowered() -> None:
+    """Work is busy 96 % of the time though little is said to arrive: the selectivity is misread."""
+    found = analysis(work=4, operators=[operator(SOURCE, 1, 1e5, 100), operator(WORK, 4, 1000.0, 960.0)])
+    draft = passed({SOURCE: 1, WORK: 1}, context(NOW, found=found))
+    assert (draft.vector, draft.code) == (None, "saturated")
+    assert "work is busy 96% of the time" in draft.sentence
+
+
+def test_an_operator_of_unknown_utilisation_is_never_lowered() -> None:
+    """A missing metric cannot shrink anything."""
+    found = analysis(work=4, operators=[operator(SOURCE, 1, 1e5, 100), operator(WORK, 4, None, None)])
+    assert passed({SOURCE: 1, WORK: 1}, context(NOW, found=found)).code == "saturated"
+    assert passed({SOURCE: 1, WORK: 1}, context(NOW, found=analysis(work=4, operators=[]))).code == "saturated"
+
+
+def test_scaling_in_asks_of_a_subtask_what_one_was_seen_to_do() -> None:
+    """4 subtasks take 100/s each; 1 would have to do 400, over three times what was ever seen: one step only."""
+    draft = passed({SOURCE: 1, WORK: 1}, context(NOW, found=analysis(work=4, arrivals=400.0, per_subtask=1000.0)))
+    assert draft.vector == {SOURCE: 1, WORK: 3}
+    assert guards(draft) == ["sustained-rate"]
+
+
+def test_a_rate_seen_under_saturation_is_trusted() -> None:
+    """One subtask was seen to do 500/s while backlogged: 400/s may be asked of it."""
+    found = analysis(work=4, arrivals=400.0, per_subtask=1000.0, seen=[point(1, 500)])
+    draft = passed({SOURCE: 1, WORK: 1}, context(NOW, found=found))
+    assert draft.vector == {SOURCE: 1, WORK: 1}
+
+
+def test_going_up_waits_for_its_window() -> None:
+    """20 s of stabilisation: the smallest wish of the last 20 s counts, an older one does not."""
+    wishes = [wish(-25, {SOURCE: 1, WORK: 4}), wish(-10, {SOURCE: 1, WORK: 5}), wish(0, {SOURCE: 1, WORK: 9})]
+    draft = passed({SOURCE: 1, WORK: 9}, context(NOW, spec=behavior(up="20s"), recommendations=wishes))
+    assert draft.vector == {SOURCE: 1, WORK: 5}
+    assert guards(draft) == ["stabilisation"]
+
+
+def test_going_down_is_wanted_for_the_whole_window() -> None:
+    """60 s of stabilisation: after 40 s it waits for 20 more; after 60 s the largest wish of them counts."""
+    spec = behavior(down="60s")
+    early = [wish(-40, {SOURCE: 1, WORK: 2}), wish(0, {SOURCE: 1, WORK: 2})]
+    draft = passed({SOURCE: 1, WORK: 2}, context(NOW, spec=spec, recommendations=early, found=seen_busy()))
+    assert (draft.vector, draft.code) == (None, "stabilisation")
+    assert "20 s are left" in draft.sentence
+    late = [wish(-61, {SOURCE: 1, WORK: 4}), wish(-30, {SOURCE: 1, WORK: 3}), wish(0, {SOURCE: 1, WORK: 2})]
+    draft = passed({SOURCE: 1, WORK: 2}, context(NOW, spec=spec, recommendations=late, found=seen_busy()))
+    assert draft.vector == {SOURCE: 1, WORK: 3}
+
+
+def seen_busy() -> Any:
+    """An analysis in which one subtask was seen to do whatever is asked here."""
+    return analysis(work=4, arrivals=400.0, per_subtask=1000.0, seen=[point(1, 900)])
+
+
+def test_cooldown_keeps_from_going_down_only() -> None:
+    """20 s after an action ended, of 60: down must wait for 40 s more, up need not."""
+    last = action(before={SOURCE: 1, WORK: 2}, wanted=NOW, finished_at=after(-20))
+    given_ = context(NOW, spec=behavior(cooldown="60s"), last_action=last, found=seen_busy())
+    draft = passed({SOURCE: 1, WORK: 2}, given_)
+    assert (draft.vector, draft.code) == (None, "cooldown")
+    assert "another 40 s" in draft.sentence
+    assert passed({SOURCE: 1, WORK: 6}, given_).vector == {SOURCE: 1, WORK: 6}
+
+
+def test_steps_are_limited_by_number_and_by_ratio() -> None:
+    """At most 3 up at a time, and at most halved."""
+    spec = behavior(up={"maxStep": 3}, down={"maxFactor": 2})
+    assert passed({SOURCE: 1, WORK: 12}, context(NOW, spec=spec)).vector == {SOURCE: 1, WORK: 7}
+    draft = passed({SOURCE: 1, WORK: 1}, context(NOW, spec=spec, found=seen_busy()))
+    assert draft.vector == {SOURCE: 1, WORK: 2}
+    assert guards(draft) == ["step-limits"]
+
+
+def test_a_ratio_below_two_lets_a_single_subtask_grow() -> None:
+    """1.5 times one is one; it would never grow, so one step is always allowed."""
+    spec = behavior(up={"maxFactor": 1.5})
+    assert passed({SOURCE: 1, WORK: 9}, context({SOURCE: 1, WORK: 1}, spec=spec)).vector == {SOURCE: 1, WORK: 2}
+
+
+def test_only_parallelisms_that_do_something() -> None:
+    """Of 12 partitions 7 subtasks leave one with 2 as 6 do: 6. Key groups of a keyed operator likewise: of 12, 5 is 4."""
+    graph = topology(groups=12, keyed=True)
+    draft = passed({SOURCE: 7, WORK: 5}, context({SOURCE: 1, WORK: 2}, graph=graph))
+    assert draft.vector == {SOURCE: 6, WORK: 4}
+    assert "orders gains nothing from 7 over 6" in draft.amendments[0].because
+
+
+def test_the_policys_minimum_is_kept_even_if_it_does_nothing() -> None:
+    """At least 5 of an operator of 12 key groups, though 4 would be as good; of 3 key groups there are no 5."""
+    spec = {"bounds": {"min": 1, "operators": {WORK: {"min": 5}}}}
+    assert passed({SOURCE: 1, WORK: 5}, context(NOW, graph=topology(groups=12, keyed=True), spec=spec)).vector == {
+        SOURCE: 1,
+        WORK: 5,
+    }
+    narrow = context({SOURCE: 1, WORK: 2}, graph=topology(groups=3, keyed=True), spec=spec)
+    assert passed({SOURCE: 1, WORK: 5}, narrow).vector == {SOURCE: 1, WORK: 3}
+
+
+def test_what_is_unbalanced_already_is_left_alone() -> None:
+    """The source runs with 7 of 12; a change of work is no reason to touch it."""
+    graph = topology(keyed=True)
+    draft = passed({SOURCE: 7, WORK: 6}, context({SOURCE: 7, WORK: 2}, graph=graph))
+    assert draft.vector == {SOURCE: 7, WORK: 6}
+
+
+def test_slots_are_used_as_far_as_they_go() -> None:
+    """4 held and 2 free: 9 become 6, and what was wanted is told as infeasible."""
+    draft = passed({SOURCE: 1, WORK: 9}, context(NOW, slots=Slots(total=6, available=2)))
+    assert draft.vector == {SOURCE: 1, WORK: 6}
+    assert [(i.code, i.wanted, i.limit) for i in draft.infeasible] == [("slots", 9.0, 6.0)]
+
+
+def test_no_slot_is_free() -> None:
+    """Nothing is left of the wish: a hold with that reason."""
+    draft = passed({SOURCE: 1, WORK: 9}, context(NOW, slots=Slots(total=4, available=0)))
+    assert (draft.vector, draft.code) == (None, "slots")
+    assert "9 slots are needed and 4 can be had" in draft.sentence
+
+
+def test_unknown_slots_hold_nothing_back() -> None:
+    """The engine runs with what it has."""
+    assert passed({SOURCE: 1, WORK: 9}, context(NOW, slots=None)).vector == {SOURCE: 1, WORK: 9}
+
+
+def test_what_was_rolled_back_waits_for_its_time() -> None:
+    """In quarantine for 5 minutes; another vector, or a later time, passes."""
+    bad = QuarantinedVector(parallelism={SOURCE: 1, WORK: 6}, until=after(300), strikes=1, because="restart-loop")
+    draft = passed({SOURCE: 1, WORK: 6}, context(NOW, quarantine=[bad]))
+    assert (draft.vector, draft.code) == (None, "quarantined")
+    assert "restart-loop" in draft.sentence
+    assert passed({SOURCE: 1, WORK: 7}, context(NOW, quarantine=[bad])).vector == {SOURCE: 1, WORK: 7}
+    later = context(NOW, quarantine=[bad], now=after(300))
+    assert passed({SOURCE: 1, WORK: 6}, later).vector == {SOURCE: 1, WORK: 6}
+
+
+def test_what_is_running_already_is_a_hold() -> None:
+    """With the reason of the guard that left nothing of the wish, or none needed."""
+    assert passed(NOW, context(NOW)).code == "no-change"
+    draft = passed({SOURCE: 1, WORK: 12}, context(NOW, spec={"bounds": {"max": 4}}))
+    assert (draft.vector, draft.code) == (None, "bounds")
+
+
+NAMES = (SOURCE, "enrich", WORK)
+sizes = st.integers(1, 20)
+vectors = st.fixed_dictionaries(dict.fromkeys(NAMES, sizes))
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> Context:
+    """Any present, policy, slots, history and readings."""
+    current = draw(vectors)
+    low = draw(st.integers(1, 8))
+    steps = st.fixed_dictionaries({}, optional={"maxStep": st.integers(1, 5), "maxFactor": st.floats(1.1, 3)})
+    seconds = st.sampled_from(["0s", "20s", "1m"])
+    spec: dict[str, Any] = {
+        "bounds": {"min": low, "max": draw(st.integers(low, 24))},
+        "behavior": {
+            "scaleUp": {"stabilization": draw(seconds), **draw(steps)},
+            "scaleDown": {"stabilization": draw(seconds), **draw(steps)},
+            "cooldown": draw(seconds),
+        },
+    }
+    graph = topology(
+        NAMES, partitions=draw(sizes), groups=draw(st.sampled_from([None, 12, 128])), keyed=draw(st.booleans())
+    )
+    rates = st.none() | st.floats(0, 5000)
+    found = analysis(
+        graph=graph,
+        the_policy=policy(**spec),
+        operators=[operator(name, p, draw(st.none() | st.floats(1, 5000)), draw(rates)) for name, p in current.items()],
+    )
+    phase = draw(st.sampled_from([None, "applying", "verifying", "verified", "rolled-back"]))
+    last = phase and action(phase, before=current, wanted=current, running_at=after(-9), finished_at=after(-5))
+    return context(
+        current,
+        spec=spec,
+        graph=graph,
+        found=found,
+        last_action=last,
+        slots=draw(st.none() | st.builds(lambda free: Slots(total=60, available=free), st.integers(0, 20))),
+        recommendations=[wish(at, draw(vectors)) for at in draw(st.sampled_from([(), (0,), (-30, 0), (-70, -10, 0)]))],
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(vectors, situations())
+def test_the_chain(wanted: Parallelism, given_: Context) -> None:
+    """Whatever is wanted: all of the topology, nothing further out of bounds or of slots than the present, each change told."""
+    draft = passed(wanted, given_)
+    before: Parallelism | None = wanted
+    for amendment in draft.amendments:
+        assert amendment.guard in GUARDS
+        assert amendment.before == before != amendment.after
+        before = amendment.after
+    assert before == draft.vector
+    if draft.vector is None:
+        assert draft.sentence
+        return
+    assert set(draft.vector) == set(given_.topology.names)
+    assert draft.vector != given_.current
+    for name, p in draft.vector.items():
+        low, high = given_.spec.bounds.of(name)
+        now = given_.current[name]
+        # A step limit may keep an operator on its way back into bounds outside for a while, never further than it is.
+        assert min(low, now) <= p <= max(high, now)
