@@ -63,6 +63,7 @@ from .planning import (
     Recommendation,
     ScaleAction,
     TrajectoryPoint,
+    UsualArrivals,
 )
 from .policy import (
     Behavior,
@@ -154,6 +155,7 @@ __all__ = [
     "Target",
     "Topology",
     "TrajectoryPoint",
+    "UsualArrivals",
     "Window",
     "derive_id",
     "format_duration",

@@ -193,6 +193,17 @@ class PlanReply(Message):
         return self.sentence
 
 
+class UsualArrivals(Message):
+    """What arrives at all sources together when nothing is wrong upstream."""
+
+    at: Timestamp
+    """When they were last looked at."""
+    records_per_second: NonNegative
+    """The highest of late, fading."""
+    collapsed_since: Timestamp | None = None
+    """Since when next to nothing of it arrives; None: it does."""
+
+
 class PlanState(Message):
     """What the next plan of this application needs from this one; bounded, so that no planner owns a database."""
 
@@ -202,6 +213,8 @@ class PlanState(Message):
     """The planner's own."""
     planner: Name | None = None
     """Whose memory it is: another planner starts with none."""
+    arrivals: UsualArrivals | None = None
+    """None until the arrival rates were known once."""
 
 
 class Plan(Message):

@@ -181,6 +181,9 @@ class ScaleUp(Direction):
 
 class ScaleDown(Direction):
     stabilization: Duration = timedelta(minutes=2)
+    collapse_hold: Duration = timedelta(minutes=10)
+    """How long parallelism is kept after the input collapsed to next to nothing: more often an outage upstream, whose end
+    brings everything at once, than the end of the load."""
 
 
 class Behavior(Document):

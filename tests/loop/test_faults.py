@@ -72,6 +72,23 @@ def test_an_unknown_lag_is_said_and_nothing_shrinks() -> None:
     assert world.analysis.lag_seconds.value is None
 
 
+def test_an_input_that_collapses_shrinks_nothing_for_a_while() -> None:
+    """Upstream is away for 5 minutes and then sends everything at once: there was no scale-down. If it stays away, there is."""
+    world = settled(1200.0, start=4)
+    before = len(world.scaled())
+    world.job.arrivals = 2.0
+    world.run(300)
+    assert len(world.scaled()) == before
+    assert "input-collapse" in world.codes()
+    assert "outage upstream" in next(plan.sentence for plan in world.plans if plan.code == "input-collapse")
+    world.job.arrivals = 1300.0
+    world.run(60)
+    assert max(world.lags[-30:]) < 5
+    world.job.arrivals = 2.0
+    world.run(900)
+    assert world.work == 1
+
+
 def test_a_job_that_vanishes_is_found_again_under_its_name() -> None:
     """Gone for a minute, then resubmitted with another id and one subtask: held, then scaled again."""
     world = settled(1200.0, start=4)

@@ -5,7 +5,8 @@ transactional producer moves the stable offset once a commit).
 """
 
 from collections.abc import Sequence
-from math import sqrt
+from itertools import accumulate
+from math import inf, sqrt
 
 from weir_contracts import Estimate, unknown
 
@@ -33,7 +34,10 @@ def arrival_rate(
         why = f"the brokers' offsets are {late:.0f} s old"
         return unknown(why), unknown(why)
     ends = _burst_ends(intervals)
-    if len(ends) >= 3:
+    flowing = _flowing_again(intervals)
+    if flowing is not None:
+        intervals = flowing
+    elif len(ends) >= 3:
         return _over_bursts(intervals, ends), unknown("the log grows in bursts: no trend within them")
     rate = _over_short_window(intervals, settings.arrival_window_seconds)
     if late > 1e-6:
@@ -48,6 +52,25 @@ def _burst_ends(intervals: Sequence[Interval]) -> list[int]:
         for i, interval in enumerate(intervals)
         if interval.records > 0 and (i + 1 == len(intervals) or intervals[i + 1].records == 0)
     ]
+
+
+def _flowing_again(intervals: list[Interval]) -> list[Interval] | None:
+    """The newest intervals, if they show that the bursts are over: growth in each, and more of it than any burst brought.
+
+    So a load that comes back after a trickle is seen at its height, not thinned out over the trickle's pauses.
+    """
+    if all(interval.records > 0 for interval in intervals):
+        return None
+    most = list(accumulate((interval.records for interval in intervals), max))
+    least = inf
+    flowing = None
+    for i in range(len(intervals) - 1, 0, -1):
+        least = min(least, intervals[i].records)
+        if least == 0:
+            break
+        if least > 2 * most[i - 1] and len(intervals) - i >= 2:
+            flowing = intervals[i:]
+    return flowing
 
 
 def _over_bursts(intervals: Sequence[Interval], ends: Sequence[int]) -> Estimate:

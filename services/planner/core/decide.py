@@ -1,6 +1,7 @@
 """A request and a planner's reply become a plan. Pure: the same request gives the same plan, down to its id."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from weir_contracts import (
     ActionState,
@@ -11,11 +12,14 @@ from weir_contracts import (
     PlanState,
     Recommendation,
     ScaleAction,
+    UsualArrivals,
     derive_id,
 )
 
+from .collapse import holds_for_collapse, usual_arrivals
 from .guards import Context, amend
 from .guards.draft import Draft
+from .wishes import condensed
 
 LEAST_EXPIRY_SECONDS = 15.0
 LEAST_STALENESS_SECONDS = 10.0
@@ -65,7 +69,8 @@ def make_plan(
 ) -> Plan:
     """Run the guards over a reply and write the plan, with what the next one needs."""
     reply = check_reply(reply, request)
-    recommendations = _recommendations(request, reply, state)
+    arrivals = usual_arrivals(state.arrivals, request.analysis, request.now)
+    recommendations = _recommendations(request, reply, state, arrivals)
     draft = Draft(None, reply.code, reply.sentence, (), tuple(reply.infeasible))
     if reply.parallelism is not None and request.topology is not None and request.deployment is not None:
         context = Context(
@@ -77,13 +82,19 @@ def make_plan(
             last_action=last_action(request),
             quarantine=request.quarantine,
             recommendations=recommendations,
+            arrivals=arrivals,
         )
         draft = amend(reply, context)
     return _plan(
         request=request,
         reply=reply,
         draft=draft,
-        recommendations=recommendations,
+        state=PlanState(
+            recommendations=recommendations,
+            memory=_memory(reply, state, planner),
+            planner=planner,
+            arrivals=arrivals,
+        ),
         planner=planner,
         created_at=created_at,
         planning_seconds=planning_seconds,
@@ -98,12 +109,17 @@ def last_action(request: PlanRequest) -> ActionState | None:
     return None
 
 
-def _recommendations(request: PlanRequest, reply: PlanReply, state: PlanState) -> list[Recommendation]:
+def _recommendations(
+    request: PlanRequest, reply: PlanReply, state: PlanState, arrivals: UsualArrivals | None
+) -> list[Recommendation]:
     """The wishes within the longer stabilisation window and the last one before it, which shows that it is covered."""
     behavior = request.policy.spec.behavior
     wanted: Parallelism | None = reply.parallelism
     if wanted is None and request.deployment is not None and reply.code not in _NO_OPINION:
         wanted = request.deployment.observed  # a hold wants what is there
+    if wanted is not None and request.deployment is not None and holds_for_collapse(arrivals, behavior, request.now):
+        # What is wanted of a dry input must not count when the input comes back.
+        wanted = request.deployment.observed
     kept = list(state.recommendations)
     if wanted is None:
         # Nobody knows what would have been wanted: a window with a gap must be covered anew.
@@ -112,7 +128,14 @@ def _recommendations(request: PlanRequest, reply: PlanReply, state: PlanState) -
     kept.append(Recommendation(at=request.now, parallelism=wanted))
     since = request.now - max(behavior.scale_up.stabilization, behavior.scale_down.stabilization)
     before = [i for i, r in enumerate(kept) if r.at <= since]
-    return kept[before[-1] if before else 0 :][-MOST_RECOMMENDATIONS:]
+    return condensed(kept[before[-1] if before else 0 :], MOST_RECOMMENDATIONS)
+
+
+def _memory(reply: PlanReply, state: PlanState, planner: str) -> dict[str, Any]:
+    """The planner's own, kept over turns in which it was not asked or gave no answer."""
+    if not reply.memory and reply.code in _NO_OPINION and state.planner == planner:
+        return state.memory
+    return reply.memory
 
 
 _NO_OPINION = frozenset(
@@ -124,6 +147,7 @@ _NO_OPINION = frozenset(
         "paused",
         "planner-timeout",
         "planner-failed",
+        "planner-invalid",
         "invalid-reply",
     }
 )
@@ -134,7 +158,7 @@ def _plan(
     request: PlanRequest,
     reply: PlanReply,
     draft: Draft,
-    recommendations: list[Recommendation],
+    state: PlanState,
     planner: str,
     created_at: datetime,
     planning_seconds: float | None,
@@ -172,7 +196,7 @@ def _plan(
         alternatives=reply.alternatives,
         amendments=list(draft.amendments),
         planning_seconds=planning_seconds,
-        state=PlanState(recommendations=recommendations, memory=reply.memory, planner=planner),
+        state=state,
     )
 
 

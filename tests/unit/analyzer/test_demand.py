@@ -147,3 +147,11 @@ def test_partitions_that_are_gone_are_forgotten() -> None:
         other = [PartitionReading(operator="s", topic="u", partition=0, log_end_offset=i)]
         log = history.extend(log, other, at + 100 * (i + 1), 2400)
     assert log.keys == ("s\nu\n0",)
+
+
+def test_a_load_that_comes_back_after_a_trickle_is_seen_at_its_height() -> None:
+    """A few records now and then, as bursts; then 1,300/s: two scrapes later that is the rate, and no pause thins it out."""
+    trickle = [12 * (i // 3) for i in range(30)]
+    returned = [trickle[-1] + 2600 * i for i in range(1, 4)]
+    assert _rate([*trickle, *returned[:2]]) == pytest.approx(1300, rel=0.01)
+    assert _rate([*trickle, *returned]) == pytest.approx(1300, rel=0.01)

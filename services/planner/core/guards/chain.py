@@ -6,7 +6,7 @@ from weir_contracts import PlanReply
 
 from .draft import Context, Draft
 from .sizes import bounds, saturated_stays, slots_available, step_limits, sustained_rate, useful_parallelism
-from .times import cooldown, no_change, one_in_flight, quarantined, stabilisation
+from .times import cooldown, input_collapse, no_change, one_in_flight, quarantined, stabilisation
 
 Guard = Callable[[Draft, Context], Draft]
 
@@ -15,6 +15,7 @@ GUARDS: Mapping[str, Guard] = {
     "bounds": bounds,
     "saturated-stays": saturated_stays,
     "sustained-rate": sustained_rate,
+    "input-collapse": input_collapse,
     "stabilisation": stabilisation,
     "cooldown": cooldown,
     "step-limits": step_limits,

@@ -15,6 +15,7 @@ from weir_contracts import (
     QuarantinedVector,
     Recommendation,
     Topology,
+    UsualArrivals,
 )
 
 
@@ -31,6 +32,8 @@ class Context:
     quarantine: Sequence[QuarantinedVector] = ()
     recommendations: Sequence[Recommendation] = ()
     """What the planner wanted in the stabilisation windows, this turn included, oldest first."""
+    arrivals: UsualArrivals | None = None
+    """What usually arrives, and since when it does not."""
 
     @property
     def current(self) -> Parallelism:

@@ -4,6 +4,8 @@ from datetime import timedelta
 
 from weir_contracts import TERMINAL, Recommendation
 
+from services.planner.core.collapse import holds_for_collapse
+
 from .draft import Context, Draft, moves
 
 
@@ -18,6 +20,25 @@ def one_in_flight(draft: Draft, context: Context) -> Draft:
     return draft.held(
         "one-in-flight", "action-in-flight", f"an action is in flight ({action.phase}: {action.sentence})"[:2000]
     )
+
+
+def input_collapse(draft: Draft, context: Context) -> Draft:
+    """Nothing goes down for a while after the input collapsed: what stopped upstream may come back all at once."""
+    usual, behavior = context.arrivals, context.spec.behavior
+    if usual is None or usual.collapsed_since is None or draft.vector is None:
+        return draft
+    if not holds_for_collapse(usual, behavior, context.now):
+        return draft
+    vector = dict(draft.vector)
+    for name in moves(draft, context)[1]:
+        vector[name] = context.current[name]
+    until = usual.collapsed_since + behavior.scale_down.collapse_hold
+    because = (
+        f"the input collapsed {(context.now - usual.collapsed_since).total_seconds():.0f} s ago (usual are "
+        f"{usual.records_per_second:,.0f} records/s), which may be an outage upstream: "
+        f"no scale-down for another {(until - context.now).total_seconds():.0f} s"
+    )
+    return draft.changed("input-collapse", "input-collapse", because, vector)
 
 
 def stabilisation(draft: Draft, context: Context) -> Draft:
