@@ -1,0 +1,197 @@
+"""From a request and a reply to a plan: ids, reasons to hold before anybody is asked, and what the next plan needs."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from weir_contracts import Plan, PlanReply, PlanRequest, PlanState, Recommendation, derive_id
+
+from services.planner.core.decide import MOST_RECOMMENDATIONS, check_reply, last_action, make_plan, precheck
+from services.planner.core.guards import amend
+from services.planner.core.planners import UnknownPlanner
+from services.planner.core.wishes import condensed
+from services.planner.offline import plan_offline
+from tests.unit.planner.build import (
+    NOON,
+    SOURCE,
+    WORK,
+    action,
+    after,
+    analysis,
+    context,
+    deployment,
+    outcome,
+    point,
+    policy,
+    request,
+    scale,
+    wish,
+)
+
+
+def made(reply: PlanReply, asked: PlanRequest, state: PlanState | None = None) -> Plan:
+    return make_plan(asked, reply, state or PlanState(), planner="rate", created_at=asked.now)
+
+
+def test_a_plan_says_what_it_was_made_of() -> None:
+    """Ids of the analysis and observation, deployment, policy version, mode, the wish and what became of it."""
+    asked = request(of={"arrivals": 2400})
+    plan = made(scale({SOURCE: 1, WORK: 20}), asked)
+    assert plan.id == derive_id(asked.analysis.id, "plan")
+    assert (plan.analysis_id, plan.observation_id) == (asked.analysis.id, asked.analysis.observation_id)
+    assert (plan.policy_version, plan.mode, plan.planner) == (3, "act", "rate")
+    assert asked.deployment is not None
+    assert plan.deployment == asked.deployment.ref()
+    assert (plan.current, plan.proposed) == ({SOURCE: 1, WORK: 2}, {SOURCE: 1, WORK: 20})
+    assert plan.approved == {SOURCE: 1, WORK: 12}
+    assert plan.sentence == "work 2 → 12 (after bounds); the planner wants it"
+
+
+def test_a_replay_gives_the_same_plan() -> None:
+    """Down to its id, so that whoever reads it twice acts on it once."""
+    asked = request(of={"arrivals": 2400})
+    assert plan_offline(asked) == plan_offline(PlanRequest.model_validate_json(asked.model_dump_json()))
+
+
+@pytest.mark.parametrize(("interval", "seconds"), [("2s", 15), ("10s", 30)])
+def test_a_plan_expires(interval: str, seconds: int) -> None:
+    """After three intervals, and not before 15 s: a plan of yesterday is never acted on."""
+    asked = request(analysis(the_policy=policy(interval=interval)))
+    plan = made(scale({SOURCE: 1, WORK: 3}), asked)
+    assert plan.expires_at == NOON + timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "words"),
+    [
+        (request(analysis(the_policy=policy(mode="paused"))), "paused", "paused"),
+        (request(now=after(16)), "stale", "16 s old, more than 15 s"),
+        (
+            request(of={"status": "unreachable", "message": "refused"}),
+            "unreachable",
+            "nothing changes, because refused",
+        ),
+        (request(of={"status": "not_found"}), "not-found", "not_found"),
+        (request(of={"deployment": None}), "metric-missing", "deployment is unknown"),
+        (request(of={"topology": None}), "metric-missing", "graph or deployment is unknown"),
+        (request(of={"deployment": deployment({SOURCE: 1})}), "metric-missing", "not known of every operator"),
+    ],
+)
+def test_reasons_to_hold_before_anybody_is_asked(asked: PlanRequest, code: str, words: str) -> None:
+    """And each is a plan, too: a hold that says why."""
+    reply = precheck(asked)
+    assert reply is not None
+    assert (reply.kind, reply.code) == ("hold", code)
+    assert words in reply.sentence
+    plan = made(reply, asked)
+    assert (plan.kind, plan.code, plan.action) == ("hold", code, None)
+
+
+def test_a_fresh_reading_is_planned_for() -> None:
+    """15 s old at an interval of 5 s is young enough; a job that is not running, too, since it can be scaled."""
+    assert precheck(request(now=after(15))) is None
+    assert precheck(request(of={"status": "not_running"})) is None
+
+
+@pytest.mark.parametrize(
+    ("vector", "words"),
+    [({WORK: 3}, "misses orders"), ({SOURCE: 1, WORK: 3, "sink": 1}, "names the unknown sink")],
+)
+def test_an_answer_for_a_part_is_refused(vector: dict[str, int], words: str) -> None:
+    """A planner answers for the whole topology or holds."""
+    asked = request()
+    reply = check_reply(scale(vector), asked)
+    assert (reply.kind, reply.code) == ("hold", "invalid-reply")
+    assert words in reply.sentence
+    plan = made(scale(vector), asked)
+    assert (plan.kind, plan.code, plan.approved) == ("hold", "invalid-reply", None)
+
+
+def test_the_wishes_of_the_window_are_passed_on() -> None:
+    """A minute of stabilisation: what is older is dropped but for the last, which shows that the window is covered."""
+    slow: dict[str, Any] = {"behavior": {"scaleDown": {"stabilization": "1m"}}}
+    past = {-120: 2, -70: 3, -50: 2, -10: 3}
+    state = PlanState(recommendations=[wish(at, {SOURCE: 1, WORK: p}) for at, p in past.items()])
+    plan = made(scale({SOURCE: 1, WORK: 1}), request(analysis(the_policy=policy(**slow))), state)
+    assert [r.at for r in plan.state.recommendations] == [after(s) for s in (-70, -50, -10, 0)]
+    assert plan.state.recommendations[-1].parallelism == {SOURCE: 1, WORK: 1}
+
+
+def test_a_hold_wants_what_is_there() -> None:
+    """It counts in the windows: a scale-down that was wanted before a hold has not been wanted all the time."""
+    hold = PlanReply(kind="hold", code="objective-held", sentence="all is well")
+    plan = made(hold, request())
+    assert [r.parallelism for r in plan.state.recommendations] == [{SOURCE: 1, WORK: 2}]
+
+
+def test_a_hold_of_ignorance_is_a_gap() -> None:
+    """Nobody knows what would have been wanted: the window must be covered anew."""
+    hold = PlanReply(kind="hold", code="metric-missing", sentence="unknown")
+    state = PlanState(recommendations=[wish(-10, {SOURCE: 1, WORK: 2})])
+    assert made(hold, request(), state).state.recommendations == []
+
+
+def test_wishes_of_another_graph_are_forgotten() -> None:
+    """The job was deployed anew with another operator."""
+    state = PlanState(recommendations=[wish(-10, {SOURCE: 1, "old": 2})])
+    assert len(made(scale({SOURCE: 1, WORK: 3}), request(), state).state.recommendations) == 1
+
+
+def test_the_state_is_bounded() -> None:
+    """A window of a day at 5 s is thousands of turns: a plan carries as many wishes as it may, and the newest is one."""
+    slow: dict[str, Any] = {"behavior": {"scaleDown": {"stabilization": "1d"}}}
+    state = PlanState(recommendations=[wish(-5 * i, {SOURCE: 1, WORK: 2 + i % 7}) for i in range(400, 0, -1)])
+    kept = made(scale({SOURCE: 1, WORK: 1}), request(analysis(the_policy=policy(**slow))), state).state.recommendations
+    assert len(kept) <= MOST_RECOMMENDATIONS
+    assert (kept[0].at, kept[-1].at) == (after(-2000), NOON)
+
+
+def test_a_window_of_more_turns_than_a_plan_may_carry_is_still_covered() -> None:
+    """Half an hour at an interval of 1 s: wanting less all that time leads to less, and once is told by the wishes kept."""
+    kept: list[Recommendation] = []
+    for second in range(-1_900, 1):
+        kept = condensed([*kept, wish(second, {SOURCE: 1, WORK: 2 if second % 3 else 1})], 400)
+    spec: dict[str, Any] = {"behavior": {"scaleDown": {"stabilization": "30m"}, "cooldown": "0s"}}
+    found = analysis(work=4, arrivals=300, per_subtask=1000, seen=[point(1, 900)])
+    draft = amend(
+        scale({SOURCE: 1, WORK: 1}), context({SOURCE: 1, WORK: 4}, spec=spec, recommendations=kept, found=found)
+    )
+    assert draft.vector == {SOURCE: 1, WORK: 2}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=60), st.integers(0, 60))
+def test_condensing_is_lossless_or_cautious(wanted: list[tuple[int, int]], length: int) -> None:
+    """Any window over the condensed wishes: the same coverage, no smaller largest wish, no larger smallest one."""
+    whole = [wish(at, {SOURCE: a, WORK: b}) for at, (a, b) in enumerate(wanted, -len(wanted) + 1)]
+    few = condensed(whole, 20)
+    assert len(few) <= 20
+    assert (few[0].at, few[-1].at) == (whole[0].at, whole[-1].at)
+    inside = [[w.parallelism for w in wishes if w.at >= after(-length)] for wishes in (whole, few)]
+    for name in (SOURCE, WORK):
+        everything, condensed_ = ([vector[name] for vector in vectors] for vectors in inside)
+        assert max(condensed_) >= max(everything)
+        assert min(condensed_) <= min(everything)
+
+
+def test_the_planners_memory_is_handed_on_with_its_name() -> None:
+    """So that another planner does not read it as its own."""
+    reply = PlanReply(kind="hold", code="objective-held", sentence="all is well", memory={"level": 3})
+    state = made(reply, request()).state
+    assert (state.memory, state.planner) == ({"level": 3}, "rate")
+
+
+def test_the_newest_action_is_found_behind_a_refusal() -> None:
+    """A refused plan made no action; its outcome carries the one before along."""
+    done = action(before={WORK: 1}, wanted={WORK: 2})
+    refused = outcome(None, at=after(5), last_action=done)
+    assert last_action(request(outcomes=[refused, outcome(done)])) == done
+    assert last_action(request()) is None
+
+
+def test_offline_names_a_planner_that_is_not_there() -> None:
+    """And lists those there are."""
+    with pytest.raises(UnknownPlanner, match="no planner 'magic'; there are: rate"):
+        plan_offline(request(), "magic")
