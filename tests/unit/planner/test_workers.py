@@ -1,0 +1,47 @@
+"""Planners in processes of their own: whatever happens there, the answer is a reply, and the next question is answered."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from weir_contracts import PlanReply, PlanRequest
+
+from services.planner.core.planners import ask
+from services.planner.workers import Workers
+from tests.unit.planner.build import analysis, policy, request
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    made = Workers(1)
+    yield made
+    made.close()
+
+
+def asked(workers: Workers, question: PlanRequest, planner: str = "rate", timeout_seconds: float = 20.0) -> PlanReply:
+    return asyncio.run(workers.ask(question, planner, timeout_seconds))
+
+
+def test_whatever_goes_wrong_the_next_question_is_answered(workers: Workers) -> None:
+    """An answer that does not come in a millisecond is a hold, and its process is killed; a new one gives the very answer that the
+    pure function gives. A planner nobody knows and parameters it does not have are holds, too."""
+    late = asked(workers, request(), timeout_seconds=0.001)
+    assert (late.kind, late.code) == ("hold", "planner-timeout")
+    assert "within 0.001 s" in late.sentence
+
+    question = request(of={"arrivals": 2400})
+    answered = asked(workers, question)
+    assert answered.kind == "scale"
+    assert answered == ask(question, "rate")
+
+    unknown = asked(workers, request(), "magic")
+    assert (unknown.kind, unknown.code) == ("hold", "planner-invalid")
+    assert "no planner 'magic'; there are: rate" in unknown.sentence
+
+    wrong = request(
+        analysis(the_policy=policy(planner={"name": "rate", "parameters": {"speed": 3, "drain_seconds": -1}}))
+    )
+    invalid = asked(workers, wrong)
+    assert (invalid.kind, invalid.code) == ("hold", "planner-invalid")
+    assert "speed: is not a parameter of this planner" in invalid.sentence
+    assert "drain_seconds: Input should be greater than 0" in invalid.sentence
