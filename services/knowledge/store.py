@@ -46,6 +46,14 @@ class Store(Protocol):
 
     async def close(self) -> None: ...
 
+    async def is_whole(self) -> bool:
+        """Whether it was marked since it was empty; False: what the topics know may be missing."""
+        ...
+
+    async def mark_whole(self) -> None:
+        """Say that everything the topics know is in it."""
+        ...
+
     async def policy(self, application: str) -> ScalingPolicy | None: ...
 
     async def policies(self) -> list[ScalingPolicy]:
@@ -64,7 +72,8 @@ class Store(Protocol):
         ...
 
     async def restore_policy(self, policy: ScalingPolicy) -> None:
-        """Store a policy as it was published, without publishing it again; a newer one stays."""
+        """Store a policy as it was published, without publishing it again. A newer one stays, and so does any change that is
+        not published yet, deletions included: the topic cannot know of it."""
         ...
 
     async def keep_mode(self, application: str, mode: str) -> None:

@@ -20,6 +20,7 @@ class MemoryStore:
         self._events: list[FeedEvent] = []
         self._events_kept = events_kept
         self._modes: dict[str, str] = {}
+        self._whole = False
         self._count = 0
         self._came = asyncio.Condition()
 
@@ -28,6 +29,12 @@ class MemoryStore:
 
     async def close(self) -> None:
         return
+
+    async def is_whole(self) -> bool:
+        return self._whole
+
+    async def mark_whole(self) -> None:
+        self._whole = True
 
     async def policy(self, application: str) -> ScalingPolicy | None:
         return self._policies.get(application)
@@ -48,6 +55,8 @@ class MemoryStore:
         return True
 
     async def restore_policy(self, policy: ScalingPolicy) -> None:
+        if any(entry.application == policy.application for entry in self._outbox):
+            return
         known = self._policies.get(policy.application)
         if known is None or (known.metadata.resource_version or 0) < (policy.metadata.resource_version or 0):
             self._policies[policy.application] = policy

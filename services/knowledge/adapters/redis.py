@@ -17,6 +17,7 @@ STATES = "weir:states"
 ACTIONS = "weir:actions"
 EVENTS = "weir:events"
 MODES = "weir:modes"
+WHOLE = "weir:whole"
 
 # KEYS: hash, outbox. ARGV: application, expected version or "", new value or "" (delete).
 # A policy and its outbox entry are written together, so nothing is stored that is never published.
@@ -38,8 +39,11 @@ end
 return {1, ''}
 """
 
-# KEYS: hash. ARGV: application, value. A newer policy stays.
+# KEYS: hash, outbox. ARGV: application, value. A newer policy stays, and so does a change that is not published yet.
 _RESTORE_POLICY = """
+for _, entry in ipairs(redis.call('XRANGE', KEYS[2], '-', '+')) do
+  if entry[2][2] == ARGV[1] then return 0 end
+end
 local current = redis.call('HGET', KEYS[1], ARGV[1])
 if current and cjson.decode(current).metadata.resourceVersion >= cjson.decode(ARGV[2]).metadata.resourceVersion then
   return 0
@@ -57,6 +61,11 @@ if tostring(version) ~= ARGV[2] then return {0, current or ''} end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 return {1, ''}
 """
+
+
+def _as_written(policy: ScalingPolicy) -> str:
+    """What its user left out stays out: a default may change, and nobody wants to read nulls."""
+    return policy.model_dump_json(exclude_unset=True)
 
 
 class RedisStore:
@@ -87,6 +96,12 @@ class RedisStore:
     async def close(self) -> None:
         await self._client.aclose()
 
+    async def is_whole(self) -> bool:
+        return bool(await self._do(cast(Awaitable[Any], self._client.exists(WHOLE))))
+
+    async def mark_whole(self) -> None:
+        await self._do(cast(Awaitable[Any], self._client.set(WHOLE, "1")))
+
     async def policy(self, application: str) -> ScalingPolicy | None:
         text = await self._do(cast(Awaitable[Any], self._client.hget(POLICIES, application)))
         return ScalingPolicy.model_validate_json(text) if text else None
@@ -98,7 +113,7 @@ class RedisStore:
     async def put_policy(self, policy: ScalingPolicy, expected: int | None) -> None:
         version = "" if expected is None else str(expected)
         done, current = await self._script(
-            _PUT_POLICY, [POLICIES, OUTBOX], policy.application, version, policy.model_dump_json()
+            _PUT_POLICY, [POLICIES, OUTBOX], policy.application, version, _as_written(policy)
         )
         if done == 0:
             raise VersionConflict(ScalingPolicy.model_validate_json(current) if current else None)
@@ -111,7 +126,7 @@ class RedisStore:
         return bool(done == 1)
 
     async def restore_policy(self, policy: ScalingPolicy) -> None:
-        await self._script(_RESTORE_POLICY, [POLICIES], policy.application, policy.model_dump_json())
+        await self._script(_RESTORE_POLICY, [POLICIES, OUTBOX], policy.application, _as_written(policy))
 
     async def keep_mode(self, application: str, mode: str) -> None:
         await self._do(cast(Awaitable[Any], self._client.hset(MODES, application, mode)))

@@ -1,0 +1,80 @@
+"""The store on a real Redis: the suite, many writers from several processes' connections, and a server that is away."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import redis
+from pydantic import SecretStr
+
+from services.knowledge.adapters.redis import RedisStore
+from services.knowledge.store import StoreUnavailable, VersionConflict
+from testbed.process import free_port
+from testbed.redis import RedisServer
+from tests.unit.knowledge.builders import APP, action, plan
+from tests.unit.knowledge.store_suite import StoreSuite
+
+DATABASE = 7
+"""Of these tests alone."""
+
+
+@pytest.fixture
+def url(redis_server: RedisServer) -> SecretStr:
+    """An empty database."""
+    with redis.Redis(port=redis_server.port, db=DATABASE) as client:
+        client.flushdb()
+    return SecretStr(f"redis://127.0.0.1:{redis_server.port}/{DATABASE}")
+
+
+@pytest.fixture
+async def store(url: SecretStr) -> AsyncIterator[RedisStore]:
+    made = RedisStore(url)
+    yield made
+    await made.close()
+
+
+class TestRedisStore(StoreSuite):
+    """The suite."""
+
+
+async def test_each_version_has_one_writer(url: SecretStr) -> None:
+    """20 executors, each with connections of its own, all replacing the action as fast as they can: no version is written twice."""
+    stores = [RedisStore(url) for _ in range(20)]
+    await stores[0].put_action(action(plan(1), version=1), 0)
+    written: list[int] = []
+
+    async def write(store: RedisStore) -> None:
+        for _ in range(5):
+            found = await store.action(APP)
+            assert found is not None
+            try:
+                await store.put_action(found.model_copy(update={"version": found.version + 1}), found.version)
+                written.append(found.version + 1)
+            except VersionConflict as conflict:
+                assert conflict.current is not None
+
+    await asyncio.gather(*(write(store) for store in stores))
+    last = await stores[0].action(APP)
+    assert last is not None
+    assert sorted(written) == list(range(2, last.version + 1))
+    for store in stores:
+        await store.close()
+
+
+async def test_a_server_that_is_away_is_said_so() -> None:
+    """Every call, pipelines and scripts too, says that the store is unavailable and never anything of its password."""
+    store = RedisStore(SecretStr(f"redis://:geheim@127.0.0.1:{free_port()}/0"), timeout_seconds=1.0)
+    for call in (
+        store.ping(),
+        store.policies(),
+        store.action(APP),
+        store.is_whole(),
+        store.put_action(action(plan(1)), 0),
+        store.save([], [("plan", APP, "{}")]),
+        store.forget(APP),
+        store.events("0"),
+    ):
+        with pytest.raises(StoreUnavailable) as error:
+            await call
+        assert "geheim" not in str(error.value)
+    await store.close()

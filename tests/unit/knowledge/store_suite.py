@@ -1,0 +1,195 @@
+"""What every store must do. Run against the memory store and against a real Redis."""
+
+import asyncio
+
+import pytest
+
+from services.knowledge.core import State
+from services.knowledge.store import OutboxEntry, Store, VersionConflict
+from tests.unit.knowledge.builders import APP, ATTEMPT, SPACE, action, document, observation, plan, policy
+
+OTHER = "shop/payments"
+
+
+def said(entries: list[OutboxEntry]) -> list[tuple[str, bool]]:
+    """Whose entries they are, and whether each is a deletion."""
+    return [(entry.application, entry.value is None) for entry in entries]
+
+
+class StoreSuite:
+    """Subclass it with a fixture `store`, empty."""
+
+    async def test_it_answers(self, store: Store) -> None:
+        """An empty store answers, and knows nothing: not zero of something, nothing."""
+        await store.ping()
+        assert await store.policy(APP) is None
+        assert await store.policies() == []
+        assert await store.state(APP) is None
+        assert await store.action(APP) is None
+        assert await store.applications() == []
+        assert await store.outbox() == []
+        assert await store.events("0") == []
+        assert await store.newest_event() == "0-0"
+
+    async def test_a_policy_comes_back_as_it_was_written(self, store: Store) -> None:
+        """What its user did not write is not in it afterwards."""
+        await store.put_policy(policy(), None)
+        found = await store.policy(APP)
+        assert found is not None
+        shown = found.to_document()
+        assert shown["spec"] == document()["spec"]
+        assert shown["metadata"].keys() == {"namespace", "name", "resourceVersion", "updatedAt"}
+        assert [p.application for p in await store.policies()] == [APP]
+
+    async def test_a_policy_is_written_by_who_has_read_it(self, store: Store) -> None:
+        """Version 0 is `there must be none`; whoever comes second gets what is there now, and nothing is published for it."""
+        await store.put_policy(policy(version=1), 0)
+        with pytest.raises(VersionConflict) as again:
+            await store.put_policy(policy(version=1), 0)
+        assert again.value.current == await store.policy(APP)
+        await store.put_policy(policy(version=2), 1)
+        with pytest.raises(VersionConflict):
+            await store.put_policy(policy(version=2), 1)
+        with pytest.raises(VersionConflict) as none:
+            await store.put_policy(policy(OTHER, version=4), 3)
+        assert none.value.current is None
+        assert said(await store.outbox()) == [(APP, False), (APP, False)]
+
+    async def test_versions_are_numbers_and_not_texts(self, store: Store) -> None:
+        """9 is before 10, and 1,000,000 is itself."""
+        await store.put_policy(policy(version=9), None)
+        await store.published(await store.outbox())
+        await store.restore_policy(policy(version=10))
+        assert (await _version(store)) == 10
+        await store.put_policy(policy(version=1_000_000), 10)
+        await store.put_policy(policy(version=1_000_001), 1_000_000)
+        assert (await _version(store)) == 1_000_001
+
+    async def test_one_of_several_writers_wins(self, store: Store) -> None:
+        """20 that have read the same version: 1 is stored, 19 are told."""
+        await store.put_policy(policy(version=1), 0)
+        results = await asyncio.gather(
+            *(store.put_policy(policy(version=2), 1) for _ in range(20)), return_exceptions=True
+        )
+        assert [r for r in results if r is None] == [None]
+        assert sum(isinstance(r, VersionConflict) for r in results) == 19
+        assert len(await store.outbox()) == 2
+
+    async def test_a_deletion_is_a_change_like_others(self, store: Store) -> None:
+        """It is refused to who has not read the newest, published once, and deleting nothing publishes nothing."""
+        await store.put_policy(policy(version=1), 0)
+        with pytest.raises(VersionConflict):
+            await store.delete_policy(APP, 7)
+        assert await store.delete_policy(APP, 1)
+        assert await store.policy(APP) is None
+        assert not await store.delete_policy(APP, None)
+        assert said(await store.outbox()) == [(APP, False), (APP, True)]
+
+    async def test_the_outbox_keeps_its_order_until_each_is_published(self, store: Store) -> None:
+        """Oldest first; only what was acknowledged goes, and what came meanwhile stays behind it."""
+        await store.put_policy(policy(APP), None)
+        await store.put_policy(policy(OTHER), None)
+        await store.delete_policy(APP, None)
+        entries = await store.outbox()
+        assert said(entries) == [(APP, False), (OTHER, False), (APP, True)]
+        assert said(await store.outbox(count=1)) == [(APP, False)]
+        await store.published(entries[:1])
+        await store.put_policy(policy(APP, version=2), None)
+        assert said(await store.outbox()) == [(OTHER, False), (APP, True), (APP, False)]
+        await store.published([])
+        await store.published(await store.outbox())
+        assert await store.outbox() == []
+
+    async def test_restoring_keeps_what_is_newer_and_publishes_nothing(self, store: Store) -> None:
+        """The topic may be behind the store, never the other way round without somebody having lost something."""
+        await store.put_policy(policy(version=3), None)
+        await store.published(await store.outbox())
+        await store.restore_policy(policy(version=2))
+        await store.restore_policy(policy(version=3))
+        assert await _version(store) == 3
+        await store.restore_policy(policy(version=5))
+        assert await _version(store) == 5
+        await store.restore_policy(policy(OTHER, version=1))
+        assert await store.applications() == [APP, OTHER]
+        assert await store.outbox() == []
+
+    async def test_restoring_never_undoes_what_is_not_published_yet(self, store: Store) -> None:
+        """The topic does not know of the deletion, nor of what was written after it: the store is the newer one."""
+        await store.put_policy(policy(version=5), None)
+        await store.published(await store.outbox())
+        await store.delete_policy(APP, 5)
+        await store.restore_policy(policy(version=5))
+        assert await store.policy(APP) is None
+        await store.put_policy(policy(version=1), 0)
+        await store.restore_policy(policy(version=5))
+        assert await _version(store) == 1
+
+    async def test_the_mode_before_a_pause_is_kept(self, store: Store) -> None:
+        """Each application's own; the last one counts."""
+        assert await store.kept_mode(APP) is None
+        await store.keep_mode(APP, "act")
+        await store.keep_mode(APP, "advise")
+        await store.keep_mode(OTHER, "act")
+        assert [await store.kept_mode(APP), await store.kept_mode(OTHER)] == ["advise", "act"]
+
+    async def test_states_are_saved_and_forgotten(self, store: Store) -> None:
+        """With its state an application's action is forgotten; other applications keep theirs."""
+        states = [State(application=name, observation=observation(1, name)) for name in (APP, OTHER)]
+        await store.save(states, [])
+        await store.put_action(action(plan(1)), 0)
+        assert await store.state(APP) == states[0]
+        await store.forget(APP)
+        assert await store.state(APP) is None
+        assert await store.action(APP) is None
+        assert await store.applications() == [OTHER]
+
+    async def test_an_action_is_replaced_by_who_has_read_it(self, store: Store) -> None:
+        """Compare-and-swap: the loser is shown what is there, so that it can recognise its own attempt."""
+        await store.put_action(action(plan(1), version=1), 0)
+        with pytest.raises(VersionConflict) as conflict:
+            await store.put_action(action(plan(1), version=1, attempt_id=SPACE), 0)
+        assert conflict.value.current == action(plan(1), version=1)
+        assert action(plan(1)).attempt_id == ATTEMPT
+        await store.put_action(action(plan(1), version=2, phase="verifying"), 1)
+        with pytest.raises(VersionConflict) as missing:
+            await store.put_action(action(plan(1, application=OTHER), version=2), 1)
+        assert missing.value.current is None
+        found = await store.action(APP)
+        assert found is not None and (found.version, found.phase) == (2, "verifying")
+
+    async def test_a_feed_is_resumed_where_it_was_left(self, store: Store) -> None:
+        """Ids order all events; each is given once to who goes on from the last."""
+        await store.save([], [("observation", APP, '{"n": 1}'), ("plan", APP, '{"n": 2}')])
+        await store.save([], [("outcome", OTHER, '{"n": 3}')])
+        everything = await store.events("0")
+        assert [(e.kind, e.application, e.data) for e in everything] == [
+            ("observation", APP, '{"n": 1}'),
+            ("plan", APP, '{"n": 2}'),
+            ("outcome", OTHER, '{"n": 3}'),
+        ]
+        assert await store.newest_event() == everything[-1].id
+        first = await store.events("0", count=1)
+        assert first == everything[:1]
+        assert await store.events(first[0].id) == everything[1:]
+        assert await store.events(everything[-1].id) == []
+
+    async def test_a_feed_waits_for_what_comes_next(self, store: Store) -> None:
+        """It wakes when something is saved, long before its time is up; without anything it returns empty."""
+        assert await store.events("0", wait_seconds=0.05) == []
+        waiting = asyncio.create_task(store.events(await store.newest_event(), wait_seconds=30))
+        await asyncio.sleep(0.01)
+        await store.save([], [("plan", APP, "{}")])
+        async with asyncio.timeout(5):
+            assert [event.kind for event in await waiting] == ["plan"]
+
+    async def test_it_says_whether_it_is_whole(self, store: Store) -> None:
+        """A mark that an emptied store has lost: then it has to be rebuilt."""
+        assert not await store.is_whole()
+        await store.mark_whole()
+        assert await store.is_whole()
+
+
+async def _version(store: Store) -> int | None:
+    found = await store.policy(APP)
+    assert found is not None
+    return found.metadata.resource_version

@@ -1,0 +1,23 @@
+"""The memory store is a store like the real one."""
+
+import pytest
+
+from services.knowledge.adapters.memory import MemoryStore
+from tests.unit.knowledge.builders import APP
+from tests.unit.knowledge.store_suite import StoreSuite
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+class TestMemoryStore(StoreSuite):
+    """The suite."""
+
+
+async def test_old_events_make_room() -> None:
+    """What a client can resume from is bounded; the newest stay."""
+    store = MemoryStore(events_kept=2)
+    await store.save([], [("plan", APP, str(i)) for i in range(5)])
+    assert [event.data for event in await store.events("0")] == ["3", "4"]
