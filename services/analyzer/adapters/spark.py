@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,10 +14,10 @@ from weir_contracts.topics import ANALYSES, OBSERVATIONS
 
 from runtime.clock import Clock
 from runtime.envelope import MAX_MESSAGE_BYTES
-from services.analyzer.core import MEMORY_VERSION
 from services.analyzer.settings import AnalyzerSettings
 from services.analyzer.stream import Batch, StreamDied
 
+from .checkpoint import base_of, checkpoint_of, lost_between, offsets_in, why_new
 from .kafka import Brokers
 from .processing import Lost
 
@@ -137,7 +136,7 @@ def warm_up(session: Any, settings: AnalyzerSettings) -> None:
         )
     )
     jvm = session.sparkContext._jvm
-    folder = jvm.org.apache.hadoop.fs.Path(f"{_base(settings)}/warm-up")
+    folder = jvm.org.apache.hadoop.fs.Path(f"{base_of(settings)}/warm-up")
     files = folder.getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
     files.delete(folder, True)
     query = (
@@ -150,18 +149,6 @@ def warm_up(session: Any, settings: AnalyzerSettings) -> None:
     if not query.awaitTermination(_WARM_UP_SECONDS):
         query.stop()
     files.delete(folder, True)
-
-
-def _base(settings: AnalyzerSettings) -> str:
-    base = settings.checkpoint.rstrip("/")
-    return base if "://" in base else str(Path(base).resolve())
-
-
-def checkpoint_of(settings: AnalyzerSettings, cluster_id: str) -> str:
-    """Where the state is kept: another cluster, partition count, split of the state or version is another place."""
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", cluster_id) or "unknown"
-    parts = f"{name}-p{settings.partitions}-s{settings.shuffle_partitions}-v{MEMORY_VERSION}"
-    return f"{_base(settings)}/{parts}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,46 +222,6 @@ def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
     return writer.trigger(processingTime=f"{settings.trigger_milliseconds} milliseconds").start()
 
 
-def offsets_in(session: Any, checkpoint: str) -> dict[int, int] | None:
-    """The next offset of each partition of the observations, as the checkpoint knows them; None if it is new."""
-    jvm = session.sparkContext._jvm
-    folder = jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/offsets")
-    files = folder.getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
-    if not files.exists(folder):
-        return None
-    batches = [status.getPath() for status in files.listStatus(folder) if status.getPath().getName().isdigit()]
-    if not batches:
-        return None
-    stream = files.open(max(batches, key=lambda path: int(path.getName())))
-    try:
-        text = str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-    finally:
-        stream.close()
-    return parse_offsets(text)
-
-
-def parse_offsets(text: str) -> dict[int, int] | None:
-    """Read a file of Spark's offset log: version, metadata, then one line for each source; None if it is another kind."""
-    for line in text.splitlines()[2:]:
-        try:
-            topics = json.loads(line)
-            return {int(partition): int(offset) for partition, offset in topics[OBSERVATIONS.name].items()}
-        except (ValueError, TypeError, KeyError, AttributeError):
-            continue
-    return None
-
-
-def lost_between(next_offsets: Mapping[int, int] | None, log_starts: Mapping[int, int]) -> dict[int, Lost]:
-    """What retention deleted between the checkpoint and now, by partition."""
-    if next_offsets is None:
-        return {}
-    return {
-        partition: Lost(offset, log_starts[partition])
-        for partition, offset in next_offsets.items()
-        if log_starts.get(partition, 0) > offset
-    }
-
-
 class SparkStream:
     """The stream on Spark: one session, one query, restarted from its checkpoint."""
 
@@ -301,7 +248,11 @@ class SparkStream:
         self._begin = Start(checkpoint, lost, self._clock.now(), seeded=offsets is None and learnt)
         self._query = start_query(self._session, self._settings, self._begin)
         self._seen = -1
-        return checkpoint
+        return (
+            checkpoint
+            if offsets is not None
+            else f"{checkpoint}, {why_new(self._session, checkpoint, seeded=self._begin.seeded)}"
+        )
 
     def batches(self) -> list[Batch]:
         """Finished since the last call; a query that ended by itself has died."""

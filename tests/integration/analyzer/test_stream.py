@@ -166,3 +166,7 @@ def test_another_split_of_the_state_is_seeded_from_the_analyses(bench: Bench) ->
     assert [(p.parallelism, round(p.records_per_second)) for p in enrich.capacities] == [(1, 600)]
     assert analyses[-1].edges[0].selectivity.value == pytest.approx(1, rel=0.02)
     assert sorted(p.name for p in (bench.folder / "state").iterdir())[-1].count("-s3-") == 1
+    assert (
+        "seeded from the latest analyses; not used, as partitions, split or version differ"
+        in service.process.log.read_text()
+    )

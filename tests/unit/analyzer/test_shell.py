@@ -14,16 +14,10 @@ from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from runtime.service import topic_specs
 from runtime.settings import load
+from services.analyzer.adapters.checkpoint import checkpoint_of, lost_between, parse_offsets
 from services.analyzer.adapters.memory import MemoryAnalyzer
 from services.analyzer.adapters.processing import Lost
-from services.analyzer.adapters.spark import (
-    SparkUnusable,
-    checkpoint_of,
-    connector_jars,
-    lost_between,
-    parse_offsets,
-    session_conf,
-)
+from services.analyzer.adapters.spark import SparkUnusable, connector_jars, session_conf
 from services.analyzer.core import MEMORY_VERSION
 from services.analyzer.service import Analyzer, NotRunning
 from services.analyzer.settings import AnalyzerSettings
