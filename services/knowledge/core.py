@@ -72,6 +72,11 @@ class State(Message):
     outcome: Outcome | None = None
     history: list[LoopResult] = Field(default_factory=list)
     turns: list[Turn] = Field(default_factory=list)
+    open_turns: list[Turn] = Field(default_factory=list)
+    """Turns that have no plan yet, for the time that a plan comes after the next reading."""
+
+
+OPEN_TURNS = 20
 
 
 def remember(state: State, event: Event, limits: Limits) -> State:
@@ -79,20 +84,56 @@ def remember(state: State, event: Event, limits: Limits) -> State:
     if isinstance(event, Observation):
         if state.observation is not None and event.observed_at <= state.observation.observed_at:
             return state
-        return state.model_copy(update={"observation": event})
+        return _joined(state, event.id, {"reading": _reading(event)}).model_copy(update={"observation": event})
     if isinstance(event, Analysis):
         if state.analysis is not None and event.observed_at <= state.analysis.observed_at:
             return state
-        return state.model_copy(update={"analysis": event})
+        return _joined(state, event.observation_id, {"analysis": _understanding(event)}).model_copy(
+            update={"analysis": event}
+        )
     if isinstance(event, Plan):
         return _with_plan(state, event, limits)
     return _with_outcome(state, event)
 
 
+def _joined(state: State, correlation_id: UUID, part: dict[str, Reading | Understanding]) -> State:
+    """`part` added to the turn it belongs to: one that is planned already, or one that waits for its plan."""
+    for name, turns in (("turns", state.turns), ("open_turns", state.open_turns)):
+        if any(turn.correlation_id == correlation_id for turn in turns):
+            changed = [
+                turn.model_copy(update=part) if turn.correlation_id == correlation_id else turn for turn in turns
+            ]
+            return state.model_copy(update={name: changed})
+    opened = Turn(correlation_id=correlation_id).model_copy(update=part)
+    return state.model_copy(update={"open_turns": [opened, *state.open_turns][:OPEN_TURNS]})
+
+
+def _reading(observation: Observation) -> Reading:
+    return Reading(
+        observed_at=observation.observed_at,
+        status=observation.status,
+        message=observation.message,
+        observed=observation.deployment.observed if observation.deployment else {},
+        problems=[f"{p.where}: {p.what}" for p in observation.problems][:10],
+    )
+
+
+def _understanding(analysis: Analysis) -> Understanding:
+    return Understanding(
+        arrival_rate=analysis.arrival_rate,
+        lag_records=analysis.lag_records,
+        lag_seconds=analysis.lag_seconds,
+        bottleneck=analysis.bottleneck,
+        symptoms=analysis.symptoms,
+    )
+
+
 def _with_plan(state: State, plan: Plan, limits: Limits) -> State:
     if state.plan is not None and plan.observed_at <= state.plan.observed_at:
         return state
-    analysis = state.analysis if state.analysis and state.analysis.id == plan.analysis_id else None
+    turn = next((t for t in state.open_turns if t.correlation_id == plan.observation_id), None)
+    turn = (turn or Turn(correlation_id=plan.observation_id)).model_copy(update={"plan": plan})
+    understood = turn.analysis
     result = LoopResult(
         at=plan.created_at,
         plan_id=plan.id,
@@ -100,42 +141,21 @@ def _with_plan(state: State, plan: Plan, limits: Limits) -> State:
         code=plan.code,
         current=plan.current,
         approved=plan.approved,
-        lag_seconds=analysis.lag_seconds.value if analysis else None,
-        arrival_rate=analysis.arrival_rate.value if analysis else None,
+        lag_seconds=understood.lag_seconds.value if understood else None,
+        arrival_rate=understood.arrival_rate.value if understood else None,
     )
     oldest = plan.created_at - timedelta(seconds=limits.history_age_seconds)
     history = [result, *(past for past in state.history if past.at >= oldest)][: limits.history_count]
-    return state.model_copy(update={"plan": plan, "history": history, "turns": _turns(state, plan, limits)})
-
-
-def _turns(state: State, plan: Plan, limits: Limits) -> list[Turn]:
-    """The turns worth explaining: every scale plan, and the latest of each row of holds with the same reason."""
-    observation = state.observation if state.observation and state.observation.id == plan.observation_id else None
-    analysis = state.analysis if state.analysis and state.analysis.id == plan.analysis_id else None
-    turn = Turn(
-        correlation_id=plan.observation_id,
-        reading=None
-        if observation is None
-        else Reading(
-            observed_at=observation.observed_at,
-            status=observation.status,
-            message=observation.message,
-            observed=observation.deployment.observed if observation.deployment else {},
-            problems=[f"{p.where}: {p.what}" for p in observation.problems][:10],
-        ),
-        analysis=None
-        if analysis is None
-        else Understanding(
-            arrival_rate=analysis.arrival_rate,
-            lag_records=analysis.lag_records,
-            lag_seconds=analysis.lag_seconds,
-            bottleneck=analysis.bottleneck,
-            symptoms=analysis.symptoms,
-        ),
-        plan=plan,
+    left = [t for t in state.open_turns if t.correlation_id != plan.observation_id]
+    return state.model_copy(
+        update={"plan": plan, "history": history, "turns": _turns(state, turn, limits), "open_turns": left}
     )
+
+
+def _turns(state: State, turn: Turn, limits: Limits) -> list[Turn]:
+    """The turns worth explaining: every scale plan, and the latest of each row of holds with the same reason."""
     earlier = list(state.turns)
-    if earlier and plan.kind == "hold" and _repeats(earlier[0].plan, plan):
+    if earlier and turn.plan and turn.plan.kind == "hold" and _repeats(earlier[0].plan, turn.plan):
         earlier = earlier[1:]
     return [turn, *earlier][: limits.turns_count]
 
@@ -146,6 +166,8 @@ def _repeats(earlier: Plan | None, later: Plan) -> bool:
 
 def _with_outcome(state: State, outcome: Outcome) -> State:
     if state.outcome is not None and (outcome.at < state.outcome.at or outcome.id == state.outcome.id):
+        return state
+    if any(known.id == outcome.id for turn in state.turns for known in turn.outcomes):
         return state
     history = [
         past.model_copy(update={"outcome": outcome.phase}) if past.plan_id == outcome.plan_id else past

@@ -1,0 +1,176 @@
+"""What is remembered of an application: the newest of everything, a bounded past, and turns told as one story."""
+
+import itertools
+from datetime import timedelta
+
+import pytest
+from weir_contracts import Deployment, Problem
+
+from services.knowledge.core import OPEN_TURNS, Event, Limits, State, remember, summarise
+from tests.unit.knowledge.builders import APP, NOON, action, analysis, at, observation, outcome, plan
+
+LIMITS = Limits()
+
+
+def told(*events: Event, limits: Limits = LIMITS, start: State | None = None) -> State:
+    """The state after these, in this order."""
+    state = start or State(application=APP)
+    for event in events:
+        state = remember(state, event, limits)
+    return state
+
+
+def turn(n: float, wanted: int | None = None) -> list[Event]:
+    """What the loop says in one turn."""
+    return [observation(n), analysis(n), plan(n, wanted)]
+
+
+@pytest.mark.parametrize(
+    "event", [observation(3), analysis(3), plan(3), outcome(plan(3), "intended")], ids=lambda e: type(e).__name__
+)
+def test_what_comes_twice_changes_nothing(event: Event) -> None:
+    """The very same state comes back, so that nothing is stored and nobody is told again."""
+    state = told(event)
+    assert remember(state, event, LIMITS) is state
+
+
+def test_what_is_older_changes_nothing() -> None:
+    """After a replay of the topics everything is as it was."""
+    events = [*turn(1), outcome(plan(1), "intended"), *turn(2, 4), outcome(plan(2, 4), "applying")]
+    state = told(*events)
+    for event in events:
+        assert remember(state, event, LIMITS) is state, event
+
+
+def test_outcomes_of_one_instant_are_each_remembered_once() -> None:
+    """Two transitions may carry the same time; a replay of both must not tell them again."""
+    scale = plan(1, 4)
+    both = [outcome(scale, "intended"), outcome(scale, "applying")]
+    state = told(*turn(1, 4), *both)
+    assert [o.phase for o in state.turns[0].outcomes] == ["intended", "applying"]
+    assert told(*both, start=state) == state
+
+
+def test_a_turn_is_one_story() -> None:
+    """Reading, understanding, plan and outcomes of one correlation id stand together; the history says it in one line."""
+    scale = plan(2, 4)
+    seen = observation(2, message="all well", problems=[Problem(where="GET /jobs", what="500")])
+    state = told(*turn(1), seen, analysis(2), scale, outcome(scale, "intended"), outcome(scale, "verified", 9))
+    story = state.turns[0]
+    assert story.correlation_id == seen.id
+    assert story.reading is not None and story.reading.problems == ["GET /jobs: 500"]
+    assert story.analysis is not None and story.analysis.arrival_rate.value == 200.0
+    assert story.plan == scale
+    assert [o.phase for o in story.outcomes] == ["intended", "verified"]
+    line = state.history[0]
+    assert (line.kind, line.approved, line.arrival_rate, line.lag_seconds) == ("scale", {"work": 4}, 200.0, None)
+    assert line.outcome == "verified"
+    assert state.history[1].outcome is None
+
+
+def test_a_plan_that_comes_after_the_next_reading_is_still_joined() -> None:
+    """The analyzer may take longer than the interval: a plan is told with its own reading, not with the newest."""
+    state = told(observation(1), observation(2), analysis(1), observation(3), plan(1), analysis(2), plan(2))
+    assert [story.plan for story in state.turns] == [plan(2)]
+    assert state.turns[0].reading is not None and state.turns[0].reading.observed_at == at(2)
+    assert state.turns[0].analysis is not None and state.turns[0].analysis.arrival_rate.value == 200.0
+    assert [line.arrival_rate for line in state.history] == [200.0, 100.0]
+
+
+def test_a_turn_is_whole_in_whatever_order_its_parts_come() -> None:
+    """Topics are read side by side, so that a plan may be heard of before what it was made from."""
+    wholes = [told(*order).turns for order in itertools.permutations(turn(1, 4))]
+    assert all(whole == wholes[0] for whole in wholes)
+    assert wholes[0][0].reading is not None and wholes[0][0].analysis is not None
+
+
+def test_readings_that_never_get_a_plan_do_not_pile_up() -> None:
+    """A planner that is away for a day costs a few lines."""
+    state = told(*(observation(n) for n in range(200)))
+    assert len(state.open_turns) == OPEN_TURNS
+    assert state.open_turns[0].correlation_id == observation(199).id
+
+
+def test_holds_for_the_same_reason_are_told_once() -> None:
+    """An hour of `within-objective` is one turn, the latest; another reason or a scale plan starts a new one."""
+    short = plan(4, code="metric-missing", sentence="lag is unknown")
+    state = told(plan(1), plan(2), plan(3), short, plan(5), plan(6, 4), plan(7, 4), plan(8), plan(9))
+    assert [(t.plan.kind, t.plan.code, t.plan.observed_at) for t in state.turns if t.plan] == [
+        ("hold", "within-objective", at(9)),
+        ("scale", "capacity-short", at(7)),
+        ("scale", "capacity-short", at(6)),
+        ("hold", "within-objective", at(5)),
+        ("hold", "metric-missing", at(4)),
+        ("hold", "within-objective", at(3)),
+    ]
+    assert len(state.history) == 9
+
+
+def test_the_past_is_bounded_by_count() -> None:
+    """The newest stay."""
+    limits = Limits(history_count=3, turns_count=2)
+    state = told(*(plan(n, 4) for n in range(10)), limits=limits)
+    assert [line.at for line in state.history] == [plan(n).created_at for n in (9, 8, 7)]
+    assert [t.plan for t in state.turns] == [plan(9, 4), plan(8, 4)]
+
+
+def test_the_past_is_bounded_by_age() -> None:
+    """Exactly at the limit a line is still kept."""
+    state = told(*(plan(n) for n in range(10)), limits=Limits(history_age_seconds=10.0))
+    assert [line.at for line in state.history] == [plan(n).created_at for n in (9, 8, 7)]
+
+
+def test_an_outcome_of_a_forgotten_plan_is_still_the_newest() -> None:
+    """It has no turn to stand in, and is known nevertheless."""
+    late = outcome(plan(1, 4), "verified", 60)
+    state = told(plan(5), late)
+    assert state.outcome == late
+    assert state.turns[0].outcomes == []
+
+
+def test_a_summary_of_nothing_knows_nothing() -> None:
+    """Unknown is None, and every stage is silent."""
+    summary = summarise(State(application=APP), None, NOON, mode="advise", objective_seconds=30.0, interval_seconds=5.0)
+    assert summary.lag_seconds is None and summary.arrival_rate is None and summary.observed is None
+    assert summary.ages_seconds.monitor is None
+    assert summary.silent == ["monitor", "analyzer", "planner"]
+
+
+def test_a_summary_has_plan_requested_and_observed_side_by_side() -> None:
+    """Three facts with three names, and the decision as a sentence."""
+    deployment = Deployment(
+        job_id="a" * 32,
+        job_name="orders",
+        graph_hash="b" * 16,
+        state="RUNNING",
+        requested={"work": 3},
+        observed={"work": 2},
+    )
+    scale = plan(1, 4)
+    state = told(observation(1, deployment=deployment), analysis(1), scale)
+    summary = summarise(
+        state, action(scale), at(1) + timedelta(seconds=2), mode="act", objective_seconds=30.0, interval_seconds=5.0
+    )
+    assert (summary.planned, summary.requested, summary.observed) == ({"work": 4}, {"work": 3}, {"work": 2})
+    assert (summary.decision, summary.decision_code) == ("work needs 4", "capacity-short")
+    assert (summary.action_phase, summary.mode, summary.status) == ("applying", "act", "running")
+    assert summary.ages_seconds.planner == 2.0
+    assert summary.silent == []
+
+
+@pytest.mark.parametrize(
+    ("interval_seconds", "seconds", "silent"),
+    [(5.0, 15.0, False), (5.0, 15.1, True), (1.0, 15.0, False), (60.0, 180.0, False), (60.0, 180.1, True)],
+)
+def test_silence_is_three_intervals(interval_seconds: float, seconds: float, silent: bool) -> None:
+    """And at least 15 s: exactly at the limit it still counts as heard of."""
+    summary = summarise(
+        told(observation(0)),
+        None,
+        NOON + timedelta(seconds=seconds),
+        mode=None,
+        objective_seconds=None,
+        interval_seconds=interval_seconds,
+    )
+    assert ("monitor" in summary.silent) is silent
+    assert "planner" in summary.silent
