@@ -85,7 +85,7 @@ class Planner:
     async def _cycle(self, member: Consumer, plans: Reader, observations: Reader, stop: Stop) -> None:
         if not self._pending:
             # What was received is kept until its plans are out: a failure in between must not skip it.
-            self._pending = await member.receive(timeout_seconds=0.5)
+            self._pending = await stop.race(member.receive(timeout_seconds=0.5)) or []
         if member.assignment != self._owned:
             await self._take_share(member.assignment, plans, observations, stop)
         for record in await observations.receive(timeout_seconds=0.0):
