@@ -37,7 +37,7 @@ imports: environment
 	@$(BIN)/lint-imports
 
 fast: environment
-	@$(BIN)/pytest -q $(FAST)
+	@$(BIN)/pytest -q -n auto --dist worksteal $(FAST)
 
 check: lint types imports fast  ## lint, types, import rules, fast tests: under a minute
 
