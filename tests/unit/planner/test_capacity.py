@@ -72,7 +72,7 @@ def test_more_for_more_than_the_share_of_it_is_noise() -> None:
     assert 300 < curve.rate(4) < 4000
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(1, 64), st.floats(1, 1e6), st.floats(0.05, 1), st.booleans()), min_size=1, max_size=6
