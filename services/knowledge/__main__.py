@@ -7,13 +7,12 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from runtime import health
-from runtime.auth import read_tokens
 from runtime.clock import SystemClock
 from runtime.http import application
 from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop, retry_until_ready
 from runtime.service import run_service, wait_for_topics
-from runtime.settings import EXIT_BAD_SETTINGS, load
+from runtime.settings import load
 
 from .adapters.planner import PlannerCatalogue
 from .adapters.redis import RedisStore
@@ -27,9 +26,9 @@ from .store import StoreUnavailable
 DESCRIPTION = "Policies, what is known of every application, why it was decided, and what happens now."
 
 
-def api(settings: KnowledgeSettings) -> FastAPI:
+def api() -> FastAPI:
     """The HTTP application, without routes yet."""
-    app = application("Weir", DESCRIPTION, read_tokens(settings.tokens_file), version="v1alpha1")
+    app = application("Weir", DESCRIPTION, version="v1alpha1")
 
     @app.exception_handler(StoreUnavailable)
     async def _away(_request: Request, error: StoreUnavailable) -> JSONResponse:
@@ -59,8 +58,8 @@ async def run(settings: KnowledgeSettings) -> int:
         history_age_seconds=settings.history_age_seconds,
         turns_count=settings.explained_turns,
     )
-    knowledge = Knowledge(bus, store, clock, limits)
-    app = api(settings)
+    knowledge = Knowledge(bus, store, clock, limits, settings.rebuild_seconds)
+    app = api()
     checks = health.Health(clock)
     checks.register("kafka", bus.ping)
     checks.register("redis", store.ping)
@@ -72,13 +71,13 @@ async def run(settings: KnowledgeSettings) -> int:
     app.include_router(events_router(store))
 
     async def prepare(stop: Stop) -> None:
-        if await wait_for_topics(bus, settings.partitions, stop) and await retry_until_ready("redis", store.ping, stop):
-            await retry_until_ready(
-                "the rebuilt memory",
-                lambda: knowledge.rebuild(settings.rebuild_seconds),
-                stop,
-                timeout_seconds=settings.rebuild_seconds + 5,
-            )
+        if not await wait_for_topics(bus, settings.partitions, stop, checks):
+            return
+        if not await retry_until_ready("redis", store.ping, stop):
+            return
+        # Four topics are read one after the other, each within its time.
+        longest = 4 * settings.rebuild_seconds + 5
+        if await retry_until_ready("the rebuilt memory", knowledge.rebuild, stop, timeout_seconds=longest):
             await asyncio.gather(knowledge.follow(stop), knowledge.publish_policies(stop))
 
     async def close() -> None:
@@ -89,12 +88,7 @@ async def run(settings: KnowledgeSettings) -> int:
 
 
 def main() -> int:
-    settings = load(KnowledgeSettings, sys.argv[1:])
-    try:
-        return asyncio.run(run(settings))
-    except ValueError as error:  # the tokens file
-        sys.stderr.write(f"knowledge: {error}\n")
-        return EXIT_BAD_SETTINGS
+    return asyncio.run(run(load(KnowledgeSettings, sys.argv[1:])))
 
 
 if __name__ == "__main__":

@@ -37,11 +37,12 @@ _OUTBOX = Gauge("weir_knowledge_outbox", "Policies stored and not yet published"
 class Knowledge:
     """Connects the bus with the store."""
 
-    def __init__(self, bus: Bus, store: Store, clock: Clock, limits: Limits) -> None:
+    def __init__(self, bus: Bus, store: Store, clock: Clock, limits: Limits, rebuild_seconds: float = 120.0) -> None:
         self._bus = bus
         self._store = store
         self._clock = clock
         self._limits = limits
+        self._rebuild_seconds = rebuild_seconds
         self._dead_letters = DeadLetters(bus, "knowledge", clock)
         self._log = structlog.get_logger("knowledge")
         self._pending: list[Record] = []
@@ -53,38 +54,38 @@ class Knowledge:
         if not self.rebuilt.is_set():
             raise RuntimeError("the memory is being compared with the topics")
 
-    async def rebuild(self, timeout_seconds: float) -> None:
-        """Bring back policies and actions that the topics know and the store does not: an empty store deletes nothing."""
+    async def rebuild(self) -> None:
+        """Bring back what the topics know and the store does not: an empty store deletes nothing. May be called again."""
         restored = 0
-        for application, record in (await self._latest(POLICIES, timeout_seconds)).items():
+        for record in (await self._latest(POLICIES)).values():
             policy = await self._read(record, ScalingPolicy)
             if policy is not None and policy.metadata.resource_version is not None:
                 await self._store.restore_policy(policy)
-                restored += application == policy.application
-        if not await self._has_states():
-            await self._restore_outcomes(timeout_seconds)
+                restored += 1
+        if not await self._store.is_whole():
+            await self._restore_states()
+            # Last, so that a rebuild that was cut short is begun again.
+            await self._store.mark_whole()
         self._log.info("rebuilt", policies=restored)
         self.rebuilt.set()
 
-    async def _has_states(self) -> bool:
-        for application in await self._store.applications():
-            if await self._store.state(application) is not None:
-                return True
-        return False
-
-    async def _restore_outcomes(self, timeout_seconds: float) -> None:
+    async def _restore_states(self) -> None:
+        """The newest of each stage, and actions. What is told of an application that has no policy any more stays forgotten."""
+        known = {policy.application for policy in await self._store.policies()}
+        states: dict[str, State] = {}
         for topic in (ANALYSES, PLANS, OUTCOMES):
-            states = []
-            for application, record in (await self._latest(topic, timeout_seconds)).items():
-                model, _ = READ[topic.name]
+            model, _ = READ[topic.name]
+            for record in (await self._latest(topic)).values():
                 message = await self._read(record, model)
-                if message is None:
+                if message is None or message.application not in known:
                     continue
-                state = await self._store.state(application) or State(application=application)
-                states.append(remember(state, message, self._limits))
-                if isinstance(message, Outcome) and message.newest_action is not None:
+                application = message.application
+                if application not in states:
+                    states[application] = await self._store.state(application) or State(application=application)
+                states[application] = remember(states[application], message, self._limits)
+                if isinstance(message, Outcome):
                     await self._restore_action(message)
-            await self._store.save(states, [])
+        await self._store.save(list(states.values()), [])
 
     async def _restore_action(self, outcome: Outcome) -> None:
         action = outcome.newest_action
@@ -94,12 +95,12 @@ class Knowledge:
             except VersionConflict:
                 return  # the executor was faster, and knows better
 
-    async def _latest(self, topic: Topic, timeout_seconds: float) -> dict[str, Record]:
+    async def _latest(self, topic: Topic) -> dict[str, Record]:
         """The newest record of each key, tombstones taken out."""
         reader: Reader = self._bus.reader(topic.name)
         latest: dict[str, Record] = {}
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with asyncio.timeout(self._rebuild_seconds):
                 while not await reader.caught_up():
                     for record in await reader.receive(timeout_seconds=0.2):
                         if record.key is not None:
@@ -120,14 +121,18 @@ class Knowledge:
         await stop.race(self.rebuilt.wait())
         consumer = self._bus.consumer(list(READ), GROUP)
         try:
-            await run_forever("knowledge", lambda: self._cycle(consumer), stop)
+            await run_forever("knowledge", lambda: self._cycle(consumer, stop), stop)
         finally:
             await consumer.close()
 
-    async def _cycle(self, consumer: Consumer) -> None:
+    async def _cycle(self, consumer: Consumer, stop: Stop) -> None:
         # What was received is kept until it is stored: an outage of Redis must not skip it.
         if not self._pending:
-            self._pending = await consumer.receive(max_records=500, timeout_seconds=0.5)
+            self._pending = await stop.race(consumer.receive(max_records=500, timeout_seconds=0.5)) or []
+        if not await self._store.is_whole():
+            # Redis came back empty: nothing is right until the topics have been read again.
+            self.rebuilt.clear()
+            await self.rebuild()
         if self._pending:
             await self.take(self._pending)
             await consumer.commit()
@@ -143,21 +148,38 @@ class Knowledge:
                 by_application[message.application].append((message, kind))
         states, events = [], []
         for application, messages in by_application.items():
-            before = await self._store.state(application) or State(application=application)
-            state = before
-            for message, kind in sorted(messages, key=_instant):
-                after = remember(state, message, self._limits)
-                if after is not state:
-                    events.append((kind, application, message.model_dump_json()))
-                    _REMEMBERED.labels(kind).inc()
-                state = after
-            if state is not before:
-                states.append(state)
-            if any(isinstance(m, Observation) and m.status == "ended" for m, _ in messages):
-                states = [s for s in states if s.application != application]
+            before = await self._store.state(application)
+            state, told, ended = await self._after(application, before, messages)
+            events += told
+            if ended:
                 await self._store.forget(application)
+            if state is not None and state is not before:
+                states.append(state)
         if states or events:
             await self._store.save(states, events)
+        for kind, _, _ in events:
+            _REMEMBERED.labels(kind).inc()
+
+    async def _after(
+        self, application: str, state: State | None, messages: list[tuple[Event, str]]
+    ) -> tuple[State | None, list[tuple[str, str, str]], bool]:
+        """The state after `messages`, what the feed tells of them, and whether the application ended in between.
+
+        What is still on its way when an application ends must not bring it back: without a policy only a reading of it does.
+        """
+        has_policy = await self._store.policy(application) is not None
+        told, ended = [], False
+        for message, kind in sorted(messages, key=_instant):
+            if state is None and not has_policy and not _is_reading(message):
+                continue
+            after = remember(state or State(application=application), message, self._limits)
+            if after is state:
+                continue
+            told.append((kind, application, message.model_dump_json()))
+            state = after
+            if isinstance(message, Observation) and message.status == "ended":
+                state, ended = None, True
+        return state, told, ended
 
     async def publish_policies(self, stop: Stop) -> None:
         """Publish what the outbox holds, soon after it was filled, until stopped."""
@@ -185,7 +207,9 @@ class Knowledge:
                 if entry.value is not None:
                     policy = ScalingPolicy.model_validate_json(entry.value)
                     now = self._clock.now()
-                    message_id = derive_id(observation_id(entry.application, now), "policy")
+                    # The same for the same change, however often it has to be published.
+                    changed_at = policy.metadata.updated_at or now
+                    message_id = derive_id(observation_id(entry.application, changed_at), "policy")
                     body, headers = encode(
                         policy,
                         type=POLICIES.type,
@@ -199,6 +223,10 @@ class Knowledge:
                 count += 1
         _OUTBOX.set(0)
         return count
+
+
+def _is_reading(message: Event) -> bool:
+    return isinstance(message, Observation) and message.status != "ended"
 
 
 def _instant(item: tuple[Event, str]) -> tuple[float, int]:

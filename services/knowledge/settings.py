@@ -1,6 +1,8 @@
 """The knowledge service's settings."""
 
-from pydantic import Field, SecretStr
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from runtime.settings import ServiceSettings
@@ -29,5 +31,20 @@ class KnowledgeSettings(ServiceSettings):
     )
     events_kept: int = Field(default=20_000, ge=100, description="events of the feed that a client can resume from")
     rebuild_seconds: float = Field(
-        default=120.0, gt=0, description="the longest an emptied Redis may take to be rebuilt from the topics, in s"
+        default=120.0,
+        gt=0,
+        description="the longest that reading one topic may take when an emptied Redis is rebuilt, in s",
     )
+
+    @field_validator("redis_url")
+    @classmethod
+    def _an_address(cls, url: SecretStr) -> SecretStr:
+        form = "must look like redis://host:6379/0 (or rediss://…)"
+        try:
+            parts = urlsplit(url.get_secret_value())
+            usable = parts.scheme in ("redis", "rediss") and parts.hostname and parts.port != 0
+        except ValueError:
+            raise ValueError(form) from None
+        if not usable:
+            raise ValueError(form)
+        return url

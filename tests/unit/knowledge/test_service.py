@@ -1,0 +1,369 @@
+"""The shell on a bus in memory: nothing is lost, nothing is told twice, and an emptied store is rebuilt."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy
+from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
+
+from runtime.bus import BusError
+from runtime.clock import FakeClock
+from runtime.envelope import encode
+from runtime.loop import Stop
+from runtime.memory_bus import MemoryBus
+from services.knowledge.adapters.memory import MemoryStore
+from services.knowledge.core import Limits, State
+from services.knowledge.service import GROUP, READ, Knowledge
+from services.knowledge.store import StoreUnavailable
+from tests.unit.knowledge.builders import APP, NOON, action, analysis, observation, outcome, plan, policy
+
+OTHER = "shop/payments"
+Said = Observation | Analysis | Plan | Outcome | ScalingPolicy
+TOPIC_OF: dict[type[Said], Topic] = {
+    Observation: OBSERVATIONS,
+    Analysis: ANALYSES,
+    Plan: PLANS,
+    Outcome: OUTCOMES,
+    ScalingPolicy: POLICIES,
+}
+
+
+class FlakyStore(MemoryStore):
+    """A store that can be away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = False
+        self.refused = 0
+
+    async def save(self, states: Sequence[State], events: Sequence[tuple[str, str, str]]) -> None:
+        if self.away:
+            self.refused += 1
+            raise StoreUnavailable("redis: away")
+        await super().save(states, events)
+
+
+class World:
+    """A bus, a store, and the service between them."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock(NOON)
+        self.bus = MemoryBus(partitions=4, clock=self.clock)
+        self.store = FlakyStore()
+        self.knowledge = self.process()
+
+    def process(self) -> Knowledge:
+        """One more process on the same bus and store."""
+        return Knowledge(self.bus, self.store, self.clock, Limits(), rebuild_seconds=5.0)
+
+    async def say(self, *messages: Said) -> None:
+        for message in messages:
+            topic = TOPIC_OF[type(message)]
+            body, headers = encode(message, type=topic.type, source="test", id=plan(1).id, time=NOON)
+            await self.bus.publish(topic.name, message.application, body, headers)
+
+    @asynccontextmanager
+    async def running(self) -> Any:
+        """The service follows the loop."""
+        stop = Stop()
+        with capture_logs():  # a failed cycle's trace takes longer to paint than the test to run
+            following = asyncio.create_task(self.knowledge.follow(stop))
+            yield
+            stop.request("the test is over")
+            await following
+
+    async def state(self, application: str = APP) -> State:
+        found = await self.store.state(application)
+        assert found is not None
+        return found
+
+    async def kinds(self) -> list[str]:
+        """What the feed told."""
+        return [event.kind for event in await self.store.events("0", count=1000)]
+
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(5):
+            while not await condition():  # noqa: ASYNC110 - the condition is anything, not an event
+                await asyncio.sleep(0.002)
+
+    async def uncommitted(self) -> int:
+        """How many records a process that took over now would be given."""
+        successor = self.bus.consumer(list(READ), GROUP)
+        found = await successor.receive(timeout_seconds=0)
+        await successor.close()
+        return len(found)
+
+    def published(self) -> list[tuple[str, int | None]]:
+        """Every policy that was published: its application and version, None for a tombstone."""
+        return [
+            (str(r.key), None if r.value is None else json.loads(r.value)["metadata"]["resourceVersion"])
+            for r in self.bus.records(POLICIES.name)
+        ]
+
+
+@pytest.fixture
+async def world() -> World:
+    """A policy is stored and published; nothing was said yet."""
+    made = World()
+    await made.store.put_policy(policy(), 0)
+    await made.knowledge.drain_outbox()
+    return made
+
+
+async def test_what_the_loop_says_is_remembered(world: World) -> None:
+    """A whole turn: the state has it, the feed tells it in the order it happened, and it is committed."""
+    scale = plan(1, 4)
+    await world.knowledge.rebuild()
+    async with world.running():
+        # Each topic is read by itself: this is the wrong order on purpose.
+        await world.say(outcome(scale, "intended"), scale, analysis(1), observation(1))
+        await world.until(lambda: _has(world, "outcome"))
+    state = await world.state()
+    assert (state.observation, state.analysis, state.plan) == (observation(1), analysis(1), scale)
+    assert state.turns[0].reading is not None and len(state.turns[0].outcomes) == 1
+    assert await world.kinds() == ["observation", "analysis", "plan", "outcome"]
+    assert await world.uncommitted() == 0
+
+
+async def _has(world: World, kind: str) -> bool:
+    return kind in await world.kinds()
+
+
+async def test_a_replay_tells_nothing_again(world: World) -> None:
+    """At least once is what the bus gives: once is what the feed tells."""
+    said: list[Said] = [observation(1), analysis(1), plan(1), observation(2)]
+    await world.say(*said, *said)
+    records = [r for topic in READ for r in world.bus.records(topic)]
+    await world.knowledge.take(records)
+    before = await world.state()
+    await world.knowledge.take(records)
+    assert await world.state() == before
+    assert sorted(await world.kinds()) == ["analysis", "observation", "observation", "plan"]
+
+
+async def test_what_cannot_be_read_is_put_aside(world: World) -> None:
+    """The dead letter names the field and the place, and what came with it is remembered."""
+    await world.knowledge.rebuild()
+    broken = json.loads(plan(1).model_dump_json()) | {"kind": "guess"}
+    async with world.running():
+        await world.bus.publish(PLANS.name, APP, json.dumps(broken).encode())
+        await world.bus.publish(ANALYSES.name, APP, b"{")
+        await world.bus.publish(OUTCOMES.name, APP, None)
+        await world.say(observation(1))
+        await world.until(lambda: _has(world, "observation"))
+    letters = [json.loads(r.value or b"") for r in world.bus.records(DEAD_LETTERS.name)]
+    assert {(letter["topic"], letter["field"]) for letter in letters} == {
+        (PLANS.name, "kind"),
+        (ANALYSES.name, None),
+        (OUTCOMES.name, None),
+    }
+    assert all(letter["service"] == "knowledge" and letter["reason"] for letter in letters)
+    assert (await world.state()).plan is None
+
+
+async def test_an_outage_of_the_store_loses_nothing(world: World) -> None:
+    """Nothing is committed while it is away; the same process goes on by itself, and another one would be told all of it."""
+    await world.knowledge.rebuild()
+    world.store.away = True
+    async with world.running():
+        await world.say(observation(1), analysis(1))
+        await world.until(lambda: _refused(world))
+        assert world.store.refused
+        await world.say(plan(1))
+        world.store.away = False
+        await world.until(lambda: _has(world, "plan"))
+    assert await world.kinds() == ["observation", "analysis", "plan"]
+    assert await world.uncommitted() == 0
+
+
+async def test_a_process_that_ends_in_an_outage_leaves_its_work_to_the_next(world: World) -> None:
+    """What it had taken and could not store is given to who comes after it."""
+    await world.knowledge.rebuild()
+    world.store.away = True
+    async with world.running():
+        await world.say(observation(1), analysis(1))
+        await world.until(lambda: _refused(world))
+    world.store.away = False
+    assert await world.uncommitted() == 2
+
+
+async def _refused(world: World) -> bool:
+    return world.store.refused > 0
+
+
+async def test_a_policy_is_published_once_it_is_stored(world: World) -> None:
+    """In the order of the changes, a deletion as a tombstone, and none of them twice."""
+    await world.store.put_policy(policy(version=2), 1)
+    await world.store.put_policy(policy(OTHER), 0)
+    await world.store.delete_policy(OTHER, None)
+    assert await world.knowledge.drain_outbox() == 3
+    assert await world.knowledge.drain_outbox() == 0
+    of_app = [version for application, version in world.published() if application == APP]
+    of_other = [version for application, version in world.published() if application == OTHER]
+    assert (of_app, of_other) == ([1, 2], [1, None])
+
+
+async def test_a_policy_waits_for_the_brokers(world: World) -> None:
+    """It stays in the outbox until they have acknowledged it, and the change that follows waits behind it."""
+    await world.store.put_policy(policy(version=2), 1)
+    await world.store.put_policy(policy(version=3), 2)
+    world.bus.break_down()
+    with pytest.raises(BusError):
+        await world.knowledge.drain_outbox()
+    assert len(await world.store.outbox()) == 2
+    world.bus.mend()
+    await world.knowledge.drain_outbox()
+    assert world.published() == [(APP, 1), (APP, 2), (APP, 3)]
+
+
+async def test_a_crash_before_the_removal_publishes_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Published and not yet taken out: the next process says the same once more, with the same id."""
+    await world.store.put_policy(policy(version=2), 1)
+
+    async def crash(_entries: object) -> None:
+        raise StoreUnavailable("redis: away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "published", crash)
+        with pytest.raises(StoreUnavailable):
+            await world.knowledge.drain_outbox()
+    world.clock.advance(60)
+    await world.process().drain_outbox()
+    assert world.published() == [(APP, 1), (APP, 2), (APP, 2)]
+    ids = [r.headers["ce_id"] for r in world.bus.records(POLICIES.name)[1:]]
+    assert ids[0] == ids[1]
+
+
+async def test_a_change_is_published_at_once(world: World) -> None:
+    """Not at the next look a second later: the API says that there is something."""
+    stop = Stop()
+    publishing = asyncio.create_task(world.knowledge.publish_policies(stop))
+    await asyncio.sleep(0.01)
+    await world.store.put_policy(policy(version=2), 1)
+    world.knowledge.outbox_filled.set()
+    async with asyncio.timeout(0.5):
+        await world.until(lambda: _published(world, 2))
+    stop.request("the test is over")
+    await publishing
+
+
+async def _published(world: World, version: int) -> bool:
+    return (APP, version) in world.published()
+
+
+async def _after_a_rebuild(world: World) -> None:
+    """The store is replaced by an empty one, and the service starts again."""
+    world.store = FlakyStore()
+    world.knowledge = world.process()
+    await world.knowledge.rebuild()
+
+
+async def test_an_emptied_store_is_rebuilt_from_the_topics(world: World) -> None:
+    """Policies with their versions, the newest of each stage, and the action in flight. Nothing is published for it."""
+    scale = plan(2, 4)
+    flying = outcome(scale, "applying", action=action(scale, version=3))
+    await world.say(plan(1), analysis(2), scale, flying)
+    await _after_a_rebuild(world)
+    assert await world.store.policy(APP) is not None
+    state = await world.state()
+    assert (state.analysis, state.plan, state.outcome) == (analysis(2), scale, flying)
+    assert await world.store.action(APP) == flying.action
+    assert await world.knowledge.drain_outbox() == 0
+    assert world.published() == [(APP, 1)]
+
+
+async def test_a_deleted_application_is_not_brought_back(world: World) -> None:
+    """Its last analysis and plan are kept in the topics for a week; the tombstone says that nobody wants them."""
+    await world.say(analysis(1), plan(1, 4), outcome(plan(1, 4), "verified", action=action(plan(1, 4))))
+    await world.store.delete_policy(APP, None)
+    await world.knowledge.drain_outbox()
+    await _after_a_rebuild(world)
+    assert await world.store.applications() == []
+    assert await world.store.action(APP) is None
+    assert world.published() == [(APP, 1), (APP, None)]
+
+
+async def test_a_deletion_that_is_not_published_yet_outlives_a_restart(world: World) -> None:
+    """Deleted, then the process ended before its outbox was empty: the topic's policy must not come back."""
+    await world.store.delete_policy(APP, None)
+    world.knowledge = world.process()
+    await world.knowledge.rebuild()
+    await world.knowledge.drain_outbox()
+    assert await world.store.policies() == []
+    assert world.published() == [(APP, 1), (APP, None)]
+
+
+async def test_a_rebuild_that_was_cut_short_is_begun_again(world: World) -> None:
+    """The store went away in the middle: it is not taken for whole afterwards."""
+    scale = plan(2, 4)
+    await world.say(analysis(2), scale, outcome(scale, "applying", action=action(scale)))
+    world.store = FlakyStore()
+    world.store.away = True
+    world.knowledge = world.process()
+    with pytest.raises(StoreUnavailable):
+        await world.knowledge.rebuild()
+    with pytest.raises(RuntimeError, match="compared with the topics"):
+        await world.knowledge.check_rebuilt()
+    world.store.away = False
+    await world.knowledge.rebuild()
+    await world.knowledge.check_rebuilt()
+    assert (await world.state()).plan == scale
+    assert await world.store.action(APP) is not None
+
+
+async def test_a_store_that_comes_back_empty_is_rebuilt_while_running(world: World) -> None:
+    """Redis was replaced under a running service: it notices, rebuilds, and goes on."""
+    await world.knowledge.rebuild()
+    async with world.running():
+        await world.say(observation(1), analysis(1), plan(1))
+        await world.until(lambda: _has(world, "plan"))
+        # Everything it held is gone, the connection stays.
+        world.store.__init__()  # type: ignore[misc]
+        await world.say(observation(2))
+        await world.until(lambda: _has(world, "observation"))
+    assert await world.store.policy(APP) is not None
+    state = await world.state()
+    assert (state.observation, state.plan) == (observation(2), plan(1))
+
+
+async def test_a_newer_policy_in_the_store_stays(world: World) -> None:
+    """A change that waits for publication is newer than the topic."""
+    await world.store.put_policy(policy(version=2), 1)
+    await world.process().rebuild()
+    found = await world.store.policy(APP)
+    assert found is not None and found.metadata.resource_version == 2
+
+
+async def test_an_application_that_ended_is_forgotten(world: World) -> None:
+    """With its action; what was still on its way does not bring it back. Its feed tells the end."""
+    scale = plan(1, 4)
+    await world.say(observation(1), analysis(1), scale)
+    await world.store.put_action(action(scale), 0)
+    await world.knowledge.take([r for topic in READ for r in world.bus.records(topic)])
+    await world.store.delete_policy(APP, None)
+    end = World()
+    await end.say(observation(2, status="ended"))
+    await world.knowledge.take(end.bus.records(OBSERVATIONS.name))
+    assert await world.store.applications() == []
+    assert await world.store.action(APP) is None
+    late = World()
+    await late.say(analysis(1.5), plan(1.5), outcome(scale, "verified"), observation(2, status="ended"))
+    await world.knowledge.take([r for topic in READ for r in late.bus.records(topic)])
+    assert await world.store.applications() == []
+    assert (await world.kinds())[-1] == "observation"
+
+
+async def test_an_old_end_does_not_end_what_began_again(world: World) -> None:
+    """Deleted and written again, then the old end is replayed: the new one keeps its state and its action."""
+    await world.say(observation(2, status="ended"), observation(3), plan(3, 4))
+    records = [r for topic in READ for r in world.bus.records(topic)]
+    await world.knowledge.take(records)
+    await world.store.put_action(action(plan(3, 4)), 0)
+    await world.knowledge.take(records)
+    assert (await world.state()).observation == observation(3)
+    assert await world.store.action(APP) is not None
