@@ -1,6 +1,7 @@
 """What a replica knows of the applications of its partitions, read from the topics; it owns no database."""
 
 from collections import defaultdict, deque
+from collections.abc import Callable
 from datetime import datetime
 
 from weir_contracts import (
@@ -70,10 +71,10 @@ class Applications:
         for known in (self._observations, self._history, self._plans):
             known.pop(application, None)
 
-    def keep_only(self, applications: set[str]) -> None:
+    def keep_only(self, is_mine: Callable[[str], bool]) -> None:
         """Forget what belongs to partitions that were lost; outcomes stay, they are read whole."""
         for application in set(self._observations) | set(self._plans):
-            if application not in applications:
+            if not is_mine(application):
                 self.forget(application)
 
     def plan(self, application: str) -> Plan | None:

@@ -98,6 +98,8 @@ class Planner:
     async def _take_share(self, owned: frozenset[int], plans: Reader, observations: Reader, stop: Stop) -> None:
         """After a rebalance: read the plans of the new share to their end, so that what they carry is known."""
         self._log.info("share", partitions=sorted(owned))
+        # Whoever has them now plans on; what is known of them here would be out of date if they came back.
+        self._applications.keep_only(lambda application: partition_of(application, self._partitions) in owned)
         await plans.assign([])
         await plans.assign(owned)
         await observations.assign(owned)

@@ -48,8 +48,8 @@ class Replica:
     def __init__(self, desk: "Desk", workers: Workers) -> None:
         self.workers = workers
         self.stop = Stop()
-        applications = Applications(30, 20)
-        self.planner = Planner(desk.bus, desk.clock, workers, applications, partitions=PARTITIONS)
+        self.applications = Applications(30, 20)
+        self.planner = Planner(desk.bus, desk.clock, workers, self.applications, partitions=PARTITIONS)
         self.task = asyncio.create_task(self.planner.run(self.stop))
 
     async def end(self) -> None:
@@ -194,6 +194,23 @@ async def test_two_replicas_share_the_applications(desk: Desk) -> None:
     assert mine
     assert others
     assert not mine & others
+
+
+async def test_what_another_replica_has_now_is_forgotten(desk: Desk) -> None:
+    """A second one joins: it knows its share from the plans and decides nothing again, and the first forgets it."""
+    first = desk.replica()
+    names = [f"shop/job-{i}" for i in range(12)]
+    for name in names:
+        await desk.analysed(0, name)
+    await desk.until(lambda: len(desk.bus.records(PLANS.name)) >= len(names))
+    second = desk.replica()
+
+    def known(replica: Replica) -> set[str]:
+        return {name for name in names if replica.applications.plan(name)}
+
+    await desk.until(lambda: known(second) and not known(first) & known(second))
+    assert known(first) | known(second) == set(names)
+    assert len(desk.bus.records(PLANS.name)) == len(names)
 
 
 async def test_what_cannot_be_read_is_put_aside_and_the_loop_goes_on(desk: Desk) -> None:
