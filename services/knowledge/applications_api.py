@@ -1,5 +1,6 @@
 """`/v1/applications` and `/v1/events`: what is known, why it was decided, and what happens now."""
 
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from .store import FeedEvent, Store, StoreUnavailable, VersionConflict
 Reader = Annotated[Caller, Depends(requires("read"))]
 Writer = Annotated[Caller, Depends(requires("write"))]
 Limit = Annotated[int, Query(ge=1, le=1000)]
+_EVENT_ID = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
 KEEP_ALIVE_SECONDS = 10.0
 """A comment this often keeps proxies and clients from closing a quiet feed."""
 
@@ -142,7 +144,7 @@ def events_router(store: Store) -> APIRouter:
 
 def _feed(store: Store, request: Request, application: str | None) -> StreamingResponse:
     after = request.headers.get("last-event-id") or None
-    if after is not None and not all(part.isdigit() for part in after.split("-", 1)):
+    if after is not None and not _EVENT_ID.fullmatch(after):
         raise Problem(400, "Last-Event-ID is not the id of an event", errors=[("header.Last-Event-ID", "unknown form")])
     return StreamingResponse(
         _lines(store, request, application, after),

@@ -1,0 +1,417 @@
+"""The HTTP API on a store in memory: what users and the executor may rely on."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from weir_contracts import PlannerChoice
+
+from runtime.auth import Caller, Tokens
+from runtime.clock import FakeClock
+from services.knowledge.__main__ import api
+from services.knowledge.adapters.memory import MemoryStore
+from services.knowledge.adapters.planner import PlannerCatalogue
+from services.knowledge.applications_api import applications_router, events_router
+from services.knowledge.core import Limits, State, remember
+from services.knowledge.policies_api import policies_router
+from services.knowledge.store import StoreUnavailable
+from tests.unit.knowledge.builders import APP, NOON, action, analysis, document, observation, outcome, plan
+
+POLICY = f"/v1/policies/{APP}"
+ACTION = f"/v1/applications/{APP}/action"
+READ_TOKEN, WRITE_TOKEN = "reading-is-allowed", "writing-is-allowed"
+YAML = """
+apiVersion: weir.dev/v1alpha1
+kind: ScalingPolicy
+metadata: {namespace: shop, name: orders}
+spec:
+  target: {flink: {url: http://127.0.0.1:8081, job: orders}}
+  objective: {maxLag: 30s}
+  mode: act
+"""
+
+
+class Catalogue(PlannerCatalogue):
+    """A planner service with one planner, or none to be asked."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.away = False
+
+    async def problems(self, choice: PlannerChoice) -> list[tuple[str, str]] | None:
+        if self.away:
+            return None
+        return (
+            [] if choice.name == "rate" else [("spec.planner.name", f"{choice.name!r} is not known; there are: rate")]
+        )
+
+
+class House:
+    """The API with everything behind it. Its routes are made once for all tests; `empty` gives each a new start."""
+
+    def __init__(self) -> None:
+        self.clock, self.store, self.catalogue = FakeClock(NOON), MemoryStore(), Catalogue()
+        self.app: FastAPI = api()
+        self.app.include_router(policies_router(self.store, self.clock, self.catalogue, self._changed))
+        self.app.include_router(applications_router(self.store, self.clock))
+        self.app.include_router(events_router(self.store))
+
+    def empty(self) -> None:
+        """As on the first day."""
+        for part, fresh in (
+            (self.clock, FakeClock(NOON)),
+            (self.store, MemoryStore()),
+            (self.catalogue, Catalogue()),
+        ):
+            vars(part).update(vars(fresh))
+        self.app.state.tokens = Tokens({})
+        self.changes = 0
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://knowledge")
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def apply(self, status: int = 201, **spec: Any) -> dict[str, Any]:
+        answer = await self.http.put(POLICY, json=document(**spec))
+        assert answer.status_code == status, answer.text
+        return dict(answer.json())
+
+    async def tell(self, *events: Any) -> None:
+        """As if the loop had said it."""
+        state = await self.store.state(APP) or State(application=APP)
+        for event in events:
+            state = remember(state, event, Limits())
+        await self.store.save([state], [(type(e).__name__.lower(), e.application, e.model_dump_json()) for e in events])
+
+
+@pytest.fixture(scope="module")
+def built() -> House:
+    return House()
+
+
+@pytest.fixture
+async def house(built: House) -> AsyncIterator[House]:
+    built.empty()
+    yield built
+    await built.http.aclose()
+
+
+def fields(answer: httpx.Response) -> list[str]:
+    """The fields a problem document names."""
+    assert answer.headers["content-type"] == "application/problem+json"
+    return [error["field"] for error in answer.json()["errors"]]
+
+
+async def test_a_policy_is_created_then_replaced(house: House) -> None:
+    """201 and 200, a version each, with who changed it and when; it comes back as it was written, and is to be published."""
+    created = await house.http.put(POLICY, json=document())
+    assert (created.status_code, created.headers["etag"]) == (201, '"1"')
+    house.clock.advance(60)
+    replaced = await house.http.put(POLICY, json=document(mode="act"))
+    assert (replaced.status_code, replaced.headers["etag"]) == (200, '"2"')
+    shown = (await house.http.get(POLICY)).json()
+    assert shown == replaced.json()
+    assert shown["spec"] == document(mode="act")["spec"]
+    assert shown["metadata"] == {
+        "namespace": "shop",
+        "name": "orders",
+        "resourceVersion": 2,
+        "updatedAt": "2026-01-01T12:01:00Z",
+        "updatedBy": "local",
+    }
+    assert house.changes == 2
+    assert len(await house.store.outbox()) == 2
+
+
+async def test_only_what_was_read_is_replaced(house: House) -> None:
+    """By the version in the document, or `If-Match`; 409 says which version is there, and nothing is published for it."""
+    shown = await house.apply()
+    await house.apply(200, mode="act")
+    stale = await house.http.put(POLICY, json=shown)
+    assert stale.status_code == 409
+    assert stale.json()["currentVersion"] == 2
+    assert (await house.http.put(POLICY, json=document(), headers={"If-Match": '"1"'})).status_code == 409
+    assert (await house.http.put(POLICY, json=document(), headers={"If-Match": '"2"'})).status_code == 200
+    assert len(await house.store.outbox()) == 3
+
+
+async def test_only_what_is_new_is_created(house: House) -> None:
+    """`If-None-Match: *`: the second of two who create the same is told."""
+    headers = {"If-None-Match": "*"}
+    assert (await house.http.put(POLICY, json=document(), headers=headers)).status_code == 201
+    assert (await house.http.put(POLICY, json=document(), headers=headers)).status_code == 409
+
+
+@pytest.mark.parametrize("given", [b"seven", b"-1", b"1.5", "²".encode("latin-1"), b"9" * 5000])
+async def test_a_version_that_is_none_is_refused(house: House, given: bytes) -> None:
+    """400 that names the header, whatever stands in it."""
+    answer = await house.http.put(POLICY, json=document(), headers={b"If-Match": given})
+    assert answer.status_code == 400
+    assert fields(answer) == ["header.If-Match"]
+
+
+async def test_every_wrong_field_is_named(house: House) -> None:
+    """All of them at once, as their user wrote them; nothing is stored."""
+    wrong = document(interval="quick", bounds={"min": 0}, moad="act")
+    answer = await house.http.put(POLICY, json=wrong)
+    assert answer.status_code == 422
+    assert set(fields(answer)) == {"spec.interval", "spec.bounds.min", "spec.moad"}
+    assert await house.store.policies() == []
+
+
+async def test_a_policy_may_be_yaml(house: House) -> None:
+    """The file for `weir apply -f` is the body as it is."""
+    answer = await house.http.put(POLICY, content=YAML, headers={"Content-Type": "application/yaml"})
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["spec"]["mode"] == "act"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("{", "json"),
+        ("a: [", "yaml"),
+        ("a: &a [1]\nb: *a", "yaml"),
+        ("!!python/object/apply:os.getcwd []", "yaml"),
+        ("", "json"),
+        ("[" * 100_000, "json"),
+        (b"\xff\xfe", "yaml"),
+    ],
+    ids=["json", "yaml", "alias", "tag", "empty", "deep", "binary"],
+)
+async def test_a_body_that_cannot_be_read_says_why(house: House, body: str | bytes, kind: str) -> None:
+    """422, never a fault of the service; aliases, which could stand for terabytes, are not followed."""
+    answer = await house.http.put(POLICY, content=body, headers={"Content-Type": f"application/{kind}"})
+    assert answer.status_code == 422
+    assert fields(answer) == ["body"]
+
+
+@pytest.mark.parametrize("body", ["[]", "null", '"policy"', "{}"])
+async def test_a_document_of_another_kind_is_refused(house: House, body: str) -> None:
+    """It can be read, and is not a policy."""
+    assert (await house.http.put(POLICY, content=body)).status_code == 422
+
+
+async def test_document_and_address_name_the_same(house: House) -> None:
+    """A copied file is not stored under a name that it does not carry."""
+    answer = await house.http.put("/v1/policies/shop/payments", json=document())
+    assert answer.status_code == 422
+    assert fields(answer) == ["metadata"]
+
+
+async def test_an_unknown_planner_is_refused_when_it_is_written(house: House) -> None:
+    """If the planner service can be asked; if not, a warning says that nobody checked."""
+    answer = await house.http.put(POLICY, json=document(planner={"name": "oracle"}))
+    assert answer.status_code == 422
+    assert fields(answer) == ["spec.planner.name"]
+    house.catalogue.away = True
+    answer = await house.http.put(POLICY, json=document(planner={"name": "oracle"}))
+    assert answer.status_code == 201
+    assert "not checked" in answer.headers["x-weir-warning"]
+
+
+async def test_policies_are_listed_in_pages(house: House) -> None:
+    """Sorted; `next` is where to go on, null at the end."""
+    for name in ("c", "a", "b"):
+        await house.http.put(f"/v1/policies/shop/{name}", json=document(f"shop/{name}"))
+    first = (await house.http.get("/v1/policies", params={"limit": 2})).json()
+    assert [p["metadata"]["name"] for p in first["items"]] == ["a", "b"]
+    rest = (await house.http.get("/v1/policies", params={"limit": 2, "after": first["next"]})).json()
+    assert ([p["metadata"]["name"] for p in rest["items"]], rest["next"]) == (["c"], None)
+    assert (await house.http.get("/v1/policies", params={"limit": 0})).status_code == 422
+
+
+async def test_a_pause_is_ended_in_the_mode_before_it(house: House) -> None:
+    """Paused twice is paused once; resumed, it acts again as it did."""
+    await house.apply(mode="act")
+    for _ in range(2):
+        paused = await house.http.post(f"{POLICY}/pause")
+        assert (paused.status_code, paused.json()["spec"]["mode"]) == (200, "paused")
+    assert paused.json()["metadata"]["resourceVersion"] == 2
+    for _ in range(2):
+        resumed = await house.http.post(f"{POLICY}/resume")
+        assert (resumed.status_code, resumed.json()["spec"]["mode"]) == (200, "act")
+    assert resumed.json()["metadata"]["resourceVersion"] == 3
+
+
+async def test_what_was_written_paused_advises_when_resumed(house: House) -> None:
+    """Also where an earlier pause, of this policy or of a deleted one with its name, began in `act`: acting is asked for."""
+    await house.apply(mode="act")
+    await house.http.post(f"{POLICY}/pause")
+    await house.apply(200, mode="paused")
+    assert (await house.http.post(f"{POLICY}/resume")).json()["spec"]["mode"] == "advise"
+
+
+async def test_a_deleted_policy_is_gone(house: House) -> None:
+    """204, then 404 everywhere; a tombstone is to be published; a stale deletion is refused."""
+    await house.apply()
+    assert (await house.http.delete(POLICY, headers={"If-Match": '"7"'})).status_code == 409
+    assert (await house.http.delete(POLICY, headers={"If-Match": '"1"'})).status_code == 204
+    for call in (
+        house.http.get(POLICY),
+        house.http.delete(POLICY),
+        house.http.post(f"{POLICY}/pause"),
+        house.http.post(f"{POLICY}/resume"),
+        house.http.get(f"/v1/applications/{APP}"),
+    ):
+        assert (await call).status_code == 404
+    assert [entry.value is None for entry in await house.store.outbox()] == [False, True]
+
+
+async def test_an_application_is_known_from_its_policy_on(house: House) -> None:
+    """Nothing was said of it yet: all is unknown, and what is not there is a 404 with a sentence."""
+    await house.apply(mode="act")
+    (listed,) = (await house.http.get("/v1/applications")).json()["items"]
+    assert listed == (await house.http.get(f"/v1/applications/{APP}")).json()
+    assert (listed["application"], listed["mode"], listed["objective_seconds"]) == (APP, "act", 30.0)
+    assert listed["lag_seconds"] is None
+    for noun in ("observation", "analysis", "plan", "outcome", "action"):
+        answer = await house.http.get(f"/v1/applications/{APP}/{noun}")
+        assert answer.status_code == 404 and noun in answer.json()["detail"]
+
+
+async def test_a_decision_is_explained(house: House) -> None:
+    """Reading, analysis, plan and outcomes of one correlation id; the newest first, as many as were asked for."""
+    await house.apply()
+    scale = plan(2, 4)
+    await house.tell(observation(1), analysis(1), plan(1), observation(2), analysis(2), scale)
+    await house.tell(outcome(scale, "intended"))
+    items = (await house.http.get(f"/v1/applications/{APP}/explain")).json()["items"]
+    assert [item["plan"]["kind"] for item in items] == ["scale", "hold"]
+    assert items[0]["correlation_id"] == str(observation(2).id)
+    assert items[0]["reading"]["status"] == "running"
+    assert items[0]["analysis"]["arrival_rate"]["value"] == 200.0
+    assert [o["phase"] for o in items[0]["outcomes"]] == ["intended"]
+    one = (await house.http.get(f"/v1/applications/{APP}/explain", params={"limit": 1})).json()["items"]
+    assert one == items[:1]
+    history = (await house.http.get(f"/v1/applications/{APP}/history")).json()["items"]
+    assert [line["outcome"] for line in history] == ["intended", None]
+    assert (await house.http.get(f"/v1/applications/{APP}/plan")).json()["id"] == str(scale.id)
+
+
+async def test_an_action_is_replaced_by_who_has_read_it(house: House) -> None:
+    """Compare-and-swap by `If-Match`: without it 428; the loser gets the action that is there, to know its own attempt by."""
+    first, second = (action(plan(1, 4), version=n).model_dump(mode="json") for n in (1, 2))
+    assert (await house.http.put(ACTION, json=first)).status_code == 428
+    stored = await house.http.put(ACTION, json=first, headers={"If-Match": "0"})
+    assert (stored.status_code, stored.headers["etag"]) == (200, '"1"')
+    lost = await house.http.put(ACTION, json=first, headers={"If-Match": "0"})
+    assert lost.status_code == 409
+    assert lost.json()["current"] == first
+    assert (await house.http.put(ACTION, json=second, headers={"If-Match": '"1"'})).status_code == 200
+    read = await house.http.get(ACTION)
+    assert (read.json(), read.headers["etag"]) == (second, '"2"')
+
+
+async def test_an_action_of_another_application_is_refused(house: House) -> None:
+    """It is stored under its own name or not at all; a field that is wrong is named."""
+    given = action(plan(1, 4)).model_dump(mode="json")
+    answer = await house.http.put("/v1/applications/shop/payments/action", json=given, headers={"If-Match": "0"})
+    assert (answer.status_code, fields(answer)) == (422, ["body.application"])
+    answer = await house.http.put(ACTION, json={**given, "phase": "done"}, headers={"If-Match": "0"})
+    assert (answer.status_code, fields(answer)) == (422, ["body.phase"])
+
+
+async def test_a_store_that_is_away_is_said(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """503 as a problem document: come again."""
+
+    async def away(_application: str) -> None:
+        raise StoreUnavailable("redis: no connection")
+
+    monkeypatch.setattr(house.store, "policy", away)
+    answer = await house.http.get(POLICY)
+    assert (answer.status_code, answer.json()["detail"]) == (503, "redis: no connection")
+
+
+async def test_tokens_say_who_may_what(house: House) -> None:
+    """401 without a known one, 403 for a change by who may only read; who made a change is recorded."""
+    house.app.state.tokens = Tokens({READ_TOKEN: Caller("grace", "read"), WRITE_TOKEN: Caller("ada", "write")})
+    reads, writes = ({"Authorization": f"Bearer {token}"} for token in (READ_TOKEN, WRITE_TOKEN))
+    for path in ("/v1/policies", POLICY, "/v1/applications", ACTION, "/v1/events"):
+        assert (await house.http.get(path)).status_code == 401, path
+    assert (await house.http.get(POLICY, headers={"Authorization": "Bearer somebody-else-said"})).status_code == 401
+    assert (await house.http.put(POLICY, json=document(), headers=reads)).status_code == 403
+    created = await house.http.put(POLICY, json=document(), headers=writes)
+    assert created.json()["metadata"]["updatedBy"] == "ada"
+    assert (await house.http.get(POLICY, headers=reads)).status_code == 200
+    given = action(plan(1, 4)).model_dump(mode="json")
+    for refused in (
+        house.http.delete(POLICY, headers=reads),
+        house.http.post(f"{POLICY}/pause", headers=reads),
+        house.http.put(ACTION, json=given, headers={**reads, "If-Match": "0"}),
+    ):
+        assert (await refused).status_code == 403
+
+
+async def feed(house: House, path: str, count: int, last_event_id: str | None = None) -> list[dict[str, str]]:
+    """The next `count` events of a stream, as a client that then goes away reads them."""
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "GET",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "scheme": "http",
+        "headers": [] if last_event_id is None else [(b"last-event-id", last_event_id.encode())],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    text, asked, enough = "", False, asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        nonlocal asked
+        if not asked:
+            asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await enough.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        nonlocal text
+        text += message.get("body", b"").decode()
+        if text.count("\ndata: ") >= count:
+            enough.set()
+
+    async with asyncio.timeout(5):
+        await house.app(scope, receive, send)
+    blocks = [block for block in text.split("\n\n") if "data: " in block]
+    return [dict(line.split(": ", 1) for line in block.splitlines()) for block in blocks]
+
+
+async def test_the_feed_goes_on_after_the_last_event(house: House) -> None:
+    """From the oldest kept with `0`, then after any id: each event once, its kind as its name and the message as its data."""
+    await house.tell(observation(1), analysis(1), plan(1))
+    everything = await feed(house, "/v1/events", 3, "0")
+    assert [event["event"] for event in everything] == ["observation", "analysis", "plan"]
+    assert json.loads(everything[2]["data"])["id"] == str(plan(1).id)
+    assert await feed(house, "/v1/events", 2, everything[0]["id"]) == everything[1:]
+
+
+async def test_the_feed_without_an_id_begins_now(house: House) -> None:
+    """What was before is not told; what comes is, at once."""
+    await house.tell(observation(1))
+    listening = asyncio.create_task(feed(house, "/v1/events", 1))
+    await asyncio.sleep(0.02)
+    await house.tell(observation(2))
+    (event,) = await listening
+    assert json.loads(event["data"])["id"] == str(observation(2).id)
+
+
+async def test_an_applications_feed_is_its_own(house: House) -> None:
+    """Others' events are left out."""
+    await house.store.save([], [("plan", "shop/payments", "{}"), ("plan", APP, '{"mine": 1}')])
+    (event,) = await feed(house, f"/v1/applications/{APP}/events", 1, "0")
+    assert event["data"] == '{"mine": 1}'
+
+
+@pytest.mark.parametrize("given", [b"yesterday", b"1-", b"1-2-3", "²".encode("latin-1"), b"9" * 40])
+async def test_an_unknown_event_id_is_refused(house: House, given: bytes) -> None:
+    """400 that names the header, before the stream begins."""
+    answer = await house.http.get("/v1/events", headers={b"Last-Event-ID": given})
+    assert (answer.status_code, fields(answer)) == (400, ["header.Last-Event-ID"])
