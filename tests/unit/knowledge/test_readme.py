@@ -1,0 +1,38 @@
+"""The README says what the code does."""
+
+from pathlib import Path
+
+from fastapi.routing import APIRoute
+
+from runtime.clock import FakeClock
+from runtime.settings import table
+from services.knowledge.adapters.memory import MemoryStore
+from services.knowledge.adapters.planner import PlannerCatalogue
+from services.knowledge.applications_api import applications_router, events_router
+from services.knowledge.policies_api import policies_router
+from services.knowledge.service import READ
+from services.knowledge.settings import KnowledgeSettings
+
+README = (Path(__file__).parents[3] / "services" / "knowledge" / "README.md").read_text()
+
+
+def test_the_settings_are_the_ones_there_are() -> None:
+    """The table is generated; print it again with runtime.settings.table(KnowledgeSettings, own_only=True)."""
+    assert table(KnowledgeSettings, own_only=True) in README
+
+
+def test_every_endpoint_and_topic_is_named() -> None:
+    """The part of an endpoint that tells it from others stands in the table."""
+    store, clock = MemoryStore(), FakeClock()
+    routers = (
+        policies_router(store, clock, PlannerCatalogue(None), lambda: None),
+        applications_router(store, clock),
+        events_router(store),
+    )
+    paths = {route.path for router in routers for route in router.routes if isinstance(route, APIRoute)}
+    assert len(paths) >= 12
+    for path in paths:
+        last = path.removesuffix("/{namespace}/{name}").rsplit("/", 1)[-1]
+        assert f"/{last}" in README, path
+    for topic in READ:
+        assert topic.removesuffix(".v1alpha1") in README
