@@ -7,7 +7,7 @@ ARGS ?=
 FAST := tests/unit tests/contracts tests/loop
 
 .PHONY: help environment setup means trial check lint types imports fast test test-integration test-e2e bench-loop \
-        bench-advance chaos schemas lock clean
+        bench-advance bench-fleet chaos schemas lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -56,6 +56,9 @@ bench-loop: setup  ## measures the loop on this machine into bench/results/loop.
 
 chaos: setup  ## kills each part in each phase of an action, into bench/results/chaos.json (about an hour)
 	@$(BIN)/python -m bench.chaos $(ARGS)
+
+bench-fleet: setup  ## how many applications one loop carries, into bench/results/fleet.json (about 12 minutes)
+	@$(BIN)/python -m bench.fleet $(ARGS)
 
 bench-advance: environment  ## measures the analyzer's core into bench/results/advance.json
 	@$(BIN)/python -m bench.advance $(ARGS)

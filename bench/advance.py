@@ -1,18 +1,14 @@
 """What one observation costs: `advance` of a 10-operator application, state read from and written to bytes.
 
-Run `python bench/advance.py`; writes bench/results/advance.json. Times are CPU time of one thread. The ratio to a fixed piece of
-pure Python on the same machine is what to compare between machines.
+`make bench-advance`; writes bench/results/advance.json. Times are CPU time of one thread. The ratio to a fixed piece of pure
+Python on the same machine is what to compare between machines.
 """
 
-import json
-import os
-import platform
 import statistics
 import sys
 import time
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
 
 from weir_contracts import (
     Deployment,
@@ -27,6 +23,7 @@ from weir_contracts import (
     observation_id,
 )
 
+from bench.results_file import distribution, write
 from services.analyzer.core import AnalysisSettings, Memory, advance
 
 OPERATORS, PARTITIONS, INTERVAL_SECONDS, OBSERVATIONS = 10, 12, 2, 600
@@ -34,10 +31,17 @@ BUDGET_MILLISECONDS = 2.0
 START = datetime(2026, 6, 14, 12, tzinfo=UTC)
 
 
-def observation(i: int) -> Observation:
-    """The i-th scrape of a steady job."""
-    seconds = INTERVAL_SECONDS * (i + 1)
-    at = START + timedelta(seconds=seconds)
+def observation(
+    i: int,
+    *,
+    application: str = "bench/advance",
+    interval_seconds: float = INTERVAL_SECONDS,
+    start: datetime = START,
+) -> Observation:
+    """The i-th scrape of a steady job that started at `start`."""
+    seconds = round(interval_seconds * (i + 1))
+    at = start + timedelta(seconds=seconds)
+    namespace, name = application.split("/")
     names = [f"operator-{n}" for n in range(OPERATORS)]
     topology = Topology(
         operators=[Operator(name=n, id=n, max_parallelism=120) for n in names],
@@ -47,21 +51,21 @@ def observation(i: int) -> Observation:
         {
             "apiVersion": "weir.dev/v1alpha1",
             "kind": "ScalingPolicy",
-            "metadata": {"namespace": "bench", "name": "advance"},
+            "metadata": {"namespace": namespace, "name": name, "resourceVersion": 1},
             "spec": {
                 "target": {"flink": {"url": "http://127.0.0.1:8081", "job": "bench"}},
                 "objective": {"maxLag": "30s"},
-                "interval": f"{INTERVAL_SECONDS}s",
+                "interval": f"{interval_seconds:g}s",
             },
         }
     )
     return Observation(
-        id=observation_id("bench/advance", at),
-        application="bench/advance",
+        id=observation_id(application, at),
+        application=application,
         observed_at=at,
         policy=policy,
         status="running",
-        run=Run(attempt=0, running_since=START),
+        run=Run(attempt=0, running_since=start),
         deployment=Deployment(
             job_id="b" * 32,
             job_name="bench",
@@ -110,11 +114,6 @@ def yardstick() -> float:
     return time.process_time() - begin
 
 
-def percentile(values: list[float], share: float) -> float:
-    """The value that `share` of all do not exceed."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
 def measure() -> dict[str, object]:
     """A run of observations through `advance` with the state as bytes, and through everything from bytes to bytes."""
     settings = AnalysisSettings()
@@ -139,44 +138,20 @@ def measure() -> dict[str, object]:
         "what": "CPU of one observation; state read from and written to bytes",
         "operators": OPERATORS,
         "partitions": PARTITIONS,
-        "observations": len(warm_core),
-        "advance_ms": {"p50": round(median, 3), "p95": round(percentile(warm_core, 0.95), 3)},
-        "bytes_to_bytes_ms": {
-            "p50": round(statistics.median(warm_whole), 3),
-            "p95": round(percentile(warm_whole, 0.95), 3),
-        },
+        "advance_ms": distribution(warm_core),
+        "bytes_to_bytes_ms": distribution(warm_whole),
         "budget_ms": BUDGET_MILLISECONDS,
         "within_budget": median <= BUDGET_MILLISECONDS,
         "yardstick_ms": round(yardstick_ms, 3),
         "advance_in_yardsticks": round(median / yardstick_ms, 3),
         "state_bytes": len(state or b""),
         "analysis_bytes": len(out or ""),
-        "machine": {
-            "cpus": os.cpu_count(),
-            "load_1m": round(os.getloadavg()[0], 2),
-            "processor": _processor(),
-            "python": platform.python_version(),
-            "system": f"{platform.system()} {platform.release()}",
-        },
     }
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
-
-
 def main() -> int:
-    """Print the result and keep it."""
-    result = measure()
-    text = json.dumps(result, indent=2)
-    target = Path(__file__).parent / "results" / "advance.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(text + "\n")
-    print(text)
+    """Measure and keep."""
+    print(write("advance", "make bench-advance", measure()).read_text())
     return 0
 
 
