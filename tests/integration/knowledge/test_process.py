@@ -1,0 +1,168 @@
+"""The service as the process that it is, with a real Kafka and a real Redis: policies go out, and everything comes back."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import pytest
+import redis
+from weir_contracts import Observation, Outcome, Plan
+from weir_contracts.topics import OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
+
+from runtime.envelope import encode
+from runtime.kafka_bus import KafkaBus
+from runtime.records import Record
+from testbed.kafka import KafkaBroker
+from testbed.process import wait_until
+from testbed.redis import RedisServer
+from testbed.service import WeirService
+from tests.unit.knowledge.builders import NOON, action, document, observation, outcome, plan
+
+DATABASE = 8
+"""Of these tests alone: an emptied one is theirs to empty."""
+
+
+class World:
+    """A knowledge process, the brokers, and one application nobody else knows."""
+
+    def __init__(self, kafka: KafkaBroker, redis_server: RedisServer, folder: Path) -> None:
+        self.kafka = kafka
+        self.redis = redis.Redis(port=redis_server.port, db=DATABASE)
+        self.redis.flushdb()
+        self.application = f"knowledge/orders-{uuid4().hex[:8]}"
+        self._environment = {
+            "WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+            "WEIR_KNOWLEDGE_REDIS_URL": f"redis://127.0.0.1:{redis_server.port}/{DATABASE}",
+        }
+        self._folder = folder
+        self._starts = 0
+
+    def service(self) -> WeirService:
+        """One more start of it."""
+        self._starts += 1
+        return WeirService("knowledge", self._folder / str(self._starts), self._environment)
+
+    def say(self, *messages: Observation | Plan | Outcome) -> None:
+        """As the other services do."""
+        topics: dict[type, Topic] = {Observation: OBSERVATIONS, Plan: PLANS, Outcome: OUTCOMES}
+
+        async def publish() -> None:
+            bus = KafkaBus(self.kafka.bootstrap_servers)
+            await bus.start()
+            for message in messages:
+                topic = topics[type(message)]
+                body, headers = encode(message, type=topic.type, source="test", id=message.id, time=NOON)
+                await bus.publish(topic.name, message.application, body, headers)
+            await bus.close()
+
+        asyncio.run(publish())
+
+    def published(self) -> list[Record]:
+        """What the policy topic has of the application, in order."""
+
+        async def read() -> list[Record]:
+            bus = KafkaBus(self.kafka.bootstrap_servers)
+            await bus.start()
+            reader = bus.reader(POLICIES.name)
+            found: list[Record] = []
+            async with asyncio.timeout(30):
+                while not await reader.caught_up():
+                    found += await reader.receive(timeout_seconds=0.2)
+            await reader.close()
+            await bus.close()
+            return [record for record in found if record.key == self.application]
+
+        return asyncio.run(read())
+
+
+@pytest.fixture
+def world(kafka: KafkaBroker, redis_server: RedisServer, tmp_path: Path) -> Iterator[World]:
+    made = World(kafka, redis_server, tmp_path)
+    yield made
+    made.redis.flushdb()
+    made.redis.close()
+
+
+def answers(url: str, status: int = 200) -> Callable[[], bool]:
+    return lambda: httpx.get(url, timeout=5.0).status_code == status
+
+
+def test_everything_comes_back_after_redis_was_emptied(world: World) -> None:
+    """A policy reaches the topic; after an emptied Redis, under the running service and across a restart, policy, plan and
+    action are there again when it is ready, and the topic has heard nothing of it."""
+    scale = plan(1, 4, world.application)
+    flying = action(scale, version=3)
+    with world.service() as service:
+        service.wait_ready()
+        policy_url = f"{service.url}/v1/policies/{world.application}"
+        created = httpx.put(policy_url, json=document(world.application, mode="act"), timeout=5.0)
+        assert created.status_code == 201, created.text
+        wait_until(lambda: len(world.published()) == 1, timeout_seconds=20, what="the policy in its topic")
+        (record,) = world.published()
+        assert json.loads(record.value or b"")["metadata"]["resourceVersion"] == 1
+        world.say(observation(1, world.application), scale, outcome(scale, "applying", action=flying))
+        of_app = f"{service.url}/v1/applications/{world.application}"
+        wait_until(answers(f"{of_app}/outcome"), timeout_seconds=30, what="the outcome")
+
+        world.redis.flushdb()
+        wait_until(answers(f"{of_app}/plan"), timeout_seconds=30, what="the plan, rebuilt while running")
+        assert httpx.get(policy_url, timeout=5.0).status_code == 200
+
+    world.redis.flushdb()
+    with world.service() as service:
+        service.wait_ready()
+        # Ready means that it is all there: nothing is waited for.
+        again = httpx.get(f"{service.url}/v1/policies/{world.application}", timeout=5.0)
+        assert again.json()["metadata"] == created.json()["metadata"]
+        assert again.json()["spec"]["mode"] == "act"
+        of_app = f"{service.url}/v1/applications/{world.application}"
+        assert httpx.get(f"{of_app}/action", timeout=5.0).json() == flying.model_dump(mode="json")
+        assert httpx.get(f"{of_app}/plan", timeout=5.0).json()["id"] == str(scale.id)
+        assert len(world.published()) == 1
+
+        assert httpx.delete(f"{service.url}/v1/policies/{world.application}", timeout=5.0).status_code == 204
+        wait_until(lambda: len(world.published()) == 2, timeout_seconds=20, what="the tombstone")
+        assert world.published()[-1].value is None
+
+
+def test_a_feed_is_resumed_after_a_restart_of_the_service(world: World) -> None:
+    """What came while a client was away is told once it names the last event it has seen, by whichever process."""
+    with world.service() as service:
+        service.wait_ready()
+        httpx.put(f"{service.url}/v1/policies/{world.application}", json=document(world.application), timeout=5.0)
+        world.say(observation(1, world.application))
+        (first,) = _feed(f"{service.url}/v1/applications/{world.application}/events", "0", 1)
+        assert first["event"] == "observation"
+    world.say(observation(2, world.application), plan(2, 4, world.application))
+    with world.service() as service:
+        service.wait_ready()
+        events = _feed(f"{service.url}/v1/applications/{world.application}/events", first["id"], 2)
+        # Two topics: in one batch they are told by their instant, in two as they come.
+        assert {event["event"] for event in events} == {"observation", "plan"}
+        assert all(event["id"] > first["id"] for event in events)
+
+
+def _feed(url: str, after: str, count: int) -> list[dict[str, str]]:
+    """The next `count` events of a stream; a feed that is quiet for half a minute is a failure."""
+    comments = 0
+    events: list[dict[str, str]] = []
+    fields: dict[str, str] = {}
+    with httpx.stream("GET", url, headers={"Last-Event-ID": after}, timeout=30.0) as stream:
+        assert stream.status_code == 200
+        for line in stream.iter_lines():
+            if line.startswith(":"):
+                comments += 1  # one at the start, then one every 10 s
+                assert comments <= 4, f"{len(events)} of {count} events"
+                continue
+            if line:
+                name, value = line.split(": ", 1)
+                fields[name] = value
+            elif fields:
+                events.append(fields)
+                fields = {}
+                if len(events) == count:
+                    break
+    return events
