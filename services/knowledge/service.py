@@ -19,7 +19,7 @@ from runtime.loop import Stop, run_forever
 from runtime.records import Record
 
 from .core import Event, Limits, State, remember
-from .store import Store, VersionConflict
+from .store import Store, StoreUnavailable, VersionConflict
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -129,14 +129,18 @@ class Knowledge:
         # What was received is kept until it is stored: an outage of Redis must not skip it.
         if not self._pending:
             self._pending = await stop.race(consumer.receive(max_records=500, timeout_seconds=0.5)) or []
-        if not await self._store.is_whole():
-            # Redis came back empty: nothing is right until the topics have been read again.
+        try:
+            # Redis may have come back empty, or without its last second: nothing is right until it was compared again.
+            if not self.rebuilt.is_set() or not await self._store.is_whole():
+                self.rebuilt.clear()
+                await self.rebuild()
+            if self._pending:
+                await self.take(self._pending)
+                await consumer.commit()
+                self._pending = []
+        except StoreUnavailable:
             self.rebuilt.clear()
-            await self.rebuild()
-        if self._pending:
-            await self.take(self._pending)
-            await consumer.commit()
-            self._pending = []
+            raise
 
     async def take(self, records: list[Record]) -> None:
         """Remember a batch; `StoreUnavailable` leaves everything as it was, and the batch can be taken again."""

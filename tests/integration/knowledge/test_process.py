@@ -128,6 +128,28 @@ def test_everything_comes_back_after_redis_was_emptied(world: World) -> None:
         assert world.published()[-1].value is None
 
 
+def test_an_outage_of_redis_is_said_and_survived(kafka: KafkaBroker, tmp_path: Path) -> None:
+    """503 and not ready while it is away, with no call that hangs; what was told meanwhile is there once it is back."""
+    with RedisServer(tmp_path / "redis") as own:
+        world = World(kafka, own, tmp_path / "knowledge")
+        with world.service() as service:
+            service.wait_ready()
+            policy_url = f"{service.url}/v1/policies/{world.application}"
+            assert httpx.put(policy_url, json=document(world.application), timeout=5.0).status_code == 201
+            own.kill()
+            wait_until(answers(policy_url, 503), timeout_seconds=10, what="503")
+            assert httpx.put(policy_url, json=document(world.application), timeout=10.0).status_code == 503
+            wait_until(lambda: not service.ready(), timeout_seconds=10, what="not ready")
+            world.say(observation(1, world.application), plan(1, None, world.application))
+            own.restart()
+            wait_until(
+                answers(f"{service.url}/v1/applications/{world.application}/plan"), timeout_seconds=40, what="the plan"
+            )
+            assert httpx.get(policy_url, timeout=5.0).json()["metadata"]["resourceVersion"] == 1
+            wait_until(service.ready, timeout_seconds=20, what="ready again")
+        world.redis.close()
+
+
 def test_a_feed_is_resumed_after_a_restart_of_the_service(world: World) -> None:
     """What came while a client was away is told once it names the last event it has seen, by whichever process."""
     with world.service() as service:

@@ -331,6 +331,24 @@ async def test_a_store_that_comes_back_empty_is_rebuilt_while_running(world: Wor
     assert (state.observation, state.plan) == (observation(2), plan(1))
 
 
+async def test_a_store_that_comes_back_without_its_last_second_is_completed(world: World) -> None:
+    """A crash may cost Redis the newest writes: what had been published by then is brought back."""
+    await world.knowledge.rebuild()
+    await world.store.put_policy(policy(version=2), 1)
+    await world.knowledge.drain_outbox()
+    world.store.away = True
+    async with world.running():
+        await world.say(observation(1))
+        await world.until(lambda: _refused(world))
+        with pytest.raises(RuntimeError):
+            await world.knowledge.check_rebuilt()
+        vars(world.store)["_policies"][APP] = policy(version=1)
+        world.store.away = False
+        await world.until(lambda: _has(world, "observation"))
+    found = await world.store.policy(APP)
+    assert found is not None and found.metadata.resource_version == 2
+
+
 async def test_a_newer_policy_in_the_store_stays(world: World) -> None:
     """A change that waits for publication is newer than the topic."""
     await world.store.put_policy(policy(version=2), 1)
