@@ -11,21 +11,20 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from weir_contracts import Plan, observation_id
-from weir_contracts.topics import OBSERVATIONS, PLANS
+from weir_contracts import observation_id
+from weir_contracts.topics import OBSERVATIONS
 
 from bench.advance import OPERATORS, observation
+from bench.latency import PlanLatencies
 from bench.loop import usage_over
 from bench.results_file import distribution, write
-from runtime.bus import Reader
-from runtime.envelope import decode, new_traceparent
+from runtime.envelope import new_traceparent
 from runtime.kafka_bus import KafkaBus
 from testbed.jars import spark_jars
 from testbed.kafka import KafkaBroker
@@ -111,17 +110,6 @@ class Fleet:
         await self._bus.publish(OBSERVATIONS.name, application.name, body, headers)
 
 
-async def latencies(reader: Reader, until: float, since: Callable[[], float]) -> list[float]:
-    """Seconds from observation to plan at the broker, of plans that came after `since()`, until `until`."""
-    found = []
-    while time.monotonic() < until:
-        for record in await reader.receive(timeout_seconds=0.5):
-            plan = decode(record, Plan).message
-            if record.timestamp is not None and time.monotonic() >= since():
-                found.append((record.timestamp - plan.observed_at) / timedelta(seconds=1))
-    return found
-
-
 async def measured(
     kafka: KafkaBroker, services: list[WeirService], applications: int, interval_seconds: float
 ) -> dict[str, Any]:
@@ -129,20 +117,16 @@ async def measured(
     bus = KafkaBus(kafka.bootstrap_servers)
     await bus.start()
     try:
-        reader = bus.reader(PLANS.name)
-        while not await reader.caught_up():
-            await reader.receive(timeout_seconds=0.1)
+        latencies = PlanLatencies(kafka.bootstrap_servers, PARTITIONS)
         fleet = Fleet(bus, applications, interval_seconds)
-        begin = time.monotonic() + WARM_UP_SECONDS
-        end = begin + MEASURED_SECONDS
-        publishing = asyncio.create_task(fleet.run(end))
-        reading = asyncio.create_task(latencies(reader, end, lambda: begin))
+        publishing = asyncio.create_task(fleet.run(time.monotonic() + WARM_UP_SECONDS + MEASURED_SECONDS))
         await asyncio.sleep(WARM_UP_SECONDS)
+        before = len(latencies.seconds)
         published = sum(a.count for a in fleet.applications)
         processes = [kafka.process, *(s.process for s in services)]
         usage = await asyncio.to_thread(usage_over, processes, MEASURED_SECONDS - 2.0)
         await publishing
-        waited = await reading
+        waited = (await asyncio.to_thread(latencies.stop))[before:]
         published = sum(a.count for a in fleet.applications) - published
     finally:
         await bus.close()

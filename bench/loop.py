@@ -6,7 +6,6 @@ process at rest and under load, and the time from `make trial` to the first acte
 """
 
 import argparse
-import asyncio
 import json
 import os
 import shutil
@@ -17,20 +16,18 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 from weir_contracts import ActionState, Outcome, Plan, parse_policy
-from weir_contracts.topics import PLANS
 
+from bench.latency import PlanLatencies
 from bench.results_file import PROJECT, distribution, write
 from cli.trial.events import EventFollower
 from cli.trial.options import TrialOptions
-from cli.trial.stack import TrialStack
-from runtime.envelope import decode
-from runtime.kafka_bus import KafkaBus
+from cli.trial.stack import LOOP_PARTITIONS, TrialStack
 from testbed.process import ManagedProcess, NotInTime, TestbedError, wait_until
 
 BASE_RATE = 300.0
@@ -160,23 +157,6 @@ def usage_over(processes: list[ManagedProcess], seconds: float) -> dict[str, dic
     return figures
 
 
-async def plan_latencies(bootstrap_servers: str) -> list[float]:
-    """Seconds from each observation's end of scrape to its plan's append time at the broker."""
-    bus = KafkaBus(bootstrap_servers)
-    await bus.start()
-    reader = bus.reader(PLANS.name)
-    latencies = []
-    try:
-        while not await reader.caught_up():
-            for record in await reader.receive():
-                plan = decode(record, Plan).message
-                if record.timestamp is not None:
-                    latencies.append((record.timestamp - plan.observed_at) / timedelta(seconds=1))
-    finally:
-        await bus.close()
-    return latencies
-
-
 def measure_steps(steps: int) -> dict[str, Any]:
     """The loop's figures on one stack."""
     options = TrialOptions(interval_seconds=2.0, peak_rate=BASE_RATE * STEP_FACTOR, objective_seconds=OBJECTIVE_SECONDS)
@@ -198,6 +178,7 @@ def measure_steps(steps: int) -> dict[str, Any]:
 
 def _measure(bench: LoopBench, steps: int) -> dict[str, Any]:
     processes = list(bench.stack.processes())
+    latencies = PlanLatencies(bench.stack.kafka.bootstrap_servers, LOOP_PARTITIONS)
     bench.set_rate(1.0)
     rest = usage_over(processes, REST_SECONDS)
     bench.set_rate(BASE_RATE)
@@ -211,12 +192,11 @@ def _measure(bench: LoopBench, steps: int) -> dict[str, Any]:
             loaded = usage_over(processes, REST_SECONDS)
         bench.set_rate(BASE_RATE)
         bench.settled(BASE_RATE, 150)
-    latencies = asyncio.run(plan_latencies(bench.stack.kafka.bootstrap_servers))
     return {
         "interval_seconds": 2.0,
         "base_rate": BASE_RATE,
         "step_factor": STEP_FACTOR,
-        "observation_to_plan_seconds": distribution(latencies),
+        "observation_to_plan_seconds": distribution(latencies.stop()),
         "step_to_accepted_seconds": distribution(
             [f.accepted_seconds for f in figures if f.accepted_seconds is not None]
         ),
