@@ -95,7 +95,7 @@ class Monitor:
                 await member.commit()
             if member.assignment != self._owned:
                 await self._take_share(member.assignment, policies)
-            for record in await policies.receive(timeout_seconds=0.4):
+            for record in await stop.race(policies.receive(timeout_seconds=0.4)) or []:
                 self._inbox.add(record)
             # While the topic is replayed only the last word on each application counts.
             if await policies.caught_up():

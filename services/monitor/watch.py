@@ -1,6 +1,7 @@
 """Watches one application: scrapes it at a fixed cadence and publishes what it saw."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol
@@ -39,10 +40,9 @@ Pause = Callable[[asyncio.Event, float], Awaitable[None]]
 
 async def pause(event: asyncio.Event, seconds: float) -> None:
     """The pause of real time."""
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 class Watch:
@@ -140,7 +140,10 @@ class Watch:
     async def _read(self, policy: ScalingPolicy) -> Readings:
         try:
             collector = await self._collector_for(policy)
-            return await asyncio.wait_for(collector.read(policy), self._scrape_timeout_seconds)
+            # Not `wait_for`: before Python 3.12 it swallows a cancellation that comes just as the work is done, and the watch
+            # would go on for good.
+            async with asyncio.timeout(self._scrape_timeout_seconds):
+                return await collector.read(policy)
         except TimeoutError:
             _FAILURES.labels("timeout").inc()
             return _nothing(policy, f"the scrape took longer than {self._scrape_timeout_seconds:g} s")

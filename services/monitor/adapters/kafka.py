@@ -248,7 +248,8 @@ class BrokersPool:
 async def _answered(waiting: Awaitable[Any], timeout_seconds: float) -> Any:
     """What a client says; `BrokersAway` for its errors, and if it takes longer than its own limit and a half."""
     try:
-        return await asyncio.wait_for(waiting, timeout_seconds * 1.5)
+        async with asyncio.timeout(timeout_seconds * 1.5):
+            return await waiting
     except TimeoutError:
         raise BrokersAway(f"no answer within {timeout_seconds * 1.5:g} s") from None
     except (KafkaException, BusError) as error:

@@ -1,0 +1,22 @@
+"""The README says what the code does."""
+
+import re
+from pathlib import Path
+
+from runtime.settings import table
+from services.monitor.settings import MonitorSettings
+
+FOLDER = Path(__file__).parents[3] / "services" / "monitor"
+README = (FOLDER / "README.md").read_text()
+
+
+def test_the_settings_are_the_ones_there_are() -> None:
+    """The table is generated; print it again after a change with runtime.settings.table(MonitorSettings, own_only=True)."""
+    assert table(MonitorSettings, own_only=True) in README
+
+
+def test_every_metric_is_told() -> None:
+    """Whoever meets one on a dashboard finds it there."""
+    names = set(re.findall(r'"(weir_monitor_[a-z_]+)"', "".join(path.read_text() for path in FOLDER.glob("*.py"))))
+    assert len(names) >= 6
+    assert {name for name in names if name not in README} == set()
