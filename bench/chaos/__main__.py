@@ -9,6 +9,7 @@ availability (it needs ZooKeeper or Kubernetes), and Weir is to find the job aga
 import argparse
 import itertools
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -18,19 +19,21 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from weir_contracts import parse_policy
+from weir_contracts import ActionState, parse_policy
 from weir_contracts.topics import OBSERVATIONS
 
 from bench.results_file import distribution, write
 from cli.trial.events import EventFollower
 from cli.trial.options import TrialOptions
 from cli.trial.stack import LOOP_PARTITIONS, SERVICES, TrialStack
+from testbed.flink import FlinkCluster
 from testbed.process import NotInTime, TestbedError, wait_until
 
-from .ledger import Ledger, LedgerFollower
+from .ledger import Account, Ledger, LedgerFollower
 
 LOW, HIGH = 400.0, 1200.0
-VICTIMS = (*SERVICES, "kafka", "redis", "jobmanager", "taskmanager")
+VICTIMS = (*SERVICES, "analyzer-state", "kafka", "redis", "redis-emptied", "jobmanager", "taskmanager")
+"""Processes; `analyzer-state` and `redis-emptied` lose what they keep on disk as well."""
 MOMENTS = ("load-changed", "planned", "intended", "applying", "verifying", "verified")
 OBJECTIVE_SECONDS = 30.0
 RECOVERY_SECONDS = 240.0
@@ -62,6 +65,17 @@ class Round:
     down_seconds: float
     recovered_seconds: float | None
     parallelism: int | None
+    because: str = ""
+
+
+@dataclass(frozen=True)
+class Outage:
+    """The brokers were away for a while."""
+
+    seconds: float
+    requests_during: int
+    recovered_seconds: float | None
+    requests_after: int
     because: str = ""
 
 
@@ -113,34 +127,69 @@ class Campaign:
         except NotInTime:
             return False
 
+    @property
+    def cluster(self) -> FlinkCluster:
+        if self.stack.cluster is None:
+            raise TestbedError("the campaign needs a cluster of its own")
+        return self.stack.cluster
+
     def kill(self, victim: str) -> None:
         """SIGKILL, as a crash or the kernel would."""
-        cluster = self.stack.cluster
-        if cluster is None:
-            raise TestbedError("the campaign needs a cluster of its own")
-        if victim in SERVICES:
-            self.stack.services[victim].process.kill()
-        elif victim == "taskmanager":
-            cluster.kill_task_manager()
-        else:
-            {"kafka": self.stack.kafka, "redis": self.stack.redis, "jobmanager": cluster.job_manager}[victim].kill()
+        stack = self.stack
+        match victim:
+            case "kafka":
+                stack.kafka.kill()
+            case "redis" | "redis-emptied":
+                stack.redis.kill()
+            case "jobmanager":
+                self.cluster.job_manager.kill()
+            case "taskmanager":
+                self.cluster.kill_task_manager()
+            case _:
+                stack.services[victim.removesuffix("-state")].process.kill()
+        if victim == "redis-emptied":
+            shutil.rmtree(stack.redis.folder / "appendonlydir")
+        if victim == "analyzer-state":
+            shutil.rmtree(stack.folder / "spark")
 
     def mend(self, victim: str) -> None:
         """Start it again, as a supervisor would."""
-        cluster = self.stack.cluster
-        if cluster is None:
-            raise TestbedError("the campaign needs a cluster of its own")
-        if victim in SERVICES:
-            self.stack.services[victim].start()
-        elif victim == "kafka":
-            self.stack.kafka.restart()
-        elif victim == "redis":
-            self.stack.redis.restart()
-        elif victim == "taskmanager":
-            cluster.add_task_manager()
-        else:
-            cluster.restart_job_manager()
-            self.stack.submit_job(savepoint=cluster.kept_checkpoint())
+        stack = self.stack
+        match victim:
+            case "kafka":
+                stack.kafka.restart()
+            case "redis" | "redis-emptied":
+                stack.redis.restart()
+            case "jobmanager":
+                self.cluster.restart_job_manager()
+                stack.submit_job(savepoint=self.cluster.kept_checkpoint())
+            case "taskmanager":
+                self.cluster.add_task_manager()
+            case _:
+                stack.services[victim.removesuffix("-state")].start()
+
+    def outage(self, seconds: float) -> Outage:
+        """The brokers are away for long, and the load is another when they come back: hold, then decide once."""
+        wait_until(self.well, timeout_seconds=RECOVERY_SECONDS, what="well before the outage", poll_seconds=1.0)
+        before = self._requests()
+        self.kill("kafka")
+        time.sleep(seconds)
+        during = self._requests() - before
+        self.mend("kafka")
+        back = time.monotonic()
+        self.set_rate(HIGH if self.rate == LOW else LOW)
+        try:
+            wait_until(self.well, timeout_seconds=RECOVERY_SECONDS, what="well again", poll_seconds=1.0)
+        except NotInTime:
+            return Outage(seconds, during, None, self._requests() - before, "; ".join(self.troubles()))
+        recovered = round(time.monotonic() - back, 1)
+        time.sleep(20.0)  # a second decision would come now
+        return Outage(seconds, during, recovered, self._requests() - before)
+
+    def _requests(self) -> int:
+        """Actions that the engine accepted so far."""
+        actions = [event.data["action"] for event in self.events.events() if event.kind == "outcome"]
+        return len({action["id"] for action in actions if action and action["requested_at"]})
 
     def running(self) -> int | None:
         """The parallelism of `enrich` now; None while nobody can say."""
@@ -158,18 +207,25 @@ class Campaign:
         lag = self.stack.probe.lag_seconds() if self.stack.probe else None
         if lag is None or lag > OBJECTIVE_SECONDS:
             found.append(f"the probe's lag is {lag}")
-        return found or self._in_flight()
+        return found or self._unknown_policy() or self._in_flight()
+
+    def _unknown_policy(self) -> list[str]:
+        try:
+            answer = httpx.get(f"{self.stack.api_url}/v1/policies/{self.stack.policy.application}", timeout=3)
+        except httpx.HTTPError as error:
+            return [f"the API does not answer: {error}"]
+        return [] if answer.status_code == 200 else [f"the policy: {answer.status_code} {answer.text[:200]}"]
 
     def _in_flight(self) -> list[str]:
         try:
-            answer = httpx.get(self.stack.application_url, timeout=3)
+            answer = httpx.get(f"{self.stack.application_url}/action", timeout=3)
+            if answer.status_code == 404:
+                return []
             answer.raise_for_status()
         except httpx.HTTPError as error:
             return [f"the API does not answer: {error}"]
-        action = answer.json().get("action")
-        if action and action["finished_at"] is None:
-            return [f"an action is {action['phase']}"]
-        return []
+        action = ActionState.model_validate_json(answer.content)
+        return [] if action.terminal else [f"an action is {action.phase}: {action.sentence}"]
 
     def well(self) -> bool:
         return not self.troubles()
@@ -186,7 +242,7 @@ def plan_of(kills: int, seed: int) -> list[tuple[str, str]]:
     return pairs[:kills]
 
 
-def campaign(kills: int, seed: int, folder: Path) -> dict[str, Any]:
+def campaign(kills: int, seed: int, outage_seconds: float, folder: Path) -> dict[str, Any]:
     """Run it; returns the results."""
     stack = TrialStack(TrialOptions(peak_rate=HIGH, objective_seconds=OBJECTIVE_SECONDS), folder)
     document = stack.policy.to_document()
@@ -204,6 +260,8 @@ def campaign(kills: int, seed: int, folder: Path) -> dict[str, Any]:
         for number, (victim, moment) in enumerate(plan_of(kills, seed), 1):
             rounds.append(fire.round(victim, moment))
             _say(f"{number}/{kills} {rounds[-1]}")
+        outage = fire.outage(outage_seconds) if outage_seconds else None
+        _say(f"{outage}")
         last = ledger.of(OBSERVATIONS.name)[-1]["id"]
         time.sleep(15.0)  # what was observed last is to have been analysed, and its plan ended
         follower.stop()
@@ -211,22 +269,24 @@ def campaign(kills: int, seed: int, folder: Path) -> dict[str, Any]:
     finally:
         fire.events.stop()
         stack.stop()
-    return _results(rounds, seed, asdict(account), clean=account.clean)
+    return _results(rounds, outage, seed, account)
 
 
-def _results(rounds: list[Round], seed: int, account: dict[str, Any], *, clean: bool) -> dict[str, Any]:
+def _results(rounds: list[Round], outage: Outage | None, seed: int, account: Account) -> dict[str, Any]:
     by_victim = {
         victim: distribution([r.recovered_seconds for r in rounds if r.victim == victim and r.recovered_seconds])
         for victim in VICTIMS
     }
     failed = [asdict(r) for r in rounds if r.recovered_seconds is None]
+    waited_out = outage is None or (outage.recovered_seconds is not None and outage.requests_during == 0)
     return {
         "seed": seed,
         "kills": len(rounds),
         "moments_missed": sum(1 for r in rounds if not r.moment_seen),
         "not_recovered": failed,
-        "passed": not failed and clean,
-        "account": account,
+        "passed": not failed and waited_out and account.clean,
+        "account": asdict(account),
+        "kafka_outage": asdict(outage) if outage else None,
         "recovered_seconds": by_victim,
         "rounds": [asdict(r) for r in rounds],
     }
@@ -238,11 +298,14 @@ def _say(text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=60, help="how many (default 60, about an hour)")
+    parser.add_argument(
+        "--kills", type=int, default=66, help="how many (default 66: everything at every moment; about 40 minutes)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="order and timing of the kills")
+    parser.add_argument("--outage-seconds", type=float, default=300.0, help="how long Kafka is away at the end; 0: not")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="weir-chaos-") as folder:
-        results = campaign(arguments.kills, arguments.seed, Path(folder))
+        results = campaign(arguments.kills, arguments.seed, arguments.outage_seconds, Path(folder))
     command = f'make chaos ARGS="--kills {arguments.kills} --seed {arguments.seed}"'
     _say(f"written: {write('chaos', command, results)}")
     return 0 if results["passed"] else 1

@@ -77,10 +77,10 @@ def test_a_dead_letter_is_not_clean(ledger: Ledger) -> None:
 
 def test_a_campaign_strikes_everybody_at_every_moment() -> None:
     """In an order that the seed decides."""
-    pairs = plan_of(60, seed=3)
-    assert len(pairs) == 60
-    assert {(victim, moment) for victim in VICTIMS for moment in MOMENTS} == set(pairs)
-    assert pairs == plan_of(60, seed=3) != plan_of(60, seed=4)
+    pairs = plan_of(70, seed=3)
+    assert len(pairs) == 70
+    assert {(victim, moment) for victim in VICTIMS for moment in MOMENTS} == set(pairs[:66])
+    assert pairs == plan_of(70, seed=3) != plan_of(70, seed=4)
 
 
 def test_right_is_enough_and_little_more() -> None:
