@@ -5,6 +5,7 @@ many runs and one deployment, so it can still be scaled. Requested and observed 
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -68,6 +69,14 @@ class Topology(Message):
             if operator.name == name:
                 return operator
         raise KeyError(name)
+
+    def slots(self, parallelism: Mapping[str, int]) -> int:
+        """Σ over slot sharing groups of their largest parallelism: the slots that it takes. An operator left out counts 1."""
+        groups: dict[str | None, int] = {}
+        for operator in self.operators:
+            key = operator.slot_sharing_group
+            groups[key] = max(groups.get(key, 0), parallelism.get(operator.name, 1))
+        return sum(groups.values())
 
     def inputs(self, name: str) -> list[str]:
         """Operators that feed `name`, each once."""

@@ -41,6 +41,9 @@ class Settings(ServiceSettings):
     restart_loop: int = Field(
         default=3, ge=1, le=1000, description="restarts beyond the rescale's own that count as a restart loop"
     )
+    restart_loop_seconds: float = Field(
+        default=20.0, ge=0, le=3600, description="least time from the request that a restart loop lasts, in seconds"
+    )
     capacity_share: float = Field(
         default=0.9, gt=0, le=1, description="roll back if capacity falls under this share of what it was before"
     )

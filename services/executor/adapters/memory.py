@@ -28,6 +28,9 @@ from services.executor.core import (
     Unanswered,
 )
 
+_CRASHES_AFTER_SECONDS = 1.0
+"""How long a job runs that cannot run for long."""
+
 
 @dataclass
 class MemoryJob:
@@ -154,6 +157,10 @@ class MemoryDriver:
         if job.state == "RESTARTING" and job.begun_at is not None and now >= job.begun_at + took:
             job.observed = job.attainable()
             job.state, job.running_since = "RUNNING", job.begun_at + took
+            if self._crashes(job) and now - job.running_since > timedelta(seconds=_CRASHES_AFTER_SECONDS):
+                # Nobody looked: it has crashed since.
+                job.state, job.begun_at = "RESTARTING", now
+                job.restarts += 1
 
     def _crashes(self, job: MemoryJob) -> bool:
         return job.crash_above is not None and max(job.observed.values()) > job.crash_above

@@ -19,6 +19,8 @@ class Rules:
     """How long an action is kept open while its cluster cannot be reached at all."""
     restart_loop: int = 3
     """Restarts beyond the rescale's own that make a restart loop."""
+    restart_loop_seconds: float = 20.0
+    """A restart loop lasts at least this long: a TaskManager that is lost makes a few restarts, too, and soon they end."""
     capacity_share: float = 0.9
     """Less than this share of the old capacity at the new parallelism is worse."""
     comparable_demand: float = 0.25

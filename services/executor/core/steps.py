@@ -182,8 +182,8 @@ def _verifying(action: ActionState, observed: Observed, now: datetime, rules: Ru
     action = _seen(action, now)
     if snapshot.deployment.requested not in (None, action.wanted):
         return _contested(action, snapshot, now)
-    extra = _extra_restarts(action, snapshot)
-    if extra is not None and extra >= rules.restart_loop:
+    extra = _extra_restarts(action, snapshot) or 0
+    if extra >= rules.restart_loop and _is_looping(action, observed, now, rules):
         return _roll_back(action, "restart-loop", f"it restarted {extra} times beyond the rescale itself", now, rules)
     if snapshot.runs(action.wanted):
         return _runs(action, observed, now, rules)
@@ -349,6 +349,24 @@ def _extra_restarts(action: ActionState, snapshot: Snapshot) -> int | None:
     if count is None or action.restarts_before is None or count < action.restarts_before:
         return None
     return max(0, count - action.restarts_before - 1)
+
+
+def _is_looping(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> bool:
+    """Whether so many restarts are the new parallelism's own: they last, go on, and are not for want of slots.
+
+    Losing a TaskManager restarts a job several times, too: until the cluster has noticed, and while slots are missing.
+    """
+    snapshot, analysis = observed.snapshot, observed.analysis
+    began = action.running_at or action.requested_at or now
+    if now - began < timedelta(seconds=rules.restart_loop_seconds):
+        return False
+    steady = now - (snapshot.steady_since or now)
+    if snapshot.all_running and steady >= timedelta(seconds=rules.settle_seconds / 2):
+        return False
+    slots = analysis.deployment.slots if analysis and analysis.deployment else None
+    if slots is None or analysis is None or analysis.topology is None:
+        return True
+    return slots.total >= analysis.topology.slots(action.before)
 
 
 def _limit(observed: Observed, rules: Rules) -> timedelta:

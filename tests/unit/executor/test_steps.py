@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from weir_contracts import Checkpoints, RescaleSettings, RestartTimes
+from weir_contracts import Checkpoints, RescaleSettings, RestartTimes, Slots
 
 from services.executor.core import (
     Accepted,
@@ -191,16 +191,34 @@ class TestVerifying:
         assert "enrich 4 → 3" in made.action.sentence
 
     def test_it_restarts_all_the_time(self) -> None:
-        """Three beyond the rescale's own are a loop; two are not."""
-        assert step(action("verifying"), restarting(requested=WANTED, restarts=3)).event is None
-        made = step(action("verifying"), restarting(requested=WANTED, restarts=4))
+        """Three beyond the rescale's own, for 20 s and still: a loop. Two are none."""
+        assert step(action("verifying"), restarting(requested=WANTED, restarts=3), at=25).event is None
+        made = step(action("verifying"), restarting(requested=WANTED, restarts=4), at=25)
         assert (made.event, made.action.phase) == ("restart-loop", "rolling-back")
+
+    def test_a_lost_task_manager_is_no_restart_loop(self) -> None:
+        """It restarts a job several times within seconds, until the cluster has noticed; then the job runs and settles."""
+        running = action("verifying", running_at=after(2))
+        assert step(running, restarting(requested=WANTED, restarts=6), at=6).event is None
+        again = snapshot(WANTED, steady_since=after(18), restarts=6)
+        assert step(running, again, at=24).event is None
+        assert step(running, again, at=28).event == "healthy"
+
+    def test_a_job_that_waits_for_slots_is_in_no_restart_loop(self) -> None:
+        """Fewer slots are left than it took before: its restarts say nothing about the new parallelism."""
+        seen = restarting(requested=WANTED, restarts=6)
+        few = analysis(BEFORE)
+        assert few.deployment is not None
+        for total, event in ((0, None), (50, "restart-loop")):
+            slots = few.deployment.model_copy(update={"slots": Slots(total=total, available=0)})
+            known = few.model_copy(update={"deployment": slots})
+            assert step(action("verifying"), seen, at=30, analysis=known).event == event
 
     def test_restarts_count_from_before(self) -> None:
         """A crash-looping job brings many, and may be scaled all the same."""
         old = action("verifying", restarts_before=70)
-        assert step(old, restarting(requested=WANTED, restarts=71)).event is None
-        assert step(old, restarting(requested=WANTED, restarts=74)).event == "restart-loop"
+        assert step(old, restarting(requested=WANTED, restarts=71), at=25).event is None
+        assert step(old, restarting(requested=WANTED, restarts=74), at=25).event == "restart-loop"
 
     def test_unknown_restarts_are_not_zero(self) -> None:
         """Nor does a counter that began anew say anything."""

@@ -116,13 +116,13 @@ def slots_available(draft: Draft, context: Context) -> Draft:
     slots = context.deployment.slots
     if draft.vector is None or slots is None:
         return draft
-    held = slots_of(context.topology, context.current)
+    held = context.topology.slots(context.current)
     limit = slots.available + held
     vector = dict(draft.vector)
-    wanted = slots_of(context.topology, vector)
+    wanted = context.topology.slots(vector)
     if wanted <= limit or wanted <= held:
         return draft
-    while slots_of(context.topology, vector) > limit:
+    while context.topology.slots(vector) > limit:
         growing = [n for n, p in vector.items() if p > context.current.get(n, p)]
         if not growing:
             break
@@ -132,12 +132,3 @@ def slots_available(draft: Draft, context: Context) -> Draft:
     because = f"{wanted} slots are needed and {limit} can be had ({slots.available} free, {held} held)"
     noted = draft.noting(Infeasible(wanted=wanted, limit=limit, code="slots", because=because))
     return noted.changed("slots-available", "slots", because, vector)
-
-
-def slots_of(topology: Topology, vector: dict[str, int]) -> int:
-    """Σ over slot sharing groups of their largest parallelism."""
-    groups: dict[str | None, int] = {}
-    for operator in topology.operators:
-        key = operator.slot_sharing_group
-        groups[key] = max(groups.get(key, 0), vector.get(operator.name, 1))
-    return sum(groups.values())

@@ -108,17 +108,9 @@ class _Case:
             return min(1.0, self.objective.utilization * 1.1)
         return max(self.parameters.highest_utilisation, self.parameters.target_utilisation)
 
-    def slots(self, vector: Mapping[str, int]) -> int:
-        """Σ over slot sharing groups of their largest parallelism: what a vector costs."""
-        groups: dict[str | None, int] = {}
-        for operator in self.topology.operators:
-            key = operator.slot_sharing_group
-            groups[key] = max(groups.get(key, 0), vector[operator.name])
-        return sum(groups.values())
-
     def cost(self, vector: Mapping[str, int]) -> tuple[int, int]:
         """Slots first; of equal slots the fewer subtasks."""
-        return self.slots(vector), sum(vector.values())
+        return self.topology.slots(vector), sum(vector.values())
 
     def predicted(self, vector: Mapping[str, int]) -> Prediction:
         return predict(

@@ -1,0 +1,64 @@
+"""The Flink collector keeps on a real cluster what it promises."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from services.monitor.adapters.flink import FlinkCollector, new_client
+from services.monitor.core import FlinkReadings
+from testbed.process import free_port
+from tests.integration.monitor.conftest import RealJob, Stage
+from tests.unit.monitor.builders import policy
+from tests.unit.monitor.flink_suite import FlinkSuite
+
+TIMEOUT_SECONDS = 5.0
+
+
+def collector(url: str, job: str) -> FlinkCollector:
+    """A collector of a job by name or id."""
+    target = policy(url=url, job=job).spec.target.flink
+    assert target is not None
+    return FlinkCollector(target, TIMEOUT_SECONDS, new_client(TIMEOUT_SECONDS, ssl.create_default_context()))
+
+
+class RealRig:
+    """The sample job, untouched."""
+
+    def __init__(self, job: RealJob) -> None:
+        self._job = job
+        url = job.cluster.rest_url
+        self.flink, self.by_id = collector(url, job.name), collector(url, job.id)
+        self.nobody = collector(url, "nobody")
+        self.away = collector(f"http://127.0.0.1:{free_port()}", job.name)
+        self.topic = job.topic.replace(".", "_")
+        (self.source,) = (v["id"] for v in job.cluster.get(f"/jobs/{job.id}")["vertices"] if v["name"][:6] == "Source")
+
+    async def until(self, condition: Callable[[FlinkReadings], bool]) -> FlinkReadings:
+        readings = None
+        try:
+            async with asyncio.timeout(40):
+                while not condition(readings := await self.flink.scrape()):  # noqa: ASYNC110 - nobody signals it
+                    await asyncio.sleep(0.2)
+        except TimeoutError:
+            raise AssertionError(f"not within 40 s: {readings}") from None
+        return readings
+
+    async def process(self, records: int) -> None:
+        self._job.untouched = False
+        await asyncio.to_thread(self._job.process, records)
+
+    async def rescale(self) -> None:
+        await asyncio.to_thread(self._job.rescale, 2)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(each.close() for each in (self.flink, self.by_id, self.nobody, self.away)))
+
+
+class TestRealFlink(FlinkSuite):
+    @pytest.fixture
+    async def rig(self, stage: Stage) -> AsyncIterator[RealRig]:
+        rig = RealRig(await asyncio.to_thread(stage.untouched))
+        yield rig
+        await rig.close()

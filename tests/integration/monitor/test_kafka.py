@@ -1,0 +1,79 @@
+"""The brokers' adapter keeps on a real Kafka what it promises."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from runtime.clock import SystemClock
+from services.monitor.adapters.kafka import KafkaBrokers
+from services.monitor.adapters.partitions import Brokers, Place
+from testbed.kafka import KafkaBroker
+from testbed.process import free_port
+from tests.integration.monitor.conftest import Log
+from tests.unit.monitor.brokers_suite import BrokersSuite
+
+
+class RealRig:
+    """The shared broker, topics and a group of the test's own."""
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        self._servers = broker.bootstrap_servers
+        name = f"brokers-{uuid.uuid4().hex[:8]}"
+        self.topic, self.dotted, self.group = name, f"{name}.dotted", name
+        broker.create_topic(self.topic, 2)
+        broker.create_topic(self.dotted, 1)
+        self._log = Log(broker)
+        self._transaction: Producer | None = None
+        clock = SystemClock()
+        self._opened = KafkaBrokers(self._servers, 5.0, clock), KafkaBrokers(f"127.0.0.1:{free_port()}", 1.0, clock)
+        self.brokers: Brokers
+        self.away: Brokers
+        self.brokers, self.away = self._opened
+
+    async def append(self, place: Place, records: int) -> datetime:
+        now = int(time.time() * 1000)  # what a producer writes, it writes in milliseconds
+        await asyncio.to_thread(self._log.append, *place, *[now] * records)
+        return datetime.fromtimestamp(now / 1000, UTC)
+
+    async def open_transaction(self, place: Place, records: int) -> None:
+        self._transaction = producer = Producer({"bootstrap.servers": self._servers, "transactional.id": self.group})
+
+        def write() -> None:
+            producer.init_transactions(20)
+            producer.begin_transaction()
+            for _ in range(records):
+                producer.produce(place[0], b"not yet", partition=place[1])
+            assert producer.flush(10) == 0
+
+        await asyncio.to_thread(write)
+
+    async def delete_before(self, place: Place, offset: int) -> None:
+        wanted = TopicPartition(*place, offset)
+        admin = AdminClient({"bootstrap.servers": self._servers})  # has to outlive the request
+        (answer,) = admin.delete_records([wanted]).values()
+        assert (await asyncio.to_thread(answer.result, 20)).low_watermark == offset
+
+    async def commit(self, place: Place, offset: int) -> None:
+        consumer = Consumer({"bootstrap.servers": self._servers, "group.id": self.group, "enable.auto.commit": False})
+        offsets = [TopicPartition(*place, offset)]
+        await asyncio.to_thread(consumer.commit, offsets=offsets, asynchronous=False)
+        await asyncio.to_thread(consumer.close)
+
+    async def close(self) -> None:
+        if self._transaction is not None:
+            await asyncio.to_thread(self._transaction.abort_transaction, 20)
+        await asyncio.gather(*(each.close() for each in self._opened))
+
+
+class TestRealKafka(BrokersSuite):
+    @pytest.fixture
+    async def rig(self, kafka: KafkaBroker) -> AsyncIterator[RealRig]:
+        rig = RealRig(kafka)
+        yield rig
+        await rig.close()
