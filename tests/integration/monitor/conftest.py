@@ -87,7 +87,12 @@ class RealJob:
         """A policy that aims at it, or at another `job` of its cluster."""
         signals = {"bootstrapServers": self.broker.bootstrap_servers, "groupId": self.name}
         return policy(
-            application, url=self.cluster.rest_url, job=job or self.name, kafka=signals, interval=interval, mode="advise"
+            application,
+            url=self.cluster.rest_url,
+            job=job or self.name,
+            kafka=signals,
+            interval=interval,
+            mode="advise",
         )
 
     def end(self) -> None:
