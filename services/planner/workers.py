@@ -2,8 +2,11 @@
 
 import asyncio
 import multiprocessing
+import os
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.process import BaseProcess
 
 import structlog
 from prometheus_client import Counter
@@ -17,6 +20,19 @@ _FAILED = Counter("weir_planner_failures_total", "Planners that gave no answer",
 def _answer(request: str, planner: str) -> str:
     """In the worker: JSON in, JSON out, so that nothing but contracts crosses the border."""
     return ask(PlanRequest.model_validate_json(request), planner).model_dump_json()
+
+
+def _end_with_the_service() -> None:
+    """In the worker: watches the service's process. A worker waits for questions on a pipe that it holds open itself, so that it
+    would otherwise outlive a service that was killed."""
+    service = multiprocessing.parent_process()
+    if service is not None:
+        threading.Thread(target=_exit_after, args=[service], name="parent", daemon=True).start()
+
+
+def _exit_after(service: BaseProcess) -> None:
+    service.join()
+    os._exit(1)
 
 
 def _warm() -> str:
@@ -42,7 +58,7 @@ class Workers:
         if self._pool is None:
             # Not fork: the parent has threads of Kafka clients.
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._count, mp_context=context)
+            self._pool = ProcessPoolExecutor(self._count, mp_context=context, initializer=_end_with_the_service)
         return self._pool
 
     async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply:

@@ -1,8 +1,13 @@
 """Planners in processes of their own: whatever happens there, the answer is a reply, and the next question is answered."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 from weir_contracts import PlanReply, PlanRequest
 
@@ -45,3 +50,31 @@ def test_whatever_goes_wrong_the_next_question_is_answered(workers: Workers) -> 
     assert (invalid.kind, invalid.code) == ("hold", "planner-invalid")
     assert "speed: is not a parameter of this planner" in invalid.sentence
     assert "drain_seconds: Input should be greater than 0" in invalid.sentence
+
+
+_SERVICE = """
+import asyncio, sys
+from services.planner.workers import Workers
+
+if __name__ == "__main__":
+    workers = Workers(1)
+    asyncio.run(workers.start())
+    print(*[process.pid for process in workers._pool._processes.values()], flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_workers_end_with_a_service_that_was_killed(tmp_path: Path) -> None:
+    """kill -9 of the service leaves no process behind."""
+    script = tmp_path / "service.py"
+    script.write_text(_SERVICE)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as service:
+        assert service.stdout is not None
+        workers = [psutil.Process(int(pid)) for pid in service.stdout.readline().split()]
+        assert workers
+        service.kill()
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert alive == []
