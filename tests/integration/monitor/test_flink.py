@@ -36,14 +36,16 @@ class RealRig:
         (self.source,) = (v["id"] for v in job.cluster.get(f"/jobs/{job.id}")["vertices"] if v["name"][:6] == "Source")
 
     async def until(self, condition: Callable[[FlinkReadings], bool]) -> FlinkReadings:
-        readings = None
+        readings: FlinkReadings | None = None
         try:
             async with asyncio.timeout(40):
-                while not condition(readings := await self.flink.scrape()):  # noqa: ASYNC110 - nobody signals it
+                while True:
+                    readings = await self.flink.scrape()
+                    if condition(readings):
+                        return readings
                     await asyncio.sleep(0.2)
         except TimeoutError:
             raise AssertionError(f"not within 40 s: {readings}") from None
-        return readings
 
     async def process(self, records: int) -> None:
         self._job.untouched = False

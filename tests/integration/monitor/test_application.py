@@ -1,0 +1,212 @@
+"""One application as the monitor sees it: a real job that falls behind, and the job when it is drained and gone.
+
+What the test knows beside Weir: which record has which append time, how many there are, and how fast enrich is.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from weir_contracts import Observation, OperatorReading, PartitionReading, ScalingPolicy
+
+from runtime.clock import SystemClock
+from services.monitor.adapters.application import ApplicationCollector, Collectors
+from services.monitor.core import observe
+from tests.integration.monitor.conftest import PARTITIONS, RealJob, Stage
+from tests.unit.monitor.flink_suite import PROCESSED
+
+RECORDS = 3000
+"""In each partition."""
+ENRICH_PER_SECOND = 500.0
+BEHIND = ("--service-time-us", "parse=0,enrich=2000,aggregate=0,sink=0", "--max-parallelism", "60")
+OLDEST = timedelta(hours=2)
+
+
+class Eye:
+    """Observes one policy again and again, as a watch does."""
+
+    def __init__(self, policy: ScalingPolicy) -> None:
+        self._clock = SystemClock()
+        self._policy = policy
+        self._collector: ApplicationCollector = Collectors(self._clock, 5.0).new(policy)
+
+    async def look(self) -> Observation:
+        return observe(await self._collector.read(self._policy), self._clock.now())
+
+    async def until(self, condition: Callable[[Observation], object], seconds: float = 30.0) -> Observation:
+        seen: Observation | None = None
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    seen = await self.look()
+                    if condition(seen):
+                        return seen
+                    await asyncio.sleep(0.3)
+        except TimeoutError:
+            raise AssertionError(f"not within {seconds} s: {seen}") from None
+
+    async def close(self) -> None:
+        await self._collector.close()
+
+
+@pytest.fixture
+async def look_at() -> AsyncIterator[Callable[[ScalingPolicy], Eye]]:
+    """Eyes that are closed at the end."""
+    opened: list[Eye] = []
+
+    def open_eye(policy: ScalingPolicy) -> Eye:
+        opened.append(Eye(policy))
+        return opened[-1]
+
+    yield open_eye
+    await asyncio.gather(*(eye.close() for eye in opened))
+
+
+def readings(observation: Observation) -> dict[str, OperatorReading]:
+    return {reading.operator: reading for reading in observation.operators}
+
+
+def seconds_between(before: Observation, after: Observation) -> float:
+    """By the cluster's clock."""
+    assert before.source_time is not None and after.source_time is not None
+    return (after.source_time - before.source_time).total_seconds()
+
+
+def appended_at(beginning: int, offset: int) -> datetime:
+    """Records of a partition are a second apart."""
+    return datetime.fromtimestamp((beginning + offset * 1000) / 1000, UTC)
+
+
+def waiting(partition: PartitionReading) -> bool:
+    """Its source is in the middle of it, and it is told since when the next record waits."""
+    return None not in (partition.current_offset, partition.position_appended_at)
+
+
+async def test_a_job_that_falls_behind(stage: Stage, look_at: Callable[[ScalingPolicy], Eye]) -> None:
+    """12,000 records from two hours ago on and enrich at 500/s: graph, backlog, age and counters are what was produced."""
+    job = await asyncio.to_thread(stage.start, *BEHIND)
+    beginning = int((time.time() - OLDEST.total_seconds()) * 1000)
+    for partition in range(PARTITIONS):
+        times = [beginning + offset * 1000 for offset in range(RECORDS)]
+        await asyncio.to_thread(job.log.append, job.topic, partition, *times)
+    eye = look_at(job.policy())
+    first = await eye.until(lambda o: any(waiting(p) for p in o.partitions))
+
+    check_graph(first, job)
+    check_backlog(first, job, beginning)
+    check_counters(first, await eye.until(lambda o: seconds_between(first, o) > 6))
+
+
+def check_graph(seen: Observation, job: RealJob) -> None:
+    assert (seen.status, seen.problems) == ("running", [])
+    assert seen.topology is not None and seen.deployment is not None and seen.run is not None
+    operators = {operator.name: operator for operator in seen.topology.operators}
+    assert list(operators) == ["Source: orders", "parse", "enrich", "aggregate", "sink: Writer"]
+    assert [edge.ship_strategy for edge in seen.topology.edges] == ["REBALANCE", "HASH", "HASH", "REBALANCE"]
+    assert [(edge.source, edge.target) for edge in seen.topology.edges] == list(
+        zip(list(operators)[:-1], list(operators)[1:], strict=True)
+    )
+    assert {operator.max_parallelism for operator in operators.values()} == {60}
+    (group,) = {operator.slot_sharing_group for operator in operators.values()}
+    assert group is not None
+    assert [operator.source_partitions for operator in operators.values()] == [PARTITIONS, None, None, None, None]
+    deployment = seen.deployment
+    assert (deployment.job_id, deployment.job_name, deployment.state) == (job.id, job.name, "RUNNING")
+    assert deployment.observed == deployment.requested == dict.fromkeys(operators, 1)
+    assert deployment.slots is not None
+    assert (deployment.slots.total, deployment.slots.available) == (8, 7)
+    assert seen.run.running_since <= seen.observed_at
+
+
+def check_backlog(seen: Observation, job: RealJob, beginning: int) -> None:
+    """Lag in records adds up, lag in seconds is the age of the very record that comes next. (The source reads one partition
+    after the other, by the batch: of those that it has not begun with there is no position, which is not 0.)"""
+    assert sorted((p.topic, p.partition) for p in seen.partitions) == [(job.topic, n) for n in range(PARTITIONS)]
+    assert {(p.log_start_offset, p.log_end_offset) for p in seen.partitions} == {(0, RECORDS)}
+    for partition in seen.partitions:
+        position = partition.current_offset
+        begun = position is not None and position < RECORDS
+        assert partition.position_appended_at == (appended_at(beginning, position or 0) if begun else None)
+    processed = sum(p.current_offset or 0 for p in seen.partitions)
+    source = readings(seen)["Source: orders"]
+    assert source.records_in is not None and abs(source.records_in - processed) <= 20
+    assert source.pending_records is not None
+    assert 0 < source.pending_records <= PARTITIONS * RECORDS - processed
+
+
+def check_counters(before: Observation, after: Observation) -> None:
+    """Counters are of one run, and grow by what enrich can; its time is busy time, the source's is backpressure."""
+    assert before.run == after.run
+    assert all(reading.complete for reading in [*before.operators, *after.operators])
+    seconds = seconds_between(before, after)
+    old, new = readings(before), readings(after)
+
+    def grew(operator: str, counter: str) -> float:
+        was, now = getattr(old[operator], counter), getattr(new[operator], counter)
+        assert was is not None and now is not None, (operator, counter)
+        return float(now - was)
+
+    assert grew("enrich", "records_in") == pytest.approx(ENRICH_PER_SECOND * seconds, rel=0.35)
+    assert grew("enrich", "busy_ms") == pytest.approx(1000 * seconds, rel=0.35)
+    assert grew("parse", "backpressured_ms") > 500 * seconds
+    assert grew("aggregate", "idle_ms") > 500 * seconds
+    for operator in new:
+        spent = sum(grew(operator, counter) for counter in ("busy_ms", "backpressured_ms", "idle_ms"))
+        assert spent == pytest.approx(1000 * seconds, rel=0.35), operator
+    # Flink's gauges look back a minute, so of a young run they tell less than the counters; but the order is the same.
+    busy = {name: reading.busy_share_mean or 0.0 for name, reading in new.items()}
+    assert max(busy, key=lambda name: busy[name]) == "enrich"
+    assert busy["enrich"] == new["enrich"].busy_share_max, "one subtask"
+
+
+async def test_a_drained_job_has_no_lag(stage: Stage, look_at: Callable[[ScalingPolicy], Eye]) -> None:
+    """Positions and commits are at the ends, nothing waits, by name as by id; commits are what Kafka says they are."""
+    job = await asyncio.to_thread(stage.untouched)
+    by_name, by_id = look_at(job.policy()), look_at(job.policy(job=job.id))
+
+    def drained(seen: Observation) -> bool:
+        ends = [(p.log_end_offset, p.log_end_offset) for p in seen.partitions]
+        return bool(ends) and ends == [(p.current_offset, p.committed_offset) for p in seen.partitions]
+
+    await by_name.until(lambda o: sum(p.current_offset or 0 for p in o.partitions) == PROCESSED)
+    await asyncio.to_thread(job.checkpoint)
+    seen = await by_name.until(drained)  # an idle source sends its commit with its next poll, up to 10 s later
+    assert sum(p.log_end_offset or 0 for p in seen.partitions) == PROCESSED
+    assert {p.position_appended_at for p in seen.partitions} == {None}
+    assert all(p.committed_at is not None and p.committed_at <= seen.observed_at for p in seen.partitions)
+    assert {p.partition: p.committed_offset for p in seen.partitions} == await asyncio.to_thread(committed, job)
+    assert readings(seen)["Source: orders"].pending_records == 0
+    assert seen.deployment is not None and seen.deployment.checkpoints is not None
+    assert (seen.deployment.checkpoints.completed or 0) >= 1
+
+    other = await by_id.look()
+    assert other.deployment is not None and other.deployment.job_id == seen.deployment.job_id == job.id
+    assert other.partitions and drained(other)
+
+
+def committed(job: RealJob) -> dict[int, int]:
+    """What the group has committed, by partition."""
+    consumer = Consumer({"bootstrap.servers": job.broker.bootstrap_servers, "group.id": job.name})
+    try:
+        places = [TopicPartition(job.topic, number) for number in range(PARTITIONS)]
+        return {place.partition: place.offset for place in consumer.committed(places, timeout=10)}
+    finally:
+        consumer.close()
+
+
+async def test_a_job_that_is_not_there_or_has_ended(stage: Stage, look_at: Callable[[ScalingPolicy], Eye]) -> None:
+    """Two observations that say so, each in its own words; neither is an outage."""
+    job = await asyncio.to_thread(stage.any)
+    absent = await look_at(job.policy(job="nobody")).look()
+    assert (absent.status, absent.deployment, absent.operators) == ("not_found", None, [])
+    assert absent.message == "the cluster has no job 'nobody'"
+
+    eye = look_at(job.policy())
+    assert (await eye.look()).status == "running"
+    await asyncio.to_thread(stage.clear)
+    ended = await eye.look()
+    assert (ended.status, ended.message, ended.run) == ("not_running", "the job is CANCELED", None)
+    assert ended.deployment is not None and ended.deployment.job_id == job.id
