@@ -153,6 +153,20 @@ async def test_a_policy_made_again_is_not_ended_at_every_start(house: House) -> 
     assert house.observations()[0].policy.metadata.resource_version == 3
 
 
+async def test_a_long_topic_is_read_to_its_end_first(house: House) -> None:
+    """A deletion in the first thousand of records is not the last word on an application that is made again further on."""
+    await house.apply(policy(version=1))
+    await house.delete("shop/orders")
+    beside = next(n for n in names(99) if partition_of(n, PARTITIONS) == partition_of("shop/orders", PARTITIONS))
+    for _ in range(1000):
+        await house.delete(beside)
+    await house.apply(policy(version=3))
+    async with house.replica():
+        await until(house.observations)
+    assert {observation.policy.metadata.resource_version for observation in house.observations()} == {3}
+    assert "ended" not in house.statuses("shop/orders")
+
+
 async def test_a_deletion_of_what_nobody_knows_is_nothing(house: House) -> None:
     """The policy is compacted away, its deletion is still there."""
     await house.delete("shop/orders")
@@ -196,6 +210,19 @@ async def test_two_replicas_share_the_work(house: House) -> None:
         assert one.applications and other.applications
         shares = [{partition_of(name, PARTITIONS) for name in each.applications} for each in (one, other)]
         assert not shares[0] & shares[1]
+
+
+async def test_a_replica_that_joins_is_given_its_share(house: House) -> None:
+    """The one who had it all lets go of it: nothing is scraped by two."""
+    await house.apply(*(policy(name) for name in names(12)))
+    async with house.replica() as one:
+        await until(lambda: one.applications == sorted(names(12)))
+        async with house.replica() as other:
+            await until(
+                lambda: other.applications and sorted(one.applications + other.applications) == sorted(names(12))
+            )
+            assert one.applications
+            assert sorted(house.applications.open) == sorted(names(12))
 
 
 async def test_a_replica_that_leaves_is_taken_over_from(house: House) -> None:

@@ -128,12 +128,15 @@ async def test_the_same_policy_again_changes_nothing(story: Story) -> None:
 
 
 async def test_another_target_gets_another_collector(story: Story) -> None:
-    """The old one is closed first, and its last observation is no predecessor of the new one's."""
+    """The old one is closed first, and its last observation is no predecessor of the new one's: fewer records are no fall."""
+    story.cluster.flink.process(0, 9)
     await story.time.run(0.5)
+    story.cluster.flink.processed = [1, 0, 0, 0]
     story.watch.change(policy(interval="2s", job="other"))
     await story.time.run(0.5)
     assert [made.spec.target.flink.job for made in story.cluster.made if made.spec.target.flink] == ["orders", "other"]
     assert story.cluster.closed == 1
+    assert [reading.complete for reading in story.published[-1].operators] == [True, True]
 
 
 async def test_a_cluster_that_is_away_is_said_at_each_interval(story: Story) -> None:
