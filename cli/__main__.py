@@ -16,6 +16,7 @@ from weir_contracts import InvalidPolicy, PlanRequest, parse_policy
 from . import output as tables
 from .client import Client, application_id
 from .errors import EXIT_CODES, CommandError, InvalidInput
+from .replay.command import replay
 from .trial.command import trial
 
 app = typer.Typer(
@@ -171,6 +172,7 @@ def plan(
 
 
 app.command()(trial)
+app.command()(replay)
 
 
 def _switch(application: str, verb: str, server: str, token_file: Path | None) -> None:

@@ -1,0 +1,168 @@
+"""`weir replay`: its options, the run, and how it is told."""
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from cli.errors import InvalidInput
+from simulator import Noise, Simulation
+from simulator.clairvoyant import Clairvoyant
+
+from .chart import LABEL, WIDTH, charts, save
+from .loop import Loop
+from .options import Replay, ReplayOptions, prepare
+from .score import Meter, Point, Score
+
+POINTS = 352
+"""Of the curves: two dots a character, and as many again for a picture."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a replay found."""
+
+    score: Score
+    points: list[Point]
+    codes: dict[str, int]
+    """Plans by reason code."""
+    phases: dict[str, int]
+    """Actions and refusals by how they ended."""
+    wall_seconds: float
+
+
+def replay(
+    trace: Annotated[
+        str, typer.Option(help="step, sine, spike, the name of a bundled recording, or a CSV file (timestamp,value).")
+    ],
+    planner: Annotated[str | None, typer.Option(help="The planner that decides; by default the policy's.")] = None,
+    topology: Annotated[
+        str, typer.Option(help="chain, diamond, two-sources, or a YAML file (see simulator/README.md).")
+    ] = "chain",
+    policy: Annotated[Path | None, typer.Option(help="Use this policy; its target is the simulation.")] = None,
+    interval: Annotated[
+        float | None, typer.Option(help="Seconds between two scrapes; by default the policy's.")
+    ] = None,
+    speedup: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,
+    peak_rate: Annotated[float, typer.Option(help="Records/s at the trace's highest point.")] = 2400.0,
+    duration: Annotated[
+        float | None, typer.Option(help="Simulated seconds; by default a recording's first day, else 20 minutes.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the noise in the readings.")] = 0,
+    noise: Annotated[float, typer.Option(help="Of each reading, as a share.")] = 0.02,
+    plot: Annotated[Path | None, typer.Option(help="Write the curves here (.svg).")] = None,
+    output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
+) -> None:
+    """Run the whole loop on a simulated application: hours in seconds, no server, no cluster."""
+    if output not in ("table", "json"):
+        raise InvalidInput(f"--output: {output!r} is neither table nor json")
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise InvalidInput(f"--plot: {plot}: only .svg can be written")
+    if not 0 <= noise <= 1:
+        raise InvalidInput(f"--noise: must lie between 0 and 1, is {noise:g}")
+    options = ReplayOptions(
+        trace=trace,
+        planner=planner,
+        topology=topology,
+        policy_file=policy,
+        interval_seconds=interval,
+        speedup=speedup,
+        peak_rate=peak_rate,
+        duration_seconds=duration,
+        seed=seed,
+        noise=noise,
+        plot=plot,
+    )
+    prepared = prepare(options)
+    result = run(prepared, seed=seed, noise=noise)
+    objective = prepared.policy.spec.objective.bound_seconds
+    if plot is not None:
+        title = f"weir replay {trace}, planner {prepared.policy.spec.planner.name}"
+        save(plot, title, charts(result.points, objective))
+    if output == "json":
+        sys.stdout.write(json.dumps(_document(options, prepared, result), indent=2) + "\n")
+        return
+    console = Console()
+    console.print(charts(result.points, objective, width=max(20, min(WIDTH, console.width - LABEL))))
+    console.print(_table(prepared, result))
+
+
+def run(prepared: Replay, *, seed: int = 0, noise: float = 0.0) -> Result:
+    """Let the loop turn over the whole trace."""
+    began = time.perf_counter()
+    policy = prepared.policy
+    simulation = Simulation(prepared.application, prepared.trace.rate_at, step_seconds=prepared.step_seconds)
+    meter = Meter(
+        simulation,
+        Clairvoyant(prepared.application, policy.spec.bounds.max),
+        policy.spec.objective.bound_seconds,
+        max(10.0, prepared.duration_seconds / POINTS) if prepared.duration_seconds > 10 * POINTS else 10.0,
+    )
+    loop = Loop(simulation, policy, noise=Noise(relative=noise), seed=seed)
+    asyncio.run(loop.run(prepared.duration_seconds))
+    requested = {o.action.id for o in loop.said.outcomes if o.action is not None and o.action.requested_at is not None}
+    return Result(
+        score=meter.score(len(requested)),
+        points=meter.points,
+        codes=dict(Counter(plan.code for plan in loop.said.plans).most_common()),
+        phases=dict(Counter(o.phase for o in loop.said.outcomes if o.terminal).most_common()),
+        wall_seconds=round(time.perf_counter() - began, 2),
+    )
+
+
+def _document(options: ReplayOptions, prepared: Replay, result: Result) -> dict[str, Any]:
+    return {
+        "trace": options.trace,
+        "planner": prepared.policy.spec.planner.name,
+        "topology": options.topology,
+        "peak_rate": options.peak_rate,
+        "speedup": options.speedup,
+        "interval_seconds": prepared.policy.spec.interval.total_seconds(),
+        "seed": options.seed,
+        "score": result.score.to_document(),
+        "plans": result.codes,
+        "outcomes": result.phases,
+        "wall_seconds": result.wall_seconds,
+        "points": [
+            {
+                "at_seconds": round(p.at_seconds, 1),
+                "arrivals": round(p.arrivals, 2),
+                "lag_seconds": round(p.lag_seconds, 2),
+                "slots": round(p.slots, 2),
+                "least_slots": p.least_slots,
+            }
+            for p in result.points
+        ],
+    }
+
+
+def _table(prepared: Replay, result: Result) -> RenderableType:
+    score, table = result.score, Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column()
+    objective = score.objective_seconds
+    if score.violation_share is not None:
+        table.add_row("violation", f"{score.violation_share:.2%} of the time above {objective:g} s of lag")
+    table.add_row("largest lag", f"{score.max_lag_seconds:,.1f} s")
+    times = "" if score.times_least is None else f", {score.times_least:.2f} times the least there could be"
+    table.add_row("slot-seconds", f"{score.slot_seconds:,.0f}{times}")
+    table.add_row("least", f"{score.least_slot_seconds:,.0f} for who knows the load and rescales for free")
+    table.add_row("static peak", f"{score.peak_slot_seconds:,.0f} with as much as the highest load needs, all the time")
+    table.add_row(
+        "rescales",
+        f"{score.rescales}  ({', '.join(f'{n} {phase}' for phase, n in result.phases.items()) or 'no action'})",
+    )
+    table.add_row("plans", ", ".join(f"{n} {code}" for code, n in result.codes.items()))
+    hours = prepared.duration_seconds / 3600
+    table.add_row(
+        "simulated", f"{hours:,.1f} h in {result.wall_seconds:.1f} s, planner {prepared.policy.spec.planner.name}"
+    )
+    return table

@@ -1,0 +1,103 @@
+"""The executor's driver for simulated jobs: plans reach a simulation as they reach a cluster."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from weir_contracts import Checkpoints, Deployment, Parallelism, Target
+
+from services.executor.core import Accepted, Rejected, Snapshot, Unanswered
+from simulator import Simulation
+from simulator.observe import rescale_settings
+
+
+class SimulatedDriver:
+    """Clusters by URL, with simulations by the name of their job. `at` tells the moment of a simulated second."""
+
+    def __init__(self, at: Callable[[float], datetime]) -> None:
+        self._at = at
+        self._jobs: dict[tuple[str, str], Simulation] = {}
+
+    def add(self, target: Target, simulation: Simulation) -> None:
+        """Let `target` name a simulation."""
+        self._jobs[_key(target)] = simulation
+
+    async def observe(self, target: Target) -> Snapshot:
+        found = self._find(target)
+        if isinstance(found, Snapshot):
+            return found
+        now, running = self._at(found.now), found.state == "RUNNING"
+        since = self._at(found.running_since)
+        completed = found.checkpoint_completed_at
+        return Snapshot(
+            at=now,
+            reachable=True,
+            deployment=_deployment(found, self._at),
+            all_running=running,
+            running_since=since,
+            steady_since=since if running else now,
+            checkpoint_completed_at=None if completed is None else self._at(completed),
+            checkpoint_in_progress=found.checkpoint_in_progress,
+        )
+
+    async def request(self, target: Target, job_id: str, parallelism: Parallelism) -> Accepted | Rejected | Unanswered:
+        found = self._find(target)
+        if isinstance(found, Snapshot):
+            return Rejected(found.because) if found.reachable else Unanswered(found.because)
+        if found.job_id != job_id:
+            return Rejected(f"Could not find Flink job ({job_id})")
+        refused = found.request(parallelism)
+        if refused is not None:
+            return Rejected(refused)
+        if found.conditions.lost_answers > 0:
+            found.conditions.lost_answers -= 1
+            return Unanswered("the answer was lost")
+        return Accepted(self._at(found.now))
+
+    async def nudge(self, target: Target, job_id: str) -> str | None:
+        found = self._find(target)
+        if isinstance(found, Snapshot):
+            return found.because
+        return found.nudge() if found.job_id == job_id else f"the cluster has no job {job_id}"
+
+    async def close(self) -> None:
+        return None
+
+    def _find(self, target: Target) -> Simulation | Snapshot:
+        """The simulation a target names, or what is to be told of one that is away or not there."""
+        url, name = _key(target)
+        here = [(job, simulation) for (where, job), simulation in self._jobs.items() if where == url]
+        now = self._at(max((simulation.now for simulation in self._jobs.values()), default=0.0))
+        if not here:
+            return Snapshot(now, reachable=False, because=f"nothing answers at {url}")
+        away = next((simulation.conditions.away for _, simulation in here if simulation.conditions.away), None)
+        if away is not None:
+            return Snapshot(now, reachable=False, because=away)
+        found = next((simulation for job, simulation in here if name in (job, simulation.job_id)), None)
+        return found or Snapshot(now, reachable=True, because=f"the cluster has no job {name!r}")
+
+
+def _deployment(simulation: Simulation, at: Callable[[float], datetime]) -> Deployment:
+    completed = simulation.checkpoint_completed_at
+    return Deployment(
+        job_id=simulation.job_id,
+        job_name=simulation.application.name,
+        graph_hash=simulation.graph_hash,
+        state=simulation.state,
+        started_at=at(simulation.started_at),
+        requested=dict(simulation.requested),
+        requested_lower=dict.fromkeys(simulation.requested, 1),
+        observed=dict(simulation.observed),
+        restarts=simulation.restarts,
+        checkpoints=Checkpoints(
+            interval_seconds=simulation.application.cluster.checkpoint_interval_seconds,
+            last_completed_at=None if completed is None else at(completed),
+            last_duration_seconds=simulation.checkpoint_seconds,
+        ),
+        rescale=rescale_settings(simulation),
+    )
+
+
+def _key(target: Target) -> tuple[str, str]:
+    if target.flink is None:
+        raise ValueError("target: simulated jobs stand in for flink targets only")
+    return str(target.flink.url).rstrip("/"), target.flink.job

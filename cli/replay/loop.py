@@ -1,0 +1,273 @@
+"""One application's loop in one process: the five cores, wired as the services wire them, without a bus or a clock.
+
+Time is the simulation's. A turn: the simulation runs for an interval while the executor drives its action at its own pace, the
+observer scrapes, and what arrives is analysed, planned, let through the gate, and remembered.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan, ScalingPolicy
+
+from services.analyzer.core import AnalysisSettings
+from services.analyzer.core import advance as analyse
+from services.executor.core import (
+    Answer,
+    Context,
+    Memory,
+    Nudge,
+    Observed,
+    PolicyReading,
+    Record,
+    Recorded,
+    Refusal,
+    Request,
+    Rules,
+    Snapshot,
+    Step,
+    account,
+    admit,
+    is_for_us,
+    is_watched,
+    judge,
+    next_step,
+    refuse,
+    second_thoughts,
+    supersede,
+)
+from services.knowledge.core import Limits, State, remember
+from services.planner.core.decide import make_plan, precheck
+from services.planner.core.planners import ask
+from services.planner.memory import Applications
+from simulator import Fault, Noise, Observer, Simulation
+from simulator.faults import CLEAR
+from simulator.observe import START
+
+from .driver import SimulatedDriver
+
+PACE_SECONDS = 0.5
+"""Between two looks of the executor at a target while an action is under way, as in its service."""
+NUDGE_PAUSE_SECONDS = 2.0
+MOST_MOVES = 6
+ATTEMPT = UUID("11111111-2222-5333-8444-555555555555")
+OBSERVATIONS_KEPT, HISTORY_KEPT = 30, 20
+
+
+@dataclass
+class Records:
+    """What was said, oldest first. `keep` bounds each list; None keeps all."""
+
+    keep: int | None = None
+    plans: list[Plan] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def add(self, message: Plan | Outcome) -> None:
+        """Remember a message."""
+        kept: list[Any] = self.plans if isinstance(message, Plan) else self.outcomes
+        kept.append(message)
+        if self.keep is not None and len(kept) > self.keep:
+            del kept[: len(kept) - self.keep]
+
+
+class Loop:
+    """The loop around one simulation.
+
+    `edit` may change an observation or drop it (None), as faults on its way do. `gate` is what the executor reads of the policy
+    just before it acts; by default the policy in force.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        policy: ScalingPolicy,
+        *,
+        noise: Noise = CLEAR,
+        faults: Sequence[Fault] = (),
+        seed: int = 0,
+        start: datetime = START,
+        settings: AnalysisSettings | None = None,
+        rules: Rules | None = None,
+        edit: Callable[[Observation], Observation | None] = lambda observation: observation,
+        records: Records | None = None,
+    ) -> None:
+        self.simulation = simulation
+        self.policy = policy
+        self.observer = Observer(simulation, noise=noise, faults=faults, seed=seed, start=start)
+        self.driver = SimulatedDriver(self.observer.at)
+        self.driver.add(policy.spec.target, simulation)
+        self.rules = rules or Rules()
+        self.edit = edit
+        self.gate: Callable[[], PolicyReading] = lambda: PolicyReading(reachable=True, policy=self.policy)
+        self.said = records or Records()
+        self.analysis: Analysis | None = None
+        self.executor = Memory()
+        self.knowledge = State(application=policy.application)
+        self.planner = Applications(OBSERVATIONS_KEPT, HISTORY_KEPT)
+        self._settings = settings or AnalysisSettings()
+        self._analyzer: Any = None
+        self._answer: Answer | None = None
+        self._nudged_at: float | None = None
+        self._limits = Limits()
+
+    @property
+    def now(self) -> datetime:
+        """The moment it is in the simulation."""
+        return self.observer.at(self.simulation.now)
+
+    async def run(self, seconds: float, watch: Callable[[], None] = lambda: None) -> None:
+        """Turn for so long; `watch` is called whenever some simulated time has passed."""
+        end = self.simulation.now + seconds
+        interval = self.policy.spec.interval.total_seconds()
+        while self.simulation.now < end - 1e-6:
+            await self.turn(min(interval, end - self.simulation.now), watch)
+
+    async def turn(self, seconds: float, watch: Callable[[], None] = lambda: None) -> None:
+        """Let an interval pass, scrape, and do all that follows from it."""
+        await self._pass(seconds, watch)
+        for scraped in self.observer.scrape(self.policy):
+            seen = self.edit(scraped)
+            if seen is not None:
+                await self.hear(seen)
+
+    async def hear(self, observation: Observation) -> None:
+        """What follows from one observation, as each service does it."""
+        self.planner.observed(observation)
+        self._remember(observation)
+        self._analyzer, analysis = analyse(self._analyzer, observation, self._settings)
+        if analysis is None:
+            return
+        self.analysis = analysis
+        self._remember(analysis)
+        plan = self._plan(analysis)
+        if plan is not None:
+            self.said.add(plan)
+            self._remember(plan)
+            await self.consider(plan)
+
+    def _plan(self, analysis: Analysis) -> Plan | None:
+        last = self.planner.plan(analysis.application)
+        if last is not None and analysis.observed_at <= last.observed_at:
+            return None
+        if analysis.status == "ended":
+            self.planner.forget(analysis.application)
+            return None
+        name = analysis.policy.spec.planner.name
+        request = self.planner.request(analysis, self.now)
+        reply = precheck(request) or ask(request, name)
+        state = self.planner.state(analysis.application, name)
+        plan = make_plan(request, reply, state, planner=name, created_at=self.now)
+        self.planner.planned(plan, analysis)
+        return plan
+
+    # -- the executor ---------------------------------------------------------------------------------------------
+
+    async def consider(self, plan: Plan) -> None:
+        """The gate, for one plan."""
+        if not is_for_us(plan, self.executor):
+            return
+        snapshot = await self.driver.observe(self.policy.spec.target)
+        context = Context(
+            now=self.now,
+            memory=self.executor,
+            policy=self.gate(),
+            snapshot=snapshot,
+            attempt_id=ATTEMPT,
+            analysis=self.analysis,
+            rules=self.rules,
+        )
+        found = admit(plan, context)
+        if isinstance(found, Refusal):
+            told = refuse(self.executor, plan, found, snapshot, self.now)
+            self.executor = told.memory
+            self._tell(told.outcome)
+        elif found is not None:
+            if self.executor.action is not None and not self.executor.action.terminal:
+                self._move(supersede(self.executor.action, self.now), snapshot)
+            self._nudged_at = None
+            self._move(Step(found, "admitted"), snapshot)
+            await self._drive()
+
+    async def _pass(self, seconds: float, watch: Callable[[], None]) -> None:
+        """Time goes by; in the executor's pace while it has something to do."""
+        end = self.simulation.now + seconds
+        while self.simulation.now < end - 1e-6:
+            step = PACE_SECONDS if self._is_busy() else end - self.simulation.now
+            self.simulation.advance(min(end, self.simulation.now + step))
+            watch()
+            if self._is_busy():
+                await self._drive()
+
+    def _is_busy(self) -> bool:
+        action = self.executor.action
+        return action is not None and (not action.terminal or is_watched(action, self.now, self.rules))
+
+    async def _drive(self) -> None:
+        """One look at the target and the moves that follow from it."""
+        action, target = self.executor.action, self.policy.spec.target
+        if action is None:
+            return
+        if action.terminal:
+            await self._watch(action)
+            return
+        snapshot = await self.driver.observe(target)
+        for _ in range(MOST_MOVES):
+            action = self.executor.action
+            if action is None:
+                return
+            seen = Observed(
+                snapshot,
+                self.analysis,
+                self.gate() if action.phase == "intended" else None,
+                planned_version=self.policy.metadata.resource_version,
+                answer=self._answer,
+            )
+            self._answer = None
+            step = next_step(action, seen, self.now, self.rules)
+            self._move(step, snapshot)
+            if step.instruction is None or not await self._perform(step):
+                return
+
+    async def _perform(self, step: Step) -> bool:
+        """Do as the core says; returns whether there is an answer to go on with."""
+        target, job_id = self.policy.spec.target, step.action.deployment.job_id
+        if isinstance(step.instruction, Record):
+            self._answer = Recorded()
+        elif isinstance(step.instruction, Request):
+            self._answer = await self.driver.request(target, job_id, step.instruction.parallelism)
+        elif isinstance(step.instruction, Nudge):
+            now = self.simulation.now
+            if self._nudged_at is None or now - self._nudged_at >= NUDGE_PAUSE_SECONDS:
+                problem = await self.driver.nudge(target, job_id)
+                self._nudged_at = now if problem is None else None
+            return False
+        return True
+
+    async def _watch(self, action: ActionState) -> None:
+        """A verified action is taken back if its first warm window shows less capacity than before."""
+        if judge(action, self.analysis, self.rules).kind != "worse":
+            return
+        snapshot = await self.driver.observe(self.policy.spec.target)
+        seen = Observed(snapshot, self.analysis, self.gate())
+        step = second_thoughts(action, seen, self.now, ATTEMPT, self.rules)
+        if step is not None:
+            self._move(step, snapshot)
+            await self._perform(step)
+
+    def _move(self, step: Step, snapshot: Snapshot | None) -> None:
+        if step.event is None:
+            self.executor = replace(self.executor, action=step.action)
+            return
+        told = account(self.executor, step, snapshot, self.now, self.rules)
+        self.executor = told.memory
+        self._tell(told.outcome)
+
+    def _tell(self, outcome: Outcome) -> None:
+        self.said.add(outcome)
+        self.planner.happened(outcome.application, outcome)
+        self._remember(outcome)
+
+    def _remember(self, event: Observation | Analysis | Plan | Outcome) -> None:
+        self.knowledge = remember(self.knowledge, event, self._limits)

@@ -1,0 +1,302 @@
+"""Observations of a simulated application, as the monitor makes them of a real one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+from weir_contracts import (
+    Checkpoints,
+    Deployment,
+    Observation,
+    ObservationStatus,
+    OperatorReading,
+    PartitionReading,
+    Problem,
+    RescaleSettings,
+    Run,
+    ScalingPolicy,
+    Slots,
+    observation_id,
+)
+
+from .engine import Simulation
+from .faults import CLEAR, Fault, Noise
+
+START = datetime(2026, 1, 5, tzinfo=UTC)
+"""Second 0 of a simulation, unless another is given: a Monday."""
+_TIMES = ("busy_ms", "backpressured_ms", "idle_ms")
+_SHARES = ("busy_share_mean", "busy_share_max", "backpressure_share_mean", "backpressure_share_max")
+_COUNTS = ("records_in", "records_out")
+FIELDS = (*_COUNTS, *_TIMES, *_SHARES)
+
+
+@dataclass
+class _Counters:
+    """What the engine's counters were when they were last refreshed."""
+
+    run_since: float
+    at: float
+    values: list[dict[str, float]]
+    positions: dict[str, list[float]]
+    told: list[dict[str, float]]
+
+
+class Observer:
+    """Scrapes one simulation. The same seed and the same scrapes give the same observations."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        *,
+        noise: Noise = CLEAR,
+        faults: Sequence[Fault] = (),
+        seed: int = 0,
+        start: datetime = START,
+    ) -> None:
+        self._simulation = simulation
+        self._noise = noise
+        self.faults = list(faults)
+        self._random = Random(seed)  # noqa: S311 chance of a model, not of a cipher
+        self._start = start
+        self._counters: _Counters | None = None
+        self._attempt: tuple[float, int] | None = None
+        self._committed: dict[tuple[str, int], tuple[int, datetime]] = {}
+        self._late: list[tuple[float, Observation]] = []
+
+    def at(self, seconds: float) -> datetime:
+        """The moment of a simulated second."""
+        return self._start + timedelta(seconds=round(seconds, 3))
+
+    def scrape(self, policy: ScalingPolicy) -> list[Observation]:
+        """What arrives now: mostly the observation of this moment, sometimes none or older ones, in the order they come."""
+        now = self._simulation.now
+        seen = self._observe(policy)
+        arriving = [observation for due, observation in self._late if due <= now + 1e-9]
+        self._late = [(due, observation) for due, observation in self._late if due > now + 1e-9]
+        delay = next((f.delay_seconds for f in self._holding("delayed")), 0.0)
+        # Always drawn, so that one setting does not shift another's chance.
+        lost, delayed = self._random.random(), self._random.random()
+        if delayed < self._noise.delayed_share:
+            delay = max(delay, self._noise.delay_seconds)
+        if lost < self._noise.lost_share or self._holding("lost"):
+            return arriving
+        if delay > 0:
+            self._late.append((now + delay, seen))
+            return arriving
+        return [*arriving, seen]
+
+    def _holding(self, kind: str) -> list[Fault]:
+        if not self.faults:
+            return []
+        now = self._simulation.now
+        return [fault for fault in self.faults if fault.kind == kind and fault.holds(now)]
+
+    def _observe(self, policy: ScalingPolicy) -> Observation:
+        sim, now = self._simulation, self.at(self._simulation.now)
+        status, message = self._status()
+        fields: dict[str, Any] = {"run": None, "deployment": None, "topology": None, "operators": [], "partitions": []}
+        problems: list[Problem] = []
+        if status in ("running", "not_running"):
+            operators, positions = self._read()
+            partitions = self._partitions(positions, now)
+            if self._holding("brokers-away"):
+                partitions = []
+                problems.append(Problem(where="kafka offsets", what="the brokers do not answer"))
+            fields = {
+                "run": self._run() if status == "running" else None,
+                "deployment": self._deployment(now),
+                "topology": sim.topology,
+                "operators": operators,
+                "partitions": partitions,
+            }
+        return Observation.model_construct(
+            id=observation_id(policy.application, now),
+            application=policy.application,
+            observed_at=now,
+            source_time=now,
+            scrape_seconds=0.0,
+            policy=policy,
+            status=status,
+            message=message,
+            signals={},
+            problems=problems,
+            **fields,
+        )
+
+    def _status(self) -> tuple[ObservationStatus, str]:
+        sim = self._simulation
+        if sim.conditions.away is not None:
+            return "unreachable", sim.conditions.away
+        if self._holding("unreachable"):
+            return "unreachable", "the cluster does not answer"
+        if self._holding("not-found"):
+            return "not_found", "the cluster has no such job"
+        if sim.state != "RUNNING":
+            return "not_running", f"the job is {sim.state}"
+        return "running", "RUNNING"
+
+    # -- counters -------------------------------------------------------------------------------------------------
+
+    def _read(self) -> tuple[list[OperatorReading], dict[str, list[float]]]:
+        sim = self._simulation
+        if sim.state != "RUNNING":
+            # The engine goes on showing the graph, and no counters of it.
+            empty = [
+                OperatorReading.model_construct(operator=n, parallelism=p, complete=False, **_none())
+                for n, p in sim.observed.items()
+            ]
+            return empty, {}
+        counters = self._refreshed()
+        missing = [(fault.operator, fault.field) for fault in self._holding("missing")]
+        readings = []
+        for i, operator in enumerate(sim.application.operators):
+            told: dict[str, Any] = dict(counters.told[i])
+            for name in _COUNTS:
+                told[name] = int(told[name])
+            told |= self._gauges(i)
+            for who, field in missing:
+                if who in (None, operator.name):
+                    told |= dict.fromkeys(FIELDS if field is None else (field,))
+            if self._noise.missing_share and self._random.random() < self._noise.missing_share:
+                told |= dict.fromkeys(_TIMES)
+            readings.append(
+                OperatorReading.model_construct(
+                    operator=operator.name,
+                    parallelism=sim.flow.parallelism[i],
+                    complete=True,
+                    pending_records=int(sim.topics[operator.name].backlog) if operator.source else None,
+                    **told,
+                )
+            )
+        return readings, counters.positions
+
+    def _refreshed(self) -> _Counters:
+        """The counters as the engine tells them: as of its last refresh, each a little off."""
+        sim, before = self._simulation, self._counters
+        if before is not None and before.run_since == sim.running_since:
+            if self._holding("frozen") or sim.now - before.at < self._noise.refresh_seconds - 1e-9:
+                return before
+        else:
+            before = None
+        flow = sim.flow
+        values = [
+            dict(zip((*_COUNTS, *_TIMES), row, strict=True))
+            for row in zip(flow.records_in, flow.records_out, flow.busy_ms, flow.blocked_ms, flow.idle_ms, strict=True)
+        ]
+        told = values
+        if self._noise.relative > 0 and before is not None:
+            told = [
+                self._blurred(old, new, last) for old, new, last in zip(before.values, values, before.told, strict=True)
+            ]
+        positions = {name: topic.positions() for name, topic in sim.topics.items()}
+        self._counters = _Counters(sim.running_since, sim.now, values, positions, told)
+        return self._counters
+
+    def _blurred(self, old: dict[str, float], new: dict[str, float], told: dict[str, float]) -> dict[str, float]:
+        sigma, gauss = self._noise.relative, self._random.gauss
+        found = {name: value - min(1.0, abs(gauss(0.0, sigma))) * (value - old[name]) for name, value in new.items()}
+        for name in _COUNTS:
+            found[name] = max(found[name], told[name])
+        return found
+
+    def _gauges(self, i: int) -> dict[str, float | None]:
+        """Means of the last minute, or of the run as far as it is younger: then they climb, as the engine's do."""
+        sim = self._simulation
+        if len(sim.gauges) < 2:
+            return dict.fromkeys(_SHARES, 0.0)
+        (t0, busy0, hot0, blocked0), (t1, busy1, hot1, blocked1) = sim.gauges[0], sim.gauges[-1]
+        p = sim.flow.parallelism[i]
+        spent = 1000.0 * (t1 - t0)
+        # A run younger than the gauge's window counts as idle before.
+        whole = 1.0 if t1 - t0 >= 55.0 else (t1 - t0) / 60.0
+        busy = min(1.0, (busy1[i] - busy0[i]) / (spent * p)) * whole
+        blocked = min(1.0, (blocked1[i] - blocked0[i]) / (spent * p)) * whole
+        hottest = min(1.0, (hot1[i] - hot0[i]) / spent) * whole
+        return {
+            "busy_share_mean": busy,
+            "busy_share_max": max(busy, hottest),
+            "backpressure_share_mean": blocked,
+            "backpressure_share_max": blocked,
+        }
+
+    # -- everything else ------------------------------------------------------------------------------------------
+
+    def _run(self) -> Run:
+        """The count of restarts stays what it was when the run was first seen, as the monitor has it."""
+        sim = self._simulation
+        if self._attempt is None or self._attempt[0] != sim.running_since:
+            self._attempt = (sim.running_since, sim.restarts)
+        return Run.model_construct(attempt=self._attempt[1], running_since=self.at(sim.running_since))
+
+    def _deployment(self, now: datetime) -> Deployment:
+        sim, cluster = self._simulation, self._simulation.application.cluster
+        completed = sim.checkpoint_completed_at
+        return Deployment.model_construct(
+            job_id=sim.job_id,
+            job_name=sim.application.name,
+            graph_hash=sim.graph_hash,
+            state=sim.state,
+            started_at=self.at(sim.started_at),
+            requested=dict(sim.requested),
+            requested_lower=dict.fromkeys(sim.requested, 1),
+            observed=dict(sim.observed),
+            slots=Slots.model_construct(
+                total=sim.conditions.slots, available=max(0, sim.conditions.slots - sim.slots_used)
+            ),
+            restarts=sim.restarts,
+            checkpoints=Checkpoints.model_construct(
+                interval_seconds=cluster.checkpoint_interval_seconds,
+                last_completed_at=None if completed is None else self.at(completed),
+                last_duration_seconds=sim.checkpoint_seconds,
+                completed=sim.checkpoints_completed,
+                failed=sim.checkpoints_failed,
+            ),
+            rescale=rescale_settings(sim),
+        )
+
+    def _partitions(self, positions: dict[str, list[float]], now: datetime) -> list[PartitionReading]:
+        readings = []
+        for operator in self._simulation.application.operators:
+            if operator.source is None:
+                continue
+            topic = self._simulation.topics[operator.name]
+            at: list[float] | list[None] = positions.get(operator.name) or [None] * len(topic.weights)
+            for j, (end, committed, position) in enumerate(zip(topic.ends(), topic.committed, at, strict=True)):
+                readings.append(
+                    PartitionReading.model_construct(
+                        operator=operator.name,
+                        topic=operator.source.topic,
+                        partition=j,
+                        log_start_offset=0,
+                        log_end_offset=int(end + 1e-6),
+                        committed_offset=int(committed + 1e-6),
+                        committed_at=self._seen(operator.name, j, int(committed + 1e-6), now),
+                        current_offset=None if position is None else int(position + 1e-6),
+                        position_appended_at=None,
+                    )
+                )
+        return readings
+
+    def _seen(self, operator: str, partition: int, committed: int, now: datetime) -> datetime:
+        """When this committed offset was seen first."""
+        known = self._committed.get((operator, partition))
+        if known is None or known[0] != committed:
+            known = self._committed[operator, partition] = (committed, now)
+        return known[1]
+
+
+def rescale_settings(simulation: Simulation) -> RescaleSettings:
+    """The cluster's timings as the engine would tell them."""
+    cluster = simulation.application.cluster
+    return RescaleSettings(
+        scheduler="adaptive",
+        cooldown_seconds=cluster.cooldown_seconds,
+        stabilization_seconds=cluster.stabilization_seconds,
+        max_trigger_delay_seconds=cluster.trigger_delay_seconds,
+    )
+
+
+def _none() -> dict[str, None]:
+    return dict.fromkeys((*FIELDS, "pending_records"))

@@ -1,0 +1,239 @@
+"""An application and the cluster it runs on, as values. What a file may say; see README.md for an example.
+
+Times in seconds, rates in records/s, sizes in bytes. A wrong field is told with its place.
+"""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from weir_contracts import Edge, Operator, Topology
+from weir_contracts.base import OperatorName
+
+Seconds = Annotated[float, Field(ge=0, le=31_536_000)]
+Positive = Annotated[float, Field(gt=0, le=1e12)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Subtasks = Annotated[int, Field(ge=1, le=32_768)]
+
+
+class InvalidApplication(ValueError):
+    """An application that cannot be simulated: the sentence names file, place and field."""
+
+
+class Spec(BaseModel):
+    """Frozen; a field it does not know is a mistake."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class SourceSpec(Spec):
+    """What makes an operator a source: the topic it reads."""
+
+    topic: Annotated[str, Field(min_length=1, max_length=249)]
+    partitions: Annotated[int, Field(ge=1, le=10_000)] = 12
+    share: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    """Of the load: 0.5 gets half of the records/s that the simulation is given."""
+    weights: tuple[Positive, ...] | None = None
+    """How unevenly producers fill the partitions; None: evenly."""
+
+    @model_validator(mode="after")
+    def _a_weight_each(self) -> Self:
+        if self.weights is not None and len(self.weights) != self.partitions:
+            raise ValueError(f"weights: {len(self.weights)} of them for {self.partitions} partitions")
+        return self
+
+
+class OperatorSpec(Spec):
+    """One operator: what a record costs, and what comes out."""
+
+    name: OperatorName
+    service_seconds: Annotated[float, Field(gt=0, le=3600)]
+    """One warm subtask's time for a record when it is alone."""
+    contention: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """σ of C(p) = p / (service · (1 + σ·(p − 1) + κ·p·(p − 1))), the universal scalability law (Gunther 1993)."""
+    coherence: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """κ of the same: above 0 there is a parallelism beyond which more subtasks do less."""
+    limit_per_second: Positive | None = None
+    """What all subtasks together may pass on, whatever their number: a database behind the operator."""
+    selectivity: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    """Records out, on each edge, per record in."""
+    selectivity_over_time: tuple[tuple[Seconds, Annotated[float, Field(ge=0, le=1e6)]], ...] = ()
+    """(second, selectivity) points with straight lines between them; instead of `selectivity`."""
+    hot_key_share: Share = 0.0
+    """Share of the records that have one and the same key; the others are spread evenly over the key groups."""
+    max_parallelism: Subtasks = 120
+    """Key groups of a keyed operator."""
+    parallelism: Subtasks = 1
+    """To start with."""
+    queue_records: Positive = 250.0
+    """Room in front of each subtask."""
+    state_bytes: Annotated[float, Field(ge=0)] = 0.0
+    window_seconds: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    """Holds its output back and gives it out when a tumbling window of processing time ends."""
+    window_keys: Positive | None = None
+    """One record a key and window comes out: of n records in, K·(1 − e^(−n/K)). None: n · selectivity."""
+    slot_sharing_group: str = "default"
+    source: SourceSpec | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        times = [second for second, _ in self.selectivity_over_time]
+        if any(b <= a for a, b in pairwise(times)):
+            raise ValueError("selectivity_over_time: seconds must increase")
+        if self.parallelism > self.max_parallelism:
+            raise ValueError(f"parallelism: {self.parallelism} is above max_parallelism {self.max_parallelism}")
+        if self.window_keys is not None and self.window_seconds is None:
+            raise ValueError("window_keys: is of a window, and there is no window_seconds")
+        if self.source is not None and self.window_seconds is not None:
+            raise ValueError("window_seconds: a source has no window")
+        return self
+
+    def selectivity_at(self, seconds: float) -> float:
+        """Records out per record in at a time."""
+        points = self.selectivity_over_time
+        if not points:
+            return self.selectivity
+        if seconds <= points[0][0]:
+            return points[0][1]
+        for (t0, low), (t1, high) in pairwise(points):
+            if seconds <= t1:
+                return low + (high - low) * (seconds - t0) / (t1 - t0)
+        return points[-1][1]
+
+
+class Link(Spec):
+    """An edge of the graph."""
+
+    source: OperatorName
+    target: OperatorName
+    ship: Literal["forward", "hash", "rebalance"] = "rebalance"
+    share: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    """Of what the source operator gives out, how much goes here: 1 for all of it, 0.5 for half."""
+
+
+class Cluster(Spec):
+    """Where it runs, and what changing it costs."""
+
+    slots: Annotated[int, Field(ge=1, le=1_000_000)] = 16
+    checkpoint_interval_seconds: Annotated[float, Field(gt=0, le=86_400)] | None = 10.0
+    """None: no checkpoints; offsets are then committed never, and a restart begins where it stopped."""
+    checkpoint_seconds: Seconds = 0.2
+    """What a checkpoint takes at least; state and what waits in queues come on top (aligned barriers)."""
+    restart_seconds: Seconds = 2.0
+    """From cancelling to running again, without state."""
+    bytes_per_second: Positive = 100e6
+    """One subtask's rate of writing and restoring state."""
+    warm_up_seconds: Seconds = 8.0
+    """A started JVM needs this long to full speed."""
+    cold_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Of full speed at the start; rises linearly."""
+    cooldown_seconds: Seconds = 1.0
+    """After a rescale before the next (jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling)."""
+    stabilization_seconds: Seconds = 1.0
+    """How long missing slots are waited for."""
+    max_trigger_delay_seconds: Seconds | None = None
+    """How long a rescale waits for a checkpoint; None: three checkpoint intervals."""
+
+    @property
+    def trigger_delay_seconds(self) -> float:
+        """How long a rescale waits for a checkpoint before it goes without one."""
+        if self.max_trigger_delay_seconds is not None:
+            return self.max_trigger_delay_seconds
+        return 3 * (self.checkpoint_interval_seconds or 0.0)
+
+
+class Application(Spec):
+    """A job's graph, operators in topological order, sources first."""
+
+    name: Annotated[str, Field(min_length=1, max_length=300)] = "orders"
+    operators: Annotated[tuple[OperatorSpec, ...], Field(min_length=1, max_length=1000)]
+    links: Annotated[tuple[Link, ...], Field(max_length=5000)] = ()
+    cluster: Cluster = Cluster()
+
+    @model_validator(mode="after")
+    def _a_graph(self) -> Self:
+        topology = self.topology()  # checks names, edges and order
+        fed = {link.target for link in self.links}
+        for i, operator in enumerate(self.operators):
+            if operator.source is None and operator.name not in fed:
+                raise ValueError(f"operators.{i}.source: {operator.name!r} has no input, so it needs a topic to read")
+            if operator.source is not None and operator.name in fed:
+                raise ValueError(f"operators.{i}.source: {operator.name!r} has an input, so it cannot be a source")
+        pairs = {(link.source, link.target) for link in self.links}
+        if len(pairs) != len(self.links):
+            raise ValueError("links: two of them join the same operators")
+        slots = topology.slots(self.parallelism)
+        if slots > self.cluster.slots:
+            raise ValueError(f"cluster.slots: the application starts with {slots} and there are {self.cluster.slots}")
+        return self
+
+    @property
+    def parallelism(self) -> dict[str, int]:
+        """What it starts with."""
+        return {operator.name: operator.parallelism for operator in self.operators}
+
+    def started_with(self, parallelism: int | Mapping[str, int]) -> "Application":
+        """The same, started with another parallelism of all or of the named operators."""
+        given = parallelism if isinstance(parallelism, Mapping) else dict.fromkeys(self.parallelism, parallelism)
+        operators = [o.model_copy(update={"parallelism": given.get(o.name, o.parallelism)}) for o in self.operators]
+        return parse({**self.model_dump(), "operators": [o.model_dump() for o in operators]}, "parallelism")
+
+    def on(self, **cluster: Any) -> "Application":
+        """The same on a cluster that differs in the fields given."""
+        return parse({**self.model_dump(), "cluster": {**self.cluster.model_dump(), **cluster}}, "cluster")
+
+    def topology(self) -> Topology:
+        """The graph as the monitor tells it."""
+        return Topology(
+            operators=[
+                Operator(
+                    name=o.name,
+                    id=f"v{i:031x}",
+                    max_parallelism=o.max_parallelism,
+                    slot_sharing_group=o.slot_sharing_group,
+                    source_partitions=o.source.partitions if o.source else None,
+                )
+                for i, o in enumerate(self.operators)
+            ],
+            edges=[Edge(source=k.source, target=k.target, ship_strategy=k.ship.upper()) for k in self.links],
+        )
+
+
+def parse(document: Any, place: str = "application") -> Application:
+    """An application from a document. Raises `InvalidApplication` that names every wrong field of `place`."""
+    try:
+        return Application.model_validate(document)
+    except ValidationError as error:
+        raise InvalidApplication(
+            "; ".join(f"{place}: {_problem(e)}" for e in error.errors(include_url=False))
+        ) from None
+
+
+def load(path: Path) -> Application:
+    """An application from a YAML file. Raises `InvalidApplication` that names file, line or field."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidApplication(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidApplication(f"{path}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise InvalidApplication(
+            f"{at}: is not YAML: {getattr(error, 'problem', None) or 'it cannot be read'}"
+        ) from None
+    if not isinstance(document, dict):
+        raise InvalidApplication(f"{path}: must be a mapping with operators and links")
+    return parse(document, str(path))
+
+
+def _problem(error: Any) -> str:
+    field = ".".join(str(part) for part in error["loc"])
+    what = {"extra_forbidden": "is not a field", "missing": "is required"}.get(
+        error["type"], error["msg"].removeprefix("Value error, ")
+    )
+    return f"{field}: {what}" if field else what
