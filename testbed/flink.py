@@ -147,6 +147,19 @@ class FlinkApi:
         """Observed parallelism by vertex name."""
         return {v["name"]: int(v["parallelism"]) for v in self.get(f"/jobs/{job_id}")["vertices"]}
 
+    def vertices(self, job_id: str) -> list[tuple[str, int, dict[str, float]]]:
+        """Name, observed parallelism and Flink's own counters of each vertex (`accumulated-busy-time` in ms, …)."""
+        return [(v["name"], int(v["parallelism"]), v["metrics"]) for v in self.get(f"/jobs/{job_id}")["vertices"]]
+
+    def set_parallelism(self, job_id: str, parallelism: Mapping[str, int]) -> None:
+        """Ask for a parallelism of every vertex, by name, and for the checkpoint that a rescale waits for."""
+        ids = {v["name"]: v["id"] for v in self.get(f"/jobs/{job_id}")["vertices"]}
+        body = {
+            ids[name]: {"parallelism": {"lowerBound": 1, "upperBound": count}} for name, count in parallelism.items()
+        }
+        self._call("PUT", f"/jobs/{job_id}/resource-requirements", json=body)
+        self._call("POST", f"/jobs/{job_id}/checkpoints", json={"checkpointType": "CONFIGURED"})
+
     def wait_running(self, job_id: str, timeout_seconds: float = 60.0) -> None:
         """Until every task runs; `TestbedError` with the job's exception if it fails or the time passes."""
 

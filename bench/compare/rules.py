@@ -1,0 +1,61 @@
+"""What Weir is compared with: a parallelism that stays, and the reactive utilisation rule of the Horizontal Pod Autoscaler. Pure."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Busy:
+    """An operator's accumulated times over all subtasks, in ms, and its parallelism."""
+
+    busy_ms: float
+    other_ms: float
+    parallelism: int
+
+    def since(self, earlier: "Busy") -> float | None:
+        """The share of time that it was busy since then; None over a restart, when counters begin again."""
+        busy, other = self.busy_ms - earlier.busy_ms, self.other_ms - earlier.other_ms
+        if busy < 0 or other < 0 or busy + other <= 0 or self.parallelism != earlier.parallelism:
+            return None
+        return busy / (busy + other)
+
+
+@dataclass
+class Reactive:
+    """`desired = ceil(p · utilisation / target)` within a tolerance, for each operator by itself; going down by the highest
+    recommendation of a window (autoscaling/v2: target, tolerance, `scaleDown.stabilizationWindowSeconds`)."""
+
+    target: float = 0.7
+    tolerance: float = 0.1
+    stabilisation_seconds: float = 300.0
+    least: int = 1
+    most: int = 12
+    _recommended: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
+
+    def decide(self, at: float, current: Mapping[str, int], utilisation: Mapping[str, float | None]) -> dict[str, int]:
+        """The parallelism of each operator from `at` (seconds) on; one without a reading stays."""
+        return {name: self._one(at, name, p, utilisation.get(name)) for name, p in current.items()}
+
+    def _one(self, at: float, name: str, current: int, utilisation: float | None) -> int:
+        if utilisation is None:
+            return current
+        ratio = utilisation / self.target
+        desired = current if abs(ratio - 1.0) <= self.tolerance else math.ceil(current * ratio)
+        desired = min(self.most, max(self.least, desired))
+        ring = self._recommended.setdefault(name, deque())
+        ring.append((at, desired))
+        while ring[0][0] < at - self.stabilisation_seconds:
+            ring.popleft()
+        return desired if desired >= current else min(current, max(p for _, p in ring))
+
+
+def least_for(rate: float, *, subtask_rate: float, contention: float, utilisation: float) -> int:
+    """The smallest p with c·p / (1 + s·(p − 1)) · utilisation ≥ rate; what somebody who knows the job would set."""
+    p = 1
+    while subtask_rate * p / (1 + contention * (p - 1)) * utilisation < rate:
+        p += 1
+        if p > 1000:
+            raise ValueError(f"no parallelism does {rate:g} records/s")
+    return p
