@@ -111,7 +111,7 @@ class Observer:
                 "operators": operators,
                 "partitions": partitions,
             }
-        return Observation.model_construct(
+        return Observation(
             id=observation_id(policy.application, now),
             application=policy.application,
             observed_at=now,
@@ -144,7 +144,7 @@ class Observer:
         if sim.state != "RUNNING":
             # The engine goes on showing the graph, and no counters of it.
             empty = [
-                OperatorReading.model_construct(operator=n, parallelism=p, complete=False, **_none())
+                OperatorReading(operator=n, parallelism=p, complete=False, **_none())
                 for n, p in sim.observed.items()
             ]
             return empty, {}
@@ -162,7 +162,7 @@ class Observer:
             if self._noise.missing_share and self._random.random() < self._noise.missing_share:
                 told |= dict.fromkeys(_TIMES)
             readings.append(
-                OperatorReading.model_construct(
+                OperatorReading(
                     operator=operator.name,
                     parallelism=sim.flow.parallelism[i],
                     complete=True,
@@ -228,12 +228,12 @@ class Observer:
         sim = self._simulation
         if self._attempt is None or self._attempt[0] != sim.running_since:
             self._attempt = (sim.running_since, sim.restarts)
-        return Run.model_construct(attempt=self._attempt[1], running_since=self.at(sim.running_since))
+        return Run(attempt=self._attempt[1], running_since=self.at(sim.running_since))
 
     def _deployment(self, now: datetime) -> Deployment:
         sim, cluster = self._simulation, self._simulation.application.cluster
         completed = sim.checkpoint_completed_at
-        return Deployment.model_construct(
+        return Deployment(
             job_id=sim.job_id,
             job_name=sim.application.name,
             graph_hash=sim.graph_hash,
@@ -242,11 +242,11 @@ class Observer:
             requested=dict(sim.requested),
             requested_lower=dict.fromkeys(sim.requested, 1),
             observed=dict(sim.observed),
-            slots=Slots.model_construct(
+            slots=Slots(
                 total=sim.conditions.slots, available=max(0, sim.conditions.slots - sim.slots_used)
             ),
             restarts=sim.restarts,
-            checkpoints=Checkpoints.model_construct(
+            checkpoints=Checkpoints(
                 interval_seconds=cluster.checkpoint_interval_seconds,
                 last_completed_at=None if completed is None else self.at(completed),
                 last_duration_seconds=sim.checkpoint_seconds,
@@ -265,7 +265,7 @@ class Observer:
             at: list[float] | list[None] = positions.get(operator.name) or [None] * len(topic.weights)
             for j, (end, committed, position) in enumerate(zip(topic.ends(), topic.committed, at, strict=True)):
                 readings.append(
-                    PartitionReading.model_construct(
+                    PartitionReading(
                         operator=operator.name,
                         topic=operator.source.topic,
                         partition=j,

@@ -44,19 +44,39 @@ def arrivals_at(flow: Flow, operator: str, rates: Mapping[str, float]) -> float 
     return None if shares is None else sum(share * rates.get(source, 0.0) for source, share in shares.items())
 
 
+Limit = tuple[float, list[tuple[int, float]]]
+"""What an operator can take, and the sources that feed it (by index) with their shares."""
+
+
+def limits_of(flow: Flow, order: Sequence[str], capacities: Mapping[str, float], sources: Sequence[str]) -> list[Limit]:
+    """The operators of known capacity that hold sources back, in topological order."""
+    index = {source: k for k, source in enumerate(sources)}
+    limits: list[Limit] = []
+    for name in order:
+        capacity = capacities.get(name)
+        fed = [(index[source], share) for source, share in flow.get(name, {}).items() if share > 0 and source in index]
+        if capacity is not None and fed:
+            limits.append((capacity, fed))
+    return limits
+
+
+def throttle(limits: Sequence[Limit], wanted: Sequence[float]) -> list[float]:
+    """What the sources really take in when they want `wanted`: an operator that cannot follow slows all sources that feed it by
+    the same factor, as backpressure does. Unknown capacities hold nothing back."""
+    rates = list(wanted)
+    for capacity, fed in limits:
+        load = 0.0
+        for k, share in fed:
+            load += share * rates[k]
+        if load > capacity:
+            for k, _ in fed:
+                rates[k] *= capacity / load
+    return rates
+
+
 def throttled(
     flow: Flow, order: Sequence[str], capacities: Mapping[str, float], wanted: Mapping[str, float]
 ) -> dict[str, float]:
-    """What the sources really take in when they want `wanted`: an operator that cannot follow slows all sources that feed it by
-    the same factor, as backpressure does. Unknown capacities hold nothing back."""
-    rates = dict(wanted)
-    for name in order:
-        capacity, shares = capacities.get(name), flow.get(name)
-        if capacity is None or not shares:
-            continue
-        load = sum(share * rates.get(source, 0.0) for source, share in shares.items())
-        if load > capacity:
-            for source, share in shares.items():
-                if share > 0 and source in rates:
-                    rates[source] *= capacity / load
-    return rates
+    """`throttle`, by name."""
+    rates = throttle(limits_of(flow, order, capacities, list(wanted)), list(wanted.values()))
+    return dict(zip(wanted, rates, strict=True))

@@ -1,19 +1,19 @@
 """The one predictor: what would happen to lag if the application ran with these parallelisms.
 
 A fluid model. Each source has a backlog that its arrivals fill and its intake drains; the intake is held back by whatever operator
-cannot follow (`flow.throttled`). A rescale costs `restart.seconds` without intake, and then what was processed since the last
+cannot follow (`flow.throttle`). A rescale costs `restart.seconds` without intake, and then what was processed since the last
 checkpoint is processed again (replay). Lag in seconds is the age of the oldest unprocessed record: with A(t) records arrived and
 P(t) processed, in order, `t − A⁻¹(P(t))`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from weir_contracts import Prediction, Topology, TrajectoryPoint
 
 from .capacity import CapacityCurve
-from .flow import Flow, arrivals_at, throttled
+from .flow import Flow, Limit, arrivals_at, limits_of, throttle
 
 STEPS = 120
 POINTS = 24
@@ -109,22 +109,41 @@ def _run(
 ) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Cumulative records arrived and processed by source at each step; counted from the oldest waiting record."""
     times = np.linspace(0.0, horizon_seconds, STEPS + 1)
-    step = horizon_seconds / STEPS
-    order = model.topology.names
-    held = throttled(model.flow, order, capacities, model.arrivals)
+    sources, rates = list(model.arrivals), list(model.arrivals.values())
+    limits = limits_of(model.flow, model.topology.names, capacities, sources)
     # What is processed again: counted as work still to do, though it arrived before everything that waits.
-    replay = {s: held[s] * restart.replay_seconds for s in model.arrivals}
-    arrived = {s: model.backlogs[s].records + replay[s] + rate * times for s, rate in model.arrivals.items()}
-    processed = {s: np.zeros(STEPS + 1) for s in model.arrivals}
-    for i in range(1, STEPS + 1):
-        running = min(step, max(0.0, float(times[i]) - restart.seconds))
-        waiting = {s: float(arrived[s][i] - processed[s][i - 1]) for s in model.arrivals}
-        rates = dict.fromkeys(waiting, 0.0)
-        if running > 0:
-            rates = throttled(model.flow, order, capacities, {s: left / running for s, left in waiting.items()})
-        for s, left in waiting.items():
-            processed[s][i] = processed[s][i - 1] + min(left, rates[s] * running)
-    return times, arrived, processed
+    replay = [rate * restart.replay_seconds for rate in throttle(limits, rates)]
+    at_first = [model.backlogs[s].records + again for s, again in zip(sources, replay, strict=True)]
+    arrived = [first + rate * times for first, rate in zip(at_first, rates, strict=True)]
+    running = np.clip(times[1:] - restart.seconds, 0.0, horizon_seconds / STEPS)
+    alone = len(sources) == 1
+    processed = [_drained(arrived[0], running, limits)] if alone else _drained_together(arrived, running, limits)
+    return times, dict(zip(sources, arrived, strict=True)), dict(zip(sources, processed, strict=True))
+
+
+def _drained(arrived: np.ndarray, running: np.ndarray, limits: Sequence[Limit]) -> np.ndarray:
+    """Processed by a single source: P(i) = min(A(i), P(i−1) + r·running(i)), solved for all i at once: with C the sum of
+    r·running, P = C + min over j ≤ i of (A − C)(j), and P(0) = 0."""
+    rate = min((capacity / fed[0][1] for capacity, fed in limits), default=np.inf)
+    if not np.isfinite(rate):
+        return np.where(np.cumsum(np.concatenate([[0.0], running])) > 0, arrived, 0.0)
+    could = np.cumsum(np.concatenate([[0.0], rate * running]))
+    ahead = arrived - could
+    ahead[0] = 0.0
+    return could + np.minimum.accumulate(ahead)
+
+
+def _drained_together(arrived: Sequence[np.ndarray], running: np.ndarray, limits: Sequence[Limit]) -> list[np.ndarray]:
+    """Processed by each of several sources, which share what lies behind them: step by step, in plain floats."""
+    done = [0.0] * len(arrived)
+    processed = [list(done)]
+    for seconds, *counts in zip(running.tolist(), *(a[1:].tolist() for a in arrived), strict=True):
+        if seconds > 0:
+            left = [count - so_far for count, so_far in zip(counts, done, strict=True)]
+            taken = throttle(limits, [waiting / seconds for waiting in left])
+            done = [d + min(waiting, rate * seconds) for d, waiting, rate in zip(done, left, taken, strict=True)]
+        processed.append(done)
+    return list(np.array(processed).T)
 
 
 def _lag(times: np.ndarray, arrived: np.ndarray, processed: np.ndarray, model: Model, source: str) -> np.ndarray:
