@@ -132,6 +132,30 @@ class LoopResult(Message):
     outcome: Annotated[str | None, Field(max_length=64)] = None
 
 
+class UsualArrivals(Message):
+    """What arrives at all sources together when nothing is wrong upstream."""
+
+    at: Timestamp
+    """When they were last looked at."""
+    records_per_second: NonNegative
+    """The highest of late, fading."""
+    collapsed_since: Timestamp | None = None
+    """Since when next to nothing of it arrives; None: it does."""
+
+
+class PlanState(Message):
+    """What the next plan of this application needs from this one; bounded, so that no planner owns a database."""
+
+    recommendations: Annotated[list[Recommendation], Field(max_length=400)] = Field(default_factory=list)
+    """What the planner wanted in the stabilisation windows, oldest first."""
+    memory: PlannerMemory = Field(default_factory=dict)
+    """The planner's own."""
+    planner: Name | None = None
+    """Whose memory it is: another planner starts with none."""
+    arrivals: UsualArrivals | None = None
+    """None until the arrival rates were known once."""
+
+
 class PlanRequest(Message):
     """All a planner may know, taken at one instant. Obligations of a planner: answer within `policy.planner.timeout`, keep no
     state but `memory`, give the same answer to the same request, cover every operator of the topology or hold."""
@@ -153,6 +177,8 @@ class PlanRequest(Message):
     quarantine: Annotated[list[QuarantinedVector], Field(max_length=50)] = Field(default_factory=list)
     memory: PlannerMemory = Field(default_factory=dict)
     """What this planner returned with its last reply."""
+    state: PlanState = Field(default_factory=PlanState)
+    """What the last plan left for the guards: wishes of the stabilisation windows, usual arrivals."""
 
     @model_validator(mode="after")
     def _one_application(self) -> Self:
@@ -191,30 +217,6 @@ class PlanReply(Message):
 
     def __str__(self) -> str:
         return self.sentence
-
-
-class UsualArrivals(Message):
-    """What arrives at all sources together when nothing is wrong upstream."""
-
-    at: Timestamp
-    """When they were last looked at."""
-    records_per_second: NonNegative
-    """The highest of late, fading."""
-    collapsed_since: Timestamp | None = None
-    """Since when next to nothing of it arrives; None: it does."""
-
-
-class PlanState(Message):
-    """What the next plan of this application needs from this one; bounded, so that no planner owns a database."""
-
-    recommendations: Annotated[list[Recommendation], Field(max_length=400)] = Field(default_factory=list)
-    """What the planner wanted in the stabilisation windows, oldest first."""
-    memory: PlannerMemory = Field(default_factory=dict)
-    """The planner's own."""
-    planner: Name | None = None
-    """Whose memory it is: another planner starts with none."""
-    arrivals: UsualArrivals | None = None
-    """None until the arrival rates were known once."""
 
 
 class Plan(Message):

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
-from weir_contracts import Plan, PlanRequest, PlanState
+from weir_contracts import Plan, PlanRequest
 
 from runtime.auth import Caller, requires
 from runtime.clock import Clock
@@ -46,7 +46,7 @@ def planner_router(workers: Workers, clock: Clock) -> APIRouter:
         return make_plan(
             request,
             reply,
-            PlanState(memory=request.memory, planner=choice.name),
+            request.state.model_copy(update={"memory": request.memory, "planner": choice.name}),
             planner=choice.name,
             created_at=request.now,
             planning_seconds=round(clock.monotonic() - began, 4),

@@ -99,6 +99,7 @@ class Applications:
         """Everything a planner may know about the application of an analysis."""
         application = analysis.application
         observations = list(self._observations.get(application, ())) if self._observations_kept else []
+        state = self.state(application, analysis.policy.spec.planner.name)
         return PlanRequest.model_construct(
             id=derive_id(analysis.id, "request"),
             application=application,
@@ -112,5 +113,6 @@ class Applications:
             history=list(self._history.get(application, ())) if self._history_kept else [],
             outcomes=list(self._outcomes.get(application, ())),
             quarantine=self.quarantine(application),
-            memory=self.state(application, analysis.policy.spec.planner.name).memory,
+            memory=state.memory,
+            state=state.model_copy(update={"memory": {}}),
         )

@@ -1,6 +1,6 @@
 """A plan without servers: for `weir plan`, for tests, for comparing planners on a saved request."""
 
-from weir_contracts import Plan, PlanRequest, PlanState
+from weir_contracts import Plan, PlanRequest
 
 from .core.decide import make_plan, precheck
 from .core.planners import ask, entry_of
@@ -14,5 +14,5 @@ def plan_offline(request: PlanRequest, planner: str | None = None) -> Plan:
     name = planner or request.policy.spec.planner.name
     entry_of(name)
     reply = precheck(request) or ask(request, name)
-    state = PlanState(memory=request.memory, planner=name)
+    state = request.state.model_copy(update={"memory": request.memory, "planner": name})
     return make_plan(request, reply, state, planner=name, created_at=request.now)

@@ -46,6 +46,8 @@ class Workers:
     def __init__(self, count: int = 1) -> None:
         self._count = count
         self._pool: ProcessPoolExecutor | None = None
+        # No more questions than processes: a deadline is for the answer, not for the queue before it.
+        self._free = asyncio.Semaphore(count)
         self._log = structlog.get_logger("planner")
 
     async def start(self) -> None:
@@ -63,31 +65,43 @@ class Workers:
 
     async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply:
         """The planner's reply, or a hold that says why there is none."""
-        loop = asyncio.get_running_loop()
+        async with self._free:
+            return await self._ask(self._made(), request, planner, timeout_seconds)
+
+    async def _ask(
+        self, pool: ProcessPoolExecutor, request: PlanRequest, planner: str, timeout_seconds: float
+    ) -> PlanReply:
         try:
-            asked = loop.run_in_executor(self._made(), _answer, request.model_dump_json(), planner)
+            asked = asyncio.get_running_loop().run_in_executor(pool, _answer, request.model_dump_json(), planner)
             return PlanReply.model_validate_json(await asyncio.wait_for(asked, timeout_seconds))
         except TimeoutError:
-            self._discard()
+            self._discard(pool)
             return _none(planner, "planner-timeout", f"planner {planner} gave no answer within {timeout_seconds:g} s")
         except BrokenProcessPool:
-            self._discard()
+            self._discard(pool)
             return _none(planner, "planner-failed", f"planner {planner} ended its process")
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Not this task was cancelled but its question, with the pool of another one that took too long.
+            return _none(planner, "planner-failed", f"planner {planner} was stopped with another one's process")
         except (UnknownPlanner, InvalidParameters) as error:
             return _none(planner, "planner-invalid", str(error))
         except Exception as error:  # noqa: BLE001 - whatever a planner raises, the plan is a hold
             self._log.warning("planner-raised", planner=planner, error=str(error) or type(error).__name__)
             return _none(planner, "planner-failed", f"planner {planner} failed: {error or type(error).__name__}")
 
-    def _discard(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            for process in list((pool._processes or {}).values()):  # the pool itself never gives up on a busy worker
-                process.kill()
-            pool.shutdown(wait=False, cancel_futures=True)
+    def _discard(self, pool: ProcessPoolExecutor) -> None:
+        if self._pool is pool:
+            self._pool = None
+        for process in list((pool._processes or {}).values()):  # the pool itself never gives up on a busy worker
+            process.kill()
+        pool.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
-        self._discard()
+        if self._pool is not None:
+            self._discard(self._pool)
 
 
 def _none(planner: str, code: str, sentence: str) -> PlanReply:

@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Any
 
+from pydantic import ValidationError
 from weir_contracts import (
     ActionState,
     Parallelism,
@@ -10,6 +11,7 @@ from weir_contracts import (
     PlanReply,
     PlanRequest,
     PlanState,
+    Prediction,
     Recommendation,
     ScaleAction,
     UsualArrivals,
@@ -19,10 +21,14 @@ from weir_contracts import (
 from .collapse import holds_for_collapse, usual_arrivals
 from .guards import Context, amend
 from .guards.draft import Draft
+from .planners.rate import RateParameters, foresee
 from .wishes import condensed
+from .words import changes
 
 LEAST_EXPIRY_SECONDS = 15.0
 LEAST_STALENESS_SECONDS = 10.0
+HIGHEST_UTILISATION = 0.92
+"""Above it an operator is close enough to its capacity for any relief to count."""
 MOST_RECOMMENDATIONS = 400
 
 
@@ -68,7 +74,7 @@ def make_plan(
     planning_seconds: float | None = None,
 ) -> Plan:
     """Run the guards over a reply and write the plan, with what the next one needs."""
-    reply = check_reply(reply, request)
+    reply = _into_bounds(check_reply(reply, request), request)
     arrivals = usual_arrivals(state.arrivals, request.analysis, request.now)
     recommendations = _recommendations(request, reply, state, arrivals)
     draft = Draft(None, reply.code, reply.sentence, (), tuple(reply.infeasible))
@@ -85,10 +91,13 @@ def make_plan(
             arrivals=arrivals,
         )
         draft = amend(reply, context)
+    foreseen = _foreseen(request, reply, draft, planner)
+    draft = _worth_it(request, reply, draft, foreseen)
     return _plan(
         request=request,
         reply=reply,
         draft=draft,
+        foreseen=foreseen,
         state=PlanState(
             recommendations=recommendations,
             memory=_memory(reply, state, planner),
@@ -98,6 +107,74 @@ def make_plan(
         planner=planner,
         created_at=created_at,
         planning_seconds=planning_seconds,
+    )
+
+
+def _foreseen(
+    request: PlanRequest, reply: PlanReply, draft: Draft, planner: str
+) -> tuple[Prediction, Prediction] | None:
+    """What staying and the amended vector would bring, by the one predictor; None for what no guard has changed."""
+    if draft.vector is None or draft.vector == reply.parallelism:
+        return None
+    parameters = request.policy.spec.planner.parameters if planner == "rate" else {}
+    try:
+        return foresee(request, RateParameters.model_validate(parameters), draft.vector)
+    except ValidationError:
+        return None
+
+
+def _worth_it(
+    request: PlanRequest, reply: PlanReply, draft: Draft, foreseen: tuple[Prediction, Prediction] | None
+) -> Draft:
+    """Growth of which the guards have left so little that its restart gains nothing is not worth one."""
+    deployment = request.deployment
+    if foreseen is None or draft.vector is None or deployment is None or reply.code in ("out-of-bounds", "saturated"):
+        return draft
+    staying, going = foreseen
+    grows = any(p > deployment.observed[name] for name, p in draft.vector.items())
+    # The busiest operator gains something, and needs it.
+    used = staying.max_utilisation or 0.0
+    steadier = used > HIGHEST_UTILISATION and (going.max_utilisation or 0.0) < used - 0.01
+    if not grows or steadier or going.violation_seconds < staying.violation_seconds - 0.5:
+        return draft
+    left = changes(deployment.observed, draft.vector)
+    guards = ", ".join(dict.fromkeys(a.guard for a in draft.amendments))
+    return draft.held(
+        "worth-it", "no-gain", f"what {guards} left of the wish, {left}, would gain nothing for its restart"
+    )
+
+
+def _cut_sentence(draft: Draft, request: PlanRequest, foreseen: tuple[Prediction, Prediction] | None) -> str:
+    """First what will be done, then what was wished for and why less of it was left."""
+    observed = request.deployment.observed if request.deployment else {}
+    guards = ", ".join(dict.fromkeys(a.guard for a in draft.amendments))
+    outlook = f", lag peaks at {foreseen[1].max_lag_seconds:.1f} s" if foreseen else ""
+    return f"{changes(observed, draft.vector or {})}{outlook}; that is what {guards} left of: {draft.sentence}"[:2000]
+
+
+def _into_bounds(reply: PlanReply, request: PlanRequest) -> PlanReply:
+    """What runs outside the policy's bounds is brought into them, whatever the planner would rather hold for."""
+    if reply.parallelism is not None or reply.code in _NO_OPINION or request.deployment is None:
+        return reply
+    bounds, observed = request.policy.spec.bounds, request.deployment.observed
+    wanted = {name: max(bounds.of(name)[0], min(p, bounds.of(name)[1])) for name, p in observed.items()}
+    if wanted == observed:
+        return reply
+    why = ", ".join(
+        f"{name} runs at {p} and the policy allows {bounds.of(name)[0]} to {bounds.of(name)[1]}"
+        for name, p in observed.items()
+        if wanted[name] != p
+    )
+    moved = changes(observed, wanted)
+    return reply.model_copy(
+        update={
+            "kind": "scale",
+            "parallelism": wanted,
+            "code": "out-of-bounds",
+            "sentence": f"{moved}: {why}"[:2000],
+            "prediction": None,
+            "hold_prediction": reply.prediction,
+        }
     )
 
 
@@ -158,6 +235,7 @@ def _plan(
     request: PlanRequest,
     reply: PlanReply,
     draft: Draft,
+    foreseen: tuple[Prediction, Prediction] | None,
     state: PlanState,
     planner: str,
     created_at: datetime,
@@ -165,12 +243,7 @@ def _plan(
 ) -> Plan:
     spec, deployment = request.policy.spec, request.deployment
     lives = timedelta(seconds=max(3 * spec.interval.total_seconds(), LEAST_EXPIRY_SECONDS))
-    sentence = draft.sentence
-    if draft.vector is not None and draft.amendments and deployment is not None:
-        moved = ", ".join(
-            f"{n} {deployment.observed[n]} → {p}" for n, p in draft.vector.items() if p != deployment.observed[n]
-        )
-        sentence = f"{moved} (after {', '.join(a.guard for a in draft.amendments)}); {sentence}"[:2000]
+    cut = draft.vector is not None and draft.vector != reply.parallelism
     return Plan(
         id=derive_id(request.analysis.id, "plan"),
         application=request.application,
@@ -188,9 +261,10 @@ def _plan(
         kind="hold" if draft.vector is None else "scale",
         action=None if draft.vector is None else ScaleAction(parallelism=draft.vector),
         code=draft.code,
-        sentence=sentence,
+        sentence=_cut_sentence(draft, request, foreseen) if cut else draft.sentence,
         evidence=reply.evidence,
-        prediction=reply.prediction,
+        # Of what is left after the guards, not of what was wished for.
+        prediction=(foreseen[1] if foreseen else None) if cut else reply.prediction,
         hold_prediction=reply.hold_prediction,
         infeasible=list(draft.infeasible)[:100],
         alternatives=reply.alternatives,

@@ -70,13 +70,18 @@ def predict(
     *,
     horizon_seconds: float,
     objective_seconds: float | None,
+    of_latency: bool = False,
 ) -> Prediction:
-    """The trajectory of lag over `horizon_seconds` with `parallelism`. Conserves records: arrived + backlog = processed + left."""
+    """The trajectory of lag over `horizon_seconds` with `parallelism`. Conserves records: arrived + backlog = processed + left.
+
+    The objective bounds lag, or with `of_latency` the time from a record's arrival until it is done.
+    """
     capacities = model.capacities(parallelism)
     times, arrived, processed = _run(model, capacities, restart, horizon_seconds)
     lag = np.max([_lag(times, arrived[s], processed[s], model, s) for s in model.arrivals], axis=0)
     backlog = np.sum([arrived[s] - processed[s] for s in model.arrivals], axis=0)
-    late = lag > objective_seconds if objective_seconds is not None else np.zeros_like(lag, dtype=bool)
+    bounded = np.max([_latency(times, arrived[s], processed[s]) for s in model.arrivals], axis=0) if of_latency else lag
+    late = bounded > objective_seconds if objective_seconds is not None else np.zeros_like(lag, dtype=bool)
     step = horizon_seconds / STEPS
     utilisation, bottleneck = busiest(model, capacities, model.arrivals)
     within = np.nonzero(late)[0]
@@ -162,6 +167,18 @@ def _lag(times: np.ndarray, arrived: np.ndarray, processed: np.ndarray, model: M
     left = arrived - processed
     # Less than a thousandth of a second's arrivals is a rounding error, not a backlog.
     return np.where(left > max(1e-6, rate * 1e-3), np.maximum(0.0, times - since), 0.0)
+
+
+def _latency(times: np.ndarray, arrived: np.ndarray, processed: np.ndarray) -> np.ndarray:
+    """`P⁻¹(A(t)) − t`: how long what arrives at t will wait; beyond the horizon at the rate of the last step, at most as long again."""
+    horizon, step = float(times[-1]), float(times[1] - times[0])
+    count = processed + np.arange(len(processed)) * 1e-9
+    done = np.interp(arrived, count, times)
+    rate = float(processed[-1] - processed[-2]) / step
+    beyond = np.maximum(0.0, arrived - processed[-1])
+    more = beyond / rate if rate > LEAST_RATE else np.where(beyond > 0, horizon, 0.0)
+    waits: np.ndarray = np.maximum(0.0, done + np.minimum(more, horizon) - times)
+    return waits
 
 
 def busiest(

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from weir_contracts import Plan, PlanReply, PlanRequest, PlanState, Recommendation, derive_id
+from weir_contracts import Plan, PlanReply, PlanRequest, PlanState, Recommendation, Slots, derive_id
 
 from services.planner.core.decide import MOST_RECOMMENDATIONS, check_reply, last_action, make_plan, precheck
 from services.planner.core.guards import amend
-from services.planner.core.planners import UnknownPlanner
+from services.planner.core.planners import UnknownPlanner, ask
 from services.planner.core.wishes import condensed
 from services.planner.offline import plan_offline
 from tests.unit.planner.build import (
@@ -31,6 +31,11 @@ from tests.unit.planner.build import (
 )
 
 
+def plan_of(asked: PlanRequest) -> PlanReply:
+    """What `rate` answers."""
+    return ask(asked, "rate")
+
+
 def made(reply: PlanReply, asked: PlanRequest, state: PlanState | None = None) -> Plan:
     return make_plan(asked, reply, state or PlanState(), planner="rate", created_at=asked.now)
 
@@ -46,7 +51,8 @@ def test_a_plan_says_what_it_was_made_of() -> None:
     assert plan.deployment == asked.deployment.ref()
     assert (plan.current, plan.proposed) == ({SOURCE: 1, WORK: 2}, {SOURCE: 1, WORK: 20})
     assert plan.approved == {SOURCE: 1, WORK: 12}
-    assert plan.sentence == "work 2 → 12 (after bounds); the planner wants it"
+    assert plan.sentence.startswith("work 2 → 12, lag peaks at ")
+    assert plan.sentence.endswith("; that is what bounds left of: the planner wants it")
 
 
 def test_a_replay_gives_the_same_plan() -> None:
@@ -195,3 +201,58 @@ def test_offline_names_a_planner_that_is_not_there() -> None:
     """And lists those there are."""
     with pytest.raises(UnknownPlanner, match="no planner 'magic'; there are: rate"):
         plan_offline(request(), "magic")
+
+
+def test_what_runs_outside_the_bounds_is_brought_into_them() -> None:
+    """The user has narrowed them; nothing else is wrong, so the planner would hold. A busy operator or a stabilisation window is no
+    reason to stay above what the user allows."""
+    low = request(analysis(the_policy=policy(bounds={"min": 1, "max": 12, "operators": {WORK: {"min": 4}}})))
+    plan = made(plan_of(low), low)
+    assert (plan.code, plan.approved) == ("out-of-bounds", {SOURCE: 1, WORK: 4})
+    assert plan.sentence == "work 2 → 4: work runs at 2 and the policy allows 4 to 12"
+
+    slow = {"scaleDown": {"stabilization": "120s"}, "scaleUp": {"stabilization": "0s"}, "cooldown": "60s"}
+    high = request(analysis(work=8, arrivals=3900, the_policy=policy(bounds={"min": 1, "max": 4}, behavior=slow)))
+    plan = made(plan_of(high), high)
+    assert plan.approved == {SOURCE: 1, WORK: 4}
+
+    unknown = request(of={"arrivals": None})
+    assert made(plan_of(unknown), unknown).kind == "hold"
+
+
+def test_a_plan_foretells_what_was_left_of_the_wish() -> None:
+    """Of 6 wanted 3 can be had: the prediction is that of 3."""
+    asked = request(of={"arrivals": 2400})
+    assert asked.deployment is not None
+    few = asked.model_copy(
+        update={"deployment": asked.deployment.model_copy(update={"slots": Slots(total=3, available=1)})}
+    )
+    plan = made(plan_of(few), few)
+    assert plan.approved == {SOURCE: 1, WORK: 3}
+    assert plan.prediction is not None
+    assert plan.prediction.max_utilisation == pytest.approx(2400 / 1500, rel=0.05)
+    assert "that is what slots-available left of" in plan.sentence
+
+
+def test_growth_that_gains_nothing_after_the_guards_is_not_worth_a_restart() -> None:
+    """Only the source may grow, and it is not what holds the job back."""
+    asked = request(of={"arrivals": 2400})
+    wanted = scale({SOURCE: 2, WORK: 6})
+    bound = request(
+        analysis(arrivals=2400, the_policy=policy(bounds={"min": 1, "max": 12, "operators": {WORK: {"max": 2}}}))
+    )
+    assert made(wanted, asked).kind == "scale"
+    plan = made(wanted, bound)
+    assert (plan.kind, plan.code) == ("hold", "no-gain")
+    assert "what bounds left of the wish, orders 1 → 2, would gain nothing" in plan.sentence
+
+
+def test_a_saved_request_gives_the_loops_own_decision() -> None:
+    """The request carries what the last plan left for the guards: a covered stabilisation window, usual arrivals."""
+    calm = policy(
+        behavior={"scaleDown": {"stabilization": "60s"}, "scaleUp": {"stabilization": "0s"}, "cooldown": "0s"}
+    )
+    wishes = [wish(-70 + 10 * i, {SOURCE: 1, WORK: 1}) for i in range(7)]
+    asked = request(analysis(work=4, arrivals=300, the_policy=calm), state=PlanState(recommendations=wishes))
+    assert plan_offline(asked).approved is not None
+    assert plan_offline(asked.model_copy(update={"state": PlanState()})).kind == "hold"

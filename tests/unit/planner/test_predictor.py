@@ -133,3 +133,13 @@ def test_more_is_never_worse(arrivals: float, waits: Backlog, restart: Restart, 
     assert more.max_lag_seconds <= less.max_lag_seconds + 0.02
     assert more.final_lag_seconds <= less.final_lag_seconds + 0.02
     assert more.violation_seconds <= less.violation_seconds + 0.01
+
+
+def test_latency_looks_ahead_where_lag_looks_back() -> None:
+    """1,000/s arrive, 500/s are done, for 10 s. The oldest waiting at the end came 5 s ago; what arrives then waits for 5,000 others:
+    10 s. So an objective of 6 s holds for lag, and is broken for latency from the 6th second on."""
+    twice = model(1000, 500)
+    lag = predict(twice, {SOURCE: 1, WORK: 1}, STAY, horizon_seconds=10, objective_seconds=6)
+    latency = predict(twice, {SOURCE: 1, WORK: 1}, STAY, horizon_seconds=10, objective_seconds=6, of_latency=True)
+    assert lag.violation_seconds == 0
+    assert latency.violation_seconds == pytest.approx(4.0, abs=0.2)

@@ -52,6 +52,20 @@ def test_whatever_goes_wrong_the_next_question_is_answered(workers: Workers) -> 
     assert "drain_seconds: Input should be greater than 0" in invalid.sentence
 
 
+def test_a_burst_is_answered_one_after_the_other(workers: Workers) -> None:
+    """Two hundred applications at once and one process: each deadline is for its own answer, not for the queue before it. One that
+    is late takes no other with it."""
+
+    async def burst() -> list[PlanReply]:
+        question = request(of={"arrivals": 2400})
+        asked = [workers.ask(question, "rate", 0.0005 if i == 50 else 20.0) for i in range(200)]
+        return list(await asyncio.gather(*asked))
+
+    replies = asyncio.run(burst())
+    assert replies[50].code == "planner-timeout"
+    assert {reply.kind for i, reply in enumerate(replies) if i != 50} == {"scale"}
+
+
 _SERVICE = """
 import asyncio, sys
 from services.planner.workers import Workers

@@ -39,6 +39,11 @@ class Context:
     def current(self) -> Parallelism:
         return self.deployment.observed
 
+    def within_bounds(self, name: str) -> bool:
+        """Whether what is running of an operator is what the policy allows."""
+        least, most = self.spec.bounds.of(name)
+        return least <= self.current.get(name, least) <= most
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -67,8 +72,10 @@ class Draft:
 
 
 def moves(draft: Draft, context: Context) -> tuple[list[str], list[str]]:
-    """The operators that the draft raises and lowers."""
+    """The operators that the draft raises and lowers, but for those on their way into the policy's bounds: nothing else may hold
+    these back."""
     vector = draft.vector or {}
-    up = [name for name, p in vector.items() if p > context.current.get(name, p)]
-    down = [name for name, p in vector.items() if p < context.current.get(name, p)]
+    free = [name for name in vector if context.within_bounds(name)]
+    up = [name for name in free if vector[name] > context.current.get(name, vector[name])]
+    down = [name for name in free if vector[name] < context.current.get(name, vector[name])]
     return up, down

@@ -6,6 +6,9 @@ from weir_contracts import Infeasible, Topology
 
 from .draft import Context, Draft, moves
 
+TARGET_UTILISATION = 0.8
+"""Where the policy's objective is a time: what planners size for by default."""
+
 HIGHEST_SUSTAINED_RATIO = 1.3
 """Scaling in may ask of a subtask at most this much more than it was ever seen to do."""
 
@@ -48,7 +51,7 @@ def smallest_useful(topology: Topology, name: str, p: int) -> int:
 
 def saturated_stays(draft: Draft, context: Context) -> Draft:
     """An operator above its target utilisation is never scaled down: its low demand may be a misread selectivity."""
-    limit = context.spec.objective.utilization or 0.9
+    limit = context.spec.objective.utilization or TARGET_UTILISATION
     vector = dict(draft.vector or {})
     why = []
     for name in moves(draft, context)[1]:
@@ -72,6 +75,8 @@ def sustained_rate(draft: Draft, context: Context) -> Draft:
         if found and found.input_rate.value is not None:
             seen.append(found.input_rate.value / found.parallelism)
         if target is None or not seen:
+            vector[name] = context.current[name]
+            why.append(f"what {name} is asked for or was seen to sustain is unknown")
             continue
         least = (
             math.ceil(target / (HIGHEST_SUSTAINED_RATIO * max(seen)) - 1e-9) if max(seen) > 0 else context.current[name]
@@ -128,7 +133,7 @@ def slots_available(draft: Draft, context: Context) -> Draft:
             break
         # The largest gives first: it is what its group's slots are counted by.
         largest = max(growing, key=lambda n: vector[n])
-        vector[largest] -= 1
+        vector[largest] = max(context.current[largest], _useful_step_down(context.topology, largest, vector[largest]))
     because = f"{wanted} slots are needed and {limit} can be had ({slots.available} free, {held} held)"
     noted = draft.noting(Infeasible(wanted=wanted, limit=limit, code="slots", because=because))
     return noted.changed("slots-available", "slots", because, vector)

@@ -30,6 +30,7 @@ from weir_contracts import (
 from services.planner.core.capacity import CapacityCurve, curve_of
 from services.planner.core.flow import arrivals_at, flow_of
 from services.planner.core.predictor import STAY, Backlog, Model, Restart, predict
+from services.planner.core.words import changes
 
 SATURATED = 0.95
 """Busy share from which an operator of unknown demand counts as too small."""
@@ -119,6 +120,7 @@ class _Case:
             STAY if vector == self.current else self.restart,
             horizon_seconds=self.horizon_seconds,
             objective_seconds=self.limit_seconds,
+            of_latency=self.objective.max_latency is not None,
         )
 
 
@@ -142,6 +144,16 @@ def plan_by_rate(request: PlanRequest, parameters: RateParameters) -> PlanReply:
         return _shrink(case, hold, infeasible)
     options = [_Option(vector, case.predicted(vector), case.cost(vector)) for vector in vectors]
     return _grow(case, hold, options, why, infeasible)
+
+
+def foresee(
+    request: PlanRequest, parameters: RateParameters, parallelism: Parallelism
+) -> tuple[Prediction, Prediction] | None:
+    """What staying and a vector would bring, by this planner's model; None where the model knows too little."""
+    case = _case_of(request, parameters)
+    if isinstance(case, PlanReply):
+        return None
+    return case.predicted(case.current), case.predicted(parallelism)
 
 
 def _case_of(request: PlanRequest, parameters: RateParameters) -> _Case | PlanReply:
@@ -221,6 +233,8 @@ def _why_not_stay(case: _Case, staying: Prediction) -> tuple[str, str] | None:
         needs = _needs(case, where)
         return ("overloaded" if used > 1 else "utilisation-high"), needs
     if limit is not None and staying.violation_seconds > 0:
+        if case.objective.max_latency is not None:
+            return "objective-at-risk", f"records would take more than {limit:.1f} s until they are done"
         return "objective-at-risk", f"lag would reach {staying.max_lag_seconds:.1f} s"
     unknown_but_full = [n for n in case.topology.names if n in case.saturated and _is_blind(case, n)]
     if any(case.current[n] < _most(case, n) for n in unknown_but_full):
@@ -340,7 +354,7 @@ def _grow(
             sentence = f"{words}, and nothing that may be had would help"
             return _reply(case, "hold", hold, hold, "nothing-helps", sentence, infeasible, options)
         sentence = (
-            f"{words}; staying clears it as soon as {_changes(hold.vector, best.vector)} would, without a restart of "
+            f"{words}; staying clears it as soon as {changes(hold.vector, best.vector)} would, without a restart of "
             f"{case.restart.seconds:.0f} s"
         )
         return _reply(case, "hold", hold, hold, "no-gain", sentence, infeasible, options)
@@ -348,7 +362,9 @@ def _grow(
     outlook = f"lag peaks at {best.prediction.max_lag_seconds:.1f} s"
     if case.limit_seconds is not None and best.prediction.violation_seconds > 0:
         outlook += f" and is back in bounds in {met:.0f} s" if met is not None else " and stays out of bounds"
-    sentence = f"{_changes(hold.vector, best.vector)}: {words}; then {outlook}, after a restart of {case.restart.seconds:.0f} s"
+    sentence = (
+        f"{changes(hold.vector, best.vector)}: {words}; then {outlook}, after a restart of {case.restart.seconds:.0f} s"
+    )
     return _reply(case, "scale", best, hold, code, sentence, infeasible, [o for o in options if o is not best])
 
 
@@ -383,24 +399,19 @@ def _shrink(case: _Case, hold: _Option, infeasible: list[Infeasible]) -> PlanRep
         return _reply(case, "hold", hold, hold, "objective-held", held, infeasible, [])
     if saved == 0:
         # Fewer subtasks in the same slots free nothing: not worth a restart.
-        sentence = f"{held}; {_changes(hold.vector, smaller)} would free no slot"
+        sentence = f"{held}; {changes(hold.vector, smaller)} would free no slot"
         return _reply(case, "hold", hold, hold, "no-slot-freed", sentence, infeasible, [option])
     if not _is_good(case, option.prediction):
         sentence = (
-            f"{held}; {_changes(hold.vector, smaller)} would let lag reach {option.prediction.max_lag_seconds:.1f} s"
+            f"{held}; {changes(hold.vector, smaller)} would let lag reach {option.prediction.max_lag_seconds:.1f} s"
         )
         return _reply(case, "hold", hold, hold, "restart-too-costly", sentence, infeasible, [option])
     total = sum(case.model.arrivals.values())
     sentence = (
-        f"{_changes(hold.vector, smaller)}: {total:,.0f} records/s arrive and need {option.cost[0]} of {hold.cost[0]} slots; lag peaks at "
+        f"{changes(hold.vector, smaller)}: {total:,.0f} records/s arrive and need {option.cost[0]} of {hold.cost[0]} slots; lag peaks at "
         f"{option.prediction.max_lag_seconds:.1f} s in a restart of {case.restart.seconds:.0f} s"
     )
     return _reply(case, "scale", option, hold, "over-provisioned", sentence, infeasible, [])
-
-
-def _changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
-    moved = [f"{name} {before[name]} → {after[name]}" for name in after if after[name] != before.get(name)]
-    return ", ".join(moved) or "no change"
 
 
 def _reply(  # noqa: PLR0917 - the parts of a reply, in its order
