@@ -96,8 +96,8 @@ def _state(generator: Generator, load: Load) -> State:
         override_rate=load.rate,
         factor=load.factor,
         paused=load.paused,
-        key_skew=load.key_skew,
-        record_bytes=load.record_bytes,
+        key_skew=load.skew_now(),
+        record_bytes=load.bytes_now(),
         trace_seconds=round(load.trace_seconds, 3),
         peak_rate=load.trace.peak_rate,
     )

@@ -40,7 +40,7 @@ class Generator:
         self._lock = threading.Lock()
         self._load = load
         self._output = output
-        self._keys = Keys(keys, load.key_skew, seed)
+        self._keys = Keys(keys, load.skew_now(), seed)
         self._seed = seed
         self._records = Records(seed)
         self._pace = Pace(now_seconds)
@@ -78,9 +78,10 @@ class Generator:
         with self._lock:
             load = self._load = self._load.after(now_seconds - self._pace.since_seconds)
             self._pace, due = self._pace.advance(now_seconds, load.target_rate())
-        if load.key_skew != self._keys.skew:
-            self._keys = Keys(self._keys.count, load.key_skew, self._seed)
-        sent = self._send(due, load.record_bytes, now_millis)
+        skew = load.skew_now()
+        if skew != self._keys.skew:
+            self._keys = Keys(self._keys.count, skew, self._seed)
+        sent = self._send(due, load.bytes_now(), now_millis)
         self._output.serve()
         with self._lock:
             self._produced += sent

@@ -5,16 +5,16 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from .records import MOST_BYTES
-from .trace import LoadTrace
+from .records import LEAST_BYTES, MOST_BYTES
+from .trace import MOST_SKEW, LoadTrace
 
 MOST_RATE = 1_000_000.0
-MOST_SKEW = 5.0
+DEFAULT_BYTES = 160
 
 Rate = Annotated[float, Field(ge=0, le=MOST_RATE, allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 Skew = Annotated[float, Field(ge=0, le=MOST_SKEW, allow_inf_nan=False)]
-RecordBytes = Annotated[int, Field(ge=32, le=MOST_BYTES)]
+RecordBytes = Annotated[int, Field(ge=LEAST_BYTES, le=MOST_BYTES)]
 
 
 class LoadChange(BaseModel):
@@ -29,8 +29,10 @@ class LoadChange(BaseModel):
     rate: Rate | None = Field(None, description="records/s to hold instead of the trace; null: follow the trace")
     factor: Factor = Field(1.0, description="multiplies whatever rate there would be")
     paused: bool = Field(False, description="true: produce nothing and stop the trace's time")
-    key_skew: Skew = Field(0.0, description="Zipf's exponent of the keys; 0 is uniform")
-    record_bytes: RecordBytes = Field(160, description="size of a record's value")
+    key_skew: Skew | None = Field(
+        None, description="Zipf's exponent of the keys, 0 is uniform; null: the trace's, else 0"
+    )
+    record_bytes: RecordBytes | None = Field(None, description="size of a record's value; null: the trace's, else 160")
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,9 @@ class Load:
     """None: the trace's."""
     factor: float = 1.0
     paused: bool = False
-    key_skew: float = 0.0
-    record_bytes: int = 160
+    key_skew: float | None = None
+    """None: the trace's, as with the size of records."""
+    record_bytes: int | None = None
     trace_seconds: float = 0.0
     """How long the load has run; stands still while paused."""
 
@@ -53,6 +56,16 @@ class Load:
             return 0.0
         rate = self.trace.rate_at(self.trace_seconds) if self.rate is None else self.rate
         return rate * self.factor
+
+    def skew_now(self) -> float:
+        """Zipf's exponent of the keys at this moment."""
+        wanted = self.trace.key_skew_at(self.trace_seconds) if self.key_skew is None else self.key_skew
+        return 0.0 if wanted is None else wanted
+
+    def bytes_now(self) -> int:
+        """Size of a record's value at this moment."""
+        wanted = self.trace.record_bytes_at(self.trace_seconds) if self.record_bytes is None else self.record_bytes
+        return DEFAULT_BYTES if wanted is None else wanted
 
     def after(self, seconds: float) -> "Load":
         """The load that much later."""

@@ -3,6 +3,7 @@
 import random
 import string
 
+LEAST_BYTES = 32
 MOST_BYTES = 100_000
 _POOL_BYTES = 65_536
 

@@ -14,11 +14,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
+from .records import LEAST_BYTES, MOST_BYTES
+
 BUNDLED = Path(__file__).resolve().parent.parent / "traces"
 RECORDING_SPEEDUP = 120.0
 """A recorded day in twelve minutes."""
 
 _HEADER = ["timestamp", "value"]
+_MORE = ("key_skew", "record_bytes")
+"""Columns that a recording may have besides."""
+
+MOST_SKEW = 5.0
 
 
 class InvalidTrace(Exception):
@@ -102,10 +108,15 @@ class Spike:
 
 @dataclass(frozen=True)
 class Recording:
-    """Samples, interpolated linearly; begins again when it ends (after one more interval, from the last to the first)."""
+    """Samples, interpolated linearly; begins again when it ends (after one more interval, from the last to the first).
+
+    Key skew and record size, if it has them, hold from one sample to the next.
+    """
 
     offsets_seconds: tuple[float, ...]
     values: tuple[float, ...]
+    key_skews: tuple[float, ...] | None = None
+    record_sizes: tuple[int, ...] | None = None
 
     @cached_property
     def peak(self) -> float:
@@ -115,6 +126,10 @@ class Recording:
     def period_seconds(self) -> float:
         """Length of one round: the samples and the interval that leads back to the first."""
         return self.offsets_seconds[-1] + (self.offsets_seconds[-1] - self.offsets_seconds[-2])
+
+    def sample_at(self, seconds: float) -> int:
+        """Which sample was the last at a time ≥ 0."""
+        return max(0, bisect_right(self.offsets_seconds, seconds % self.period_seconds) - 1)
 
     def value_at(self, seconds: float) -> float:
         at = seconds % self.period_seconds
@@ -148,6 +163,18 @@ class LoadTrace:
         """Records/s `seconds` after the load began."""
         return self.shape.value_at(self.start_seconds + seconds * self.speedup) / self.shape.peak * self.peak_rate
 
+    def key_skew_at(self, seconds: float) -> float | None:
+        """Zipf's exponent of the keys; None if the trace says nothing of it."""
+        if not isinstance(self.shape, Recording) or self.shape.key_skews is None:
+            return None
+        return self.shape.key_skews[self.shape.sample_at(self.start_seconds + seconds * self.speedup)]
+
+    def record_bytes_at(self, seconds: float) -> int | None:
+        """Size of a record's value; None if the trace says nothing of it."""
+        if not isinstance(self.shape, Recording) or self.shape.record_sizes is None:
+            return None
+        return self.shape.record_sizes[self.shape.sample_at(self.start_seconds + seconds * self.speedup)]
+
 
 SHAPES: Mapping[str, Callable[[], Shape]] = {"step": Step, "sine": Sine, "spike": Spike}
 
@@ -172,7 +199,8 @@ def default_speedup(shape: Shape) -> float:
 
 
 def load(path: Path) -> Recording:
-    """Read a recording: header `timestamp,value`, times ISO 8601 or seconds and increasing, values ≥ 0, one above.
+    """Read a recording: header `timestamp,value`, times ISO 8601 or seconds and increasing, values ≥ 0, one above; optional further
+    columns are `key_skew` (Zipf's exponent, 0 to 5) and `record_bytes` (32 to 100,000).
 
     Raises `InvalidTrace` naming file, line and field.
     """
@@ -188,26 +216,35 @@ def load(path: Path) -> Recording:
 
 
 def _recording(name: str, lines: list[tuple[int, list[str]]]) -> Recording:
-    if not lines or [field.strip() for field in lines[0][1]] != _HEADER:
-        raise InvalidTrace(f"{name}: line 1: the header must be timestamp,value")
-    times: list[float] = []
-    values: list[float] = []
+    header = [field.strip() for field in lines[0][1]] if lines else []
+    if header[:2] != _HEADER or not set(header[2:]) <= set(_MORE) or len(set(header)) != len(header):
+        raise InvalidTrace(f"{name}: line 1: the header must be timestamp,value and may go on with {','.join(_MORE)}")
+    columns: dict[str, list[float]] = {field: [] for field in header}
     for number, fields in lines[1:]:
         if not fields:
             continue
         place = f"{name}: line {number}"
-        if len(fields) != len(_HEADER):
-            raise InvalidTrace(f"{place}: {len(fields)} fields where timestamp,value are two")
+        if len(fields) != len(header):
+            raise InvalidTrace(f"{place}: {len(fields)} fields where {','.join(header)} are {len(header)}")
         at = _time(place, fields[0].strip())
+        times = columns["timestamp"]
         if times and at <= times[-1]:
             raise InvalidTrace(f"{place}, field timestamp: {fields[0]!r} is not after the line before")
         times.append(at)
-        values.append(_value(place, fields[1].strip()))
+        for column, text in zip(header[1:], fields[1:], strict=True):
+            columns[column].append(_number(place, column, text.strip()))
+    times, values = columns["timestamp"], columns["value"]
     if len(values) < 2:
         raise InvalidTrace(f"{name}: has {len(values)} samples; a trace needs two or more")
     if max(values) <= 0:
         raise InvalidTrace(f"{name}: field value: all are 0, which cannot be scaled to a rate")
-    return Recording(tuple(at - times[0] for at in times), tuple(values))
+    skews, sizes = columns.get("key_skew"), columns.get("record_bytes")
+    return Recording(
+        tuple(at - times[0] for at in times),
+        tuple(values),
+        None if skews is None else tuple(skews),
+        None if sizes is None else tuple(int(size) for size in sizes),
+    )
 
 
 def _time(place: str, text: str) -> float:
@@ -227,11 +264,17 @@ def _time(place: str, text: str) -> float:
     return seconds
 
 
-def _value(place: str, text: str) -> float:
+_LIMITS: Mapping[str, tuple[float, float]] = {"key_skew": (0.0, MOST_SKEW), "record_bytes": (LEAST_BYTES, MOST_BYTES)}
+
+
+def _number(place: str, column: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise InvalidTrace(f"{place}, field value: {text!r} is not a number") from None
+        raise InvalidTrace(f"{place}, field {column}: {text!r} is not a number") from None
     if not math.isfinite(value) or value < 0:
-        raise InvalidTrace(f"{place}, field value: {text!r} must be finite and not negative")
+        raise InvalidTrace(f"{place}, field {column}: {text!r} must be finite and not negative")
+    least, most = _LIMITS.get(column, (0.0, math.inf))
+    if not least <= value <= most:
+        raise InvalidTrace(f"{place}, field {column}: {text!r} must lie between {least:g} and {most:g}")
     return value

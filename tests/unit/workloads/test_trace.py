@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workloads.loadgen.load import Load, LoadChange
 from workloads.loadgen.trace import (
     BUNDLED,
     RECORDING_SPEEDUP,
@@ -152,6 +153,9 @@ def test_times_may_be_seconds_or_dates(tmp_path: Path) -> None:
         ("timestamp,value\n0,1\n1,nan\n", "line 3, field value: 'nan' must be finite"),
         ("timestamp,value\n0,1\n1,2,3\n", "line 3: 3 fields"),
         ("timestamp,value\n0,0\n1,0\n", "field value: all are 0"),
+        ("timestamp,value,colour\n0,1,2\n", "line 1: the header must be timestamp,value and may go on with key_skew"),
+        ("timestamp,value,key_skew\n0,1,0\n1,1,9\n", "line 3, field key_skew: '9' must lie between 0 and 5"),
+        ("timestamp,value,record_bytes\n0,1,8\n1,1,64\n", "line 2, field record_bytes: '8' must lie between 32 and"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_place(tmp_path: Path, text: str, expected: str) -> None:
@@ -168,3 +172,15 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"timestamp,value\n\xff\xfe,1\n")
     with pytest.raises(InvalidTrace, match="not UTF-8"):
         load(path)
+
+
+def test_key_skew_and_record_size_may_follow_the_trace(tmp_path: Path) -> None:
+    """They hold from one sample to the next; what is set over HTTP comes before them, and null goes back."""
+    text = "timestamp,value,key_skew,record_bytes\n0,1,0,160\n60,2,1.5,400\n120,1,0.5,100\n"
+    trace = LoadTrace(load(_file(tmp_path, text)), 1000.0)
+    told = [Load(trace, trace_seconds=at) for at in (0.0, 59.0, 60.0, 130.0)]
+    assert [(one.skew_now(), one.bytes_now()) for one in told] == [(0, 160), (0, 160), (1.5, 400), (0.5, 100)]
+    changed = told[2].changed(LoadChange(key_skew=0.2))
+    assert (changed.skew_now(), changed.bytes_now()) == (0.2, 400)
+    assert changed.changed(LoadChange(key_skew=None)).skew_now() == 1.5
+    assert (Load(LoadTrace(Step(), 10.0)).skew_now(), Load(LoadTrace(Step(), 10.0)).bytes_now()) == (0.0, 160)
