@@ -28,7 +28,7 @@ DESCRIPTION = "Policies, what is known of every application, why it was decided,
 
 def api() -> FastAPI:
     """The HTTP application, without routes yet."""
-    app = application("Weir", DESCRIPTION, version="v1alpha1")
+    app = application("Weir", DESCRIPTION, version="v1alpha1", separate_input_output_schemas=False)
 
     @app.exception_handler(StoreUnavailable)
     async def _away(_request: Request, error: StoreUnavailable) -> JSONResponse:

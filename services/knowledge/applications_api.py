@@ -4,15 +4,18 @@ import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Body, Depends, Query, Request
 from fastapi.responses import JSONResponse, StreamingResponse
-from weir_contracts import ActionState
+from pydantic import BaseModel
+from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan
 
 from runtime.auth import Caller, requires
 from runtime.clock import Clock
 from runtime.problems import Problem
 
+from . import examples
 from .core import State, Summary, summarise
+from .documents import CHANGED, ERRORS, Applications, Explanation, History, Name, Namespace, example
 from .policies_api import parse_version
 from .store import FeedEvent, Store, StoreUnavailable, VersionConflict
 
@@ -20,15 +23,22 @@ Reader = Annotated[Caller, Depends(requires("read"))]
 Writer = Annotated[Caller, Depends(requires("write"))]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 _EVENT_ID = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
+ActionInBody = Annotated[ActionState, Body(examples=[examples.ACTION])]
+_FEED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Events until either side closes",
+        "content": {"text/event-stream": {"schema": {"type": "string"}, "example": examples.FEED}},
+    }
+}
 KEEP_ALIVE_SECONDS = 10.0
 """A comment this often keeps proxies and clients from closing a quiet feed."""
 
 
 def applications_router(store: Store, clock: Clock) -> APIRouter:
     """The routes."""
-    routes = APIRouter(prefix="/v1/applications", tags=["applications"])
+    routes = APIRouter(prefix="/v1/applications", tags=["applications"], responses=ERRORS)
 
-    async def state_of(namespace: str, name: str) -> State:
+    async def state_of(namespace: Namespace, name: Name) -> State:
         application = f"{namespace}/{name}"
         state = await store.state(application)
         if state is None:
@@ -48,49 +58,77 @@ def applications_router(store: Store, clock: Clock) -> APIRouter:
             interval_seconds=policy.spec.interval.total_seconds() if policy else 5.0,
         )
 
-    @routes.get("", summary="All applications, in short")
+    @routes.get(
+        "",
+        summary="All applications, in short",
+        response_model=Applications,
+        responses={200: example({"items": [examples.SUMMARY], "next": None})},
+    )
     async def applications(
-        _caller: Reader, limit: Limit = 100, after: Annotated[str, Query(max_length=200)] = ""
-    ) -> dict[str, Any]:
+        _caller: Reader, limit: Limit = 100, after: Annotated[str, Query(max_length=200, examples=["shop/orders"])] = ""
+    ) -> Applications:
         names = [name for name in await store.applications() if name > after]
         page = names[:limit]
         states = [await store.state(name) or State(application=name) for name in page]
-        items = [(await summary_of(state)).model_dump(mode="json") for state in states]
-        return {"items": items, "next": page[-1] if len(names) > limit else None}
+        items = [await summary_of(state) for state in states]
+        return Applications(items=items, next=page[-1] if len(names) > limit else None)
 
-    @routes.get("/{namespace}/{name}", summary="One application, in short", response_model=Summary)
-    async def application(namespace: str, name: str, _caller: Reader) -> Summary:
+    @routes.get(
+        "/{namespace}/{name}",
+        summary="One application, in short",
+        response_model=Summary,
+        responses={200: example(examples.SUMMARY)},
+    )
+    async def application(namespace: Namespace, name: Name, _caller: Reader) -> Summary:
         return await summary_of(await state_of(namespace, name))
 
-    def latest(noun: str, description: str) -> None:
-        @routes.get(f"/{{namespace}}/{{name}}/{noun}", summary=description, name=noun)
-        async def get(namespace: str, name: str, _caller: Reader) -> JSONResponse:
+    def latest(noun: str, model: type[BaseModel], shown: dict[str, Any]) -> None:
+        @routes.get(
+            f"/{{namespace}}/{{name}}/{noun}",
+            summary=f"The latest {noun}",
+            name=noun,
+            response_model=model,
+            responses={200: example(shown)},
+        )
+        async def get(namespace: Namespace, name: Name, _caller: Reader) -> JSONResponse:
             message = getattr(await state_of(namespace, name), noun)
             if message is None:
                 raise Problem(404, f"{namespace}/{name} has no {noun} yet")
             return JSONResponse(message.model_dump(mode="json"))
 
-    latest("observation", "The latest observation")
-    latest("analysis", "The latest analysis")
-    latest("plan", "The latest plan")
-    latest("outcome", "The latest outcome")
+    latest("observation", Observation, examples.OBSERVATION)
+    latest("analysis", Analysis, examples.ANALYSIS)
+    latest("plan", Plan, examples.PLAN)
+    latest("outcome", Outcome, examples.OUTCOME)
 
-    @routes.get("/{namespace}/{name}/history", summary="Past turns of the loop, newest first")
-    async def history(namespace: str, name: str, _caller: Reader, limit: Limit = 50) -> dict[str, Any]:
+    @routes.get(
+        "/{namespace}/{name}/history",
+        summary="Past turns of the loop, newest first",
+        response_model=History,
+        responses={200: example({"items": [examples.TURN_IN_SHORT]})},
+    )
+    async def history(namespace: Namespace, name: Name, _caller: Reader, limit: Limit = 50) -> History:
         state = await state_of(namespace, name)
-        return {"items": [result.model_dump(mode="json") for result in state.history[:limit]]}
+        return History(items=state.history[:limit])
 
     @routes.get(
         "/{namespace}/{name}/explain",
         summary="The last decisions: readings → analysis → plan with guards → outcome",
         description="Every scale plan, and the latest of each row of holds with the same reason. One correlation id joins each.",
+        response_model=Explanation,
+        responses={200: example({"items": [examples.TURN]})},
     )
-    async def explain(namespace: str, name: str, _caller: Reader, limit: Limit = 5) -> dict[str, Any]:
+    async def explain(namespace: Namespace, name: Name, _caller: Reader, limit: Limit = 5) -> Explanation:
         state = await state_of(namespace, name)
-        return {"items": [turn.model_dump(mode="json") for turn in state.turns[:limit]]}
+        return Explanation(items=state.turns[:limit])
 
-    @routes.get("/{namespace}/{name}/action", summary="The newest action", response_model=ActionState)
-    async def get_action(namespace: str, name: str, _caller: Reader) -> JSONResponse:
+    @routes.get(
+        "/{namespace}/{name}/action",
+        summary="The newest action",
+        response_model=ActionState,
+        responses={200: example(examples.ACTION)},
+    )
+    async def get_action(namespace: Namespace, name: Name, _caller: Reader) -> JSONResponse:
         action = await store.action(f"{namespace}/{name}")
         if action is None:
             raise Problem(404, f"{namespace}/{name} has no action yet")
@@ -100,9 +138,11 @@ def applications_router(store: Store, clock: Clock) -> APIRouter:
         "/{namespace}/{name}/action",
         summary="Replace the newest action (compare-and-swap)",
         description="`If-Match` is the version you have read, 0 if there was none; 409 carries the one that is there.",
+        response_model=ActionState,
+        responses={200: example(examples.ACTION), **CHANGED},
     )
     async def put_action(
-        namespace: str, name: str, action: ActionState, request: Request, _caller: Writer
+        namespace: Namespace, name: Name, action: ActionInBody, request: Request, _caller: Writer
     ) -> JSONResponse:
         if action.application != f"{namespace}/{name}":
             raise Problem(
@@ -118,8 +158,15 @@ def applications_router(store: Store, clock: Clock) -> APIRouter:
             raise Problem(409, "somebody else wrote first", extra={"current": current}) from None
         return JSONResponse(action.model_dump(mode="json"), headers={"ETag": f'"{action.version}"'})
 
-    @routes.get("/{namespace}/{name}/events", summary="The application's event feed", response_class=StreamingResponse)
-    async def application_events(namespace: str, name: str, request: Request, _caller: Reader) -> StreamingResponse:
+    @routes.get(
+        "/{namespace}/{name}/events",
+        summary="The application's event feed",
+        response_class=StreamingResponse,
+        responses=_FEED,
+    )
+    async def application_events(
+        namespace: Namespace, name: Name, request: Request, _caller: Reader
+    ) -> StreamingResponse:
         return _feed(store, request, f"{namespace}/{name}")
 
     return routes
@@ -127,7 +174,7 @@ def applications_router(store: Store, clock: Clock) -> APIRouter:
 
 def events_router(store: Store) -> APIRouter:
     """`/v1/events`: everything that happens, as server-sent events."""
-    routes = APIRouter(prefix="/v1", tags=["events"])
+    routes = APIRouter(prefix="/v1", tags=["events"], responses=ERRORS)
 
     @routes.get(
         "/events",
@@ -135,6 +182,7 @@ def events_router(store: Store) -> APIRouter:
         description="`Last-Event-ID` resumes after that event; `0` starts with the oldest kept. The event's name is the "
         "message's kind: observation, analysis, plan or outcome.",
         response_class=StreamingResponse,
+        responses=_FEED,
     )
     async def events(request: Request, _caller: Reader) -> StreamingResponse:
         return _feed(store, request, None)

@@ -14,20 +14,12 @@ from runtime.auth import Caller, requires
 from runtime.clock import Clock
 from runtime.problems import Problem
 
+from . import examples
 from .adapters.planner import PlannerCatalogue
+from .documents import CHANGED, ERRORS, WRONG_POLICY, Name, Namespace, Policies, example
 from .store import Store, VersionConflict
 
-EXAMPLE: dict[str, Any] = {
-    "apiVersion": "weir.dev/v1alpha1",
-    "kind": "ScalingPolicy",
-    "metadata": {"namespace": "shop", "name": "orders"},
-    "spec": {
-        "target": {"flink": {"url": "http://jobmanager:8081", "job": "orders"}},
-        "signals": {"kafka": {"bootstrapServers": "kafka:9092", "groupId": "orders"}},
-        "objective": {"maxLag": "30s"},
-        "mode": "advise",
-    },
-}
+_POLICY_SCHEMA = {"$ref": "#/components/schemas/ScalingPolicy"}
 _VERSION = re.compile(r"[0-9]{1,18}")
 Reader = Annotated[Caller, Depends(requires("read"))]
 Writer = Annotated[Caller, Depends(requires("write"))]
@@ -134,22 +126,32 @@ def policies_router(
     store: Store, clock: Clock, catalogue: PlannerCatalogue, on_change: Callable[[], None]
 ) -> APIRouter:
     """The routes. `on_change` is called after each stored change, so that it is published at once."""
-    routes = APIRouter(prefix="/v1/policies", tags=["policies"])
+    routes = APIRouter(prefix="/v1/policies", tags=["policies"], responses=ERRORS)
     changes = PolicyChanges(store, clock, on_change)
 
-    @routes.get("", summary="All policies")
+    @routes.get(
+        "",
+        summary="All policies",
+        response_model=Policies,
+        responses={200: example({"items": [examples.POLICY], "next": None})},
+    )
     async def list_policies(
         _caller: Reader,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         after: Annotated[str, Query(max_length=200, description="the last application of the page before")] = "",
-    ) -> dict[str, Any]:
+    ) -> JSONResponse:
         found = [p for p in await store.policies() if p.application > after]
         page = found[:limit]
         more = page[-1].application if len(found) > limit else None
-        return {"items": [shown(p) for p in page], "next": more}
+        return JSONResponse({"items": [shown(p) for p in page], "next": more})
 
-    @routes.get("/{namespace}/{name}", summary="One policy")
-    async def get_policy(namespace: str, name: str, _caller: Reader) -> JSONResponse:
+    @routes.get(
+        "/{namespace}/{name}",
+        summary="One policy",
+        response_model=ScalingPolicy,
+        responses={200: example(examples.POLICY)},
+    )
+    async def get_policy(namespace: Namespace, name: Name, _caller: Reader) -> JSONResponse:
         policy = await changes.existing(f"{namespace}/{name}")
         return JSONResponse(shown(policy), headers={"ETag": f'"{policy.metadata.resource_version}"'})
 
@@ -157,18 +159,24 @@ def policies_router(
         "/{namespace}/{name}",
         summary="Create or replace a policy",
         description="The document as JSON or YAML. `metadata.resourceVersion` or `If-Match` replaces only what you have read.",
+        response_model=ScalingPolicy,
         openapi_extra={
             "requestBody": {
                 "required": True,
                 "content": {
-                    "application/json": {"schema": {"type": "object"}, "example": EXAMPLE},
-                    "application/yaml": {"schema": {"type": "object"}},
+                    "application/json": {"schema": _POLICY_SCHEMA, "example": examples.WRITTEN_POLICY},
+                    "application/yaml": {"schema": _POLICY_SCHEMA, "example": yaml.safe_dump(examples.WRITTEN_POLICY)},
                 },
             }
         },
-        responses={409: {"description": "Somebody else changed it"}, 422: {"description": "Names every wrong field"}},
+        responses={
+            200: {"description": "Replaced", **example(examples.POLICY)},
+            201: {"description": "Created", "model": ScalingPolicy, **example({**examples.POLICY})},
+            **CHANGED,
+            **WRONG_POLICY,
+        },
     )
-    async def put_policy(namespace: str, name: str, request: Request, caller: Writer) -> Response:
+    async def put_policy(namespace: Namespace, name: Name, request: Request, caller: Writer) -> Response:
         document = await _document(request)
         try:
             policy = parse_policy(document)
@@ -196,8 +204,10 @@ def policies_router(
             )
         return JSONResponse(shown(stored), status_code=201 if created else 200, headers=headers)
 
-    @routes.delete("/{namespace}/{name}", status_code=204, summary="Delete a policy and forget its application")
-    async def delete_policy(namespace: str, name: str, request: Request, _caller: Writer) -> Response:
+    @routes.delete(
+        "/{namespace}/{name}", status_code=204, summary="Delete a policy and forget its application", responses=CHANGED
+    )
+    async def delete_policy(namespace: Namespace, name: Name, request: Request, _caller: Writer) -> Response:
         application = f"{namespace}/{name}"
         try:
             if not await store.delete_policy(application, parse_version(request)):
@@ -207,13 +217,23 @@ def policies_router(
         on_change()
         return Response(status_code=204)
 
-    @routes.post("/{namespace}/{name}/pause", summary="Stop planning for an application")
-    async def pause(namespace: str, name: str, caller: Writer) -> dict[str, Any]:
-        return shown(await changes.pause(f"{namespace}/{name}", caller))
+    @routes.post(
+        "/{namespace}/{name}/pause",
+        summary="Stop planning for an application",
+        response_model=ScalingPolicy,
+        responses={200: example(examples.POLICY)},
+    )
+    async def pause(namespace: Namespace, name: Name, caller: Writer) -> JSONResponse:
+        return JSONResponse(shown(await changes.pause(f"{namespace}/{name}", caller)))
 
-    @routes.post("/{namespace}/{name}/resume", summary="Go on in the mode it had before it was paused")
-    async def resume(namespace: str, name: str, caller: Writer) -> dict[str, Any]:
-        return shown(await changes.resume(f"{namespace}/{name}", caller))
+    @routes.post(
+        "/{namespace}/{name}/resume",
+        summary="Go on in the mode it had before it was paused",
+        response_model=ScalingPolicy,
+        responses={200: example(examples.POLICY)},
+    )
+    async def resume(namespace: Namespace, name: Name, caller: Writer) -> JSONResponse:
+        return JSONResponse(shown(await changes.resume(f"{namespace}/{name}", caller)))
 
     return routes
 

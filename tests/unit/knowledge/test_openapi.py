@@ -1,0 +1,117 @@
+"""The description of the API: every operation has types and examples, and the examples are true."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan, ScalingPolicy
+
+from runtime.clock import FakeClock
+from runtime.health import Health, router
+from services.knowledge import documents, examples
+from services.knowledge.__main__ import api
+from services.knowledge.adapters.memory import MemoryStore
+from services.knowledge.adapters.planner import PlannerCatalogue
+from services.knowledge.applications_api import applications_router, events_router
+from services.knowledge.core import Summary, Turn
+from services.knowledge.policies_api import policies_router
+
+METHODS = {"get", "put", "post", "delete", "patch"}
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    app, store, clock = api(), MemoryStore(), FakeClock()
+    app.include_router(router(Health(clock)))
+    app.include_router(policies_router(store, clock, PlannerCatalogue(None), lambda: None))
+    app.include_router(applications_router(store, clock))
+    app.include_router(events_router(store))
+    return app.openapi()
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if method in METHODS:
+                yield f"{method.upper()} {path}", operation
+
+
+def contents(operation: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each media type of the request and of every response."""
+    for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
+        yield f"request {media_type}", content
+    for status, response in operation["responses"].items():
+        for media_type, content in response.get("content", {}).items():
+            yield f"{status} {media_type}", content
+
+
+def resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema, looked up where it is a reference."""
+    if "$ref" in schema:
+        found: dict[str, Any] = document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[-1]]
+        return found
+    return schema
+
+
+def test_every_operation_has_types_and_examples(document: dict[str, Any]) -> None:
+    """Nobody has to guess what a request or an answer looks like: no schema says just "anything"."""
+    lacking = []
+    for name, operation in operations(document):
+        good = [status for status in operation["responses"] if status.startswith("2")]
+        if good != ["204"] and not any(operation["responses"][status].get("content") for status in good):
+            lacking.append(f"{name}: no content")
+        for place, content in contents(operation):
+            schema = resolved(document, content.get("schema", {}))
+            if schema.get("type") != "string" and not schema.get("properties"):
+                lacking.append(f"{name} {place}: empty schema")
+            examples_given = content.get("example") or content.get("examples") or content["schema"].get("examples")
+            if not examples_given:
+                lacking.append(f"{name} {place}: no example")
+    assert not lacking
+    assert len(list(operations(document))) >= 19
+
+
+def test_every_place_in_an_address_has_an_example(document: dict[str, Any]) -> None:
+    """`{namespace}` and `{name}` are shown filled in."""
+    for name, operation in operations(document):
+        for parameter in operation.get("parameters", []):
+            if parameter["in"] == "path":
+                assert parameter["schema"].get("examples") or parameter.get("examples"), name
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    """Code can be generated from the document."""
+
+    def walk(part: Any) -> None:
+        if isinstance(part, dict):
+            if isinstance(part.get("$ref"), str):
+                assert part["$ref"].rsplit("/", 1)[-1] in document["components"]["schemas"]
+            for value in part.values():
+                walk(value)
+        elif isinstance(part, list):
+            for value in part:
+                walk(value)
+
+    walk(document)
+
+
+@pytest.mark.parametrize(
+    ("model", "shown"),
+    [
+        (ScalingPolicy, examples.WRITTEN_POLICY),
+        (ScalingPolicy, examples.POLICY),
+        (Observation, examples.OBSERVATION),
+        (Analysis, examples.ANALYSIS),
+        (Plan, examples.PLAN),
+        (Outcome, examples.OUTCOME),
+        (ActionState, examples.ACTION),
+        (Summary, examples.SUMMARY),
+        (Turn, examples.TURN),
+        (documents.History, {"items": [examples.TURN_IN_SHORT]}),
+    ],
+)
+def test_every_example_is_what_it_shows(model: Any, shown: dict[str, Any]) -> None:
+    """An example that its own type refuses, or with a field that does not exist, would mislead."""
+    read = TypeAdapter(model).validate_python(shown, strict=False)
+    assert set(shown) <= set(read.model_dump(mode="json", by_alias=True))
