@@ -1,13 +1,16 @@
 """Whether a service lives, whether it is ready, and its metrics."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, Literal
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel
 
 from .clock import Clock
 
@@ -56,20 +59,75 @@ class Health:
         dependency.ok, dependency.reason = ok, reason
 
 
-def router(health: Health, revision: str = "") -> APIRouter:
-    """`/health/live`, `/health/ready` (503 with the reasons) and `/metrics`; none needs a token."""
+class Life(BaseModel):
+    """The process answers; which build it is, where it was told (`WEIR_REVISION`)."""
+
+    status: Literal["live"] = "live"
+    revision: str | None = None
+
+
+class DependencyReport(BaseModel):
+    """Null: not asked yet."""
+
+    ok: bool | None
+    reason: str
+    since: datetime | None
+
+
+class Readiness(BaseModel):
+    """Every dependency by name."""
+
+    ready: bool
+    dependencies: dict[str, DependencyReport]
+
+
+_GOOD = {"ok": True, "reason": "ok", "since": "2026-06-14T18:00:00Z"}
+_BAD = {"ok": False, "reason": "no answer within 3 s", "since": "2026-06-14T18:29:00Z"}
+
+
+def _example(value: object, media_type: str = "application/json") -> dict[str, Any]:
+    return {"content": {media_type: {"example": value}}}
+
+
+_READY: dict[int | str, dict[str, Any]] = {
+    200: _example({"ready": True, "dependencies": {"kafka": _GOOD}}),
+    503: {
+        "description": "Not ready",
+        "model": Readiness,
+        **_example({"ready": False, "dependencies": {"kafka": _BAD}}),
+    },
+}
+_METRICS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Prometheus' text format",
+        "content": {"text/plain": {"schema": {"type": "string"}, "example": "process_open_fds 12.0\n"}},
+    }
+}
+
+
+def router(health: Health, revision: str | None = None) -> APIRouter:
+    """`/health/live`, `/health/ready` (503 with the reasons) and `/metrics`; none needs a token.
+
+    `revision` names the build; by default what `WEIR_REVISION` says, and nothing if that is not set.
+    """
     routes = APIRouter(tags=["health"])
+    life = Life(revision=revision or os.environ.get("WEIR_REVISION") or None)
 
-    @routes.get("/health/live", summary="The process answers")
-    async def live() -> dict[str, str]:
-        return {"status": "live", "revision": revision}
+    @routes.get(
+        "/health/live",
+        summary="The process answers",
+        response_model_exclude_none=True,
+        responses={200: _example({"status": "live", "revision": "4f2c9d1"})},
+    )
+    async def live() -> Life:
+        return life
 
-    @routes.get("/health/ready", summary="All dependencies answer", responses={503: {"description": "Not ready"}})
+    @routes.get("/health/ready", summary="All dependencies answer", response_model=Readiness, responses=_READY)
     async def ready() -> JSONResponse:
         ok, report = await health.check()
         return JSONResponse({"ready": ok, "dependencies": report}, status_code=200 if ok else 503)
 
-    @routes.get("/metrics", summary="Prometheus metrics", response_class=Response)
+    @routes.get("/metrics", summary="Prometheus metrics", response_class=Response, responses=_METRICS)
     async def metrics() -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 

@@ -44,6 +44,16 @@ async def test_a_process_lives_whatever_is_missing(health: Health) -> None:
     assert (answer.status_code, answer.json()) == (200, {"status": "live", "revision": "abc"})
 
 
+async def test_a_build_without_a_name_is_not_given_one(health: Health, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`WEIR_REVISION` names it; without it the field is left out."""
+    for given, expected in (("", {"status": "live"}), ("4f2c9d1", {"status": "live", "revision": "4f2c9d1"})):
+        monkeypatch.setenv("WEIR_REVISION", given)
+        app = application("Oven", "Bakes.")
+        app.include_router(router(health))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://oven") as http:
+            assert (await http.get("/health/live")).json() == expected
+
+
 async def test_readiness_names_what_is_missing(health: Health, clock: FakeClock) -> None:
     """Each dependency with its state, its reason and since when it has been so."""
     kafka, redis = Dependency(), Dependency()
