@@ -14,6 +14,8 @@ CRASHES_AFTER_SECONDS = 1.0
 """How long a job runs that cannot run for long."""
 GAUGE_SECONDS, GAUGE_STEP_SECONDS = 60.0, 5.0
 """The engine's own busy and backpressured gauges: a mean of a minute, in steps."""
+CALM_SECONDS, CALM_UTILISATION = 10.0, 0.8
+"""Longest step, and up to what load of the fullest operator it is taken."""
 _FOREVER = math.inf
 
 
@@ -29,7 +31,8 @@ class Snapshot:
 class Simulation:
     """One application and its load. `arrivals(t)` is the load in records/s at second t, the sources' shares not yet applied.
 
-    Nothing happens but in `advance`; what it does depends on its arguments and on what was asked for before, on nothing else.
+    Steps are of `step_seconds`, and longer where `calm` allows it and nothing waits. Nothing happens but in `advance`; what it does
+    depends on its arguments and on what was asked for before, on nothing else.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Simulation:
         arrivals: Callable[[float], float],
         *,
         step_seconds: float = 0.5,
+        calm: bool = True,
         job_id: str = "5" * 32,
     ) -> None:
         if not 0 < step_seconds <= 60:
@@ -50,6 +54,8 @@ class Simulation:
         self.job_id = job_id
         self.started_at = 0.0
         self._step_seconds = step_seconds
+        self._calm = calm
+        self._rate = 0.0
         self.now = 0.0
         self.topics = {
             o.name: Topic(o.source.weights or [1.0] * o.source.partitions) for o in application.operators if o.source
@@ -60,7 +66,7 @@ class Simulation:
         self.requested = dict(self.observed)
         self.restarts = 0
         self.running_since = 0.0
-        self.flow = Flow(application, self.topics, self.observed)
+        self.flow = Flow(application, self.topics, self.observed, 0.0)
         self.checkpoints_completed = self.checkpoints_failed = 0
         self.checkpoint_completed_at: float | None = None
         self.checkpoint_seconds: float | None = None
@@ -73,7 +79,7 @@ class Simulation:
         """Whether a checkpoint has completed since a rescale could begin."""
         self._restarted_at = 0.0
         self._restart_seconds = 0.0
-        self.gauges: list[tuple[float, list[float], list[float], list[float]]] = []
+        self.gauges: list[tuple[float, list[float], list[float]]] = []
         self.on_step: Callable[[float], None] | None = None
         """Called after each step with its length in seconds, to keep a score."""
 
@@ -82,7 +88,7 @@ class Simulation:
     def advance(self, to_seconds: float) -> None:
         """Let time pass until `to_seconds`."""
         while self.now < to_seconds - 1e-9:
-            until = min(to_seconds, self._next_event(), self.now + self._step_seconds)
+            until = min(to_seconds, self._next_event(), self.now + self._stride())
             self._pass(max(until - self.now, 1e-9))
             self._happen()
 
@@ -204,9 +210,20 @@ class Simulation:
             instants.append(self.running_since + CRASHES_AFTER_SECONDS)
         return min([instant for instant in instants if instant > self.now + 1e-9], default=_FOREVER)
 
+    def _stride(self) -> float:
+        """The length of a step: longer while nothing waits and nothing will, as then every rate is simply carried on."""
+        if self.state != "RUNNING" or not self._calm or self.warmth < 1:
+            return self._step_seconds
+        headroom = self.flow.headroom() * CALM_UTILISATION
+        if headroom < 1:
+            return self._step_seconds
+        most = headroom * self._rate
+        soon = max(self.arrivals(self.now + part * CALM_SECONDS) for part in (0.0, 0.25, 0.5, 0.75, 1.0))
+        return CALM_SECONDS if soon <= most else self._step_seconds
+
     def _pass(self, seconds: float) -> None:
         before, self.now = self.now, self.now + seconds
-        rate = self.arrivals(before + seconds / 2)
+        rate = self._rate = self.arrivals(before + seconds / 2)
         for name, topic in self.topics.items():
             topic.curve.append(self.now, max(0.0, rate * self._shares[name] * seconds))
         if self.state == "RUNNING":
@@ -218,7 +235,7 @@ class Simulation:
 
     def _note_gauges(self) -> None:
         flow = self.flow
-        self.gauges.append((self.now, list(flow.busy_ms), list(flow.hottest_busy_ms), list(flow.blocked_ms)))
+        self.gauges.append((self.now, list(flow.busy_ms), list(flow.blocked_ms)))
         while self.gauges[0][0] < self.now - GAUGE_SECONDS - 1e-9:
             del self.gauges[0]
 
@@ -316,7 +333,7 @@ class Simulation:
     def _run_again(self) -> None:
         self.observed = self.attainable()
         self.state, self.running_since = "RUNNING", self.now
-        self.flow = Flow(self.application, self.topics, self.observed)
+        self.flow = Flow(self.application, self.topics, self.observed, self.now)
         for i, held in self._snapshot.held.items():
             if i in self.flow.windows:
                 self.flow.held[i], self.flow.due[i] = held, self._snapshot.due[i]

@@ -13,65 +13,71 @@ from .log import Topic
 from .spec import Application
 
 _LEAST = 1e-9
+_NEXT_TO_NOTHING = 1e-6
 
 
 class Flow:
     """Queues, windows and counters of a run; all counters begin at 0 with it. Times in milliseconds, of all subtasks together."""
 
-    def __init__(self, application: Application, topics: Mapping[str, Topic], parallelism: Mapping[str, int]) -> None:
+    def __init__(
+        self, application: Application, topics: Mapping[str, Topic], parallelism: Mapping[str, int], now: float
+    ) -> None:
         operators = application.operators
         index = {operator.name: i for i, operator in enumerate(operators)}
+        links = application.links
+        n = len(operators)
         self.operators = operators
         self.parallelism = [parallelism[o.name] for o in operators]
-        keyed = {link.target for link in application.links if link.ship == "hash"}
-        n = len(operators)
-        self.outputs = [
-            [(index[k.target], k.share) for k in application.links if k.source == o.name] for o in operators
-        ]
-        self._inputs = [sum(1 for k in application.links if k.target == o.name) for o in operators]
-        self._joins = any(inputs > 1 for inputs in self._inputs)
-        self._topics: list[Topic | None] = [topics.get(o.name) for o in operators]
-        self._rates, self._hottest, self._room_most = [], [], []
-        for o, p, topic in zip(operators, self.parallelism, self._topics, strict=True):
-            if topic is not None:
-                topic.assign(p)
-            hottest = topic.busiest_share if topic else hottest_share(o, p, keyed=o.name in keyed)
-            self._rates.append(capacity(o, p))
-            self._hottest.append(hottest)
-            # The busiest subtask's queue is full first, and then everybody waits.
-            self._room_most.append(o.queue_records / hottest)
+        self.outputs = [[(index[k.target], k.share) for k in links if k.source == o.name] for o in operators]
+        self.windows = [i for i, o in enumerate(operators) if o.window_seconds is not None]
+        self._inputs = [sum(1 for k in links if k.target == o.name) for o in operators]
+        self._topics = [topics.get(o.name) for o in operators]
+        self._lengths = [o.window_seconds for o in operators]
         self._selectivity = [o.selectivity for o in operators]
         self._drifting = [i for i, o in enumerate(operators) if o.selectivity_over_time]
-        self.windows = [i for i, o in enumerate(operators) if o.window_seconds is not None]
+        self._rates = [capacity(o, p) for o, p in zip(operators, self.parallelism, strict=True)]
+        self.hottest = self._hottest_shares(application)
+        """Share of each operator's records that its busiest subtask gets."""
+        # The busiest subtask sets the pace of all: its queue is full first, and then those before it wait.
+        self._sustained = [
+            r if topic else r / (p * h)
+            for r, p, h, topic in zip(self._rates, self.parallelism, self.hottest, self._topics, strict=True)
+        ]
+        self._most_queued = [o.queue_records / hottest for o, hottest in zip(operators, self.hottest, strict=True)]
+        self._ms_a_record = [1000.0 * p / rate for p, rate in zip(self.parallelism, self._rates, strict=True)]
         self.queued = [0.0] * n
         self.held = [0.0] * n
         """Taken into the present window, in records that came in."""
         self.due = [0.0] * n
         """Records of closed windows that are still to be given out."""
         self.records_in, self.records_out = [0.0] * n, [0.0] * n
-        self.busy_ms, self.blocked_ms, self.idle_ms = [0.0] * n, [0.0] * n, [0.0] * n
-        self.hottest_busy_ms = [0.0] * n
+        self.busy_ms, self.blocked_ms = [0.0] * n, [0.0] * n
         self.passed = [0.0] * n
         """Records an operator took in the last step, per second."""
+        self._began = self._now = now
 
     def step(self, now: float, seconds: float, factor: float) -> None:
         """Let `seconds` pass, up to `now`, at `factor` of the warm capacities."""
+        self._now = now
         for i in self._drifting:
             self._selectivity[i] = self.operators[i].selectivity_at(now)
-        whole = [rate * factor * seconds for rate in self._rates]
-        limits, given = self._limits(whole)
-        self._run(whole, limits, given, seconds)
-        for i in self.windows:
-            length = self.operators[i].window_seconds or 0.0
-            if self.held[i] > 0 and math.floor((now + _LEAST) / length) > math.floor((now - seconds + _LEAST) / length):
-                self.due[i] += self._window_output(i)
-                self.held[i] = 0.0
+        limits, free = self._limits(factor * seconds)
+        self._run(limits, free, now, seconds, factor)
+
+    @property
+    def idle_ms(self) -> list[float]:
+        """What is left of the time that went by."""
+        passed = 1000.0 * (self._now - self._began)
+        return [
+            max(0.0, passed * p - busy - blocked)
+            for p, busy, blocked in zip(self.parallelism, self.busy_ms, self.blocked_ms, strict=True)
+        ]
 
     def in_flight(self) -> list[float]:
         """Records in the queues that will have reached each operator when a barrier sent now comes to it."""
         before = list(self.queued)
         for i, outputs in enumerate(self.outputs):
-            if i not in self.windows:
+            if self._lengths[i] is None:
                 for j, share in outputs:
                     before[j] += before[i] * self._selectivity[i] * share
         return before
@@ -81,104 +87,113 @@ class Flow:
         longest = [0.0] * len(self.operators)
         for i, queued in enumerate(self.queued):
             rate = self.passed[i]
-            if queued > 1e-6:
-                longest[i] += queued / rate if rate > 1e-6 else 0.0
+            if queued > _NEXT_TO_NOTHING:
+                longest[i] += queued / rate if rate > _NEXT_TO_NOTHING else 0.0
             for j, _ in self.outputs[i]:
                 longest[j] = max(longest[j], longest[i])
         return max(longest)
 
+    def headroom(self) -> float:
+        """By what factor the load could rise before an operator were full all the time; 0 while anything waits."""
+        if max(self.queued) > _NEXT_TO_NOTHING or max(self.due) > _NEXT_TO_NOTHING:
+            return 0.0
+        if any(topic is not None and topic.backlog > _NEXT_TO_NOTHING for topic in self._topics):
+            return 0.0
+        highest = 0.0
+        for taken, sustained in zip(self.passed, self._sustained, strict=True):
+            highest = max(highest, taken / sustained)
+        return 1 / highest if highest > 0 else math.inf
+
     # -- one step -----------------------------------------------------------------------------------------------
 
-    def _limits(self, whole: list[float]) -> tuple[list[float], list[float]]:
-        """How many records each operator may take at most, and how many of a closed window it may give out."""
+    def _limits(self, whole: float) -> tuple[list[float], list[float]]:
+        """How many records each operator may take at most, and how many of its windows it may give out."""
         n = len(self.operators)
-        room, limits, given = [0.0] * n, [0.0] * n, [0.0] * n
-        shares = self._shares(whole) if self._joins else None
+        room, limits, free = [0.0] * n, [0.0] * n, [math.inf] * n
+        shares = self._shares(whole) if max(self._inputs) > 1 else None
+        selectivity, queued, most_queued, lengths = self._selectivity, self.queued, self._most_queued, self._lengths
         for i in range(n - 1, -1, -1):
-            # The busiest subtask sets the pace of all, as those before it wait for its queue.
-            hottest = self._hottest[i] * self.parallelism[i]
-            most = whole[i] if self._topics[i] is not None else whole[i] / hottest
-            ratio = self._selectivity[i]
-            windowed = self.operators[i].window_seconds is not None
+            most = self._sustained[i] * whole
             for j, share in self.outputs[i]:
-                free = room[j] if shares is None else room[j] * shares[i, j]
-                if windowed:
-                    if share > 0:
-                        given[i] = min(given[i] or self.due[i], free / share)
-                elif ratio * share > 0:
-                    most = min(most, free / (ratio * share))
-            if windowed:
-                if not self.outputs[i]:
-                    given[i] = self.due[i]
-                if self.due[i] > given[i] + _LEAST:
-                    most = 0.0  # a window that cannot be given out keeps the operator from its input
-            limits[i] = max(0.0, most)
-            room[i] = max(0.0, self._room_most[i] - self.queued[i]) + limits[i]
-        return limits, given
+                space = room[j] if shares is None else room[j] * shares[i, j]
+                if lengths[i] is not None:
+                    free[i] = min(free[i], space / share if share > 0 else math.inf)
+                elif selectivity[i] * share * most > space:
+                    most = space / (selectivity[i] * share)
+            if self.due[i] > free[i] + _LEAST:
+                most = 0.0  # a window that cannot be given out keeps the operator from its input
+            limits[i] = most
+            room[i] = max(0.0, most_queued[i] - queued[i]) + most
+        return limits, free
 
-    def _shares(self, whole: list[float]) -> dict[tuple[int, int], float]:
+    def _shares(self, whole: float) -> dict[tuple[int, int], float]:
         """How the room before an operator with several inputs is divided: as those that want it could fill it."""
         wants = [0.0] * len(self.operators)
         by_edge: dict[tuple[int, int], float] = {}
         for i, topic in enumerate(self._topics):
             has = topic.backlog if topic is not None else wants[i] + self.queued[i]
-            moved = min(has, whole[i] / (self._hottest[i] * self.parallelism[i]))
-            windowed = self.operators[i].window_seconds is not None
+            moved = min(has, self._sustained[i] * whole)
+            out = moved * self._selectivity[i] if self._lengths[i] is None else self.due[i] + moved
             for j, share in self.outputs[i]:
-                comes = (self.due[i] if windowed else moved * self._selectivity[i]) * share
-                by_edge[i, j] = comes
-                wants[j] += comes
+                by_edge[i, j] = out * share
+                wants[j] += out * share
         return {
             (i, j): 1.0 if self._inputs[j] < 2 else (comes / wants[j] if wants[j] > 0 else 1 / self._inputs[j])
             for (i, j), comes in by_edge.items()
         }
 
-    def _run(self, whole: list[float], limits: list[float], given: list[float], seconds: float) -> None:
-        n = len(self.operators)
-        coming = [0.0] * n
-        for i in range(n):
-            topic, limit, p = self._topics[i], limits[i], self.parallelism[i]
+    def _run(self, limits: list[float], free: list[float], now: float, seconds: float, factor: float) -> None:
+        queued, records_in, records_out = self.queued, self.records_in, self.records_out
+        coming = [0.0] * len(limits)
+        for i, limit in enumerate(limits):
+            topic = self._topics[i]
             if topic is not None:
                 has = topic.backlog
-                x = topic.take(limit, whole[i] / p)
+                x = topic.take(limit, self._rates[i] * factor * seconds / self.parallelism[i])
             else:
-                has = self.queued[i] + coming[i]
-                x = min(has, limit)
-                self.queued[i] = has - x
-            if self.operators[i].window_seconds is not None:
-                self.held[i] += x
-                out = given[i]
-                self.due[i] -= out
-            else:
+                has = queued[i] + coming[i]
+                x = has if has < limit else limit
+                queued[i] = has - x
+            if self._lengths[i] is None:
                 out = x * self._selectivity[i]
-            for j, share in self.outputs[i]:
+            else:
+                self._take_into_window(i, x, now, seconds)
+                out = min(self.due[i], free[i])
+                self.due[i] -= out
+            outputs = self.outputs[i]
+            for j, share in outputs:
                 coming[j] += out * share
-                self.records_out[i] += out * share
-            if not self.outputs[i]:
-                self.records_out[i] += out
-            self.records_in[i] += x
+                records_out[i] += out * share
+            if not outputs:
+                records_out[i] += out
+            records_in[i] += x
             self.passed[i] = x / seconds
-            self._account(
-                i, x / whole[i], blocked=has - x > _LEAST and self._is_held_back(i, x, whole[i]), seconds=seconds
-            )
+            busy = x * self._ms_a_record[i] / factor
+            self.busy_ms[i] += busy
+            if has - x > _LEAST and x < self._sustained[i] * factor * seconds * (1 - 1e-6):
+                # It had more to do and time to do it: those behind it kept it from that.
+                self.blocked_ms[i] += max(0.0, 1000.0 * seconds * self.parallelism[i] - busy)
 
-    def _is_held_back(self, i: int, taken: float, whole: float) -> bool:
-        """Whether it is those behind it, and not its own work, that kept an operator from taking more."""
-        return taken * self._hottest[i] * self.parallelism[i] < whole * (1 - 1e-6)
+    def _take_into_window(self, i: int, taken: float, now: float, seconds: float) -> None:
+        """Take records in, evenly over the step, and close the windows that end in it."""
+        length = self._lengths[i] or math.inf
+        self.held[i] += taken
+        last = math.floor((now + _LEAST) / length)
+        closed = last - math.floor((now - seconds + _LEAST) / length)
+        if closed > 0:
+            still_open = taken * min(1.0, max(0.0, now - last * length) / seconds)
+            self.due[i] += closed * self._window_output(i, (self.held[i] - still_open) / closed)
+            self.held[i] = still_open
 
-    def _account(self, i: int, share: float, *, blocked: bool, seconds: float) -> None:
-        p, hottest = self.parallelism[i], self._hottest[i] * self.parallelism[i]
-        share = min(1.0, share)
-        spent = 1000.0 * seconds * p
-        self.busy_ms[i] += share * spent
-        self.hottest_busy_ms[i] += min(1.0, share * hottest) * 1000.0 * seconds
-        if blocked:
-            self.blocked_ms[i] += (1 - share) * spent
-        else:
-            self.idle_ms[i] += (1 - share) * spent
+    def _window_output(self, i: int, taken: float) -> float:
+        keys = self.operators[i].window_keys
+        return taken * self._selectivity[i] if keys is None else keys * -math.expm1(-taken / keys)
 
-    def _window_output(self, i: int) -> float:
-        operator, taken = self.operators[i], self.held[i]
-        if operator.window_keys is None:
-            return taken * self._selectivity[i]
-        return operator.window_keys * -math.expm1(-taken / operator.window_keys)
+    def _hottest_shares(self, application: Application) -> list[float]:
+        keyed = {link.target for link in application.links if link.ship == "hash"}
+        found = []
+        for operator, p, topic in zip(self.operators, self.parallelism, self._topics, strict=True):
+            if topic is not None:
+                topic.assign(p)
+            found.append(topic.busiest_share if topic else hottest_share(operator, p, keyed=operator.name in keyed))
+        return found

@@ -144,8 +144,7 @@ class Observer:
         if sim.state != "RUNNING":
             # The engine goes on showing the graph, and no counters of it.
             empty = [
-                OperatorReading(operator=n, parallelism=p, complete=False, **_none())
-                for n, p in sim.observed.items()
+                OperatorReading(operator=n, parallelism=p, complete=False, **_none()) for n, p in sim.observed.items()
             ]
             return empty, {}
         counters = self._refreshed()
@@ -206,14 +205,14 @@ class Observer:
         sim = self._simulation
         if len(sim.gauges) < 2:
             return dict.fromkeys(_SHARES, 0.0)
-        (t0, busy0, hot0, blocked0), (t1, busy1, hot1, blocked1) = sim.gauges[0], sim.gauges[-1]
+        (t0, busy0, blocked0), (t1, busy1, blocked1) = sim.gauges[0], sim.gauges[-1]
         p = sim.flow.parallelism[i]
         spent = 1000.0 * (t1 - t0)
         # A run younger than the gauge's window counts as idle before.
         whole = 1.0 if t1 - t0 >= 55.0 else (t1 - t0) / 60.0
         busy = min(1.0, (busy1[i] - busy0[i]) / (spent * p)) * whole
         blocked = min(1.0, (blocked1[i] - blocked0[i]) / (spent * p)) * whole
-        hottest = min(1.0, (hot1[i] - hot0[i]) / spent) * whole
+        hottest = min(1.0, (busy1[i] - busy0[i]) / spent * sim.flow.hottest[i]) * whole
         return {
             "busy_share_mean": busy,
             "busy_share_max": max(busy, hottest),
@@ -242,9 +241,7 @@ class Observer:
             requested=dict(sim.requested),
             requested_lower=dict.fromkeys(sim.requested, 1),
             observed=dict(sim.observed),
-            slots=Slots(
-                total=sim.conditions.slots, available=max(0, sim.conditions.slots - sim.slots_used)
-            ),
+            slots=Slots(total=sim.conditions.slots, available=max(0, sim.conditions.slots - sim.slots_used)),
             restarts=sim.restarts,
             checkpoints=Checkpoints(
                 interval_seconds=cluster.checkpoint_interval_seconds,

@@ -4,7 +4,6 @@ import asyncio
 import json
 import sys
 import time
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ from simulator import Noise, Simulation
 from simulator.clairvoyant import Clairvoyant
 
 from .chart import LABEL, WIDTH, charts, save
-from .loop import Loop
+from .loop import Loop, Records
 from .options import Replay, ReplayOptions, prepare
 from .score import Meter, Point, Score
 
@@ -34,7 +33,7 @@ class Result:
     points: list[Point]
     codes: dict[str, int]
     """Plans by reason code."""
-    phases: dict[str, int]
+    ends: dict[str, int]
     """Actions and refusals by how they ended."""
     wall_seconds: float
 
@@ -106,14 +105,13 @@ def run(prepared: Replay, *, seed: int = 0, noise: float = 0.0) -> Result:
         policy.spec.objective.bound_seconds,
         max(10.0, prepared.duration_seconds / POINTS) if prepared.duration_seconds > 10 * POINTS else 10.0,
     )
-    loop = Loop(simulation, policy, noise=Noise(relative=noise), seed=seed)
+    loop = Loop(simulation, policy, noise=Noise(relative=noise), seed=seed, records=Records(keep=100))
     asyncio.run(loop.run(prepared.duration_seconds))
-    requested = {o.action.id for o in loop.said.outcomes if o.action is not None and o.action.requested_at is not None}
     return Result(
-        score=meter.score(len(requested)),
+        score=meter.score(loop.said.rescales),
         points=meter.points,
-        codes=dict(Counter(plan.code for plan in loop.said.plans).most_common()),
-        phases=dict(Counter(o.phase for o in loop.said.outcomes if o.terminal).most_common()),
+        codes=dict(loop.said.codes.most_common()),
+        ends=dict(loop.said.ends.most_common()),
         wall_seconds=round(time.perf_counter() - began, 2),
     )
 
@@ -129,7 +127,7 @@ def _document(options: ReplayOptions, prepared: Replay, result: Result) -> dict[
         "seed": options.seed,
         "score": result.score.to_document(),
         "plans": result.codes,
-        "outcomes": result.phases,
+        "outcomes": result.ends,
         "wall_seconds": result.wall_seconds,
         "points": [
             {
@@ -158,7 +156,7 @@ def _table(prepared: Replay, result: Result) -> RenderableType:
     table.add_row("static peak", f"{score.peak_slot_seconds:,.0f} with as much as the highest load needs, all the time")
     table.add_row(
         "rescales",
-        f"{score.rescales}  ({', '.join(f'{n} {phase}' for phase, n in result.phases.items()) or 'no action'})",
+        f"{score.rescales}  ({', '.join(f'{n} {phase}' for phase, n in result.ends.items()) or 'no action'})",
     )
     table.add_row("plans", ", ".join(f"{n} {code}" for code, n in result.codes.items()))
     hours = prepared.duration_seconds / 3600

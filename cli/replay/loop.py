@@ -4,6 +4,7 @@ Time is the simulation's. A turn: the simulation runs for an interval while the 
 observer scrapes, and what arrives is analysed, planned, let through the gate, and remembered.
 """
 
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -17,6 +18,7 @@ from services.analyzer.core import advance as analyse
 from services.executor.core import (
     Answer,
     Context,
+    Event,
     Memory,
     Nudge,
     Observed,
@@ -58,18 +60,33 @@ OBSERVATIONS_KEPT, HISTORY_KEPT = 30, 20
 
 @dataclass
 class Records:
-    """What was said, oldest first. `keep` bounds each list; None keeps all."""
+    """What was said, oldest first: counted all, kept the newest `keep` of (None: all)."""
 
     keep: int | None = None
-    plans: list[Plan] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
+    plans: deque[Plan] = field(init=False)
+    outcomes: deque[Outcome] = field(init=False)
+    codes: Counter[str] = field(default_factory=Counter)
+    """Plans by reason code."""
+    ends: Counter[str] = field(default_factory=Counter)
+    """Actions and refusals by the phase they ended in."""
+    rescales: int = 0
+    """Actions that the engine accepted; a way back counts as its own."""
 
-    def add(self, message: Plan | Outcome) -> None:
-        """Remember a message."""
-        kept: list[Any] = self.plans if isinstance(message, Plan) else self.outcomes
-        kept.append(message)
-        if self.keep is not None and len(kept) > self.keep:
-            del kept[: len(kept) - self.keep]
+    def __post_init__(self) -> None:
+        self.plans, self.outcomes = deque(maxlen=self.keep), deque(maxlen=self.keep)
+
+    def planned(self, plan: Plan) -> None:
+        """Take a plan in."""
+        self.plans.append(plan)
+        self.codes[plan.code] += 1
+
+    def happened(self, outcome: Outcome, event: Event | None) -> None:
+        """Take an outcome in, and the event it tells of; None for a refusal."""
+        self.outcomes.append(outcome)
+        if outcome.terminal:
+            self.ends[outcome.phase] += 1
+        if event in ("accepted", "found-requested"):
+            self.rescales += 1
 
 
 class Loop:
@@ -143,7 +160,7 @@ class Loop:
         self._remember(analysis)
         plan = self._plan(analysis)
         if plan is not None:
-            self.said.add(plan)
+            self.said.planned(plan)
             self._remember(plan)
             await self.consider(plan)
 
@@ -182,7 +199,7 @@ class Loop:
         if isinstance(found, Refusal):
             told = refuse(self.executor, plan, found, snapshot, self.now)
             self.executor = told.memory
-            self._tell(told.outcome)
+            self._tell(told.outcome, None)
         elif found is not None:
             if self.executor.action is not None and not self.executor.action.terminal:
                 self._move(supersede(self.executor.action, self.now), snapshot)
@@ -262,10 +279,10 @@ class Loop:
             return
         told = account(self.executor, step, snapshot, self.now, self.rules)
         self.executor = told.memory
-        self._tell(told.outcome)
+        self._tell(told.outcome, step.event)
 
-    def _tell(self, outcome: Outcome) -> None:
-        self.said.add(outcome)
+    def _tell(self, outcome: Outcome, event: Event | None) -> None:
+        self.said.happened(outcome, event)
         self.planner.happened(outcome.application, outcome)
         self._remember(outcome)
 

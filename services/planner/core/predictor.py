@@ -18,6 +18,7 @@ from .flow import Flow, Limit, arrivals_at, limits_of, throttle
 STEPS = 120
 POINTS = 24
 """Of the trajectory that a plan carries; the figures come from all steps."""
+_CHOSEN = np.unique(np.linspace(0, STEPS, POINTS).astype(int))
 LEAST_RATE = 1e-6
 """Records/s below which nothing arrives (one in eleven days): what a smoothed rate is on its way to 0."""
 
@@ -87,7 +88,6 @@ def predict(
     within = np.nonzero(late)[0]
     met_at = 0.0 if not within.size else float(times[within[-1] + 1]) if within[-1] + 1 < len(times) else None
     taken = np.sum([np.diff(processed[s], prepend=processed[s][0]) for s in model.arrivals], axis=0) / step
-    chosen = np.unique(np.linspace(0, STEPS, POINTS).astype(int))
     return Prediction(
         horizon_seconds=horizon_seconds,
         max_lag_seconds=round(float(lag.max()), 2),
@@ -98,13 +98,14 @@ def predict(
         max_utilisation=None if utilisation is None else round(utilisation, 3),
         bottleneck=bottleneck,
         points=[
-            TrajectoryPoint(
-                at_seconds=round(float(times[i]), 1),
-                lag_seconds=round(float(lag[i]), 2),
-                backlog_records=round(max(0.0, float(backlog[i])), 1),
-                throughput=round(max(0.0, float(taken[i])), 1),
+            TrajectoryPoint(at_seconds=at, lag_seconds=late_by, backlog_records=left, throughput=rate)
+            for at, late_by, left, rate in zip(
+                times[_CHOSEN].round(1).tolist(),
+                lag[_CHOSEN].round(2).tolist(),
+                np.maximum(0.0, backlog[_CHOSEN]).round(1).tolist(),
+                np.maximum(0.0, taken[_CHOSEN]).round(1).tolist(),
+                strict=True,
             )
-            for i in chosen
         ],
     )
 
