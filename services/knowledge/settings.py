@@ -18,7 +18,7 @@ class KnowledgeSettings(ServiceSettings):
         description="where everything is remembered; may carry a password, so it is never shown",
     )
     planner_url: str | None = Field(
-        default=None,
+        default="http://127.0.0.1:8093",
         pattern=r"^https?://[^\s@]+$",
         description="the planner service; with it a policy that names an unknown planner or parameter is refused when written",
     )
