@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 
 from weir_contracts import ActionState, Outcome, Plan, Target
 
+from runtime.envelope import new_traceparent
+
 from .core import Fleet, Memory, shrinks
 
 
@@ -34,6 +36,12 @@ class Application:
     @property
     def in_flight(self) -> bool:
         return self.memory.action is not None and not self.memory.action.terminal
+
+    @property
+    def trace(self) -> str | None:
+        """Of its action; one that was begun by another process has the trace of the reading it follows from."""
+        action = self.memory.action
+        return self.traceparent or (new_traceparent(action.observation_id) if action is not None else None)
 
     @property
     def driven(self) -> bool:

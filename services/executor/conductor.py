@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -13,6 +14,7 @@ from weir_contracts.topics import OUTCOMES
 from runtime.bus import Bus, BusError
 from runtime.clock import Clock
 from runtime.envelope import child_traceparent, encode, new_traceparent
+from runtime.log import canonical_line
 
 from .applications import Application, Applications
 from .core import (
@@ -109,10 +111,23 @@ class Conductor:
         """Let a plan through the gate; returns whether there is an action to be driven now."""
         if not is_for_us(plan, app.memory):
             return False
-        refusal = glance(plan, app.memory, applications.fleet(), self._clock.now(), self._rules)
-        if refusal is not None:
-            await self._tell_refusal(app, plan, refusal, snapshot=None, traceparent=traceparent)
-            return False
+        trace = traceparent or new_traceparent(plan.observation_id)
+        known = {"application": app.id, "plan_id": str(plan.id), "traceparent": trace}
+        with canonical_line(self._log, "considered", self._clock, **known) as line:
+            refusal = glance(plan, app.memory, applications.fleet(), self._clock.now(), self._rules)
+            if refusal is not None:
+                await self._tell_refusal(app, plan, refusal, snapshot=None, traceparent=trace)
+                verdict: Refusal | ActionState | None = refusal
+            else:
+                verdict = await self._gate(app, plan, trace, applications)
+            line["verdict"] = "admitted" if isinstance(verdict, ActionState) else "refused" if verdict else "ignored"
+            line["code"] = verdict.code if verdict else None
+        return app.in_flight and isinstance(verdict, ActionState)
+
+    async def _gate(
+        self, app: Application, plan: Plan, traceparent: str, applications: Applications
+    ) -> Refusal | ActionState | None:
+        """Look at policy and target, decide, and begin what was admitted; None: nothing is to be done or said."""
         policy, snapshot = await self._gather(app.id)
         context = Context(
             now=self._clock.now(),
@@ -128,14 +143,14 @@ class Conductor:
         if isinstance(verdict, Refusal):
             await self._tell_refusal(app, plan, verdict, snapshot=snapshot, traceparent=traceparent)
         if not isinstance(verdict, ActionState) or policy.policy is None:
-            return False
+            return verdict if isinstance(verdict, Refusal) else None
         # No await between the gate and this line: the next gate must see this action in its counts.
         applications.reserve(app.id, cluster_of(policy.policy))
         try:
             await self._begin(app, verdict, policy.policy, snapshot, traceparent)
         finally:
             applications.release(app.id)
-        return app.in_flight
+        return verdict
 
     async def _begin(
         self,
@@ -284,7 +299,12 @@ class Conductor:
             plan_id=str(outcome.plan_id),
             observation_id=str(outcome.observation_id),
             restart_seconds=outcome.restart_seconds,
+            traceparent=headers["traceparent"],
         )
+
+    def _log_of(self, app: Application) -> Any:
+        """The log, of this application and its action's trace."""
+        return self._log.bind(application=app.id, traceparent=app.trace)
 
     async def _publish(self, outcome: Outcome, body: bytes, headers: Mapping[str, str]) -> None:
         """Until it is acknowledged: without the brokers nothing moves, since nobody could go on from here."""
@@ -294,7 +314,12 @@ class Conductor:
                 await self._bus.publish(OUTCOMES.name, outcome.application, body, headers)
             except BusError as error:
                 if not said:
-                    self._log.warning("held", application=outcome.application, reason=f"outcome not written: {error}")
+                    self._log.warning(
+                        "held",
+                        application=outcome.application,
+                        reason=f"outcome not written: {error}",
+                        traceparent=headers.get("traceparent"),
+                    )
                     said = True
                 await asyncio.sleep(1.0)  # cancelled at the end
             else:
@@ -317,9 +342,8 @@ class Conductor:
 
     async def _request(self, app: Application, target: Target, action: ActionState, wanted: Request) -> Answer:
         answer = await self._driver(target).request(target, action.deployment.job_id, wanted.parallelism)
-        self._log.info(
+        self._log_of(app).info(
             "requested",
-            application=app.id,
             action_id=str(action.id),
             parallelism=wanted.parallelism,
             answer=type(answer).__name__.lower(),
@@ -335,12 +359,12 @@ class Conductor:
         problem = await self._driver(target).nudge(target, action.deployment.job_id)
         if problem is not None:
             app.nudged_at = None
-            self._log.info("nudge-failed", application=app.id, reason=problem)
+            self._log_of(app).info("nudge-failed", reason=problem)
 
     async def _claim(self, app: Application, action: ActionState) -> Answer:
         answer = await self._record(action, app.previous)
         if isinstance(answer, Unanswered):
-            self._log.warning("held", application=app.id, reason=f"intent not recorded: {answer.reason}")
+            self._log_of(app).warning("held", reason=f"intent not recorded: {answer.reason}")
         return answer
 
     async def _record(self, action: ActionState, known: ActionState | None) -> Recorded | Conflict | Unanswered:
@@ -357,12 +381,12 @@ class Conductor:
 
     def _mirror(self, app: Application, action: ActionState) -> None:
         """Let knowledge have what was told, without waiting for it: verifying and rolling back go on when it is away."""
-        known = app.previous
+        known, log = app.previous, self._log_of(app)
 
         async def record() -> None:
             answer = await self._record(action, known)
             if not isinstance(answer, Recorded):
-                self._log.info("not-mirrored", application=app.id, phase=action.phase, answer=str(answer)[:300])
+                log.info("not-mirrored", phase=action.phase, answer=str(answer)[:300])
 
         task = asyncio.create_task(record(), name=f"mirror {app.id}")
         self._mirrors.add(task)

@@ -175,7 +175,12 @@ class Executor:
                 async with app.lock:
                     pause_seconds = await self._conductor.advance(app)
             except Exception as error:  # noqa: BLE001 - the border of an action's cycle
-                self._log.exception("step-failed", application=app.id, error=str(error) or type(error).__name__)
+                self._log.exception(
+                    "step-failed",
+                    application=app.id,
+                    error=str(error) or type(error).__name__,
+                    traceparent=app.trace,
+                )
             self._count()
             if pause_seconds is None or await self._stop.wait(pause_seconds):
                 return

@@ -1,8 +1,9 @@
 """The shell: remembers what the loop says, publishes policies from the outbox, and rebuilds an emptied memory."""
 
 import asyncio
+from collections import Counter as Tally
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 import structlog
@@ -15,6 +16,7 @@ from runtime.bus import Bus, Consumer, Reader
 from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
 from runtime.envelope import Undecodable, decode, encode, new_traceparent
+from runtime.log import canonical_line
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
 
@@ -144,12 +146,21 @@ class Knowledge:
 
     async def take(self, records: list[Record]) -> None:
         """Remember a batch; `StoreUnavailable` leaves everything as it was, and the batch can be taken again."""
-        by_application: dict[str, list[tuple[Event, str]]] = defaultdict(list)
-        for record in records:
-            model, kind = READ[record.topic]
-            message = await self._read(record, model)
-            if message is not None:
-                by_application[message.application].append((message, kind))
+        with canonical_line(self._log, "remembered", self._clock) as line:
+            by_application: dict[str, list[tuple[Event, str]]] = defaultdict(list)
+            kinds: Tally[str] = Tally()
+            for record in records:
+                model, kind = READ[record.topic]
+                message = await self._read(record, model)
+                kinds[kind if message is not None else "unreadable"] += 1
+                if message is not None:
+                    by_application[message.application].append((message, kind))
+            line.update(records=len(records), kinds=dict(kinds), applications=len(by_application))
+            line.update(_whose(records, by_application))
+            line["new"] = await self._store_all(by_application)
+
+    async def _store_all(self, by_application: Mapping[str, list[tuple[Event, str]]]) -> int:
+        """Returns how many messages said something new."""
         states, events = [], []
         for application, messages in by_application.items():
             before = await self._store.state(application)
@@ -163,6 +174,7 @@ class Knowledge:
             await self._store.save(states, events)
         for kind, _, _ in events:
             _REMEMBERED.labels(kind).inc()
+        return len(events)
 
     async def _after(
         self, application: str, state: State | None, messages: list[tuple[Event, str]]
@@ -227,6 +239,14 @@ class Knowledge:
                 count += 1
         _OUTBOX.set(0)
         return count
+
+
+def _whose(records: list[Record], applications: Collection[str]) -> dict[str, str]:
+    """Application and trace of a batch that concerns just one."""
+    found = {} if len(applications) != 1 else {"application": next(iter(applications))}
+    if len(records) == 1 and "traceparent" in records[0].headers:
+        found["traceparent"] = records[0].headers["traceparent"]
+    return found
 
 
 def _is_reading(message: Event) -> bool:

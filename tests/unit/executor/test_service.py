@@ -38,6 +38,23 @@ async def test_a_plan_is_applied_and_verified(house: House) -> None:
     await house.until(lambda: house.knowledge.actions[APP].phase == "verified")
 
 
+async def test_the_log_can_be_followed_by_the_trace(house: House) -> None:
+    """A line for the plan that was considered and one for each move, all of one trace; a refusal has its code."""
+    with capture_logs() as lines:
+        await house.plan()
+        await house.until(house.ended("verified"))
+        await house.plan({**WANTED, "enrich": 4}, mode="advise")
+        await house.until(house.ended("refused"))
+        await house.quiet(1)
+    considered = [line for line in lines if line["event"] == "considered"]
+    assert [line["verdict"] for line in considered] == ["admitted", "refused"]
+    assert considered[1]["code"] == "not-act" and considered[0]["seconds"] >= 0
+    moves = [line for line in lines if line["event"] == "outcome"]
+    assert [(line["phase"], line["code"]) for line in moves] == [(o.phase, o.code) for o in house.told()]
+    of_the_application = [line for line in lines if line.get("application") == APP]
+    assert {line["traceparent"].split("-")[1] for line in of_the_application} == {TRACE.split("-")[1]}
+
+
 async def test_a_plan_that_comes_twice_is_acted_on_once(house: House) -> None:
     """Kafka delivers at least once."""
     the_plan = await house.plan()

@@ -1,6 +1,7 @@
 """The shell on a bus in memory: nothing is lost, nothing is told twice, and an emptied store is rebuilt."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from services.knowledge.store import StoreUnavailable
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, observation, outcome, plan, policy
 
 OTHER = "shop/payments"
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 Said = Observation | Analysis | Plan | Outcome | ScalingPolicy
 TOPIC_OF: dict[type[Said], Topic] = {
     Observation: OBSERVATIONS,
@@ -144,6 +146,25 @@ async def test_a_replay_tells_nothing_again(world: World) -> None:
     await world.knowledge.take(records)
     assert await world.state() == before
     assert sorted(await world.kinds()) == ["analysis", "observation", "observation", "plan"]
+
+
+async def test_a_batch_is_one_line_in_the_log(world: World) -> None:
+    """What came, of how many, how long it took; a single message with its application and trace."""
+    await world.say(observation(1), analysis(1), analysis(1, OTHER))
+    records = [r for topic in READ for r in world.bus.records(topic)]
+    with capture_logs() as lines:
+        await world.knowledge.take(records)
+        alone = dataclasses.replace(records[0], headers={**records[0].headers, "traceparent": TRACE})
+        await world.knowledge.take([alone])
+    batch, single = lines
+    assert (batch["event"], batch["kinds"], batch["applications"]) == (
+        "remembered",
+        {"observation": 1, "analysis": 2},
+        2,
+    )
+    assert batch["new"] == 2  # the other application has neither a policy nor a reading
+    assert batch["seconds"] >= 0 and "traceparent" not in batch
+    assert (single["application"], single["traceparent"], single["new"]) == (APP, TRACE, 0)
 
 
 async def test_what_cannot_be_read_is_put_aside(world: World) -> None:
