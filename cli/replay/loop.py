@@ -127,7 +127,7 @@ class Loop:
         self._analyzer: Any = None
         self._answer: Answer | None = None
         self._nudged_at: float | None = None
-        self._limits = Limits()
+        self._limits = Limits(history_count=50, turns_count=20)
 
     @property
     def now(self) -> datetime:

@@ -87,9 +87,9 @@ def _over_partitions(
     run: RunMemory | None,
     at: float,
 ) -> tuple[Estimate, Estimate]:
-    curves = _curves(partitions, history)
+    curves = _Curves(history)
     positions = _spread_pending(partitions, reading) if run is not None else {}
-    lags = [_partition_lag(p, curves.get(log.key_of(p), []), positions.get(log.key_of(p)), run, at) for p in partitions]
+    lags = [_partition_lag(p, curves, positions.get(log.key_of(p)) if positions else None, run, at) for p in partitions]
     n = len(lags)
     missing = sum(1 for lag in lags if lag.records is None)
     bases = " and ".join(sorted({lag.basis for lag in lags}))[:200]
@@ -108,9 +108,17 @@ def _over_partitions(
     )
 
 
-def _curves(partitions: Sequence[PartitionReading], history: LogHistory) -> dict[str, list[tuple[float, int]]]:
-    columns = {key: i for i, key in enumerate(history.keys)}
-    return {key: log.column(history, columns[key]) for p in partitions if (key := log.key_of(p)) in columns}
+class _Curves:
+    """The partitions' (time, log end) points, put together only for those that something waits in."""
+
+    def __init__(self, history: LogHistory) -> None:
+        self._history = history
+        self._columns = {key: i for i, key in enumerate(history.keys)}
+
+    def of(self, p: PartitionReading) -> list[tuple[float, int]]:
+        """Oldest first; none for a partition that the history does not know."""
+        i = self._columns.get(log.key_of(p))
+        return [] if i is None else log.column(self._history, i)
 
 
 def _spread_pending(partitions: Sequence[PartitionReading], reading: OperatorReading | None) -> dict[str, float]:
@@ -125,7 +133,7 @@ def _spread_pending(partitions: Sequence[PartitionReading], reading: OperatorRea
 
 
 def _partition_lag(
-    p: PartitionReading, points: Sequence[tuple[float, int]], guessed: float | None, run: RunMemory | None, at: float
+    p: PartitionReading, curves: _Curves, guessed: float | None, run: RunMemory | None, at: float
 ) -> PartitionLag:
     end = p.log_end_offset
     if end is None:
@@ -133,20 +141,20 @@ def _partition_lag(
     if p.log_start_offset is not None and end <= p.log_start_offset:
         return PartitionLag(0.0, 0.0, "position: the log is empty", 0.95)
     if p.current_offset is not None and run is not None:
-        return _behind(p, p.current_offset, points, at, "position of the source")
+        return _behind(p, p.current_offset, curves, at, "position of the source")
     if guessed is not None:
-        return _behind(p, guessed, points, at, "pendingRecords spread over partitions", confidence=0.5)
+        return _behind(p, guessed, curves, at, "pendingRecords spread over partitions", confidence=0.5)
     if p.committed_offset is not None:
-        return _since_commit(p, p.committed_offset, points, run, at)
+        return _since_commit(p, p.committed_offset, curves, run, at)
     if p.current_offset is not None:
-        return _behind(p, p.current_offset, points, at, "last position of the source", confidence=0.6)
+        return _behind(p, p.current_offset, curves, at, "last position of the source", confidence=0.6)
     return PartitionLag(None, None, "no position", 0.0)
 
 
 def _since_commit(
     p: PartitionReading,
     committed: int,
-    points: Sequence[tuple[float, int]],
+    curves: _Curves,
     run: RunMemory | None,
     at: float,
 ) -> PartitionLag:
@@ -154,9 +162,10 @@ def _since_commit(
     committed_at = None if p.committed_at is None else p.committed_at.timestamp()
     if run is None or committed_at is None or committed_at < run.started_at:
         basis = "committed offset, " + ("where processing resumes" if run is None else "fallback: no position yet")
-        return _behind(p, committed, points, at, basis, confidence=0.7 if run is None else 0.5)
+        return _behind(p, committed, curves, at, basis, confidence=0.7 if run is None else 0.5)
+    points = curves.of(p)
     then = log.end_at(points, min(committed_at, points[-1][0])) if points else None
-    lag = _behind(p, committed, points, at, "committed offset, fallback, the commit's age taken off", confidence=0.5)
+    lag = _behind(p, committed, curves, at, "committed offset, fallback, the commit's age taken off", confidence=0.5)
     records = lag.records if then is None else max(0.0, then - committed)
     seconds = None if lag.seconds is None else max(0.0, lag.seconds - max(0.0, at - committed_at))
     return replace(lag, records=records, seconds=seconds)
@@ -165,7 +174,7 @@ def _since_commit(
 def _behind(
     p: PartitionReading,
     position: float,
-    points: Sequence[tuple[float, int]],
+    curves: _Curves,
     at: float,
     basis: str,
     *,
@@ -179,6 +188,7 @@ def _behind(
     told = p.current_offset if p.current_offset is not None else p.committed_offset
     if p.position_appended_at is not None and position == told:
         return PartitionLag(records, max(0.0, at - p.position_appended_at.timestamp()), basis, max(0.95, confidence))
+    points = curves.of(p)
     appended = log.appended_at(points, int(position))
     if appended is not None:
         return PartitionLag(records, max(0.0, at - appended), basis, confidence)

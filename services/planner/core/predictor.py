@@ -8,6 +8,7 @@ P(t) processed, in order, `t − A⁻¹(P(t))`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from weir_contracts import Prediction, Topology, TrajectoryPoint
@@ -110,11 +111,19 @@ def predict(
     )
 
 
+@lru_cache(maxsize=64)
+def _times(horizon_seconds: float) -> np.ndarray:
+    """The steps' ends; horizons repeat from turn to turn."""
+    times = np.linspace(0.0, horizon_seconds, STEPS + 1)
+    times.flags.writeable = False
+    return times
+
+
 def _run(
     model: Model, capacities: Mapping[str, float], restart: Restart, horizon_seconds: float
 ) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Cumulative records arrived and processed by source at each step; counted from the oldest waiting record."""
-    times = np.linspace(0.0, horizon_seconds, STEPS + 1)
+    times = _times(horizon_seconds)
     sources, rates = list(model.arrivals), list(model.arrivals.values())
     limits = limits_of(model.flow, model.topology.names, capacities, sources)
     # What is processed again: counted as work still to do, though it arrived before everything that waits.

@@ -138,11 +138,15 @@ def plan_by_rate(request: PlanRequest, parameters: RateParameters) -> PlanReply:
         return case
     hold = _Option(dict(case.current), case.predicted(case.current), case.cost(case.current))
     infeasible: list[Infeasible] = []
-    vectors = [vector for vector in _candidates(case, infeasible) if vector != case.current]
     why = _why_not_stay(case, hold.prediction)
     if why is None:
+        _sized(case, parameters.drain_seconds, 0.0, infeasible)  # for what it notes
         return _shrink(case, hold, infeasible)
-    options = [_Option(vector, case.predicted(vector), case.cost(vector)) for vector in vectors]
+    options = [
+        _Option(vector, case.predicted(vector), case.cost(vector))
+        for vector in _candidates(case, infeasible)
+        if vector != case.current
+    ]
     return _grow(case, hold, options, why, infeasible)
 
 
