@@ -20,7 +20,10 @@ class KnowledgeSettings(ServiceSettings):
     planner_url: str | None = Field(
         default="http://127.0.0.1:8093",
         pattern=r"^https?://[^\s@]+$",
-        description="the planner service; with it a policy that names an unknown planner or parameter is refused when written",
+        description="the planner service; with it a policy with a planner or parameters that it would not take is refused when written",
+    )
+    planner_token: SecretStr | None = Field(
+        default=None, description="bearer token for the planner service (role read)"
     )
     history_count: int = Field(default=500, ge=1, le=10_000, description="past turns kept for each application")
     history_age_seconds: float = Field(
