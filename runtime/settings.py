@@ -173,6 +173,8 @@ def _default(info: FieldInfo, shape: str) -> str:
     if info.is_required():
         return "required"
     default = info.get_default(call_default_factory=True)
+    if isinstance(default, SecretStr) and "://" in default.get_secret_value():
+        default = default.get_secret_value()  # an address that everybody can read in the source; a password is masked
     return "" if default is None else shape.format(without_credentials(str(default)))
 
 
