@@ -67,7 +67,7 @@ async def run(settings: KnowledgeSettings) -> int:
     app.include_router(health.router(checks))
     catalogue = PlannerCatalogue(settings.planner_url, settings.planner_token)
     app.include_router(policies_router(store, clock, catalogue, knowledge.outbox_filled.set))
-    app.include_router(applications_router(store, clock))
+    app.include_router(applications_router(store, clock, limits))
     app.include_router(events_router(store))
 
     async def prepare(stop: Stop) -> None:

@@ -14,7 +14,7 @@ from runtime.clock import Clock
 from runtime.problems import Problem
 
 from . import examples
-from .core import State, Summary, summarise
+from .core import MOST_HISTORY, Limits, State, Summary, history_at, summarise
 from .documents import CHANGED, ERRORS, Applications, Explanation, History, Name, Namespace, example
 from .policies_api import parse_version
 from .store import FeedEvent, Store, StoreUnavailable, VersionConflict
@@ -22,6 +22,7 @@ from .store import FeedEvent, Store, StoreUnavailable, VersionConflict
 Reader = Annotated[Caller, Depends(requires("read"))]
 Writer = Annotated[Caller, Depends(requires("write"))]
 Limit = Annotated[int, Query(ge=1, le=1000)]
+HistoryLimit = Annotated[int, Query(ge=1, le=MOST_HISTORY)]
 _EVENT_ID = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
 ActionInBody = Annotated[ActionState, Body(examples=[examples.ACTION])]
 _FEED: dict[int | str, dict[str, Any]] = {
@@ -34,7 +35,7 @@ KEEP_ALIVE_SECONDS = 10.0
 """A comment this often keeps proxies and clients from closing a quiet feed."""
 
 
-def applications_router(store: Store, clock: Clock) -> APIRouter:
+def applications_router(store: Store, clock: Clock, limits: Limits = Limits()) -> APIRouter:  # noqa: B008 - frozen
     """The routes."""
     routes = APIRouter(prefix="/v1/applications", tags=["applications"], responses=ERRORS)
 
@@ -105,11 +106,12 @@ def applications_router(store: Store, clock: Clock) -> APIRouter:
         "/{namespace}/{name}/history",
         summary="Past turns of the loop, newest first",
         response_model=History,
+        description="As many and as old as the service is set to keep; a larger `limit` gives no more.",
         responses={200: example({"items": [examples.TURN_IN_SHORT]})},
     )
-    async def history(namespace: Namespace, name: Name, _caller: Reader, limit: Limit = 50) -> History:
+    async def history(namespace: Namespace, name: Name, _caller: Reader, limit: HistoryLimit = 50) -> History:
         state = await state_of(namespace, name)
-        return History(items=state.history[:limit])
+        return History(items=history_at(state, clock.now(), limits)[:limit])
 
     @routes.get(
         "/{namespace}/{name}/explain",

@@ -24,10 +24,13 @@ Event = Observation | Analysis | Plan | Outcome
 Stage = Literal["monitor", "analyzer", "planner"]
 
 
+MOST_HISTORY = 10_000
+
+
 class Limits(Message):
     """How much of the past is kept for each application."""
 
-    history_count: Annotated[int, Field(ge=1, le=10_000)] = 500
+    history_count: Annotated[int, Field(ge=1, le=MOST_HISTORY)] = 500
     history_age_seconds: Annotated[float, Field(gt=0)] = 86_400.0
     turns_count: Annotated[int, Field(ge=1, le=1_000)] = 60
 
@@ -144,12 +147,21 @@ def _with_plan(state: State, plan: Plan, limits: Limits) -> State:
         lag_seconds=understood.lag_seconds.value if understood else None,
         arrival_rate=understood.arrival_rate.value if understood else None,
     )
-    oldest = plan.created_at - timedelta(seconds=limits.history_age_seconds)
-    history = [result, *(past for past in state.history if past.at >= oldest)][: limits.history_count]
+    history = _recent([result, *state.history], plan.created_at, limits)
     left = [t for t in state.open_turns if t.correlation_id != plan.observation_id]
     return state.model_copy(
         update={"plan": plan, "history": history, "turns": _turns(state, turn, limits), "open_turns": left}
     )
+
+
+def _recent(history: Sequence[LoopResult], now: datetime, limits: Limits) -> list[LoopResult]:
+    oldest = now - timedelta(seconds=limits.history_age_seconds)
+    return [past for past in history if past.at >= oldest][: limits.history_count]
+
+
+def history_at(state: State, now: datetime, limits: Limits) -> list[LoopResult]:
+    """Past turns as they are to be shown now, newest first: they also grow old where no plan comes any more."""
+    return _recent(state.history, now, limits)
 
 
 def _turns(state: State, turn: Turn, limits: Limits) -> list[Turn]:

@@ -7,6 +7,8 @@ from pydantic_settings import SettingsConfigDict
 
 from runtime.settings import ServiceSettings
 
+from .core import MOST_HISTORY
+
 
 class KnowledgeSettings(ServiceSettings):
     """Settings of the knowledge service: `WEIR_KNOWLEDGE_…` and the shared ones."""
@@ -25,7 +27,7 @@ class KnowledgeSettings(ServiceSettings):
     planner_token: SecretStr | None = Field(
         default=None, description="bearer token for the planner service (role read)"
     )
-    history_count: int = Field(default=500, ge=1, le=10_000, description="past turns kept for each application")
+    history_count: int = Field(default=500, ge=1, le=MOST_HISTORY, description="past turns kept for each application")
     history_age_seconds: float = Field(
         default=86_400.0, gt=0, description="age after which a past turn is forgotten, in s"
     )

@@ -214,6 +214,20 @@ async def test_an_unknown_planner_is_refused_when_it_is_written(house: House) ->
     assert "not checked" in answer.headers["x-weir-warning"]
 
 
+async def test_history_grows_old_without_a_new_plan(house: House) -> None:
+    """Plans stopped: what is older than the setting is not shown any more; as many as are kept can be asked for."""
+    await house.tell(plan(1), plan(2))
+    history = f"/v1/applications/{APP}/history"
+    day = Limits().history_age_seconds
+    house.clock.advance(day - 10)
+    assert len((await house.http.get(history, params={"limit": 10_000})).json()["items"]) == 2
+    house.clock.advance(10 + 8)  # the first plan was made 6 s after noon, the second 11 s
+    assert len((await house.http.get(history)).json()["items"]) == 1
+    house.clock.advance(10)
+    assert (await house.http.get(history)).json() == {"items": []}
+    assert (await house.http.get(history, params={"limit": 10_001})).status_code == 422
+
+
 async def test_policies_are_listed_in_pages(house: House) -> None:
     """Sorted; `next` is where to go on, null at the end."""
     for name in ("c", "a", "b"):
