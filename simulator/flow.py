@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 
 from .capacity import capacity, hottest_share
-from .log import Topic
+from .log import Topic, water_level
 from .spec import Application
 
 _LEAST = 1e-9
@@ -30,7 +30,7 @@ class Flow:
         self.parallelism = [parallelism[o.name] for o in operators]
         self.outputs = [[(index[k.target], k.share) for k in links if k.source == o.name] for o in operators]
         self.windows = [i for i, o in enumerate(operators) if o.window_seconds is not None]
-        self._inputs = [sum(1 for k in links if k.target == o.name) for o in operators]
+        self._joins = [j for j, o in enumerate(operators) if sum(1 for k in links if k.target == o.name) > 1]
         self._topics = [topics.get(o.name) for o in operators]
         self._lengths = [o.window_seconds for o in operators]
         self._selectivity = [o.selectivity for o in operators]
@@ -110,12 +110,14 @@ class Flow:
         """How many records each operator may take at most, and how many of its windows it may give out."""
         n = len(self.operators)
         room, limits, free = [0.0] * n, [0.0] * n, [math.inf] * n
-        shares = self._shares(whole) if max(self._inputs) > 1 else None
+        shares = self._shares(whole) if self._joins else {}
         selectivity, queued, most_queued, lengths = self._selectivity, self.queued, self._most_queued, self._lengths
         for i in range(n - 1, -1, -1):
             most = self._sustained[i] * whole
             for j, share in self.outputs[i]:
-                space = room[j] if shares is None else room[j] * shares[i, j]
+                wanted = shares.get(j)
+                # Of several inputs each gets as much as the others, as far as it has any: a task takes them in turn.
+                space = room[j] if wanted is None else min(wanted[i], water_level(list(wanted.values()), room[j]))
                 if lengths[i] is not None:
                     free[i] = min(free[i], space / share if share > 0 else math.inf)
                 elif selectivity[i] * share * most > space:
@@ -126,21 +128,19 @@ class Flow:
             room[i] = max(0.0, most_queued[i] - queued[i]) + most
         return limits, free
 
-    def _shares(self, whole: float) -> dict[tuple[int, int], float]:
-        """How the room before an operator with several inputs is divided: as those that want it could fill it."""
-        wants = [0.0] * len(self.operators)
-        by_edge: dict[tuple[int, int], float] = {}
+    def _shares(self, whole: float) -> dict[int, dict[int, float]]:
+        """For each operator with several inputs: how many records each of them could give it if it had room."""
+        could = [0.0] * len(self.operators)
+        found: dict[int, dict[int, float]] = {j: {} for j in self._joins}
         for i, topic in enumerate(self._topics):
-            has = topic.backlog if topic is not None else wants[i] + self.queued[i]
+            has = topic.backlog if topic is not None else could[i] + self.queued[i]
             moved = min(has, self._sustained[i] * whole)
             out = moved * self._selectivity[i] if self._lengths[i] is None else self.due[i] + moved
             for j, share in self.outputs[i]:
-                by_edge[i, j] = out * share
-                wants[j] += out * share
-        return {
-            (i, j): 1.0 if self._inputs[j] < 2 else (comes / wants[j] if wants[j] > 0 else 1 / self._inputs[j])
-            for (i, j), comes in by_edge.items()
-        }
+                could[j] += out * share
+                if j in found:
+                    found[j][i] = out * share
+        return found
 
     def _run(self, limits: list[float], free: list[float], now: float, seconds: float, factor: float) -> None:
         queued, records_in, records_out = self.queued, self.records_in, self.records_out

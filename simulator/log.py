@@ -131,13 +131,13 @@ class Topic:
             self._level = (self._level or 0.0) + share * (self.curve.total - (self._level or 0.0))
             taken, self._taken = self._level - self._taken, self._level
             return taken
-        level = min(per_subtask, _level(wanted, most))
+        level = min(per_subtask, water_level(wanted, most))
         taken = 0.0
         for own, has in zip(self._subtasks, wanted, strict=True):
             gets = min(has, level)
             if gets <= 0:
                 continue
-            each = _level([left[j] for j in own], gets)
+            each = water_level([left[j] for j in own], gets)
             for j in own:
                 positions[j] += min(left[j], each)
             taken += gets
@@ -152,7 +152,7 @@ class Topic:
         self._taken = self._level if self._level is not None else sum(positions)
 
 
-def _level(amounts: Sequence[float], whole: float) -> float:
+def water_level(amounts: Sequence[float], whole: float) -> float:
     """The level up to which `amounts` may be filled so that together they make `whole` (water filling)."""
     left = whole
     ordered = sorted(amounts)

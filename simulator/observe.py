@@ -41,6 +41,7 @@ class _Counters:
     values: list[dict[str, float]]
     positions: dict[str, list[float]]
     told: list[dict[str, float]]
+    gauges: list[dict[str, float]]
 
 
 class Observer:
@@ -154,7 +155,7 @@ class Observer:
             told: dict[str, Any] = dict(counters.told[i])
             for name in _COUNTS:
                 told[name] = int(told[name])
-            told |= self._gauges(i)
+            told |= counters.gauges[i]
             for who, field in missing:
                 if who in (None, operator.name):
                     told |= dict.fromkeys(FIELDS if field is None else (field,))
@@ -190,7 +191,8 @@ class Observer:
                 self._blurred(old, new, last) for old, new, last in zip(before.values, values, before.told, strict=True)
             ]
         positions = {name: topic.positions() for name, topic in sim.topics.items()}
-        self._counters = _Counters(sim.running_since, sim.now, values, positions, told)
+        gauges = [self._gauges(i) for i in range(len(values))]
+        self._counters = _Counters(sim.running_since, sim.now, values, positions, told, gauges)
         return self._counters
 
     def _blurred(self, old: dict[str, float], new: dict[str, float], told: dict[str, float]) -> dict[str, float]:
@@ -200,7 +202,7 @@ class Observer:
             found[name] = max(found[name], told[name])
         return found
 
-    def _gauges(self, i: int) -> dict[str, float | None]:
+    def _gauges(self, i: int) -> dict[str, float]:
         """Means of the last minute, or of the run as far as it is younger: then they climb, as the engine's do."""
         sim = self._simulation
         if len(sim.gauges) < 2:

@@ -1,6 +1,10 @@
 """The model: records are conserved, queues push back, restarts replay, lag has an age."""
 
+from collections.abc import Callable
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simulator import Simulation, chain, diamond, two_sources
 from simulator.capacity import capacity, hottest_share, sustained
@@ -83,3 +87,135 @@ def test_a_restart_replays_from_the_last_checkpoint() -> None:
     assert (simulation.state, simulation.restarts) == ("RUNNING", 1)
     assert simulation.flow.records_in[0] == pytest.approx(400 * (160 - 90))
     assert_conserved(simulation)
+
+
+def test_a_rescale_waits_for_a_checkpoint_and_keeps_every_record() -> None:
+    """Requested at 93, done with the checkpoint of 100; downtime, then cold, then all of the new capacity."""
+    simulation = running(chain(2), 800, 93)
+    wanted = dict.fromkeys(simulation.observed, 4)
+    assert simulation.request(wanted) is None
+    simulation.advance(99)
+    assert (simulation.state, simulation.requested) == ("RUNNING", wanted)
+    simulation.advance(101)
+    assert simulation.state == "RESTARTING"
+    simulation.advance(104)
+    assert (simulation.state, simulation.observed, simulation.restarts) == ("RUNNING", wanted, 1)
+    assert simulation.warmth < 0.8
+    simulation.advance(115)
+    assert simulation.warmth == 1.0
+    assert_conserved(simulation)
+
+
+def test_a_nudge_lets_it_begin_at_once() -> None:
+    """It triggers the checkpoint that the rescale waits for."""
+    simulation = running(chain(2), 800, 93)
+    simulation.request(dict.fromkeys(simulation.observed, 4))
+    assert simulation.nudge() is None
+    simulation.advance(94)
+    assert simulation.state == "RESTARTING"
+
+
+def test_state_sets_the_downtime() -> None:
+    """400 MB in one operator on two subtasks at 100 MB/s: two seconds more than without."""
+    heavy = chain(2).model_dump()
+    heavy["operators"][2]["state_bytes"] = 400e6
+    simulation = running(Application.model_validate(heavy), 100, 50)
+    simulation.fail()
+    simulation.advance(53.9)
+    assert simulation.state == "RESTARTING"
+    simulation.advance(54.1)
+    assert simulation.state == "RUNNING"
+
+
+def test_missing_slots_bound_what_is_had() -> None:
+    """Eight are wanted and six are there: six it is, and eight as soon as they come."""
+    simulation = running(chain(2).on(slots=6), 100, 20)
+    simulation.request(dict.fromkeys(simulation.observed, 8))
+    simulation.advance(60)
+    assert set(simulation.observed.values()) == {6}
+    simulation.conditions.slots = 8
+    simulation.advance(90)
+    assert set(simulation.observed.values()) == {8}
+
+
+def test_what_cannot_run_crashes_again_and_again() -> None:
+    """Above the parallelism that its cluster stands; below it, it stays."""
+    simulation = running(chain(2), 100, 20)
+    simulation.conditions.crash_above = 3
+    simulation.request(dict.fromkeys(simulation.observed, 4))
+    simulation.advance(80)
+    assert simulation.restarts > 5
+    simulation.conditions.crash_above = None
+    simulation.advance(120)
+    assert simulation.state == "RUNNING"
+
+
+def test_requests_are_refused_with_a_reason() -> None:
+    """Too much, too few operators, a job that has ended, a cluster that does not want to."""
+    simulation = running(chain(2), 100, 5)
+    assert "121 exceeds" in (simulation.request({**simulation.observed, "enrich": 121}) or "")
+    assert "enrich" in (simulation.request({k: 1 for k in simulation.observed if k != "enrich"}) or "")
+    simulation.conditions.refuses = "no resources"
+    assert simulation.request(simulation.observed) == "no resources"
+    simulation.end()
+    assert "Could not find" in (simulation.request(simulation.observed) or "")
+
+
+def test_a_window_gives_out_when_it_ends() -> None:
+    """Ten seconds of records are held, then come all at once and are worked off at the sink's pace."""
+    slow = chain(1).model_dump()
+    slow["operators"][3].update(window_seconds=10.0, window_keys=None)
+    simulation = Simulation(Application.model_validate(slow), lambda _: 200.0, step_seconds=0.25, calm=False)
+    simulation.advance(9.9)
+    assert simulation.flow.records_in[4] == 0
+    assert simulation.flow.held[3] == pytest.approx(200 * 9.9)
+    simulation.advance(11)
+    assert simulation.flow.records_in[4] == pytest.approx(2000)
+
+
+def test_selectivity_drifts() -> None:
+    """From one to three records out for each in: what comes behind is busier for it."""
+    drifting = chain(1).model_dump()
+    drifting["operators"][1]["selectivity_over_time"] = [[0, 1.0], [100, 3.0]]
+    simulation = running(Application.model_validate(drifting), 100, 300)
+    taken = simulation.flow.records_in
+    assert taken[2] / taken[1] == pytest.approx((100 * 2 + 200 * 3) / 300, rel=0.02)
+
+
+def test_far_steps_come_to_the_same_as_small_ones() -> None:
+    """While nothing waits a step may be long: counters and times agree with those of small steps."""
+    load = lambda t: 400 + 0.5 * t  # noqa: E731
+    far, near = Simulation(chain(2), load), Simulation(chain(2), load, step_seconds=0.25, calm=False)
+    for simulation in (far, near):
+        simulation.advance(600)
+    assert far.flow.records_in == pytest.approx(near.flow.records_in, rel=1e-3)
+    assert far.flow.busy_ms == pytest.approx(near.flow.busy_ms, rel=1e-3)
+    assert far.lag_seconds == near.lag_seconds == 0
+
+
+def test_two_inputs_share_a_full_operator() -> None:
+    """The join does 667/s and 600 + 540 want in: it takes from each in turn, so that neither source starves."""
+    simulation = running(two_sources(1), 2400, 120)
+    orders, clicks = simulation.topics.values()
+    assert orders.taken == pytest.approx(333 * 120, rel=0.05)
+    assert clicks.taken * 0.3 == pytest.approx(333 * 120, rel=0.05)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    rates=st.lists(st.floats(0, 4000), min_size=1, max_size=4),
+    parallelism=st.integers(1, 6),
+    preset=st.sampled_from([chain, diamond, two_sources]),
+    fails=st.booleans(),
+)
+def test_nothing_is_ever_lost(
+    rates: list[float], parallelism: int, preset: Callable[[int], Application], fails: bool
+) -> None:
+    """Any load, any graph, with and without a failure."""
+    simulation = Simulation(preset(parallelism), lambda t: rates[int(t // 12) % len(rates)], step_seconds=1.0)
+    simulation.advance(25)
+    if fails:
+        simulation.fail()
+    simulation.advance(45)
+    assert_conserved(simulation)
+    assert 0 <= simulation.lag_seconds <= simulation.now

@@ -1,0 +1,159 @@
+"""`weir replay`: the loop's cores on a simulated application, and what is printed of it."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from weir_contracts import Target
+
+from cli.replay.driver import SimulatedDriver
+from cli.replay.loop import Loop
+from cli.replay.options import ReplayOptions, prepare
+from services.executor.core import Accepted, Snapshot, Unanswered
+from simulator import Noise, Simulation, chain
+from simulator.observe import START, Observer
+from tests.unit.cli.test_command import Done, weir
+from tests.unit.executor.driver_suite import DriverSuite
+
+
+def policy_for(trace: str = "step") -> ReplayOptions:
+    return ReplayOptions(trace=trace, interval_seconds=5)
+
+
+def test_the_load_triples_and_is_answered() -> None:
+    """One rescale, verified, in time: lag stays below the objective but for what a restart takes."""
+    prepared = prepare(policy_for())
+    simulation = Simulation(prepared.application, prepared.trace.rate_at, step_seconds=1.0)
+    loop = Loop(simulation, prepared.policy, noise=Noise(relative=0.02))
+    before = dict(simulation.observed)
+    asyncio.run(loop.run(180))
+    assert loop.said.rescales == 1
+    assert loop.said.ends == {"verified": 1}
+    assert simulation.observed["enrich"] > before["enrich"]
+    assert simulation.lag_seconds < 5
+    assert loop.knowledge.plan is not None and loop.knowledge.plan == loop.said.plans[-1]
+
+
+def test_the_same_seed_gives_the_same_decisions() -> None:
+    """Down to the plans' ids."""
+
+    def plans(seed: int) -> list[str]:
+        prepared = prepare(policy_for())
+        simulation = Simulation(prepared.application, prepared.trace.rate_at, step_seconds=1.0)
+        loop = Loop(simulation, prepared.policy, noise=Noise(relative=0.1), seed=seed)
+        asyncio.run(loop.run(75))
+        return [plan.model_dump_json() for plan in loop.said.plans]
+
+    assert plans(1) == plans(1)
+    assert plans(1) != plans(2)
+
+
+def test_a_lost_answer_costs_nothing() -> None:
+    """The request came through, and is found to have."""
+    prepared = prepare(policy_for())
+    simulation = Simulation(prepared.application, prepared.trace.rate_at, step_seconds=1.0)
+    simulation.conditions.lost_answers = 1
+    loop = Loop(simulation, prepared.policy)
+    asyncio.run(loop.run(120))
+    assert (loop.said.rescales, loop.said.ends) == (1, {"verified": 1})
+
+
+def replayed(*arguments: str) -> Done:
+    return weir("replay", "--trace", "step", "--duration", "90", *arguments)
+
+
+def test_the_score_is_printed_for_people(tmp_path: Path) -> None:
+    """With curves, and as a picture."""
+    picture = tmp_path / "replay.svg"
+    done = replayed("--plot", str(picture))
+    assert done.returncode == 0, done.stderr
+    assert "violation" in done.stdout and "slot-seconds" in done.stdout and "rescales" in done.stdout
+    assert "largest lag" in done.stdout and "⣀" in done.stdout
+    assert picture.read_text().startswith("<svg")
+
+
+def test_the_score_is_printed_for_programs() -> None:
+    """The same figures with their units in their names; slot-seconds are never below the least."""
+    done = replayed("-o", "json", "--topology", "two-sources", "--seed", "3")
+    found = json.loads(done.stdout)
+    score = found["score"]
+    assert score["seconds"] == 90
+    assert score["slot_seconds"] >= score["least_slot_seconds"] > 0
+    assert 0 <= score["violation_share"] <= 1
+    assert sum(found["plans"].values()) == 9
+    assert [point["at_seconds"] for point in found["points"]] == [10.0 * i for i in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--trace", "nowhere"], "--trace: trace 'nowhere' is none of"),
+        (["--planner", "oracle"], "--planner: there is no planner 'oracle'"),
+        (["--topology", "square"], "--topology: square: cannot be read"),
+        (["--policy", "/nowhere.yaml"], "--policy: /nowhere.yaml: cannot be read"),
+        (["--interval", "0.1"], "interval must lie between"),
+        (["--peak-rate", "-1"], "--trace: peak_rate"),
+        (["--duration", "1"], "--duration: must lie between"),
+        (["--plot", "picture.png"], "only .svg"),
+        (["--noise", "2"], "--noise: must lie between 0 and 1"),
+        (["-o", "xml"], "--output: 'xml'"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_a_line(arguments: list[str], told: str) -> None:
+    """The option and what is wrong with it; exit code 2."""
+    given = arguments if "--trace" in arguments else ["--trace", "step", *arguments]
+    done = weir("replay", *given)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+class SimulatedRig:
+    """A simulated job behind the driver, in simulated time."""
+
+    def __init__(self) -> None:
+        self.simulation = Simulation(chain(2), lambda _: 300.0)
+        away = Simulation(chain(1), lambda _: 0.0)
+        away.conditions.away = "connection refused"
+        self.driver = SimulatedDriver(Observer(self.simulation, start=START).at)
+        self.target, self.nobody, self.away = (
+            target(job, port) for job, port in (("orders", 1), ("nobody", 1), ("orders", 2))
+        )
+        self.by_id = target(self.simulation.job_id, 1)
+        self.driver.add(self.target, self.simulation)
+        self.driver.add(self.away, away)
+        self.simulation.advance(25)
+        self.job_id, self.before = self.simulation.job_id, dict(self.simulation.observed)
+        self.wanted = dict.fromkeys(self.before, 3)
+        self.too_much = {**self.wanted, "enrich": 121}
+
+    async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
+        for _ in range(100):
+            seen = await self.driver.observe(self.target)
+            if condition(seen):
+                return seen
+            self.simulation.advance(self.simulation.now + 0.5)
+        raise AssertionError(f"not within 50 s: {seen}")
+
+
+def target(job: str, port: int) -> Target:
+    return Target.model_validate({"flink": {"url": f"http://127.0.0.1:{port}", "job": job}})
+
+
+class TestSimulated(DriverSuite):
+    """The suite of all drivers."""
+
+    @pytest.fixture
+    def rig(self) -> SimulatedRig:
+        return SimulatedRig()
+
+    async def test_what_its_cluster_does_shows(self, rig: SimulatedRig) -> None:
+        """An answer that is lost, a request that is refused, a cluster that goes away."""
+        rig.simulation.conditions.lost_answers = 1
+        assert isinstance(await rig.driver.request(rig.target, rig.job_id, rig.wanted), Unanswered)
+        assert isinstance(await rig.driver.request(rig.target, rig.job_id, rig.wanted), Accepted)
+        assert rig.simulation.requested == rig.wanted
+        rig.simulation.conditions.away = "no route"
+        assert (await rig.driver.observe(rig.target)).because == "no route"

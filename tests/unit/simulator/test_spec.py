@@ -1,0 +1,94 @@
+"""Applications as files: what can be said, and how a mistake is told."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simulator import PRESETS, InvalidApplication, chain, load
+from simulator.clairvoyant import Clairvoyant
+
+SMALL = """
+operators:
+  - {name: in, service_seconds: 0.0001, source: {topic: orders, partitions: 4}}
+  - {name: work, service_seconds: 0.002, contention: 0.05, selectivity_over_time: [[0, 1.0], [100, 3.0]]}
+links:
+  - {source: in, target: work, ship: hash}
+cluster: {slots: 8, restart_seconds: 3}
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "application.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_says_all_there_is_to_say(tmp_path: Path) -> None:
+    """What it leaves out has its default; drift is a straight line between its points."""
+    application = load(written(tmp_path, SMALL))
+    assert application.topology().names == ["in", "work"]
+    assert application.topology().is_keyed("work")
+    assert application.topology().operator("in").source_partitions == 4
+    assert [application.operators[1].selectivity_at(t) for t in (-1, 0, 50, 100, 1e6)] == [1.0, 1.0, 2.0, 3.0, 3.0]
+    assert (application.cluster.slots, application.cluster.restart_seconds) == (8, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("operators.1.service_seconds=-1", "operators.1.service_seconds: Input should be greater than 0"),
+        ("operators.1.speed=3", "operators.1.speed: is not a field"),
+        ("operators.1.max_parallelism=0", "operators.1.max_parallelism"),
+        ("operators.0.source.weights=[1, 2]", "weights: 2 of them for 4 partitions"),
+        ("operators.0.source=null", "operators.0.source: 'in' has no input, so it needs a topic to read"),
+        ("links.0.target=nobody", "unknown operator 'nobody'"),
+        ("links.0.ship=pigeon", "links.0.ship"),
+        ("operators.1.window_keys=10", "window_keys: is of a window"),
+        ("operators.1.parallelism=9", "cluster.slots: the application starts with 9 and there are 8"),
+        ("operators.1.service_seconds=.nan", "operators.1.service_seconds"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(tmp_path: Path, change: str, told: str) -> None:
+    """File and field, in one line."""
+    where, _, value = change.partition("=")
+    *path, last = [int(part) if part.isdigit() else part for part in where.split(".")]
+    document = yaml.safe_load(SMALL)
+    at = document
+    for part in path:
+        at = at[part]
+    at[last] = yaml.safe_load(value)
+    file = written(tmp_path, yaml.safe_dump(document))
+    with pytest.raises(InvalidApplication) as error:
+        load(file)
+    assert str(file) in str(error.value)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1", "", "\x00"], ids=["no YAML", "a list", "nothing", "bytes"])
+def test_what_is_no_application_is_told_so(tmp_path: Path, text: str) -> None:
+    """With the file's name."""
+    file = written(tmp_path, text)
+    with pytest.raises(InvalidApplication, match=r"application\.yaml"):
+        load(file)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """The path and the system's own word."""
+    with pytest.raises(InvalidApplication, match="cannot be read"):
+        load(tmp_path / "nothing.yaml")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_ready_made_ones_stand(name: str) -> None:
+    """They can be started with any parallelism their cluster has slots for."""
+    assert PRESETS[name](4).started_with(2).parallelism == dict.fromkeys(PRESETS[name](1).parallelism, 2)
+
+
+def test_the_clairvoyant_takes_the_least_that_carries_a_load() -> None:
+    """Enrich does 500/s alone and 500·p / (1 + 0.02·(p − 1)) on p: 900/s need 2, 1,000/s need 3; the rest needs 1."""
+    clairvoyant = Clairvoyant(chain(1), most=16)
+    assert clairvoyant.least(900)["enrich"] == 2
+    assert clairvoyant.least(1000)["enrich"] == 3
+    assert clairvoyant.slots(1000) == 3
+    assert clairvoyant.slot_seconds(lambda t: 400.0 if t < 50 else 900.0, 100) == pytest.approx(50 * 1 + 50 * 2)
