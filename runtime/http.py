@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import uvicorn
 from fastapi import FastAPI
-from fastapi.responses import HTMLResponse
+from fastapi_offline import FastAPIOffline
 from pydantic import SecretStr
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from . import problems, reference
+from . import problems
 from .auth import Tokens
 from .loop import Stop
 
@@ -91,18 +91,12 @@ def application(
     **arguments: Any,
 ) -> FastAPI:
     """A FastAPI application: problem documents for errors, limits of body size and time to answer, tokens where
-    `auth.requires` looks for them (`run_service` sets them from the settings), and a reference at `/docs` that needs no
-    internet."""
-    app = FastAPI(title=title, description=description, docs_url=None, redoc_url=None, **arguments)
+    `auth.requires` looks for them (`run_service` sets them from the settings), and interactive documentation at `/docs` that
+    needs no internet."""
+    app = FastAPIOffline(title=title, description=description, redoc_url=None, **arguments)
     app.state.tokens = tokens or Tokens({})
     app.add_middleware(_Limits, body_bytes=body_bytes, answer_seconds=answer_seconds)
     problems.install(app)
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> HTMLResponse:
-        safe = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
-        return HTMLResponse(reference.page(app.openapi()), headers=safe)
-
     return app
 
 
