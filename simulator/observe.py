@@ -23,6 +23,7 @@ from weir_contracts import (
 
 from .engine import Simulation
 from .faults import CLEAR, Fault, Noise
+from .spec import Cluster
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
 """Second 0 of a simulation, unless another is given: a Monday."""
@@ -63,6 +64,7 @@ class Observer:
         self._start = start
         self._counters: _Counters | None = None
         self._attempt: tuple[float, int] | None = None
+        self._rescale: tuple[Cluster, RescaleSettings] | None = None
         self._committed: dict[tuple[str, int], tuple[int, datetime]] = {}
         self._late: list[tuple[float, Observation]] = []
 
@@ -112,7 +114,8 @@ class Observer:
                 "operators": operators,
                 "partitions": partitions,
             }
-        return Observation(
+        # Made of checked parts: checking the whole again would cost as much as making it.
+        return Observation.model_construct(
             id=observation_id(policy.application, now),
             application=policy.application,
             observed_at=now,
@@ -252,8 +255,14 @@ class Observer:
                 completed=sim.checkpoints_completed,
                 failed=sim.checkpoints_failed,
             ),
-            rescale=rescale_settings(sim),
+            rescale=self._rescale_settings(),
         )
+
+    def _rescale_settings(self) -> RescaleSettings:
+        cluster = self._simulation.application.cluster
+        if self._rescale is None or self._rescale[0] is not cluster:
+            self._rescale = (cluster, rescale_settings(self._simulation))
+        return self._rescale[1]
 
     def _partitions(self, positions: dict[str, list[float]], now: datetime) -> list[PartitionReading]:
         readings = []

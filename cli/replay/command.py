@@ -1,9 +1,12 @@
 """`weir replay`: its options, the run, and how it is told."""
 
 import asyncio
+import gc
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -106,7 +109,8 @@ def run(prepared: Replay, *, seed: int = 0, noise: float = 0.0) -> Result:
         max(10.0, prepared.duration_seconds / POINTS) if prepared.duration_seconds > 10 * POINTS else 10.0,
     )
     loop = Loop(simulation, policy, noise=Noise(relative=noise), seed=seed, records=Records(keep=100))
-    asyncio.run(loop.run(prepared.duration_seconds))
+    with _seldom_collected():
+        asyncio.run(loop.run(prepared.duration_seconds))
     return Result(
         score=meter.score(loop.said.rescales),
         points=meter.points,
@@ -114,6 +118,17 @@ def run(prepared: Replay, *, seed: int = 0, noise: float = 0.0) -> Result:
         ends=dict(loop.said.ends.most_common()),
         wall_seconds=round(time.perf_counter() - began, 2),
     )
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """Messages hold no cycles, so looking for them after every few hundred is time lost."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _document(options: ReplayOptions, prepared: Replay, result: Result) -> dict[str, Any]:
