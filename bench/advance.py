@@ -27,7 +27,8 @@ from bench.results_file import distribution, write
 from services.analyzer.core import AnalysisSettings, Memory, advance
 
 OPERATORS, PARTITIONS, INTERVAL_SECONDS, OBSERVATIONS = 10, 12, 2, 600
-BUDGET_MILLISECONDS = 2.0
+BUDGET_MILLISECONDS = 5.0
+"""From bytes to bytes: 200 observations/s a core, so that 1,000 applications at an interval of 5 s need no more than one."""
 START = datetime(2026, 6, 14, 12, tzinfo=UTC)
 
 
@@ -134,6 +135,7 @@ def measure() -> dict[str, object]:
     yardstick_ms = 1000 * statistics.median(yardstick() for _ in range(20))
     warm_core, warm_whole = core_ms[100:], whole_ms[100:]
     median = statistics.median(warm_core)
+    whole = statistics.median(warm_whole)
     return {
         "what": "CPU of one observation; state read from and written to bytes",
         "operators": OPERATORS,
@@ -141,7 +143,7 @@ def measure() -> dict[str, object]:
         "advance_ms": distribution(warm_core),
         "bytes_to_bytes_ms": distribution(warm_whole),
         "budget_ms": BUDGET_MILLISECONDS,
-        "within_budget": median <= BUDGET_MILLISECONDS,
+        "within_budget": whole <= BUDGET_MILLISECONDS,
         "yardstick_ms": round(yardstick_ms, 3),
         "advance_in_yardsticks": round(median / yardstick_ms, 3),
         "state_bytes": len(state or b""),

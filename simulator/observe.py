@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
+from pydantic import TypeAdapter
 from weir_contracts import (
     Checkpoints,
     Deployment,
@@ -30,6 +31,8 @@ START = datetime(2026, 1, 5, tzinfo=UTC)
 _TIMES = ("busy_ms", "backpressured_ms", "idle_ms")
 _SHARES = ("busy_share_mean", "busy_share_max", "backpressure_share_mean", "backpressure_share_max")
 _COUNTS = ("records_in", "records_out")
+_PARTITIONS = TypeAdapter(list[PartitionReading])
+"""All at once: several times faster than one by one."""
 FIELDS = (*_COUNTS, *_TIMES, *_SHARES)
 
 
@@ -265,7 +268,7 @@ class Observer:
         return self._rescale[1]
 
     def _partitions(self, positions: dict[str, list[float]], now: datetime) -> list[PartitionReading]:
-        readings = []
+        readings: list[dict[str, Any]] = []
         for operator in self._simulation.application.operators:
             if operator.source is None:
                 continue
@@ -273,19 +276,18 @@ class Observer:
             at: list[float] | list[None] = positions.get(operator.name) or [None] * len(topic.weights)
             for j, (end, committed, position) in enumerate(zip(topic.ends(), topic.committed, at, strict=True)):
                 readings.append(
-                    PartitionReading(
-                        operator=operator.name,
-                        topic=operator.source.topic,
-                        partition=j,
-                        log_start_offset=0,
-                        log_end_offset=int(end + 1e-6),
-                        committed_offset=int(committed + 1e-6),
-                        committed_at=self._seen(operator.name, j, int(committed + 1e-6), now),
-                        current_offset=None if position is None else int(position + 1e-6),
-                        position_appended_at=None,
-                    )
+                    {
+                        "operator": operator.name,
+                        "topic": operator.source.topic,
+                        "partition": j,
+                        "log_start_offset": 0,
+                        "log_end_offset": int(end + 1e-6),
+                        "committed_offset": int(committed + 1e-6),
+                        "committed_at": self._seen(operator.name, j, int(committed + 1e-6), now),
+                        "current_offset": None if position is None else int(position + 1e-6),
+                    }
                 )
-        return readings
+        return _PARTITIONS.validate_python(readings)
 
     def _seen(self, operator: str, partition: int, committed: int, now: datetime) -> datetime:
         """When this committed offset was seen first."""

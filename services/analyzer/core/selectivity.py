@@ -123,11 +123,19 @@ def measured(wiring: Wiring, memory: EdgeMemory | None, run: RunMemory, settings
         return estimate(0.0, f"no output in {silent:.0f} s", 0.3, 1, silent)
     if memory.last.reached == memory.first.reached:
         return unknown(f"no output yet, {seconds:.0f} s watched: a window may still be filling")
-    points = [_counts(wiring, row) for row in run.rows if row.at >= memory.first.at]
+    rows = [row for row in run.rows if row.at >= memory.first.at]
+    if memory.growing and rows and (not memory.marks or memory.marks[-1].at < rows[0].at):
+        # It never stood still within the ring, so its ends tell all.
+        begin, end = _counts(wiring, rows[0]), _counts(wiring, rows[-1])
+        if begin is not None and end is not None:
+            return _continuous(begin, end, len(rows), settings)
+    points = [_counts(wiring, row) for row in rows]
     known = [point for point in points if point is not None]
     if _in_bursts(known):
         return _over_bursts(memory, settings)
-    return _continuous(known, settings)
+    if not known:
+        return unknown("no samples after the warm-up of this run")
+    return _continuous(known[0], known[-1], len(known), settings)
 
 
 def _in_bursts(points: Sequence[Mark]) -> bool:
@@ -156,16 +164,16 @@ def _over_bursts(memory: EdgeMemory, settings: AnalysisSettings) -> Estimate:
     return estimate(ratio, f"counters over {bursts} output bursts", min(0.9, 0.15 * (bursts + 1)), bursts, seconds)
 
 
-def _continuous(points: Sequence[Mark], settings: AnalysisSettings) -> Estimate:
+def _continuous(begin: Mark, end: Mark, samples: int, settings: AnalysisSettings) -> Estimate:
     """Over the ring's reach. Bursts closer than two snapshots look continuous: four samples hold three of them."""
-    seconds = points[-1].at - points[0].at if points else 0.0
-    if len(points) < _BURSTS + 1 or seconds < settings.capacity_window_seconds:
+    seconds = end.at - begin.at
+    if samples < _BURSTS + 1 or seconds < settings.capacity_window_seconds:
         return unknown(f"{seconds:.0f} of {settings.capacity_window_seconds:.0f} s watched in this run")
-    taken = points[-1].taken - points[0].taken
+    taken = end.taken - begin.taken
     if taken <= 0:
         return unknown("nothing was taken in")
-    ratio = max(0, points[-1].reached - points[0].reached) / taken
-    return estimate(ratio, "counters", 0.9, len(points), seconds)
+    ratio = max(0, end.reached - begin.reached) / taken
+    return estimate(ratio, "counters", 0.9, samples, seconds)
 
 
 def learn(old: Ratio | None, now: Estimate, at: float, settings: AnalysisSettings) -> Ratio | None:
