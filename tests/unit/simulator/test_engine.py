@@ -219,3 +219,58 @@ def test_nothing_is_ever_lost(
     simulation.advance(45)
     assert_conserved(simulation)
     assert 0 <= simulation.lag_seconds <= simulation.now
+
+
+def test_a_restart_that_hangs_goes_on_when_it_may() -> None:
+    """The log grows meanwhile; then everything since the checkpoint of second 20 is read."""
+    simulation = running(chain(2), 100, 21)
+    simulation.conditions.hangs = True
+    simulation.fail()
+    simulation.advance(200)
+    assert (simulation.state, simulation.backlog) == ("RESTARTING", pytest.approx(100 * 180))
+    assert simulation.lag_seconds == pytest.approx(180)
+    simulation.conditions.hangs = False
+    simulation.advance(260)
+    assert (simulation.state, simulation.backlog) == ("RUNNING", 0.0)
+
+
+def test_a_rescale_without_checkpoints_goes_after_its_longest_wait_and_replays_more() -> None:
+    """They fail since second 50: the rescale of second 93 waits for three intervals, and begins where 50 was."""
+    simulation = running(chain(2), 100, 51)
+    simulation.conditions.checkpoints_fail = True
+    simulation.advance(93)
+    simulation.request(dict.fromkeys(simulation.observed, 3))
+    simulation.advance(122.5)
+    assert simulation.state == "RUNNING"
+    simulation.advance(123.5)
+    assert simulation.state == "RESTARTING"
+    assert simulation.lag_seconds == pytest.approx(123.5 - 50, abs=0.5)
+    assert simulation.checkpoints_failed == 7
+
+
+def test_a_job_that_lags_too_much_crashes_until_it_is_given_more() -> None:
+    """A crash loop from overload: it ends when the backlog can be held."""
+    simulation = running(chain(1), 900, 20)
+    simulation.conditions.crash_lag_seconds = 60.0
+    simulation.advance(400)
+    assert simulation.restarts > 10
+    simulation.conditions.crash_lag_seconds = None
+    simulation.request(dict.fromkeys(simulation.observed, 6))
+    simulation.advance(900)
+    assert (simulation.state, simulation.lag_seconds) == ("RUNNING", 0.0)
+
+
+def test_another_job_takes_over_where_the_last_one_was() -> None:
+    """It was cancelled at 95; its successor with another graph begins at the last checkpoint, of 90, as a job of its own."""
+    simulation = running(chain(2), 100, 95)
+    before = simulation.graph_hash
+    simulation.end("CANCELED")
+    simulation.advance(110)
+    assert (simulation.slots_used, simulation.backlog) == (0, pytest.approx(1500))
+    simulation.resubmit(diamond(3), "6" * 32)
+    assert simulation.backlog == pytest.approx(100 * 20)
+    simulation.advance(140)
+    assert (simulation.state, simulation.job_id, simulation.restarts) == ("RUNNING", "6" * 32, 0)
+    assert simulation.graph_hash != before
+    assert simulation.flow.records_in[0] == pytest.approx(100 * 50)
+    assert_conserved(simulation)

@@ -92,3 +92,10 @@ def test_the_clairvoyant_takes_the_least_that_carries_a_load() -> None:
     assert clairvoyant.least(1000)["enrich"] == 3
     assert clairvoyant.slots(1000) == 3
     assert clairvoyant.slot_seconds(lambda t: 400.0 if t < 50 else 900.0, 100) == pytest.approx(50 * 1 + 50 * 2)
+
+
+def test_the_readme_s_example_can_be_run(tmp_path: Path) -> None:
+    """It is read as it stands there."""
+    readme = (Path(__file__).parents[3] / "simulator" / "README.md").read_text()
+    example = readme.split("```yaml\n")[1].split("```")[0]
+    assert load(written(tmp_path, example)).operators[1].state_bytes == 50e6
