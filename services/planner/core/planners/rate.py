@@ -397,10 +397,11 @@ def _shrink(case: _Case, hold: _Option, infeasible: list[Infeasible]) -> PlanRep
     held = f"lag stays at {hold.prediction.max_lag_seconds:.1f} s or less"
     if hold.prediction.max_utilisation is not None:
         held += f" with {hold.prediction.bottleneck} at {hold.prediction.max_utilisation:.0%} of its capacity"
-    option = _Option(smaller, case.predicted(smaller), case.cost(smaller))
-    saved = hold.cost[0] - option.cost[0]
-    if option.cost >= hold.cost or saved < case.parameters.least_saving * hold.cost[0]:
+    cost = case.cost(smaller)
+    saved = hold.cost[0] - cost[0]
+    if cost >= hold.cost or saved < case.parameters.least_saving * hold.cost[0]:
         return _reply(case, "hold", hold, hold, "objective-held", held, infeasible, [])
+    option = _Option(smaller, case.predicted(smaller), cost)
     if saved == 0:
         # Fewer subtasks in the same slots free nothing: not worth a restart.
         sentence = f"{held}; {changes(hold.vector, smaller)} would free no slot"
