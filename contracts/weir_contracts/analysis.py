@@ -45,7 +45,7 @@ class Symptom(Message):
     code: SymptomCode
     operator: OperatorName | None = None
     evidence: Sentence
-    numbers: dict[str, float | None] = Field(default_factory=dict)
+    numbers: Annotated[dict[str, float | None], Field(fail_fast=True)] = Field(default_factory=dict)
 
 
 class CapacityPoint(Message):

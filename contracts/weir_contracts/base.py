@@ -3,6 +3,7 @@
 Unknown is `None`, never 0: a reader that finds `None` must hold rather than guess.
 """
 
+import json
 import re
 from datetime import timedelta
 from typing import Annotated, Any, Literal
@@ -43,8 +44,21 @@ ApplicationId = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}/{NAME_PATTERN}$"
 OperatorName = Annotated[str, Field(min_length=1, max_length=400, examples=["enrich"])]
 """An operator's name as its engine shows it; made unique within a topology by a suffix ` #2`."""
 
-Parallelism = dict[OperatorName, Annotated[int, Field(ge=1, le=32768)]]
-"""Parallelism by operator. 32768 is the largest max parallelism an engine knows (Flink)."""
+Parallelism = Annotated[dict[OperatorName, Annotated[int, Field(ge=1, le=32768)]], Field(fail_fast=True)]
+"""Parallelism by operator. 32768 is the largest max parallelism an engine knows (Flink).
+
+Without `fail_fast` each wrong entry of a large map is an error of its own: megabytes of nonsense would take gigabytes.
+"""
+
+
+def writable(value: dict[str, Any]) -> dict[str, Any]:
+    """A map whose meaning is its owner's, if it can be written as JSON: no NaN, infinity or half of a character."""
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False, default=str).encode()
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"holds what JSON cannot say: {' '.join(str(error).split())[:200]}") from None
+    return value
+
 
 Timestamp = AwareDatetime
 Count = Annotated[int, Field(ge=0)]

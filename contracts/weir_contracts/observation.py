@@ -79,6 +79,6 @@ class Observation(Message):
     topology: Topology | None = None
     operators: Annotated[list[OperatorReading], Field(max_length=1000)] = Field(default_factory=list)
     partitions: Annotated[list[PartitionReading], Field(max_length=10000)] = Field(default_factory=list)
-    signals: Annotated[dict[str, float | None], Field(max_length=200)] = Field(default_factory=dict)
+    signals: Annotated[dict[str, float | None], Field(max_length=200, fail_fast=True)] = Field(default_factory=dict)
     """Named readings of other collectors, for planners that want them."""
     problems: Annotated[list[Problem], Field(max_length=100)] = Field(default_factory=list)

@@ -20,6 +20,7 @@ from .base import (
     Sentence,
     Share,
     Timestamp,
+    writable,
 )
 from .deployment import Deployment, DeploymentRef, Topology
 from .observation import Observation
@@ -41,7 +42,7 @@ def _within_memory_limit(memory: dict[str, Any]) -> dict[str, Any]:
     return memory
 
 
-PlannerMemory = Annotated[dict[str, Any], AfterValidator(_within_memory_limit)]
+PlannerMemory = Annotated[dict[str, Any], AfterValidator(writable), AfterValidator(_within_memory_limit)]
 Number = float | int | str | bool | None
 
 
@@ -169,7 +170,7 @@ class PlanRequest(Message):
     deployment: Deployment | None = None
     observations: Annotated[list[Observation], Field(max_length=MAX_OBSERVATIONS)] = Field(default_factory=list)
     """Recent raw observations, newest last."""
-    signals: Annotated[dict[str, float | None], Field(max_length=200)] = Field(default_factory=dict)
+    signals: Annotated[dict[str, float | None], Field(max_length=200, fail_fast=True)] = Field(default_factory=dict)
     history: Annotated[list[LoopResult], Field(max_length=MAX_HISTORY)] = Field(default_factory=list)
     """Past turns of the loop, newest first."""
     outcomes: Annotated[list[Outcome], Field(max_length=MAX_OUTCOMES)] = Field(default_factory=list)
@@ -198,7 +199,7 @@ class PlanReply(Message):
     parallelism: Parallelism | None = None
     code: Code
     sentence: Sentence
-    evidence: Annotated[dict[str, Number], Field(max_length=200)] = Field(default_factory=dict)
+    evidence: Annotated[dict[str, Number], Field(max_length=200, fail_fast=True)] = Field(default_factory=dict)
     """The numbers used, named with their units."""
     prediction: Prediction | None = None
     """Of what is proposed (of staying, for a hold)."""
@@ -244,11 +245,11 @@ class Plan(Message):
     """What the guards let through; None for a hold."""
     code: Code
     sentence: Sentence
-    evidence: dict[str, Number] = Field(default_factory=dict)
+    evidence: Annotated[dict[str, Number], Field(max_length=200, fail_fast=True)] = Field(default_factory=dict)
     prediction: Prediction | None = None
     hold_prediction: Prediction | None = None
-    infeasible: list[Infeasible] = Field(default_factory=list)
-    alternatives: list[Alternative] = Field(default_factory=list)
+    infeasible: Annotated[list[Infeasible], Field(max_length=100)] = Field(default_factory=list)
+    alternatives: Annotated[list[Alternative], Field(max_length=20)] = Field(default_factory=list)
     amendments: Annotated[list[Amendment], Field(max_length=100)] = Field(default_factory=list)
     planning_seconds: NonNegative | None = None
     state: PlanState = Field(default_factory=PlanState)

@@ -7,8 +7,10 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     AnyHttpUrl,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -17,7 +19,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from .base import Duration, Name, OperatorName, Timestamp
+from .base import Duration, Name, OperatorName, Timestamp, writable
 
 
 class Document(BaseModel):
@@ -134,12 +136,21 @@ class OperatorBounds(Document):
         return self
 
 
+def _at_most_500(operators: Any) -> Any:
+    """Counted before they are read: each wrong one is named, and a million of them would be a million sentences."""
+    if isinstance(operators, dict) and len(operators) > 500:
+        raise ValueError(f"has {len(operators)} operators, more than 500")
+    return operators
+
+
 class Bounds(Document):
     """Parallelism limits of every operator; `operators` narrows single ones by name."""
 
     min: ParallelismBound = 1
     max: ParallelismBound = 32
-    operators: Annotated[dict[OperatorName, OperatorBounds], Field(max_length=500)] = Field(default_factory=dict)
+    operators: Annotated[dict[OperatorName, OperatorBounds], BeforeValidator(_at_most_500)] = Field(
+        default_factory=dict, max_length=500
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -159,7 +170,7 @@ class Bounds(Document):
 
 class PlannerChoice(Document):
     name: Name = "rate"
-    parameters: Annotated[dict[str, Any], Field(max_length=50)] = Field(default_factory=dict)
+    parameters: Annotated[dict[str, Any], Field(max_length=50), AfterValidator(writable)] = Field(default_factory=dict)
     """The planner's own settings; it publishes their schema and refuses what it does not know."""
     timeout: Duration = timedelta(seconds=2)
 
