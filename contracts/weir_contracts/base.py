@@ -5,11 +5,12 @@ Unknown is `None`, never 0: a reader that finds `None` must hold rather than gue
 
 import json
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID, uuid5
 
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BaseModel,
     BeforeValidator,
@@ -60,7 +61,17 @@ def writable(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-Timestamp = AwareDatetime
+_EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)
+
+
+def _within_reach(value: datetime) -> datetime:
+    if not _EARLIEST <= value <= _LATEST:
+        raise ValueError("must lie between the years 1970 and 3000")
+    return value
+
+
+Timestamp = Annotated[AwareDatetime, AfterValidator(_within_reach)]
+"""An instant with its zone. At the ends of the calendar there is no "an hour before", so every sum would need its own guard."""
 Count = Annotated[int, Field(ge=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -82,7 +93,8 @@ def parse_duration(value: Any) -> timedelta:
     if isinstance(value, timedelta):
         parsed = value
     elif isinstance(value, str) and len(value) <= 40 and _DURATION.fullmatch(value):
-        parsed = timedelta(seconds=sum(float(n) * _UNIT_SECONDS[unit] for n, unit in _PART.findall(value)))
+        seconds = sum(float(n) * _UNIT_SECONDS[unit] for n, unit in _PART.findall(value))
+        parsed = timedelta(seconds=min(seconds, 2 * _LONGEST.total_seconds()))  # far larger ones do not fit a timedelta
     else:
         raise ValueError("must be a duration with a unit such as 500ms, 30s, 5m or 1h30m")
     if not timedelta(0) <= parsed <= _LONGEST:

@@ -146,10 +146,17 @@ class Executor:
     async def _consider(self, decoded: Decoded[Plan]) -> None:
         plan = decoded.message
         app = self.applications.get(plan.application, decoded.record.partition)
-        async with self._gates, app.lock:
-            begun = await self._conductor.consider(app, plan, decoded.traceparent, self.applications)
-            if begun and self._owns(app):  # the partition may have been taken meanwhile
-                self._drive(app)
+        try:
+            async with self._gates, app.lock:
+                begun = await self._conductor.consider(app, plan, decoded.traceparent, self.applications)
+                if begun and self._owns(app):  # the partition may have been taken meanwhile
+                    self._drive(app)
+        except BusError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one odd plan must not cost the others of its batch their turn
+            self._log.exception("plan-failed", application=app.id, place=decoded.record.place)
+            reason = f"the plan could not be considered: {type(error).__name__}: {error}"
+            await self._dead_letters.send(decoded.record, reason)
 
     async def _commit(self) -> None:
         if self._consumer is None:

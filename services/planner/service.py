@@ -153,13 +153,24 @@ class Planner:
         if analysis.status == "ended":
             self._applications.forget(analysis.application)
             return
+        try:
+            plan = await self._plan(analysis)
+        except Exception as error:  # noqa: BLE001 - odd numbers of one application must not hold up all others for ever
+            self._log.exception("plan-failed", application=analysis.application, place=decoded.record.place)
+            reason = f"no plan could be made: {type(error).__name__}: {error}"
+            await self._dead_letters.send(decoded.record, reason)
+            return
+        await self._publish(plan, decoded.traceparent)
+        self._applications.planned(plan, analysis)
+
+    async def _plan(self, analysis: Analysis) -> Plan:
         began = self._clock.monotonic()
         request = self._applications.request(analysis, self._clock.now())
         choice = analysis.policy.spec.planner
         reply = precheck(request)
         if reply is None:
             reply = await self._workers.ask(request, choice.name, choice.timeout.total_seconds())
-        plan = make_plan(
+        return make_plan(
             request,
             reply,
             self._applications.state(analysis.application, choice.name),
@@ -167,8 +178,6 @@ class Planner:
             created_at=self._clock.now(),
             planning_seconds=round(self._clock.monotonic() - began, 4),
         )
-        await self._publish(plan, decoded.traceparent)
-        self._applications.planned(plan, analysis)
 
     async def _publish(self, plan: Plan, parent: str | None) -> None:
         trace = child_traceparent(parent, derive_id(plan.id, "trace"))

@@ -54,6 +54,7 @@ class FlinkDriver:
         self, clock: Clock, *, timeout_seconds: float = 5.0, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         self._clock = clock
+        self._answer_seconds = 2 * timeout_seconds
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(timeout_seconds, connect=min(2.0, timeout_seconds)),
             follow_redirects=False,
@@ -158,19 +159,25 @@ class FlinkDriver:
 
     async def _call(self, method: str, url: str, path: str, **arguments: Any) -> bytes:
         try:
-            async with self._client.stream(method, f"{url}{path}", **arguments) as response:
-                content = bytearray()
-                async for chunk in response.aiter_bytes():
-                    content += chunk
-                    if len(content) > MAX_ANSWER_BYTES:
-                        raise _Away(f"{method} {path}: the answer is larger than {MAX_ANSWER_BYTES} bytes")
-        except httpx.HTTPError as error:
+            # httpx bounds each wait for bytes; the whole is bounded here, or a trickle would hold the action.
+            async with asyncio.timeout(self._answer_seconds):
+                status, content = await self._download(method, url, path, **arguments)
+        except TimeoutError:
+            raise _Away(f"{method} {url}{path}: no whole answer within {self._answer_seconds:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise _Away(f"{method} {url}{path}: {str(error) or type(error).__name__}") from None
-        if response.status_code >= 300:
-            raise _Refused(
-                response.status_code, f"{method} {path}: {response.status_code} {answers.reason(bytes(content))}"
-            )
-        return bytes(content)
+        if status >= 300:
+            raise _Refused(status, f"{method} {path}: {status} {answers.reason(content)}")
+        return content
+
+    async def _download(self, method: str, url: str, path: str, **arguments: Any) -> tuple[int, bytes]:
+        async with self._client.stream(method, f"{url}{path}", **arguments) as response:
+            content = bytearray()
+            async for chunk in response.aiter_bytes():
+                content += chunk
+                if len(content) > MAX_ANSWER_BYTES:
+                    raise _Away(f"{method} {path}: the answer is larger than {MAX_ANSWER_BYTES} bytes")
+            return response.status_code, bytes(content)
 
 
 def _address(target: Target) -> tuple[str, str]:

@@ -4,7 +4,8 @@ An unknown number is None: a missing metric is not 0, and neither is a timestamp
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Annotated, Any, TypeVar
 
@@ -24,6 +25,11 @@ _MAX_FAILURES = "rescale-trigger.max-checkpoint-failures"
 
 LONGEST_NAME = 380
 """Longer vertex names are cut, which leaves room for a number."""
+
+MOST_EDGES = 5000
+_FARTHEST_MS = 40 * 365 * 86_400_000
+"""An instant further from now than any job is old is not one."""
+_LARGEST_COUNT = 2**63
 
 ENDED = frozenset({"FAILED", "CANCELED", "FINISHED"})
 
@@ -58,7 +64,7 @@ class JobLine(_Answer):
 
 
 class Overview(_Answer):
-    jobs: Annotated[list[JobLine], Field(max_length=100_000)]
+    jobs: Annotated[list[JobLine], Field(max_length=100_000, fail_fast=True)]
 
 
 class Vertex(_Answer):
@@ -68,7 +74,7 @@ class Vertex(_Answer):
     max_parallelism: Annotated[int | None, Field(alias="maxParallelism")] = None
     slot_sharing_group: Annotated[str | None, Field(alias="slotSharingGroupId", max_length=200)] = None
     status: str = ""
-    tasks: dict[str, int] = Field(default_factory=dict)
+    tasks: Annotated[dict[str, int], Field(fail_fast=True)] = Field(default_factory=dict)
 
 
 class PlanInput(_Answer):
@@ -78,11 +84,11 @@ class PlanInput(_Answer):
 
 class PlanNode(_Answer):
     id: str
-    inputs: list[PlanInput] = Field(default_factory=list)
+    inputs: Annotated[list[PlanInput], Field(max_length=MOST_EDGES, fail_fast=True)] = Field(default_factory=list)
 
 
 class JobGraph(_Answer):
-    nodes: Annotated[list[PlanNode], Field(max_length=1000)]
+    nodes: Annotated[list[PlanNode], Field(max_length=1000, fail_fast=True)]
 
 
 class Job(_Answer):
@@ -93,8 +99,8 @@ class Job(_Answer):
     state: Annotated[str, Field(max_length=50)]
     start_time: Annotated[Milliseconds, Field(alias="start-time")] = -1
     now: Milliseconds
-    timestamps: dict[str, int] = Field(default_factory=dict)
-    vertices: Annotated[list[Vertex], Field(min_length=1, max_length=1000)]
+    timestamps: Annotated[dict[str, int], Field(fail_fast=True)] = Field(default_factory=dict)
+    vertices: Annotated[list[Vertex], Field(min_length=1, max_length=1000, fail_fast=True)]
     plan: JobGraph
 
 
@@ -107,7 +113,7 @@ class Requirement(_Answer):
     parallelism: Bounds
 
 
-Requirements = TypeAdapter(dict[str, Requirement])
+Requirements = TypeAdapter(Annotated[dict[str, Requirement], Field(fail_fast=True)])
 
 
 class CompletedCheckpoint(_Answer):
@@ -144,7 +150,7 @@ class Metric(_Answer):
     value: Annotated[int | None, BeforeValidator(_number_or_none)] = None
 
 
-Metrics = TypeAdapter(list[Metric])
+Metrics = TypeAdapter(Annotated[list[Metric], Field(fail_fast=True)])
 
 
 class ConfigEntry(_Answer):
@@ -152,7 +158,7 @@ class ConfigEntry(_Answer):
     value: str
 
 
-Configuration = TypeAdapter(list[ConfigEntry])
+Configuration = TypeAdapter(Annotated[list[ConfigEntry], Field(fail_fast=True)])
 
 
 class CheckpointConfig(_Answer):
@@ -172,12 +178,19 @@ A = TypeVar("A")
 
 def parse(adapter: TypeAdapter[A], content: bytes, call: str) -> A:
     """Read an answer; `Malformed` that names the call and the field at fault."""
-    try:
+    with _well_formed(call):
         return adapter.validate_json(content)
+
+
+@contextmanager
+def _well_formed(call: str) -> Iterator[None]:
+    """`Malformed` for what does not fit a type, an answer's own or the contract's that it becomes part of."""
+    try:
+        yield
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the answer"
-        raise Malformed(f"{call}: {field}: {first['msg']}") from None
+        field = ".".join(str(part) for part in first["loc"])[:300] or "the answer"
+        raise Malformed(f"{call}: {field}: {first['msg'][:500]}") from None
 
 
 def find(overview: Overview, wanted: str) -> JobLine | None:
@@ -191,24 +204,27 @@ def topology(job: Job) -> Topology:
 
     Must agree with what the monitor makes of the same answer, names, order and edges, or no plan would fit any job.
     """
+    if (count := sum(len(node.inputs) for node in job.plan.nodes)) > MOST_EDGES:
+        raise Malformed(f"GET /jobs/:id: plan.nodes: have {count} inputs, more than {MOST_EDGES}")
     vertices = _sorted(job)
     names = unique(vertex.name[:LONGEST_NAME] for vertex in vertices)
     by_id = {vertex.id: name for vertex, name in zip(vertices, names, strict=True)}
-    operators = [
-        Operator(
-            name=by_id[vertex.id],
-            id=vertex.id,
-            max_parallelism=_positive(vertex.max_parallelism),
-            slot_sharing_group=vertex.slot_sharing_group,
-        )
-        for vertex in vertices
-    ]
-    edges = [
-        Edge(source=by_id[i.id], target=by_id[node.id], ship_strategy=i.ship_strategy)
-        for node in job.plan.nodes
-        for i in node.inputs
-    ]
-    return Topology(operators=operators, edges=edges)
+    with _well_formed("GET /jobs/:id"):
+        operators = [
+            Operator(
+                name=by_id[vertex.id],
+                id=vertex.id,
+                max_parallelism=_positive(vertex.max_parallelism),
+                slot_sharing_group=vertex.slot_sharing_group,
+            )
+            for vertex in vertices
+        ]
+        edges = [
+            Edge(source=by_id[i.id], target=by_id[node.id], ship_strategy=i.ship_strategy)
+            for node in job.plan.nodes
+            for i in node.inputs
+        ]
+        return Topology(operators=operators, edges=edges)
 
 
 def _sorted(job: Job) -> list[Vertex]:
@@ -245,7 +261,7 @@ def settings(entries: Sequence[ConfigEntry], features: Features, interval_second
     explicit = {entry.key.removeprefix(_PREFIX): entry.value for entry in entries if entry.key.startswith(_PREFIX)}
     delay = _first(explicit, (_MAX_DELAY,))
     failures = _number_or_none(explicit.get(_MAX_FAILURES))
-    if delay is None and failures is not None and interval_seconds is not None:
+    if delay is None and failures is not None and 0 <= failures < 2**31 and interval_seconds is not None:
         delay = (failures + 1) * interval_seconds
     scheduler = None if features.web_rescale is None else ("adaptive" if features.web_rescale else "default")
     return RescaleSettings(
@@ -261,7 +277,7 @@ def _first(explicit: Mapping[str, str], keys: Sequence[str]) -> float | None:
 
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d+)\s*([a-zµ]*)")
+_DURATION = re.compile(r"(\d{1,18})\s*([a-zµ]*)")
 _WORDS = {
     "": "ms",
     "µs": "us",
@@ -282,9 +298,10 @@ def duration_seconds(text: str | None) -> float | None:
     cleaned = text.strip().strip("'\"").lower()
     if cleaned.startswith("pt"):
         try:
-            return _ISO.validate_python(cleaned.upper()).total_seconds()
+            seconds = _ISO.validate_python(cleaned.upper()).total_seconds()
         except ValidationError:
             return None
+        return seconds if seconds >= 0 else None
     match = _DURATION.fullmatch(cleaned)
     if match is None:
         return None
@@ -313,7 +330,7 @@ def snapshot(
     """One snapshot of all answers of a look. `at` is this process's time of Flink's `now`: others are shifted by it."""
 
     def here(milliseconds: int | None) -> datetime | None:
-        if milliseconds is None or milliseconds <= 0:
+        if milliseconds is None or milliseconds <= 0 or abs(milliseconds - job.now) > _FARTHEST_MS:
             return None
         return at + timedelta(milliseconds=milliseconds - job.now)
 
@@ -321,26 +338,27 @@ def snapshot(
     latest = statistics.latest.completed if statistics and statistics.latest else None
     counts = statistics.counts if statistics else CheckpointCounts()
     completed_at = here(latest.latest_ack_timestamp) if latest else None
-    checkpoints = Checkpoints(
-        interval_seconds=interval,
-        last_completed_at=completed_at,
-        last_duration_seconds=_seconds(latest.end_to_end_duration) if latest else None,
-        completed=_positive(counts.completed, least=0),
-        failed=_positive(counts.failed, least=0),
-    )
-    deployment = Deployment(
-        job_id=job.jid,
-        job_name=job.name[:300],
-        graph_hash=graph.graph_hash(),
-        state=job.state,
-        started_at=here(job.start_time),
-        requested=_by_name(graph, requirements, upper=True),
-        requested_lower=_by_name(graph, requirements, upper=False),
-        observed=_observed(graph, job),
-        restarts=_positive(restarts, least=0),
-        checkpoints=checkpoints,
-        rescale=rescale,
-    )
+    with _well_formed("GET /jobs/:id"):
+        checkpoints = Checkpoints(
+            interval_seconds=interval,
+            last_completed_at=completed_at,
+            last_duration_seconds=_seconds(latest.end_to_end_duration) if latest else None,
+            completed=_positive(counts.completed, least=0),
+            failed=_positive(counts.failed, least=0),
+        )
+        deployment = Deployment(
+            job_id=job.jid,
+            job_name=job.name[:300],
+            graph_hash=graph.graph_hash(),
+            state=job.state,
+            started_at=here(job.start_time),
+            requested=_by_name(graph, requirements, upper=True),
+            requested_lower=_by_name(graph, requirements, upper=False),
+            observed=_observed(graph, job),
+            restarts=_positive(restarts, least=0),
+            checkpoints=checkpoints,
+            rescale=rescale,
+        )
     return Snapshot(
         at=at,
         reachable=True,
@@ -381,7 +399,7 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 
 def _positive(value: int | None, least: int = 1) -> int | None:
-    return None if value is None or value < least else value
+    return None if value is None or not least <= value < _LARGEST_COUNT else value
 
 
 _JAVA_CLASS = re.compile(r"^(?:[\w$]+\.)+[\w$]*(?:Exception|Error)(?::\s*|$)")
@@ -396,7 +414,7 @@ def reason(content: bytes) -> str:
         errors = TypeAdapter(dict[str, list[str]]).validate_json(content).get("errors", [])
     except ValidationError:
         return content[:200].decode(errors="replace").strip() or "no reason given"
-    lines = [line.strip() for error in errors for line in error.splitlines()]
+    lines = [line.strip()[:2000] for error in errors for line in error.splitlines()]
     causes = [line.removeprefix("Caused by:").strip() for line in lines if line.startswith("Caused by:")]
     first = [line for line in lines if line and not line.startswith(_NOISE)]
     said = (causes or first or lines or ["no reason given"])[-1 if causes else 0]

@@ -103,7 +103,7 @@ def step_limits(draft: Draft, context: Context) -> Draft:
     for name in up:
         now = context.current[name]
         by_step = now + upwards.max_step if upwards.max_step else math.inf
-        by_factor = math.floor(now * upwards.max_factor) if upwards.max_factor else math.inf
+        by_factor = now * upwards.max_factor if upwards.max_factor else math.inf  # cut to a whole number below
         # A ratio below 2 would otherwise keep a single subtask single for ever.
         vector[name] = int(min(vector[name], max(min(by_step, by_factor), now + 1)))
     for name in down:
