@@ -1,0 +1,182 @@
+"""Hostile clusters: whatever a JobManager answers and however, each look ends in time with a reading that says what was wrong."""
+
+import asyncio
+import json
+import random
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from weir_contracts import Observation, Target
+
+from runtime.clock import FakeClock, SystemClock
+from services.executor.adapters.flink import FlinkDriver
+from services.executor.core import Accepted, Rejected, Snapshot, Unanswered
+from services.monitor.adapters import flink as flink_adapter
+from services.monitor.adapters.flink import FlinkCollector, new_client
+from services.monitor.core import FlinkReadings, Readings, observe
+from tests.unit.monitor.builders import policy
+
+from .documents import JSON
+from .hostile_flink import JOB, MANNERS, PATHS, drip, honest, listening, silence, spoil, well
+
+TIMEOUT_SECONDS = 0.1
+MOST_SECONDS = 20.0
+"""A look is several calls, one after the other, of at most twice the timeout each, on a machine that does other things."""
+TLS = ssl.create_default_context()
+PARALLELISM = {v["name"]: 2 for v in honest(f"/jobs/{JOB}", "")["vertices"]}
+NONSENSE: list[Any] = [
+    None,
+    float("nan"),
+    float("inf"),
+    1e308,
+    10**30,
+    2**63 - 1,
+    -(2**63),
+    -1,
+    0,
+    "",
+    "x",
+    "PT-5S",
+    "9" * 400,
+    "9" * 400 + " s",
+    "y" * 100_000,
+    "\ud800",
+    True,
+    [],
+    {},
+    [[]],
+    {"a": None},
+    list(range(2000)),
+    {str(i): {} for i in range(2000)},
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_gathering() -> Iterator[None]:
+    """There are no TaskManagers to wait for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flink_adapter, "GATHER_SECONDS", 0.0)
+        yield
+
+
+quick = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def target(url: str = "http://flink") -> Target:
+    return Target.model_validate({"flink": {"url": url, "job": JOB}})
+
+
+def monitors(url: str, timeout_seconds: float) -> FlinkCollector:
+    flink = target(url).flink
+    assert flink is not None
+    return FlinkCollector(flink, timeout_seconds, new_client(timeout_seconds, TLS))
+
+
+def observation(readings: FlinkReadings) -> Observation:
+    """What the monitor would publish: it can be written and read again."""
+    made = observe(Readings(policy(job=JOB), readings), SystemClock().now())
+    return Observation.model_validate_json(made.model_dump_json())
+
+
+async def read_both(answer: Any) -> tuple[FlinkReadings, Snapshot, Accepted | Rejected | Unanswered]:
+    """One look of the monitor and of the executor at a cluster whose answers are made by `answer(path, query)`."""
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        content = json.dumps(answer(request.url.path, request.url.query.decode())).encode()
+        return httpx.Response(200, content=content)
+
+    transport = httpx.MockTransport(handle)
+    clock = FakeClock()
+    flink = target().flink
+    assert flink is not None
+    collector = FlinkCollector(flink, 10.0, httpx.AsyncClient(transport=transport))
+    driver = FlinkDriver(clock, transport=transport)
+    try:
+        readings, snapshot = await asyncio.gather(collector.scrape(), driver.observe(target()))
+        return readings, snapshot, await driver.request(target(), JOB, PARALLELISM)
+    finally:
+        await collector.close()
+        await driver.close()
+
+
+async def test_the_recorded_answers_are_read() -> None:
+    """Otherwise nothing below would mean anything."""
+    readings, snapshot, answer = await read_both(honest)
+    assert readings.job is not None and not readings.problems and observation(readings).topology is not None
+    assert snapshot.reachable and snapshot.deployment is not None
+    assert isinstance(answer, Accepted)
+
+
+@pytest.mark.parametrize("path", [*PATHS, "vertices"])
+async def test_each_answer_as_every_kind_of_nonsense(path: str) -> None:
+    """Another type than documented, in place of the whole answer."""
+    for nonsense in NONSENSE[::2]:
+
+        def answer(asked: str, query: str, nonsense: Any = nonsense) -> Any:
+            return nonsense if asked == path or f"/{path}/" in asked else honest(asked, query)
+
+        readings, snapshot, _ = await read_both(answer)
+        observation(readings)
+        assert snapshot.deployment is not None or snapshot.because
+
+
+@given(seed=st.integers(0, 2**32), nonsense=st.sampled_from(NONSENSE) | JSON)
+@quick
+def test_any_value_may_be_nonsense(seed: int, nonsense: Any) -> None:
+    """NaN, huge and negative numbers, wrong types, in about an eighth of all values of all answers."""
+    chance = random.Random(seed)
+    readings, snapshot, _ = asyncio.run(read_both(lambda path, query: spoil(honest(path, query), nonsense, chance)))
+    said = observation(readings)
+    assert said.topology is not None or said.message or said.problems
+    assert snapshot.deployment is not None or snapshot.because
+
+
+@pytest.mark.parametrize("where", ["", f"/jobs/{JOB}", "metrics"], ids=["all", "job", "metrics"])
+@pytest.mark.parametrize("manner", MANNERS)
+async def test_each_look_ends_in_time(manner: str, where: str) -> None:
+    """Truncated, torn, dripped, flooded, compressed, redirected, reset or not HTTP at all: a reading, with what was wrong."""
+    async with listening(MANNERS[manner], lambda path: path.endswith(where)) as url:
+        driver = FlinkDriver(SystemClock(), timeout_seconds=TIMEOUT_SECONDS)
+        collector = monitors(url, TIMEOUT_SECONDS)
+        try:
+            async with asyncio.timeout(MOST_SECONDS):
+                readings, snapshot = await asyncio.gather(collector.scrape(), driver.observe(target(url)))
+                answered = await driver.request(target(url), JOB, PARALLELISM)
+                nudged = await driver.nudge(target(url), JOB)
+        finally:
+            await asyncio.gather(collector.close(), driver.close())
+    said = observation(readings)
+    assert said.message or said.problems
+    if where != "metrics":
+        assert snapshot.because and snapshot.deployment is None
+        assert isinstance(answered, Unanswered | Rejected)
+    if not where and manner != "cut_off":  # of an accepted checkpoint nobody reads the rest
+        assert nudged
+
+
+async def test_other_clusters_are_read_meanwhile() -> None:
+    """Applications whose clusters say nothing, or one byte now and then, hold nobody up."""
+    async with listening(silence) as mute, listening(drip) as slow, listening(well) as good:
+        driver = FlinkDriver(SystemClock(), timeout_seconds=60.0)
+        collectors = [monitors(url, 60.0) for url in (mute, slow, good)]
+        hanging = [
+            asyncio.create_task(look)
+            for url, collector in zip((mute, slow), collectors, strict=False)
+            for look in (collector.scrape(), *(driver.observe(target(url)) for _ in range(5)))
+        ]
+        try:
+            async with asyncio.timeout(30.0):
+                readings, snapshot = await asyncio.gather(collectors[2].scrape(), driver.observe(target(good)))
+            assert readings.job is not None and not readings.problems
+            assert snapshot.deployment is not None
+            assert not any(task.done() for task in hanging)
+        finally:
+            for task in hanging:
+                task.cancel()
+            await asyncio.gather(*hanging, return_exceptions=True)
+            await asyncio.gather(driver.close(), *(collector.close() for collector in collectors))
