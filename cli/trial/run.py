@@ -15,21 +15,16 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
-from services.planner.core.planners import parse_parameters
-from testbed import bootstrap
-from testbed.process import TestbedError, port_is_free, reap_leftovers
-from workloads.loadgen.trace import InvalidTrace, named
+from testbed.process import TestbedError, reap_leftovers
 from workloads.probe import ProbeError
 
 from .events import EventFollower
-from .options import TrialError, TrialOptions, trial_policy
+from .options import TrialError, TrialOptions
+from .preflight import preflight
 from .report import SAMPLE_SECONDS, Sample, Verdict, summary, verdict
 from .sampler import Sampler, Snapshot, actions_of, decisions_of
 from .stack import TrialStack
 from .view import Screen, line, render
-
-LEAST_DISK_MEGABYTES = 500
-"""For a run folder; jars and environment are there already."""
 
 LINE_EVERY_SECONDS = 10.0
 """Without a terminal: a line this often, not a screen."""
@@ -146,36 +141,23 @@ class Trial:
 def run_trial(options: TrialOptions, console: Console) -> int:
     """The whole trial; returns the exit code: 0 held, 1 not held or a part failed, 2 cannot start as asked."""
     try:
-        _preflight(options)
+        preflight(options)
+        folder = _run_folder(options.runs_folder)
     except TrialError as error:
-        console.print(f"weir trial: {error}", style="red", highlight=False, soft_wrap=True)
+        _complain(error)
         return 2
     for name in reap_leftovers(options.runs_folder):
         console.print(f"ended {name}, left behind by an earlier run", style="dim", highlight=False)
-    folder = options.runs_folder / datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    folder.mkdir(parents=True, exist_ok=True)
     return _run_in(folder, options, console)
 
 
-def _preflight(options: TrialOptions) -> None:
-    """Whatever can be known to be wrong, before anything starts; `TrialError` with one line that says what to do."""
-    options.check()
-    # Read before anything starts; its addresses are put in again once they are known.
-    policy = trial_policy(options, "http://127.0.0.1:1", "127.0.0.1:1")
+def _run_folder(runs: Path) -> Path:
+    folder = runs / datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     try:
-        named(options.trace)
-        parse_parameters(policy.spec.planner.name, policy.spec.planner.parameters)
-    except (InvalidTrace, ValueError) as error:
-        raise TrialError(str(error)) from None
-    problem = bootstrap.missing(
-        bootstrap.facts(),
-        least_memory_megabytes=bootstrap.least_memory_megabytes(),
-        least_disk_megabytes=LEAST_DISK_MEGABYTES,
-    )
-    if problem:
-        raise TrialError(problem)
-    if not port_is_free(options.port):
-        raise TrialError(f"port {options.port} is in use: choose another for the API with --port")
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TrialError(f"the run folder {folder} cannot be made: {error.strerror}") from None
+    return folder
 
 
 def _run_in(folder: Path, options: TrialOptions, console: Console) -> int:
@@ -185,7 +167,7 @@ def _run_in(folder: Path, options: TrialOptions, console: Console) -> int:
         with _ctrl_c(trial):
             return _from_start_to_end(trial, folder, console)
     except (TestbedError, TrialError, ProbeError) as error:
-        console.print(f"weir trial: {error}", style="red", highlight=False, soft_wrap=True)
+        _complain(error)
         return 1
 
 
@@ -207,6 +189,11 @@ def _from_start_to_end(trial: Trial, folder: Path, console: Console) -> int:
         say("everything is stopped")
 
 
+def _complain(error: Exception) -> None:
+    """As every command does: one line, apart from what a program reads."""
+    sys.stderr.write(f"weir: {error}\n")
+
+
 def _say(console: Console, text: str) -> None:
     console.print(text, highlight=False, soft_wrap=True)
 
@@ -216,7 +203,10 @@ def _finish(trial: Trial, folder: Path, console: Console) -> int:
     text = json.dumps(document, indent=1, default=str)
     (folder / "report.json").write_text(text)
     if trial.options.report is not None:
-        trial.options.report.write_text(text)
+        try:
+            trial.options.report.write_text(text)
+        except OSError as error:
+            raise TrialError(f"--report: {trial.options.report}: {error.strerror}; it is in {folder}, too") from None
     figures = document["summary"]
     for name in ("violation_share", "slot_seconds", "rescales", "reaction_seconds", "max_probe_lag_seconds"):
         console.print(f"  {name.replace('_', ' ')}: {figures[name]}", highlight=False)

@@ -145,6 +145,7 @@ def test_a_port_in_use_is_one_line_before_anything_starts(tmp_path: Path) -> Non
             check=False,
         )
     assert done.returncode == 2
-    assert "--port" in done.stdout
-    assert len(done.stdout.strip().splitlines()) == 1
+    assert "--port" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []

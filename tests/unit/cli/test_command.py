@@ -204,6 +204,18 @@ def test_a_wrong_request_or_planner_is_named(tmp_path: Path) -> None:
     assert "rate" in done.stderr
 
 
+@pytest.fixture
+def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should a check let something through, no real part is started for it."""
+
+    def never(*_: Any) -> int:
+        raise AssertionError("a trial was about to start")
+
+    monkeypatch.setattr("cli.trial.run._run_in", never)
+    monkeypatch.setattr("cli.trial.run._run_folder", never)
+
+
+@pytest.mark.usefixtures("nothing_starts")
 def test_the_trial_refuses_what_cannot_be_before_it_starts(tmp_path: Path) -> None:
     """Each wrong option is one line, code 2, and no run folder."""
     for arguments, says in (
@@ -214,11 +226,23 @@ def test_the_trial_refuses_what_cannot_be_before_it_starts(tmp_path: Path) -> No
         (["--policy", str(tmp_path / "none.yaml")], "--policy"),
         (["--planner", "oracle"], "oracle"),
         (["--external-flink", "jobmanager"], "--external-flink"),
+        (["--report", str(tmp_path / "none" / "report.json")], "no folder"),
+        (["--report", str(tmp_path)], "is a folder"),
+        (["--report", "/proc/report.json"], "--report"),
     ):
         done = weir("trial", *arguments)
         assert done.returncode == 2, (arguments, done.stdout, done.stderr)
-        assert says in done.stdout + done.stderr
-        assert "run folder" not in done.stdout
+        assert says in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert done.stdout == ""
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_a_setting_that_is_no_number_is_said_before_a_trial_starts() -> None:
+    """As an option would be: one line, code 2."""
+    done = weir("trial", WEIR_LEAST_MEMORY_MB="x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("weir: WEIR_LEAST_MEMORY_MB: 'x'")
 
 
 def test_an_application_without_a_namespace_is_in_default() -> None:

@@ -1,0 +1,88 @@
+"""Whatever can be known to be wrong with a trial before anything starts: each is one line that says what to do."""
+
+from pathlib import Path
+
+import httpx
+
+from services.planner.core.planners import parse_parameters
+from testbed import bootstrap
+from testbed.process import port_is_free
+from workloads.loadgen.trace import InvalidTrace, named
+
+from .options import TrialError, TrialOptions, trial_policy
+
+LEAST_DISK_MEGABYTES = 500
+"""For a run folder; jars and environment are there already."""
+
+CLUSTER_TIMEOUT_SECONDS = 3.0
+
+
+def preflight(options: TrialOptions) -> None:
+    """Raises `TrialError`. Asks the machine and, where one is named, the external cluster."""
+    options.check()
+    if options.report is not None:
+        check_writable(options.report)
+    # Read before anything starts; its addresses are put in again once they are known.
+    policy = trial_policy(options, "http://127.0.0.1:1", "127.0.0.1:1")
+    try:
+        named(options.trace)
+        parse_parameters(policy.spec.planner.name, policy.spec.planner.parameters)
+    except (InvalidTrace, ValueError) as error:
+        raise TrialError(str(error)) from None
+    try:
+        least_memory_megabytes = bootstrap.least_memory_megabytes()
+        problem = bootstrap.missing(
+            bootstrap.facts(),
+            least_memory_megabytes=least_memory_megabytes,
+            least_disk_megabytes=LEAST_DISK_MEGABYTES,
+        )
+    except bootstrap.SetupError as error:
+        raise TrialError(str(error)) from None
+    if problem:
+        raise TrialError(problem)
+    if not port_is_free(options.port):
+        raise TrialError(f"port {options.port} is in use: choose another for the API with --port")
+    if options.external_flink is not None:
+        check_cluster(options.external_flink)
+
+
+def check_writable(path: Path) -> None:
+    """Whether the report can be written there at the end. What is there already is left as it is."""
+    if path.is_dir():
+        raise TrialError(f"--report: {path} is a folder: name a file")
+    if not path.parent.is_dir():
+        raise TrialError(f"--report: there is no folder {path.parent}: make it, or name another")
+    existed = path.exists()
+    try:
+        # Permissions do not tell it all: a file system may be read-only, and root may do anything.
+        path.open("ab").close()
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        raise TrialError(f"--report: {path} cannot be written: {error.strerror}") from None
+
+
+def check_cluster(url: str) -> None:
+    """Whether somebody else's cluster answers and can rescale a running job."""
+    try:
+        answer = httpx.get(f"{url.rstrip('/')}/jobmanager/config", timeout=CLUSTER_TIMEOUT_SECONDS)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        reason = str(error) or type(error).__name__
+        raise TrialError(f"--external-flink: {url} does not answer ({reason}): is the cluster running?") from None
+    try:
+        config = {str(entry["key"]): str(entry["value"]).lower() for entry in answer.raise_for_status().json()}
+    except (httpx.HTTPStatusError, ValueError, TypeError, KeyError):
+        raise TrialError(
+            f"--external-flink: {url} is not the REST address of a Flink cluster: /jobmanager/config answers "
+            f"{answer.status_code} and no configuration"
+        ) from None
+    if config.get("scheduler-mode") == "reactive":
+        raise TrialError(
+            f"--external-flink: {url} is in reactive mode and takes all slots by itself: unset scheduler-mode"
+        )
+    scheduler = config.get("jobmanager.scheduler", "default")
+    if scheduler != "adaptive":
+        raise TrialError(
+            f"--external-flink: {url} has the {scheduler} scheduler, which cannot rescale a running job: set "
+            "jobmanager.scheduler: adaptive"
+        )
