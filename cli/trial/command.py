@@ -15,12 +15,22 @@ def trial(
     trace: Annotated[
         str, typer.Option(help="step, sine, spike, the name of a bundled recording, or a CSV file (timestamp,value).")
     ] = "step",
-    mode: Annotated[str, typer.Option(help="act: rescale the job. advise: only say what would be done.")] = "act",
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            help="act: rescale the job. advise: only say what would be done. By default the policy's, else act."
+        ),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write the report (JSON) here, too.")] = None,
     speedup: Annotated[float | None, typer.Option(help="Replay a recording this many times faster.")] = None,
     peak_rate: Annotated[float, typer.Option(help="Records/s at the trace's highest point.")] = 2400.0,
-    planner: Annotated[str, typer.Option(help="The planner that decides.")] = "rate",
-    policy: Annotated[Path | None, typer.Option(help="Use this policy; addresses are the trial's own.")] = None,
+    planner: Annotated[
+        str | None, typer.Option(help="The planner that decides. By default the policy's, else rate.")
+    ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(help="Use this policy; addresses are the trial's own, --mode and --planner go before it."),
+    ] = None,
     external_flink: Annotated[
         str | None, typer.Option(help="Run the job on this cluster (REST address) instead of starting one.")
     ] = None,

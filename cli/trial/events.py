@@ -3,11 +3,14 @@
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
+
+BREAK_SECONDS = 1.0
+"""Between two connections."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,15 @@ def parse_events(lines: Iterator[str]) -> Iterator[Event]:
 
 
 class EventFollower:
-    """Reads the feed on a thread of its own, resuming by `Last-Event-ID` after a break, until stopped."""
+    """Reads the feed on a thread of its own, resuming by `Last-Event-ID` after a break, until stopped.
 
-    def __init__(self, url: str) -> None:
+    It may run for hours and keeps what it reads: only events of `kinds` (None: all), without the fields `without` of their data.
+    """
+
+    def __init__(self, url: str, *, kinds: Collection[str] | None = None, without: Collection[str] = ()) -> None:
         self._url = url
+        self._kinds = kinds
+        self._without = without
         self._events: list[Event] = []
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -57,7 +65,7 @@ class EventFollower:
         self._stopped.set()
 
     def events(self) -> list[Event]:
-        """All that came so far, oldest first."""
+        """All that came so far and is kept, oldest first."""
         with self._lock:
             return list(self._events)
 
@@ -66,13 +74,24 @@ class EventFollower:
         timeout = httpx.Timeout(5.0, read=30.0)
         with httpx.Client(timeout=timeout) as client:
             while not self._stopped.is_set():
-                try:
-                    with client.stream("GET", self._url, headers={"Last-Event-ID": last}) as response:
-                        for event in parse_events(response.iter_lines()):
-                            last = event.id or last
-                            with self._lock:
-                                self._events.append(event)
-                            if self._stopped.is_set():
-                                return
-                except httpx.HTTPError:
-                    self._stopped.wait(1.0)
+                # A status error is a break like any other: the service may be on its way up.
+                with (
+                    contextlib.suppress(httpx.HTTPError),
+                    client.stream("GET", self._url, headers={"Last-Event-ID": last}) as response,
+                ):
+                    response.raise_for_status()
+                    for event in parse_events(response.iter_lines()):
+                        last = event.id or last
+                        self._keep(event)
+                        if self._stopped.is_set():
+                            return
+                self._stopped.wait(BREAK_SECONDS)
+
+    def _keep(self, event: Event) -> None:
+        if self._kinds is not None and event.kind not in self._kinds:
+            return
+        if self._without and isinstance(event.data, dict):
+            slim = {name: value for name, value in event.data.items() if name not in self._without}
+            event = Event(event.id, event.kind, slim)
+        with self._lock:
+            self._events.append(event)

@@ -31,11 +31,13 @@ class TrialOptions:
     duration_seconds: float | None = None
     """None: until Ctrl-C."""
     trace: str = "step"
-    mode: str = "act"
+    mode: str | None = None
+    """None: as the policy file says, else act."""
     report: Path | None = None
     speedup: float | None = None
     peak_rate: float = 2400.0
-    planner: str = "rate"
+    planner: str | None = None
+    """None: as the policy file says, else rate."""
     policy_file: Path | None = None
     external_flink: str | None = None
     port: int = 8080
@@ -57,7 +59,7 @@ class TrialOptions:
             raise TrialError("--peak-rate: must lie between 1 and 20000 records/s; one machine carries no more")
         if self.speedup is not None and not 0 < self.speedup <= 100_000:
             raise TrialError("--speedup: must lie between 0 and 100000")
-        if self.mode not in ("advise", "act"):
+        if self.mode not in (None, "advise", "act"):
             raise TrialError(f"--mode: {self.mode!r} is neither advise nor act")
         if self.external_flink is not None and not self.external_flink.startswith(("http://", "https://")):
             raise TrialError("--external-flink: must be an http(s) address such as http://127.0.0.1:8081")
@@ -66,6 +68,7 @@ class TrialOptions:
 def trial_policy(options: TrialOptions, flink_url: str, bootstrap_servers: str) -> ScalingPolicy:
     """The policy of this trial: the user's file with the trial's own addresses put in, else the default.
 
+    A mode or a planner that was asked for goes before the file's.
     Raises `TrialError` that names file and field.
     """
     document = _read(options.policy_file) if options.policy_file else _default(options)
@@ -83,13 +86,23 @@ def trial_policy(options: TrialOptions, flink_url: str, bootstrap_servers: str) 
             "groupId": GROUP_ID,
         }
     }
-    if options.policy_file is None or "mode" not in spec:
-        spec["mode"] = options.mode
+    if options.mode is not None or "mode" not in spec:
+        spec["mode"] = options.mode or "act"
+    if options.planner is not None:
+        _choose_planner(spec, options.planner)
     document["metadata"] = {"namespace": NAMESPACE, "name": APPLICATION}
     try:
         return parse_policy(document)
     except InvalidPolicy as error:
         raise TrialError(f"{options.policy_file or 'policy'}: {error}") from None
+
+
+def _choose_planner(spec: dict[str, Any], name: str) -> None:
+    planner = spec.get("planner")
+    known = planner if isinstance(planner, dict) else {}
+    # Parameters belong to the planner they were written for.
+    dropped = () if known.get("name", "rate") == name else ("parameters",)
+    spec["planner"] = {**{key: value for key, value in known.items() if key not in dropped}, "name": name}
 
 
 def _read(path: Path) -> Any:
@@ -109,7 +122,7 @@ def _default(options: TrialOptions) -> dict[str, Any]:
         "spec": {
             "objective": {"maxLag": f"{options.objective_seconds:g}s"},
             "bounds": {"min": 1, "max": 12},
-            "planner": {"name": options.planner},
+            "planner": {"name": "rate"},
             # Shorter than the defaults: a trial is minutes long, and its restarts take seconds.
             "behavior": {"scaleDown": {"stabilization": "40s"}, "cooldown": "20s"},
             "interval": f"{options.interval_seconds:g}s",

@@ -22,9 +22,9 @@ from .events import EventFollower
 from .options import TrialError, TrialOptions
 from .preflight import preflight
 from .report import SAMPLE_SECONDS, Sample, Verdict, summary, verdict
-from .sampler import Sampler, Snapshot, actions_of, decisions_of
+from .sampler import REPORTED_KINDS, UNREPORTED_FIELDS, Sampler, Snapshot, actions_of, decisions_of
 from .stack import TrialStack
-from .view import Screen, line, render
+from .view import SPARKLINE_WIDTH, Screen, line, render
 
 LINE_EVERY_SECONDS = 10.0
 """Without a terminal: a line this often, not a screen."""
@@ -40,13 +40,10 @@ class Trial:
         self.interrupted = threading.Event()
         self.begun = False
         """Everything is up, and there is something to report."""
-        self.snapshots: list[Snapshot] = []
-        self.events = EventFollower(f"{stack.api_url}/v1/events")
+        self.samples: list[Sample] = []
+        """All, for the report's series."""
+        self.events = EventFollower(f"{stack.api_url}/v1/events", kinds=REPORTED_KINDS, without=UNREPORTED_FIELDS)
         self.began_epoch = 0.0
-
-    @property
-    def samples(self) -> list[Sample]:
-        return [snapshot.sample for snapshot in self.snapshots]
 
     @property
     def objective_seconds(self) -> float:
@@ -67,10 +64,11 @@ class Trial:
             with self._display() as show:
                 while not self._over():
                     self.stack.check()
-                    self.snapshots.append(sampler.take())
-                    show(self._screen())
+                    snapshot = sampler.take()
+                    self.samples.append(snapshot.sample)
+                    show(self._screen(snapshot))
                     # Keep to the grid: sampling itself takes time.
-                    due = len(self.snapshots) * SAMPLE_SECONDS
+                    due = len(self.samples) * SAMPLE_SECONDS
                     self.interrupted.wait(max(0.0, due - self.stack.elapsed_seconds()))
         finally:
             self.events.stop()
@@ -96,17 +94,17 @@ class Trial:
 
         yield say
 
-    def _screen(self) -> Screen:
-        last = self.snapshots[-1]
+    def _screen(self, last: Snapshot) -> Screen:
+        shown = self.samples[-SPARKLINE_WIDTH:]
         return Screen(
             elapsed_seconds=last.sample.t,
             duration_seconds=self.options.duration_seconds,
             trace=self.options.trace,
             mode=self.mode,
             objective_seconds=self.objective_seconds,
-            input_rates=[s.input_rate for s in self.samples],
-            lags=[s.lag_seconds for s in self.samples],
-            probe_lags=[s.probe_lag_seconds for s in self.samples],
+            input_rates=[s.input_rate for s in shown],
+            lags=[s.lag_seconds for s in shown],
+            probe_lags=[s.probe_lag_seconds for s in shown],
             operators=last.operators,
             planned=last.sample.planned,
             requested=last.sample.requested,
@@ -119,6 +117,11 @@ class Trial:
             notes=last.notes,
         )
 
+    def _options(self) -> dict[str, Any]:
+        """What the trial was run with: whatever was not asked for is as the policy has it."""
+        asked = {k: v for k, v in asdict(self.options).items() if not isinstance(v, Path)}
+        return {**asked, "mode": self.mode, "planner": self.stack.policy.spec.planner.name}
+
     def report(self) -> tuple[dict[str, Any], Verdict]:
         """The report as the file holds it, and the verdict."""
         events = self.events.events()
@@ -127,7 +130,7 @@ class Trial:
         judged = verdict(self.samples, actions, decisions, self.objective_seconds, self.mode)
         document = {
             "started_at": datetime.fromtimestamp(self.began_epoch, UTC).isoformat(),
-            "options": {k: v for k, v in asdict(self.options).items() if not isinstance(v, Path)},
+            "options": self._options(),
             "services": [asdict(facts) for facts in self.stack.facts()],
             "series": [asdict(sample) for sample in self.samples],
             "decisions": [asdict(decision) for decision in decisions],
@@ -185,7 +188,7 @@ def _from_start_to_end(trial: Trial, folder: Path, console: Console) -> int:
         say("interrupted before the load began")
         return 130
     finally:
-        trial.stack.stop()
+        trial.stack.stop(say)
         say("everything is stopped")
 
 

@@ -14,6 +14,10 @@ from .stack import TrialStack
 TIMEOUT_SECONDS = 1.5
 """Below the sampling interval: a service that is slow to answer must not make samples late."""
 
+REPORTED_KINDS = frozenset({"plan", "outcome"})
+UNREPORTED_FIELDS = frozenset({"state", "evidence", "prediction", "hold_prediction", "infeasible", "alternatives"})
+"""Of a plan: most of its size and no part of a report. Messages are whole without them."""
+
 
 @dataclass(frozen=True)
 class Snapshot:

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 from weir_contracts import ScalingPolicy
 
-from testbed.flink import FlinkApi, FlinkCluster
+from testbed.flink import FlinkApi, FlinkCluster, FlinkError
 from testbed.jars import sample_job_jar, spark_jars
 from testbed.kafka import KafkaBroker
 from testbed.process import ManagedProcess, free_port, stop_all
@@ -190,18 +190,26 @@ class TrialStack:
         for process in self.processes():
             process.check()
 
-    def stop(self) -> None:
-        """End everything, newest first, within 15 s. May be called again."""
+    def stop(self, say: Say | None = None) -> None:
+        """End everything, newest first, within 15 s. May be called again. What could not be ended is said."""
         if self.probe is not None:
             self.probe.stop()
         if self.options.external_flink and self.job_id:
-            self.flink.cancel(self.job_id)
+            self._cancel(self.job_id, say)
         mine = [service.process for service in self.services.values()] + ([self.load] if self.load else [])
         stop_all([p for p in mine if p.started], timeout_seconds=7.0)
         stop_all([p for p in self.processes() if p not in mine], timeout_seconds=4.0)
         # A part that was being started notices that its process is gone, but may just have started its next one.
         wait(self._starting, timeout=2.0)
         stop_all([p for p in self.processes() if p.running], timeout_seconds=1.0)
+
+    def _cancel(self, job_id: str, say: Say | None) -> None:
+        """The rest has to be stopped all the same if somebody else's cluster is away by now."""
+        try:
+            self.flink.cancel(job_id)
+        except FlinkError as error:
+            if say is not None:
+                say(f"job {job_id} could not be cancelled and may still run on {self.flink.rest_url}: {error}")
 
 
 def _answers(url: str) -> bool:

@@ -8,6 +8,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+SPARKLINE_WIDTH = 48
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -35,7 +36,7 @@ class Screen:
     notes: Sequence[str] = ()
 
 
-def sparkline(values: Sequence[float | None], width: int = 48) -> str:
+def sparkline(values: Sequence[float | None], width: int = SPARKLINE_WIDTH) -> str:
     """The last `width` values as bars, scaled to the largest of them; unknown is a blank."""
     shown = list(values)[-width:]
     top = max((v for v in shown if v is not None), default=0.0)

@@ -1,0 +1,98 @@
+"""What is known to be wrong before a trial starts, and what must not keep it from stopping."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.trial.options import TrialError, TrialOptions
+from cli.trial.preflight import check_cluster, check_writable
+from cli.trial.stack import TrialStack
+
+Serve = Callable[[int, Any], str]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """A server that answers everything with one status and document; returns its address."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(status: int, document: Any) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                text = json.dumps(document).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *_: Any) -> None:
+                """Quiet."""
+
+        made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        servers.append(made)
+        return f"http://127.0.0.1:{made.server_address[1]}"
+
+    yield start
+    for each in servers:
+        each.shutdown()
+        each.server_close()
+
+
+def entry(key: str, value: str) -> dict[str, str]:
+    return {"key": key, "value": value}
+
+
+def test_a_cluster_with_the_adaptive_scheduler_will_do(serve: Serve) -> None:
+    """With or without a slash at the end of its address."""
+    url = serve(200, [entry("jobmanager.scheduler", "Adaptive")])
+    check_cluster(url)
+    check_cluster(f"{url}/")
+
+
+@pytest.mark.parametrize(
+    ("status", "document", "says"),
+    [
+        (200, [], "default scheduler"),
+        (200, [entry("jobmanager.scheduler", "AdaptiveBatch")], "adaptivebatch scheduler"),
+        (200, [entry("jobmanager.scheduler", "adaptive"), entry("scheduler-mode", "REACTIVE")], "reactive"),
+        (200, {"items": []}, "not the REST address"),
+        (404, {"errors": ["Not found"]}, "answers 404"),
+    ],
+)
+def test_a_cluster_that_cannot_rescale_is_refused(serve: Serve, status: int, document: Any, says: str) -> None:
+    """In one line that names the option and what to do."""
+    with pytest.raises(TrialError, match=says) as caught:
+        check_cluster(serve(status, document))
+    assert str(caught.value).startswith("--external-flink: http://127.0.0.1")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cluster_that_is_away_is_refused() -> None:
+    with pytest.raises(TrialError, match="does not answer"):
+        check_cluster("http://127.0.0.1:1")
+
+
+def test_an_external_cluster_that_is_away_does_not_keep_the_rest_from_stopping(tmp_path: Path) -> None:
+    """The job that may still run is named; the trial's own parts are stopped all the same."""
+    stack = TrialStack(TrialOptions(external_flink="http://127.0.0.1:1"), tmp_path)
+    stack.job_id = "0123"
+    said: list[str] = []
+    stack.stop(said.append)
+    assert len(said) == 1
+    assert "job 0123 could not be cancelled" in said[0]
+
+
+def test_looking_whether_a_report_can_be_written_leaves_no_trace(tmp_path: Path) -> None:
+    """A new file is not left behind, an old one stays as it is until the trial ends."""
+    check_writable(tmp_path / "new.json")
+    assert list(tmp_path.iterdir()) == []
+    old = tmp_path / "old.json"
+    old.write_text("{}")
+    check_writable(old)
+    assert old.read_text() == "{}"
