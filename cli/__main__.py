@@ -1,21 +1,24 @@
 """The `weir` command."""
 
-import json
+import contextlib
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 import typer
 import yaml
 from pydantic import ValidationError
 from rich.console import Console
 from rich.live import Live
-from weir_contracts import InvalidPolicy, PlanRequest, parse_policy
+from weir_contracts import InvalidPolicy, PlanRequest, ScalingPolicy, parse_policy
 
 from . import output as tables
 from .client import Client, application_id
-from .errors import EXIT_CODES, CommandError, InvalidInput
+from .errors import EXIT_CODES, CommandError, InvalidInput, Unreachable
+from .output import Format, one_of_many, show, text_of
 from .replay.command import replay
 from .trial.command import trial
 
@@ -27,13 +30,23 @@ app = typer.Typer(
 )
 Server = Annotated[str, typer.Option("--server", envvar="WEIR_SERVER", help="Address of the knowledge service.")]
 TokenFile = Annotated[Path | None, typer.Option("--token-file", help="File with the bearer token (else WEIR_TOKEN).")]
-Output = Annotated[str, typer.Option("--output", "-o", help="table, json or yaml.")]
+Output = Annotated[Format, typer.Option("--output", "-o", help="For people or for programs.")]
 Application = Annotated[str, typer.Argument(help="namespace/name; a name alone is in the namespace default.")]
 LOCAL = "http://127.0.0.1:8080"
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        _say(f"weir {version('weir-autoscaler')}")
+        raise typer.Exit
+
+
 @app.callback(epilog=EXIT_CODES)
-def _root() -> None:
+def _root(
+    _asked: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     """Weir holds a streaming application's freshness at its objective with as little parallelism as that takes."""
 
 
@@ -44,68 +57,80 @@ def apply(
     ],
     server: Server = LOCAL,
     token_file: TokenFile = None,
-    output: Output = "table",
+    output: Output = Format.TABLE,
 ) -> None:
     """Create or replace policies."""
     client = _client(server, token_file)
+    # All are looked at before the first is sent: a file is applied as a whole or not at all, as far as can be known here.
+    checked = [(_checked(place, document).application, document) for place, document in _documents(file)]
     stored = []
-    for place, document in _documents(file):
-        try:
-            policy = parse_policy(document)
-        except InvalidPolicy as error:
-            raise InvalidInput(f"{place}: {error}") from None
-        answer, created, warning = client.put_policy(policy.application, document)
+    for application, document in checked:
+        answer, created, warning = client.put_policy(application, document)
         stored.append(answer)
         if warning:
             _say(f"note: {warning}", error=True)
-        if output == "table":
+        if output is Format.TABLE:
             mode = answer["spec"].get("mode", "advise")
-            done, version = "created" if created else "replaced", answer["metadata"]["resourceVersion"]
-            _say(f"{policy.application} {done} (version {version}, mode {mode})")
-    if output != "table":
-        _print(stored if len(stored) != 1 else stored[0], output, None)
+            done, number = "created" if created else "replaced", answer["metadata"]["resourceVersion"]
+            _say(f"{application} {done} (version {number}, mode {mode})")
+    if output is not Format.TABLE:
+        sys.stdout.write(text_of(stored if len(stored) != 1 else stored[0], output))
 
 
 @app.command()
 def get(
     application: Annotated[str | None, typer.Argument(help="namespace/name, or `policies`; nothing for all.")] = None,
+    policy: Annotated[
+        bool,
+        typer.Option("--policy", help="The application's policy (always so with -o yaml, to be edited and applied)."),
+    ] = False,
     server: Server = LOCAL,
     token_file: TokenFile = None,
-    output: Output = "table",
+    output: Output = Format.TABLE,
 ) -> None:
-    """Show applications, one application, or the policies."""
+    """Show applications, one application, or policies."""
     client = _client(server, token_file)
-    if application is None:
-        items = client.applications()
-        _print(items, output, lambda: tables.applications_table(items))
-    elif application in ("policies", "policy"):
+    if application in ("policies", "policy") or (application is None and policy):
         policies = client.policies()
-        _print(policies, output, lambda: tables.policies_table(policies))
-    elif output == "yaml":
-        _print(client.policy(application_id(application)), output, None)
+        show(policies, output, lambda: tables.policies_table(policies))
+    elif application is None:
+        items = client.applications()
+        show(items, output, lambda: tables.applications_table(items))
+    elif policy or output is Format.YAML:
+        kept = client.policy(application_id(application))
+        show(kept, output, lambda: tables.policies_table([kept]))
     else:
         found = client.application(application_id(application))
-        _print(found, output, lambda: tables.application_panel(found))
+        show(found, output, lambda: tables.application_panel(found))
 
 
 @app.command()
-def delete(application: Application, server: Server = LOCAL, token_file: TokenFile = None) -> None:
+def delete(
+    application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
+) -> None:
     """Delete a policy; the application itself stays as it is."""
     name = application_id(application)
     _client(server, token_file).delete_policy(name)
-    _say(f"{name} deleted; the application stays as it is")
+    if output is Format.TABLE:
+        _say(f"{name} deleted; the application stays as it is")
+    else:
+        sys.stdout.write(text_of({"application": name, "deleted": True}, output))
 
 
 @app.command()
-def pause(application: Application, server: Server = LOCAL, token_file: TokenFile = None) -> None:
+def pause(
+    application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
+) -> None:
     """Stop planning for an application; what is in flight is finished."""
-    _switch(application, "pause", server, token_file)
+    _switch(application, "pause", _client(server, token_file), output)
 
 
 @app.command()
-def resume(application: Application, server: Server = LOCAL, token_file: TokenFile = None) -> None:
+def resume(
+    application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
+) -> None:
     """Go on in the mode it had before it was paused."""
-    _switch(application, "resume", server, token_file)
+    _switch(application, "resume", _client(server, token_file), output)
 
 
 @app.command()
@@ -114,12 +139,12 @@ def explain(
     last: Annotated[int, typer.Option(min=1, max=60, help="How many decisions.")] = 3,
     server: Server = LOCAL,
     token_file: TokenFile = None,
-    output: Output = "table",
+    output: Output = Format.TABLE,
 ) -> None:
     """Why: the last decisions, from reading to outcome, newest last."""
     turns = _client(server, token_file).explain(application_id(application), last)
-    if output != "table":
-        _print(turns, output, None)
+    if output is not Format.TABLE:
+        sys.stdout.write(text_of(turns, output))
         return
     console = Console()
     for turn in reversed(turns):
@@ -130,26 +155,29 @@ def explain(
 
 @app.command()
 def watch(
-    application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = "table"
+    application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
 ) -> None:
-    """Follow an application live until Ctrl-C; with -o json an event a line."""
+    """Follow an application live until Ctrl-C; with -o json an event a line, with -o yaml a document an event."""
     client, name = _client(server, token_file), application_id(application)
     found = client.application(name)
-    if output == "json":
-        for event in client.events(name):
-            sys.stdout.write(json.dumps({"id": event.id, "kind": event.kind, "data": event.data}) + "\n")
+    events = client.follow(name, lambda why: _say(f"weir: {why}", error=True))
+    if output is not Format.TABLE:
+        for event in events:
+            sys.stdout.write(one_of_many({"id": event.id, "kind": event.kind, "data": event.data}, output))
             sys.stdout.flush()
         return
     with Live(tables.application_panel(found), refresh_per_second=4) as live:
-        for _event in client.events(name):
-            live.update(tables.application_panel(client.application(name)))
+        for _event in events:
+            # If it is away, the feed breaks too, and says so.
+            with contextlib.suppress(Unreachable):
+                live.update(tables.application_panel(client.application(name)))
 
 
 @app.command()
 def plan(
     request: Annotated[Path, typer.Option(help="A PlanRequest as JSON (see contracts/examples).")],
     planner: Annotated[str | None, typer.Option(help="Which planner; by default the policy's.")] = None,
-    output: Output = "table",
+    output: Output = Format.TABLE,
 ) -> None:
     """What a planner and the guards would decide on a saved request. Needs no server."""
     from services.planner.offline import plan_offline
@@ -168,26 +196,35 @@ def plan(
         raise InvalidInput(str(error)) from None
     document = decided.model_dump(mode="json")
     turn = {"correlation_id": decided.observation_id, "plan": document}
-    _print(document, output, lambda: tables.turn_panel(turn))
+    show(document, output, lambda: tables.turn_panel(turn))
 
 
 app.command()(trial)
 app.command()(replay)
 
 
-def _switch(application: str, verb: str, server: str, token_file: Path | None) -> None:
+def _switch(application: str, verb: str, client: Client, output: Format) -> None:
     name = application_id(application)
-    _say(f"{name} is in mode {_client(server, token_file).switch(name, verb)['spec'].get('mode', 'advise')}")
+    policy = client.switch(name, verb)
+    if output is Format.TABLE:
+        _say(f"{name} is in mode {policy['spec'].get('mode', 'advise')}")
+    else:
+        sys.stdout.write(text_of(policy, output))
 
 
 def _client(server: str, token_file: Path | None) -> Client:
+    if not server.startswith(("http://", "https://")):
+        raise InvalidInput(f"--server: {server!r} has no scheme: write http://{server}")
     token = os.environ.get("WEIR_TOKEN")
     if token_file is not None:
         try:
             token = token_file.read_text().strip()
         except OSError as error:
             raise InvalidInput(f"--token-file: {token_file}: {error.strerror}") from None
-    return Client(server, token)
+    try:
+        return Client(server, token)
+    except httpx.InvalidURL as error:
+        raise InvalidInput(f"--server: {server!r}: {error}") from None
 
 
 def _documents(file: str) -> list[tuple[str, Any]]:
@@ -206,15 +243,11 @@ def _documents(file: str) -> list[tuple[str, Any]]:
     return [(file if len(found) == 1 else f"{file}, document {i + 1}", each) for i, each in enumerate(found)]
 
 
-def _print(document: Any, form: str, table: Any) -> None:
-    if form == "json":
-        sys.stdout.write(json.dumps(document, indent=2, default=str) + "\n")
-    elif form == "yaml":
-        sys.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
-    elif form == "table" and table is not None:
-        Console().print(table())
-    else:
-        raise InvalidInput(f"--output: {form!r} is none of table, json and yaml")
+def _checked(place: str, document: Any) -> ScalingPolicy:
+    try:
+        return parse_policy(document)
+    except InvalidPolicy as error:
+        raise InvalidInput(f"{place}: {error}") from None
 
 
 def _say(text: str, *, error: bool = False) -> None:

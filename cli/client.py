@@ -1,6 +1,7 @@
 """The knowledge service's public API, as the command line uses it."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -8,6 +9,13 @@ import httpx
 
 from .errors import CommandError, Conflict, InvalidInput, NotFound, Refused, Unreachable
 from .trial.events import Event, parse_events
+
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 30.0
+"""Between two tries to go on with a feed that broke; doubled from the first to the longest."""
+
+_FEED_TIMEOUT = httpx.Timeout(10.0, read=60.0)
+"""A quiet feed says every few seconds that it is still there."""
 
 
 def application_id(text: str) -> str:
@@ -53,11 +61,37 @@ class Client:
     def explain(self, application: str, last: int) -> list[dict[str, Any]]:
         return list(self._json("GET", f"/v1/applications/{quote(application)}/explain?limit={last}")["items"])
 
-    def events(self, application: str) -> Iterator[Event]:
-        """The application's feed from now on; ends with the connection."""
+    def follow(
+        self, application: str, say: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
+    ) -> Iterator[Event]:
+        """The application's feed from now on, without an end: after a break it goes on behind the last event.
+
+        `say` is told of each break. What trying again does not mend (a wrong token, no such application) is raised.
+        """
+        last, pause = "", FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                for event in self._events(application, last):
+                    last, pause = event.id or last, FIRST_PAUSE_SECONDS
+                    yield event
+                why = f"{self._server} ended the feed"
+            except Unreachable as error:
+                why = str(error)
+            say(f"{why}; trying again in {pause:g} s")
+            sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _events(self, application: str, last: str) -> Iterator[Event]:
+        """One connection to the feed; ends with it."""
         path = f"/v1/applications/{quote(application)}/events"
+        headers = {"Last-Event-ID": last} if last else {}
         try:
-            with self._http.stream("GET", path, timeout=httpx.Timeout(10.0, read=60.0)) as response:
+            with self._http.stream("GET", path, headers=headers, timeout=_FEED_TIMEOUT) as response:
+                if response.is_server_error:
+                    raise Unreachable(f"{self._server} answered {response.status_code}")
+                if not response.is_success:
+                    response.read()
+                    raise _error(response)
                 yield from parse_events(response.iter_lines())
         except httpx.HTTPError as error:
             raise self._away(error) from None

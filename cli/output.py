@@ -1,14 +1,46 @@
-"""Tables and colours for people."""
+"""What a command prints: tables and colours for people, documents for programs."""
 
-from collections.abc import Mapping, Sequence
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
-from rich.console import Group, RenderableType
+import yaml
+from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from .trial.view import number
+
+
+class Format(StrEnum):
+    """Of what is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def show(document: Any, form: Format, table: Callable[[], RenderableType]) -> None:
+    """Print the document, or for people the table made of it."""
+    if form is Format.TABLE:
+        Console().print(table())
+    else:
+        sys.stdout.write(text_of(document, form))
+
+
+def text_of(document: Any, form: Format) -> str:
+    """A document as programs read it, whole lines."""
+    if form is Format.JSON:
+        return json.dumps(document, indent=2, default=str) + "\n"
+    return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+
+
+def one_of_many(document: Any, form: Format) -> str:
+    """A document of an endless row of them: one line of JSON, or a YAML document of its own."""
+    return json.dumps(document, default=str) + "\n" if form is Format.JSON else "---\n" + text_of(document, form)
 
 
 def applications_table(items: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -87,36 +119,77 @@ def turn_panel(turn: Mapping[str, Any]) -> RenderableType:
     steps.add_column(style="bold", no_wrap=True)
     steps.add_column()
     reading, analysis, plan = turn.get("reading"), turn.get("analysis"), turn.get("plan") or {}
-    if reading:
-        problems = f"; {len(reading['problems'])} problems: {reading['problems'][0]}" if reading["problems"] else ""
-        steps.add_row(
-            "reading", f"{reading['observed_at']}: {reading['status']}, {vector(reading['observed'])}{problems}"
-        )
-    if analysis:
-        rate, lag = analysis["arrival_rate"], analysis["lag_seconds"]
-        steps.add_row("analysis", f"{number(rate['value'], ' records/s')} arrive ({rate['basis']})")
-        steps.add_row(
-            "", f"lag {number(lag['value'], ' s', 1)} ({lag['basis']}); bottleneck {analysis['bottleneck'] or '–'}"
-        )
-        for symptom in analysis["symptoms"]:
-            steps.add_row("", f"{symptom['code']}: {symptom['evidence']}")
-    steps.add_row(
-        "plan", Text(f"{plan.get('kind')} · {plan.get('code')}", "green" if plan.get("kind") == "scale" else "cyan")
-    )
-    steps.add_row("", str(plan.get("sentence")))
+    for name, said in [
+        *(_reading(reading) if reading else []),
+        *(_analysis(analysis) if analysis else []),
+        *_plan(plan),
+        *(
+            ("outcome", f"{outcome['at']} {outcome['phase']}: {outcome['sentence']}")
+            for outcome in turn.get("outcomes", [])
+        ),
+    ]:
+        # What a service says may hold brackets, which are no markup.
+        steps.add_row(name, said if isinstance(said, Text) else Text(said))
+    return Panel(steps, title=f"correlation {turn['correlation_id']}", title_align="left", padding=(0, 1))
+
+
+Rows = list[tuple[str, str | Text]]
+
+
+def _reading(reading: Mapping[str, Any]) -> Rows:
+    message = f" ({reading['message']})" if reading.get("message") else ""
+    rows: Rows = [("reading", f"{reading['observed_at']}: {reading['status']}{message}, {vector(reading['observed'])}")]
+    return rows + [("", f"problem: {problem}") for problem in reading["problems"]]
+
+
+def _analysis(analysis: Mapping[str, Any]) -> Rows:
+    arrivals, lag, backlog = analysis["arrival_rate"], analysis["lag_seconds"], analysis["lag_records"]
+    rows: Rows = [
+        ("analysis", f"{number(arrivals['value'], ' records/s')} arrive ({arrivals['basis']})"),
+        ("", f"lag {number(lag['value'], ' s', 1)} ({lag['basis']})"),
+        ("", f"backlog {number(backlog['value'], ' records')} ({backlog['basis']})"),
+        ("", f"bottleneck {analysis['bottleneck'] or '–'}"),
+    ]
+    return rows + [("", f"{symptom['code']}: {symptom['evidence']}") for symptom in analysis["symptoms"]]
+
+
+def _plan(plan: Mapping[str, Any]) -> Rows:
+    rows: Rows = [
+        ("plan", Text(f"{plan.get('kind')} · {plan.get('code')}", "green" if plan.get("kind") == "scale" else "cyan")),
+        ("", str(plan.get("sentence"))),
+    ]
+    for i, numbers in enumerate(_evidence(plan.get("evidence") or {})):
+        rows.append(("evidence" if i == 0 else "", numbers))
     for name, prediction in (("predicted", plan.get("prediction")), ("if it stayed", plan.get("hold_prediction"))):
         if prediction:
-            steps.add_row(
-                "",
-                f"{name}: lag up to {prediction['max_lag_seconds']} s, {prediction['violation_seconds']} s in violation",
-            )
-    for amendment in plan.get("amendments", []):
-        steps.add_row("guard", f"{amendment['guard']}: {amendment['because']}")
-    for infeasible in plan.get("infeasible", []):
-        steps.add_row("infeasible", infeasible["because"])
-    for outcome in turn.get("outcomes", []):
-        steps.add_row("outcome", f"{outcome['at']} {outcome['phase']}: {outcome['sentence']}")
-    return Panel(steps, title=f"correlation {turn['correlation_id']}", title_align="left", padding=(0, 1))
+            lag, violation = prediction["max_lag_seconds"], prediction["violation_seconds"]
+            rows.append(("", f"{name}: lag up to {lag} s, {violation} s in violation"))
+    rows += [("guard", f"{amendment['guard']}: {amendment['because']}") for amendment in plan.get("amendments", [])]
+    return rows + [("infeasible", infeasible["because"]) for infeasible in plan.get("infeasible", [])]
+
+
+def _evidence(evidence: Mapping[str, Any]) -> list[str]:
+    """The numbers a plan rests on: those of the whole application, one a line, then a line for each operator.
+
+    A planner names what is of an operator `figure[operator]`.
+    """
+    whole: list[str] = []
+    of_operators: dict[str, list[str]] = {}
+    for name, value in evidence.items():
+        figure, bracket, operator = name.partition("[")
+        if bracket and operator.endswith("]"):
+            of_operators.setdefault(operator[:-1], []).append(f"{figure} {_fact(value)}")
+        else:
+            whole.append(f"{name} {_fact(value)}")
+    return whole + [f"{operator}: {', '.join(figures)}" for operator, figures in of_operators.items()]
+
+
+def _fact(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)
 
 
 def vector(parallelism: Mapping[str, int] | None) -> str:

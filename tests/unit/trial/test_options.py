@@ -40,6 +40,7 @@ def test_a_file_is_followed_where_nothing_else_is_asked(file: Path) -> None:
     """Defaults of the command line say nothing against it; only its addresses are replaced."""
     assert _spec(TrialOptions(policy_file=file)) == ("advise", "threshold", {"highBusyness": 0.9})
     target = trial_policy(TrialOptions(policy_file=file), "http://127.0.0.1:1", "127.0.0.1:2").spec.target
+    assert target.flink is not None
     assert (str(target.flink.url), target.flink.job) == ("http://127.0.0.1:1/", "orders")
 
 
