@@ -27,9 +27,9 @@ from weir_contracts import (
     Topology,
 )
 
-from services.planner.core.capacity import CapacityCurve, curve_of
-from services.planner.core.flow import arrivals_at, flow_of
-from services.planner.core.predictor import STAY, Backlog, Model, Restart, predict
+from predictor.capacity import CapacityCurve, curve_of
+from predictor.flow import arrivals_at, flow_of
+from predictor.trajectory import STAY, Backlog, Model, Restart, predict
 from services.planner.core.words import changes
 
 SATURATED = 0.95

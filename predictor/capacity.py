@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 from weir_contracts import OperatorAnalysis
 
 LEAST_CONFIDENCE = 0.05
@@ -86,8 +85,19 @@ def _fit(seen: Sequence[tuple[int, float, float]], confidence: float) -> Capacit
     values = np.array([p / rate for p, rate, _ in seen])
     weights = np.sqrt(np.array([weight for _, _, weight in seen])) / values
     matrix = np.array([[1.0, p - 1.0] for p, _, _ in seen])
-    (own, serial), _ = nnls(matrix * weights[:, None], values * weights)
+    own, serial = _non_negative(matrix * weights[:, None], values * weights)
     if own <= serial:
         # A serial share above 1 is no curve of this family: more subtasks would do less than one. Noise; go linear.
         return CapacityCurve(float(np.average(values, weights=weights)), 0.0, confidence, len(distinct))
     return CapacityCurve(float(own), float(serial), confidence, len(distinct))
+
+
+def _non_negative(matrix: np.ndarray, values: np.ndarray) -> tuple[float, float]:
+    """Least squares of two unknowns that may not be below 0: the free optimum if it is allowed, else the better of the two edges
+    (the problem is convex, so it cannot lie inside)."""
+    free, *_ = np.linalg.lstsq(matrix, values, rcond=None)
+    if free.min() >= 0:
+        return float(free[0]), float(free[1])
+    alone = [max(0.0, float(column @ values) / float(column @ column)) for column in matrix.T]
+    edges = [(alone[0], 0.0), (0.0, alone[1])]
+    return min(edges, key=lambda edge: float(np.sum((matrix @ np.array(edge) - values) ** 2)))

@@ -3,7 +3,7 @@
 import pytest
 from weir_contracts import Edge, Operator, Topology
 
-from services.planner.core.flow import arrivals_at, flow_of, throttled
+from predictor.flow import arrivals_at, flow_of, throttled
 from tests.unit.planner.build import topology
 
 JOIN = Topology(

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.planner.core.capacity import CapacityCurve
-from services.planner.core.flow import flow_of
-from services.planner.core.predictor import STAY, Backlog, Model, Restart, predict
+from predictor.capacity import CapacityCurve
+from predictor.flow import flow_of
+from predictor.trajectory import STAY, Backlog, Model, Restart, predict
 from tests.unit.planner.build import SOURCE, WORK, topology
 
 

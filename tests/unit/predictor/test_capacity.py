@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.planner.core.capacity import CapacityCurve, curve_of
+from predictor.capacity import CapacityCurve, curve_of
 from tests.unit.planner.build import WORK, operator, point
 
 

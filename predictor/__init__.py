@@ -1,0 +1,23 @@
+"""The one predictor: what an application would do at parallelisms and loads it may never have had.
+
+Capacity curves from what was learnt, flow through the graph, and the trajectory of lag. Pure: it knows the contracts and numpy. The
+planner decides with it and knowledge answers `what-if` with it, so that both say the same of the same analysis.
+"""
+
+from .capacity import CapacityCurve, curve_of
+from .flow import Flow, arrivals_at, flow_of
+from .trajectory import STAY, Backlog, Model, Restart, busiest, predict
+
+__all__ = [
+    "STAY",
+    "Backlog",
+    "CapacityCurve",
+    "Flow",
+    "Model",
+    "Restart",
+    "arrivals_at",
+    "busiest",
+    "curve_of",
+    "flow_of",
+    "predict",
+]
