@@ -7,7 +7,7 @@ ARGS ?=
 FAST := tests/unit tests/contracts tests/loop
 
 .PHONY: help environment setup means trial check lint types imports fast test test-integration test-e2e bench-loop \
-        bench-advance bench-compare bench-fleet chaos schemas lock clean
+        bench-advance bench-compare bench-fleet bench-quality chaos schemas lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -62,6 +62,9 @@ bench-fleet: setup  ## how many applications one loop carries, into bench/result
 
 bench-compare: setup  ## Weir beside static parallelism and a reactive rule, into bench/results/compare.json (about 45 minutes)
 	@$(BIN)/python -m bench.compare $(ARGS)
+
+bench-quality: environment  ## Weir and a reactive rule on the simulator, into bench/results/quality.json (about 15 minutes)
+	@$(BIN)/python -m bench.quality $(ARGS)
 
 bench-advance: environment  ## measures the analyzer's core into bench/results/advance.json
 	@$(BIN)/python -m bench.advance $(ARGS)

@@ -3,7 +3,7 @@ Weir, once each at a parallelism for the peak and for the mean, once under a rea
 
 The whole stack runs every time, so that the machine carries the same; only under Weir its policy acts. The reactive rule and its
 times are those of autoscaling/v2 (15 s, target 0.7, tolerance 0.1, 5 min of stabilisation), shortened by the replay's speed-up.
-Results and series are in bench/results/compare.json.
+Results, series and curves are in bench/results/compare.json and compare.svg.
 """
 
 import argparse
@@ -12,15 +12,17 @@ import itertools
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
 
-from bench.results_file import write
+from bench.results_file import RESULTS, write
+from cli.replay.chart import Curve, panel, save
 from cli.trial.options import APPLICATION, TrialOptions
 from cli.trial.run import Trial
 from cli.trial.stack import TrialStack
@@ -160,6 +162,27 @@ def controller_of(name: str, flink: FlinkApi, load: Load) -> Controller | None:
     return Controller(flink, lambda _at, current, _shares: {**current, SLOWEST: p}, 5.0)
 
 
+def picture(results: Sequence[Mapping[str, Any]], objective_seconds: float) -> RenderableType:
+    """Load, lag and slots of every strategy over the same time. A lag above six objectives is drawn as six."""
+    most = 6 * objective_seconds
+    parts: list[RenderableType] = []
+    for result in results:
+        series = result["series"]
+        lag = [min(most, sample["probe_lag_seconds"] or 0.0) for sample in series]
+        share, slots = result["violation_share"], result["slot_seconds"]
+        parts += [
+            Text(f"\n{result['strategy']}: {share:.1%} of the time late, {slots:,.0f} slot-seconds", "bold"),
+            panel("records/s", [Curve("arrivals", [s["input_rate"] or 0.0 for s in series], "cyan")], height=3),
+            panel(
+                "lag, s",
+                [Curve("lag", lag, "yellow"), Curve("objective", [objective_seconds] * len(series), "red")],
+                height=4,
+            ),
+            panel("slots", [Curve("held", [float(s["slots"] or 0) for s in series], "green")], height=3),
+        ]
+    return Group(*parts)
+
+
 def _say(text: str) -> None:
     print(f"{datetime.now(UTC):%H:%M:%S} {text}", flush=True)
 
@@ -179,6 +202,7 @@ def main() -> int:
             results.append(run(name, load, arguments.seconds, arguments.objective_seconds))
             _say(str({key: value for key, value in results[-1].items() if key != "series"}))
     facts = {**asdict(load), "path": TRACE.name, "from": FROM, "until": UNTIL, "peak_rate": PEAK_RATE}
+    save(RESULTS / "compare.svg", "Ten minutes with two match surges", picture(results, arguments.objective_seconds))
     figures = {"objective_seconds": arguments.objective_seconds, "load": facts, "strategies": results}
     _say(f"written: {write('compare', 'make bench-compare', figures)}")
     return 0

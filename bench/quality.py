@@ -1,0 +1,194 @@
+"""`make bench-quality`: how well the loop holds a simulated application over the bundled recordings, beside a parallelism for the peak,
+one for the mean, and the reactive utilisation rule of autoscaling/v2 (target 0.7, tolerance 0.1, 15 s, 5 min of stabilisation).
+
+Days of each recording around its highest point, at their own speed; the same simulated application, load and restarts for all. The
+same seed gives the same figures on every machine. Results and curves are in bench/results/quality.json and quality.svg.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bench.compare.rules import Busy, Reactive
+from bench.results_file import RESULTS, write
+from cli.replay.chart import charts, save
+from cli.replay.command import POINTS, run
+from cli.replay.options import DAY_SECONDS, Replay, ReplayOptions, prepare
+from cli.replay.score import Meter, Point, Score
+from simulator import Simulation
+from simulator.clairvoyant import Clairvoyant
+from workloads.loadgen.trace import BUNDLED, Recording
+
+STATIC_UTILISATION = 0.8
+"""Of the slowest operator at the rate that a static parallelism is made for."""
+HPA_PERIOD_SECONDS = 15.0
+STRATEGIES = ("weir", "static-peak", "static-mean", "reactive")
+
+Shares = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a strategy came to on one recording."""
+
+    trace: str
+    strategy: str
+    score: Score
+    points: list[Point]
+
+
+def around_the_peak(trace: str, options: ReplayOptions) -> Replay:
+    """The days of a recording around its highest point, begun at a midnight of the recording."""
+    prepared = prepare(replace(options, trace=trace))
+    shape = prepared.trace.shape
+    if not isinstance(shape, Recording):
+        raise TypeError(f"{trace}: is a shape, not a recording")
+    highest = shape.offsets_seconds[shape.values.index(shape.peak)]
+    latest = shape.period_seconds - prepared.duration_seconds
+    start = min(max(0.0, highest - prepared.duration_seconds / 2), max(0.0, latest))
+    start -= start % DAY_SECONDS
+    load = replace(prepared.trace, start_seconds=start)
+    bound = prepared.policy.spec.bounds
+    first = Clairvoyant(prepared.application, bound.max).least(load.rate_at(0.0) / 0.7)
+    return replace(prepared, trace=load, application=prepared.application.started_with(first))
+
+
+def static(prepared: Replay, rate: float) -> Held:
+    """A parallelism that carries `rate` at 80 %, all the time."""
+    clairvoyant = Clairvoyant(prepared.application, prepared.policy.spec.bounds.max)
+    application = prepared.application.started_with(clairvoyant.least(rate / STATIC_UTILISATION))
+    return _held(replace(prepared, application=application), lambda _at, current, _shares: dict(current), 60.0)
+
+
+def reactive(prepared: Replay) -> Held:
+    """The rule of the Horizontal Pod Autoscaler on each operator's own utilisation."""
+    bounds = prepared.policy.spec.bounds
+    rule = Reactive(least=bounds.min, most=bounds.max)
+    return _held(prepared, rule.decide, HPA_PERIOD_SECONDS)
+
+
+def _held(
+    prepared: Replay, decide: Callable[[float, Mapping[str, int], Shares], dict[str, int]], period_seconds: float
+) -> Held:
+    simulation = Simulation(prepared.application, prepared.trace.rate_at, step_seconds=prepared.step_seconds)
+    meter = _meter(prepared, simulation)
+    before: dict[str, Busy] = {}
+    rescales, at = 0, 0.0
+    while at < prepared.duration_seconds - 1e-6:
+        at = min(at + period_seconds, prepared.duration_seconds)
+        simulation.advance(at)
+        if simulation.state != "RUNNING":
+            continue
+        now = _busy(simulation)
+        shares = {name: busy.since(before.get(name, busy)) for name, busy in now.items()}
+        before = now
+        # While a request is being done the rule does not ask again.
+        if simulation.requested == simulation.observed:
+            wanted = decide(at, simulation.observed, shares)
+            if wanted != simulation.observed and simulation.request(wanted) is None:
+                rescales += 1
+    return Held("", "", meter.score(rescales), meter.points)
+
+
+def _busy(simulation: Simulation) -> dict[str, Busy]:
+    flow = simulation.flow
+    columns = zip(
+        simulation.application.operators, flow.busy_ms, flow.blocked_ms, flow.idle_ms, flow.parallelism, strict=True
+    )
+    return {operator.name: Busy(busy, blocked + idle, p) for operator, busy, blocked, idle, p in columns}
+
+
+def _meter(prepared: Replay, simulation: Simulation) -> Meter:
+    return Meter(
+        simulation,
+        Clairvoyant(prepared.application, prepared.policy.spec.bounds.max),
+        prepared.policy.spec.objective.bound_seconds,
+        max(10.0, prepared.duration_seconds / POINTS),
+    )
+
+
+def held(trace: str, strategy: str, options: ReplayOptions) -> Held:
+    """One strategy over one recording."""
+    prepared = around_the_peak(trace, options)
+    rates = [prepared.trace.rate_at(minute * 60.0) for minute in range(int(prepared.duration_seconds // 60))]
+    match strategy:
+        case "weir":
+            result = run(prepared, seed=options.seed, noise=options.noise)
+            found = Held(trace, strategy, result.score, result.points)
+        case "static-peak":
+            found = static(prepared, max(rates))
+        case "static-mean":
+            found = static(prepared, sum(rates) / len(rates))
+        case _:
+            found = reactive(prepared)
+    return replace(found, trace=trace, strategy=strategy)
+
+
+def table(results: list[Held]) -> Table:
+    """The figures, for a person."""
+    drawn = Table("recording", "strategy", "violation", "slot-seconds", "times the least", "rescales", "largest lag")
+    for column in drawn.columns[2:]:
+        column.justify = "right"
+    for result in results:
+        score = result.score
+        drawn.add_row(
+            result.trace,
+            result.strategy,
+            f"{score.violation_share or 0.0:.3%}",
+            f"{score.slot_seconds:,.0f}",
+            f"{score.times_least or 0.0:.2f}",
+            str(score.rescales),
+            f"{score.max_lag_seconds:,.0f} s",
+        )
+    return drawn
+
+
+def picture(results: list[Held], objective_seconds: float | None) -> RenderableType:
+    """The curves of Weir's and the reactive rule's runs."""
+    parts: list[RenderableType] = []
+    for result in results:
+        if result.strategy in ("weir", "reactive"):
+            parts += [Text(f"\n{result.trace}, {result.strategy}", "bold"), charts(result.points, objective_seconds)]
+    return Group(*parts)
+
+
+def _figures(result: Held) -> dict[str, Any]:
+    return {"trace": result.trace, "strategy": result.strategy, **result.score.to_document()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--days", type=float, default=7.0, help="simulated days of each recording (default 7)")
+    parser.add_argument("--topology", default="chain", help="of the application (default chain)")
+    parser.add_argument("--peak-rate", type=float, default=2400.0, help="records/s at the highest point (default 2400)")
+    parser.add_argument("--seed", type=int, default=0, help="of the noise in the readings")
+    arguments = parser.parse_args()
+    options = ReplayOptions(
+        trace="",
+        topology=arguments.topology,
+        peak_rate=arguments.peak_rate,
+        duration_seconds=arguments.days * DAY_SECONDS,
+        seed=arguments.seed,
+    )
+    results = []
+    for trace in sorted(path.stem for path in BUNDLED.glob("*.csv")):
+        for strategy in STRATEGIES:
+            print(f"{trace} under {strategy}", flush=True)
+            results.append(held(trace, strategy, options))
+    Console(width=110).print(table(results))
+    objective = results[0].score.objective_seconds
+    save(RESULTS / "quality.svg", "Weir and a reactive rule on the bundled recordings", picture(results, objective))
+    facts = {"days": arguments.days, "topology": arguments.topology, "peak_rate": arguments.peak_rate}
+    figures = {**facts, "objective_seconds": objective, "results": [_figures(result) for result in results]}
+    print(f"written: {write('quality', 'make bench-quality', figures)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
