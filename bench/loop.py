@@ -29,11 +29,11 @@ from cli.trial.events import EventFollower
 from cli.trial.options import TrialOptions
 from cli.trial.stack import LOOP_PARTITIONS, TrialStack
 from testbed.process import ManagedProcess, NotInTime, TestbedError, wait_until
+from workloads.sample_job import SLOWEST
 
 BASE_RATE = 300.0
 """One subtask of the sample job's slowest operator does it at 60 % of its capacity, and the step needs two or three."""
 
-SLOWEST = "enrich"
 STEP_FACTOR = 3.0
 OBJECTIVE_SECONDS = 30.0
 REST_SECONDS = 20.0

@@ -28,6 +28,7 @@ from cli.trial.options import TrialOptions
 from cli.trial.stack import LOOP_PARTITIONS, SERVICES, TrialStack
 from testbed.flink import FlinkCluster
 from testbed.process import NotInTime, TestbedError, wait_until
+from workloads.sample_job import SLOWEST, capacity
 
 from .ledger import Account, Ledger, LedgerFollower
 
@@ -38,14 +39,6 @@ MOMENTS = ("load-changed", "planned", "intended", "applying", "verifying", "veri
 OBJECTIVE_SECONDS = 30.0
 RECOVERY_SECONDS = 240.0
 MOMENT_SECONDS = 60.0
-
-# The sample job's own truth: 2 ms a record and its overhead, and a contention of 3 % with each further subtask.
-_SUBTASK_RATE, _CONTENTION = 485.0, 0.03
-
-
-def capacity(parallelism: int) -> float:
-    """Records/s that `enrich` really does."""
-    return _SUBTASK_RATE * parallelism / (1 + _CONTENTION * (parallelism - 1))
 
 
 def right(rate: float) -> range:
@@ -194,7 +187,7 @@ class Campaign:
     def running(self) -> int | None:
         """The parallelism of `enrich` now; None while nobody can say."""
         try:
-            return self.stack.flink.parallelism(str(self.stack.job_id))["enrich"]
+            return self.stack.flink.parallelism(str(self.stack.job_id))[SLOWEST]
         except (TestbedError, KeyError):
             return None
 
@@ -203,7 +196,7 @@ class Campaign:
         found = [s.name + " is not ready" for s in self.stack.services.values() if not s.ready()]
         now = self.running()
         if now not in right(self.rate):
-            found.append(f"enrich runs at {now}, right for {self.rate:g}/s is {right(self.rate)}")
+            found.append(f"{SLOWEST} runs at {now}, right for {self.rate:g}/s is {right(self.rate)}")
         lag = self.stack.probe.lag_seconds() if self.stack.probe else None
         if lag is None or lag > OBJECTIVE_SECONDS:
             found.append(f"the probe's lag is {lag}")

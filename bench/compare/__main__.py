@@ -29,15 +29,13 @@ from cli.trial.stack import TrialStack
 from testbed.flink import FlinkApi
 from testbed.process import TestbedError
 from workloads.loadgen.trace import BUNDLED
+from workloads.sample_job import CONTENTION, SLOWEST, SUBTASK_RATE
 
 from .rules import Busy, Reactive, least_for
 
 TRACE = BUNDLED / "worldcup98_minutes.csv"
 FROM, UNTIL = "1998-06-15 13:30:00", "1998-06-15 21:30:00"
 PEAK_RATE = 2400.0
-SLOWEST = "enrich"
-_SUBTASK_RATE, _CONTENTION = 485.0, 0.03
-"""The sample job's own truth: 2 ms a record and its overhead, 3 % of contention with each further subtask."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +156,7 @@ def controller_of(name: str, flink: FlinkApi, load: Load) -> Controller | None:
         rule = Reactive(stabilisation_seconds=300.0 / load.speedup)
         return Controller(flink, rule.decide, max(1.0, 15.0 / load.speedup))
     rate = PEAK_RATE if name == "static-peak" else load.mean_rate
-    p = least_for(rate, subtask_rate=_SUBTASK_RATE, contention=_CONTENTION, utilisation=0.8)
+    p = least_for(rate, subtask_rate=SUBTASK_RATE, contention=CONTENTION[SLOWEST], utilisation=0.8)
     return Controller(flink, lambda _at, current, _shares: {**current, SLOWEST: p}, 5.0)
 
 

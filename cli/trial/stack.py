@@ -17,6 +17,7 @@ from testbed.kafka import KafkaBroker
 from testbed.process import ManagedProcess, free_port, stop_all
 from testbed.redis import RedisServer
 from testbed.service import WeirService, wait_all_ready
+from workloads import sample_job
 from workloads.probe import Probe
 
 from .options import (
@@ -161,8 +162,7 @@ class TrialStack:
             *("--group-id", GROUP_ID),
             *("--job-name", APPLICATION),
             *("--max-parallelism", str(MAX_PARALLELISM)),
-            *("--service-time-us", "parse=100,enrich=2000,aggregate=200,sink=100"),
-            *("--contention", "enrich=0.03"),
+            *sample_job.arguments(),
             *("--control-url", f"{self.load_url}/workload"),
         ]
         self.job_id = self.flink.submit(sample_job_jar(), arguments, parallelism=1, savepoint=savepoint)

@@ -11,6 +11,7 @@ import uvicorn
 
 from .control import WorkloadBoard, create_app
 from .generator import Generator, run
+from .keys import DEFAULT_KEYS
 from .load import Load, LoadChange
 from .output import KafkaOutput, OutputError
 from .trace import InvalidTrace, LoadTrace, Shape, Step, default_speedup, named
@@ -32,7 +33,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--speedup", type=float, help="how much faster than recorded (shapes: 1, recordings: 120)")
     parser.add_argument("--start-at", type=float, default=0.0, help="second of the trace to begin at")
     parser.add_argument("--paused", action="store_true", help='begin when told: PUT /load {"paused": false}')
-    parser.add_argument("--keys", type=int, default=5000, help="number of keys")
+    parser.add_argument("--keys", type=int, default=DEFAULT_KEYS, help="number of keys")
     parser.add_argument("--key-skew", type=float, help="Zipf's exponent; 0 is uniform (default: the trace's, else 0)")
     parser.add_argument("--record-bytes", type=int, help="size of a record's value (default: the trace's, else 160)")
     parser.add_argument("--seed", type=int, default=1, help="of keys and payloads")

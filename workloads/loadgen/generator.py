@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .keys import Keys
+from .keys import DEFAULT_KEYS, Keys
 from .load import Load, LoadChange
 from .output import Output
 from .pace import Pace
@@ -36,7 +36,9 @@ class Statistics:
 class Generator:
     """Holds the load in force. `change` and `statistics` may be called from any thread, `tick` from one only."""
 
-    def __init__(self, load: Load, output: Output, *, keys: int = 5000, seed: int = 1, now_seconds: float) -> None:
+    def __init__(
+        self, load: Load, output: Output, *, keys: int = DEFAULT_KEYS, seed: int = 1, now_seconds: float
+    ) -> None:
         self._lock = threading.Lock()
         self._load = load
         self._output = output

@@ -3,6 +3,8 @@
 import random
 from itertools import accumulate
 
+DEFAULT_KEYS = 5000
+
 
 class Keys:
     """Draws keys. `skew` is Zipf's exponent s: 0 is uniform, 1 gives the first of 5,000 keys 11 % of all records."""
