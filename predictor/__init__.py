@@ -6,6 +6,8 @@ planner decides with it and knowledge answers `what-if` with it, so that both sa
 
 from .capacity import CapacityCurve, curve_of
 from .flow import Flow, arrivals_at, flow_of
+from .limits import smallest_useful
+from .reading import Gap, model_of, restart_of
 from .trajectory import STAY, Backlog, Model, Restart, busiest, predict
 
 __all__ = [
@@ -13,11 +15,15 @@ __all__ = [
     "Backlog",
     "CapacityCurve",
     "Flow",
+    "Gap",
     "Model",
     "Restart",
     "arrivals_at",
     "busiest",
     "curve_of",
     "flow_of",
+    "model_of",
     "predict",
+    "restart_of",
+    "smallest_useful",
 ]

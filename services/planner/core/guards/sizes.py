@@ -4,6 +4,8 @@ import math
 
 from weir_contracts import Infeasible, Topology
 
+from predictor.limits import smallest_useful
+
 from .draft import Context, Draft, moves
 
 TARGET_UTILISATION = 0.8
@@ -37,16 +39,6 @@ def useful_parallelism(draft: Draft, context: Context) -> Draft:
             vector[name] = useful
             why.append(f"{name} gains nothing from {p} over {useful}")
     return draft.changed("useful-parallelism", "useful-parallelism", "; ".join(why), vector)
-
-
-def smallest_useful(topology: Topology, name: str, p: int) -> int:
-    """The smallest parallelism of an operator that is as good as `p`."""
-    operator = topology.operator(name)
-    units = operator.source_partitions or (operator.max_parallelism if topology.is_keyed(name) else None)
-    if units is None:
-        return p if operator.max_parallelism is None else min(p, operator.max_parallelism)
-    p = min(p, units)
-    return math.ceil(units / math.ceil(units / p))
 
 
 def saturated_stays(draft: Draft, context: Context) -> Draft:

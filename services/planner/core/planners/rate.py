@@ -27,9 +27,7 @@ from weir_contracts import (
     Topology,
 )
 
-from predictor.capacity import CapacityCurve, curve_of
-from predictor.flow import arrivals_at, flow_of
-from predictor.trajectory import STAY, Backlog, Model, Restart, predict
+from predictor import STAY, CapacityCurve, Model, Restart, arrivals_at, model_of, predict, restart_of
 from services.planner.core.words import changes
 
 SATURATED = 0.95
@@ -166,41 +164,28 @@ def _case_of(request: PlanRequest, parameters: RateParameters) -> _Case | PlanRe
         return PlanReply(
             kind="hold", code="metric-missing", sentence="the application's graph is unknown, so it stays as it is"
         )
-    arrivals: dict[str, float] = {}
-    backlogs: dict[str, Backlog] = {}
-    told = {source.operator: source for source in analysis.sources}
-    for name in topology.sources:
-        source = told.get(name)
-        if source is None or source.arrival_rate.value is None:
-            because = source.arrival_rate.basis if source else "it was not analysed"
+    model, gaps = model_of(analysis, topology)
+    needs_lag = request.policy.spec.objective.utilization is None
+    for gap in gaps:
+        if gap.what == "arrival rate" or (gap.what == "lag" and needs_lag):
             return PlanReply(
                 kind="hold",
                 code="metric-missing",
-                sentence=f"the arrival rate of {name} is unknown ({because}), so nothing changes",
+                sentence=f"the {gap.what} of {gap.operator} is unknown ({gap.because}), so nothing changes",
             )
-        if source.lag_records.value is None and request.policy.spec.objective.utilization is None:
-            return PlanReply(
-                kind="hold",
-                code="metric-missing",
-                sentence=f"the lag of {name} is unknown ({source.lag_records.basis}), so nothing changes",
-            )
-        arrivals[name] = max(0.0, source.arrival_rate.value)
-        backlogs[name] = Backlog(max(0.0, source.lag_records.value or 0.0), source.lag_seconds.value)
-    curves = {o.operator: curve for o in analysis.operators if (curve := curve_of(o)) is not None}
-    if not curves:
+    if not model.curves:
         return PlanReply(
             kind="hold",
             code="warming-up",
             sentence="no operator's capacity is known yet: it takes a window of a warmed-up run",
         )
-    flow = flow_of(topology, {(e.source, e.target): e.selectivity.value for e in analysis.edges})
     return _Case(
         topology=topology,
         current=dict(deployment.observed),
-        model=Model(topology, flow, curves, arrivals, backlogs),
+        model=model,
         lag_seconds=analysis.lag_seconds.value,
-        backlog_records=sum(backlog.records for backlog in backlogs.values()),
-        restart=_restart(analysis, request, parameters),
+        backlog_records=sum(backlog.records for backlog in model.backlogs.values()),
+        restart=restart_of(analysis, deployment, request.outcomes, parameters.restart_seconds),
         objective=request.policy.spec.objective,
         bounds={name: request.policy.spec.bounds.of(name) for name in topology.names},
         saturated=_full(analysis),
@@ -214,19 +199,6 @@ def _full(analysis: Analysis) -> frozenset[str]:
         return frozenset()
     shares = {o.operator: o.utilisation.value for o in analysis.operators}
     return frozenset(name for name, share in shares.items() if share is not None and share >= SATURATED)
-
-
-def _restart(analysis: Analysis, request: PlanRequest, parameters: RateParameters) -> Restart:
-    """What a rescale costs: the longer of the gap between runs and the way from request to RUNNING, as far as seen.
-
-    The first misses what is shorter than an interval; the second holds some work of the old parallelism, too.
-    """
-    ran = [outcome.restart_seconds for outcome in request.outcomes if outcome.restart_seconds is not None]
-    known = [seconds for seconds in (analysis.restart_times.seconds, ran[0] if ran else None) if seconds is not None]
-    points = request.deployment.checkpoints if request.deployment else None
-    # A checkpoint is triggered with the rescale, so only its own duration is replayed, not the interval.
-    replay = points.last_duration_seconds if points and points.last_duration_seconds is not None else 1.0
-    return Restart(max(known) if known else parameters.restart_seconds, replay)
 
 
 def _why_not_stay(case: _Case, staying: Prediction) -> tuple[str, str] | None:

@@ -1,0 +1,83 @@
+"""What an analysis tells the predictor: arrivals, backlogs, capacity curves and the cost of a restart; and what it cannot tell."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from weir_contracts import Analysis, Deployment, Outcome, Topology
+
+from .capacity import curve_of
+from .flow import flow_of
+from .trajectory import Backlog, Model, Restart
+
+USUAL_RESTART_SECONDS = 8.0
+"""Taken for a rescale's downtime until one was seen."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Something of an operator that is not known, and why."""
+
+    operator: str
+    what: Literal["arrival rate", "lag", "capacity", "input"]
+    because: str
+
+
+def model_of(analysis: Analysis, topology: Topology) -> tuple[Model, list[Gap]]:
+    """All that is known, and the gaps: sources in the graph's order first, then operators. A gap leaves its entry out of the model
+    (a lag: a backlog of 0), so whoever uses the model has to look at the gaps that matter to it."""
+    gaps: list[Gap] = []
+    arrivals: dict[str, float] = {}
+    backlogs: dict[str, Backlog] = {}
+    told = {source.operator: source for source in analysis.sources}
+    for name in topology.sources:
+        source = told.get(name)
+        if source is None or source.arrival_rate.value is None:
+            gaps.append(Gap(name, "arrival rate", source.arrival_rate.basis if source else "it was not analysed"))
+            continue
+        if source.lag_records.value is None:
+            gaps.append(Gap(name, "lag", source.lag_records.basis))
+        arrivals[name] = max(0.0, source.arrival_rate.value)
+        backlogs[name] = Backlog(max(0.0, source.lag_records.value or 0.0), source.lag_seconds.value)
+    curves = {o.operator: curve for o in analysis.operators if (curve := curve_of(o)) is not None}
+    flow = flow_of(topology, {(e.source, e.target): e.selectivity.value for e in analysis.edges})
+    for name in topology.names:
+        if name not in curves:
+            gaps.append(Gap(name, "capacity", _why_no_curve(analysis, name)))
+        if name not in flow:
+            gaps.append(Gap(name, "input", _why_no_flow(analysis, name)))
+    return Model(topology, flow, curves, arrivals, backlogs), gaps
+
+
+def restart_of(
+    analysis: Analysis,
+    deployment: Deployment | None,
+    outcomes: Sequence[Outcome] = (),
+    usual_seconds: float = USUAL_RESTART_SECONDS,
+) -> Restart:
+    """What a rescale costs: the longer of the gap between runs and the way from request to RUNNING (of the newest of `outcomes`
+    that tells it), as far as seen.
+
+    The first misses what is shorter than an interval; the second holds some work of the old parallelism, too.
+    """
+    ran = [outcome.restart_seconds for outcome in outcomes if outcome.restart_seconds is not None]
+    known = [seconds for seconds in (analysis.restart_times.seconds, ran[0] if ran else None) if seconds is not None]
+    points = deployment.checkpoints if deployment else None
+    # A checkpoint is triggered with the rescale, so only its own duration is replayed, not the interval.
+    replay = points.last_duration_seconds if points and points.last_duration_seconds is not None else 1.0
+    return Restart(max(known) if known else usual_seconds, replay)
+
+
+def _why_no_curve(analysis: Analysis, name: str) -> str:
+    operator = analysis.operator(name)
+    if operator is None:
+        return "it was not analysed"
+    rate = operator.true_processing_rate
+    return rate.basis if rate.value is None else f"it was measured with too little confidence ({rate.confidence:.0%})"
+
+
+def _why_no_flow(analysis: Analysis, name: str) -> str:
+    unknown = [e for e in analysis.edges if e.target == name and e.selectivity.value is None]
+    if unknown:
+        return f"records from {unknown[0].source} per record: {unknown[0].selectivity.basis}"
+    return "what reaches an operator before it is unknown"
