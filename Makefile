@@ -7,7 +7,7 @@ ARGS ?=
 FAST := tests/unit tests/contracts tests/loop
 
 .PHONY: help environment setup means trial check lint types imports fast test test-integration test-e2e bench-loop \
-        bench-advance bench-compare bench-fleet bench-quality chaos schemas lock clean
+        bench-advance bench-backlog bench-compare bench-fleet bench-quality chaos schemas lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -59,6 +59,9 @@ chaos: setup  ## kills each part in each phase of an action, into bench/results/
 
 bench-fleet: setup  ## how many applications one loop carries, into bench/results/fleet.json (about 12 minutes)
 	@$(BIN)/python -m bench.fleet $(ARGS)
+
+bench-backlog: setup  ## how fast the analyzer works a backlog off, by setting, into bench/results/backlog.json (about 12 minutes)
+	@$(BIN)/python -m bench.backlog $(ARGS)
 
 bench-compare: setup  ## Weir beside static parallelism and a reactive rule, into bench/results/compare.json (about 45 minutes)
 	@$(BIN)/python -m bench.compare $(ARGS)

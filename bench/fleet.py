@@ -72,6 +72,19 @@ class Application:
         return id, json.dumps(self.document).encode()
 
 
+def headers_of(id: UUID, at: datetime) -> dict[str, str]:
+    """An observation's envelope."""
+    return {
+        "ce_specversion": "1.0",
+        "ce_id": str(id),
+        "ce_type": OBSERVATIONS.type,
+        "ce_source": "/weir/bench",
+        "ce_time": at.isoformat(),
+        "content-type": "application/json",
+        "traceparent": new_traceparent(id),
+    }
+
+
 class Fleet:
     """The simulated monitor."""
 
@@ -98,16 +111,7 @@ class Fleet:
     async def _publish(self, application: Application) -> None:
         now = datetime.now(UTC)
         id, body = application.next(now)
-        headers = {
-            "ce_specversion": "1.0",
-            "ce_id": str(id),
-            "ce_type": OBSERVATIONS.type,
-            "ce_source": "/weir/bench",
-            "ce_time": now.isoformat(),
-            "content-type": "application/json",
-            "traceparent": new_traceparent(id),
-        }
-        await self._bus.publish(OBSERVATIONS.name, application.name, body, headers)
+        await self._bus.publish(OBSERVATIONS.name, application.name, body, headers_of(id, now))
 
 
 async def measured(
