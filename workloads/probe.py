@@ -42,7 +42,7 @@ class Probe:
         """Sink records that were no results."""
         self.problem: str | None = None
         """What Kafka said last when it could not be read; None once records came again."""
-        self._configuration = {"bootstrap.servers": bootstrap_servers, "client.id": "weir-probe", "log_level": 3}
+        self._configuration = {"bootstrap.servers": bootstrap_servers, "client.id": "weir-probe", "log_level": 2}
         self._topic = topic
         self._input_topic = input_topic
         self._clock = clock

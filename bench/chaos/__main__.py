@@ -141,7 +141,8 @@ class Campaign:
             case _:
                 stack.services[victim.removesuffix("-state")].process.kill()
         if victim == "redis-emptied":
-            shutil.rmtree(stack.redis.folder / "appendonlydir")
+            for kept in stack.redis.folder.glob("appendonly*"):  # a file, or from Redis 7 on a folder
+                shutil.rmtree(kept) if kept.is_dir() else kept.unlink()
         if victim == "analyzer-state":
             shutil.rmtree(stack.folder / "spark")
 
