@@ -9,7 +9,7 @@ from weir_contracts import ActionState, Outcome, Plan, Target
 
 from runtime.envelope import new_traceparent
 
-from .core import Fleet, Memory, shrinks
+from .core import Fleet, Memory, Rules, Wish, wish_after
 
 
 @dataclass
@@ -52,12 +52,12 @@ class Application:
 class Applications:
     """All of them, by id. `told` is the newest outcome of every application of the fleet, kept fresh by somebody else."""
 
-    def __init__(self, told: Mapping[str, Outcome], *, wish_life_seconds: float) -> None:
+    def __init__(self, told: Mapping[str, Outcome], rules: Rules) -> None:
         self.own: dict[str, Application] = {}
         self._told = told
         self._reserved: dict[str, str] = {}
-        self._wishes: dict[str, tuple[datetime, bool]] = {}
-        self._wish_life = timedelta(seconds=wish_life_seconds)
+        self._wishes: dict[str, Wish] = {}
+        self._rules = rules
 
     def get(self, application: str, partition: int) -> Application:
         """The application, known or new."""
@@ -75,10 +75,11 @@ class Applications:
         self._wishes.pop(app.id, None)
 
     def note_wish(self, plan: Plan, now: datetime) -> None:
-        """Every plan counts, holds included: they are the fleet that a shrinking share is taken of."""
-        self._wishes[plan.application] = (now, plan.mode == "act" and shrinks(plan))
+        """Every plan counts, holds and advice included: they are the fleet that a shrinking share is taken of."""
+        self._wishes[plan.application] = wish_after(self._wishes.get(plan.application), plan, now, self._rules)
         if len(self._wishes) > 2 * len(self.own) + 100:
-            self._wishes = {a: w for a, w in self._wishes.items() if now - w[0] <= self._wish_life}
+            life = timedelta(seconds=self._rules.fleet_hold_seconds)
+            self._wishes = {a: w for a, w in self._wishes.items() if now - w.at <= life}
 
     def reserve(self, application: str, cluster: str) -> None:
         """Count an action that is about to be told."""

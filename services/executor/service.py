@@ -71,7 +71,7 @@ class Executor:
             on_unreadable=self._put_aside,
         )
         self.analyses = LatestAnalyses()
-        self.applications = Applications(self._outcomes.latest, wish_life_seconds=rules.fleet_window_seconds)
+        self.applications = Applications(self._outcomes.latest, rules)
         self._conductor = Conductor(
             bus,
             drivers,

@@ -67,13 +67,22 @@ class Settings(ServiceSettings):
         default=2, ge=1, le=10000, description="actions in flight at once on one cluster: each restarts a job there"
     )
     fleet_share: float = Field(
-        default=0.5, gt=0, le=1, description="hold all scale-downs if this share of applications would shrink at once"
+        default=0.5,
+        gt=0,
+        le=1,
+        description="hold scale-downs if this share of applications began to want less at the same time",
     )
     fleet_least: int = Field(
-        default=5, ge=1, le=100000, description="fewer shrinking applications than this never hold"
+        default=5, ge=1, le=100000, description="fewer applications than this that want less never hold each other"
     )
     fleet_window_seconds: float = Field(
-        default=60.0, gt=0, le=3600, description="what `at once` means for the share of shrinking ones, in seconds"
+        default=60.0, gt=0, le=3600, description="what `at the same time` means for those that want less, in seconds"
+    )
+    fleet_hold_seconds: float = Field(
+        default=600.0,
+        ge=0,
+        le=86400,
+        description="how long a scale-down is held for it, from when the application began to want less; 0: never",
     )
 
     def rules(self) -> Rules:

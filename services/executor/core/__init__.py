@@ -22,7 +22,7 @@ from .facts import (
     Step,
     Unanswered,
 )
-from .fleet import Fleet, shrinks
+from .fleet import Fleet, Wish, wish_after
 from .gate import Context, admit, cluster_of, glance, is_for_us, still_wanted
 from .recording import Claim, claim
 from .refusal import Refusal
@@ -55,6 +55,7 @@ __all__ = [
     "Step",
     "Unanswered",
     "Verdict",
+    "Wish",
     "account",
     "admit",
     "claim",
@@ -69,7 +70,7 @@ __all__ = [
     "refuse",
     "resume",
     "second_thoughts",
-    "shrinks",
     "still_wanted",
     "supersede",
+    "wish_after",
 ]

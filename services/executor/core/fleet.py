@@ -1,8 +1,8 @@
 """What the other applications are doing: limits that no single plan can see."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 from weir_contracts import Parallelism, Plan
 
@@ -16,17 +16,46 @@ def shrinks(plan: Plan) -> bool:
     return approved is not None and _size(approved) < _size(plan.current)
 
 
+def _wants_less(plan: Plan) -> bool | None:
+    """Whether the planner would take subtasks away: its guards may still hold that back, as stabilisation does for minutes. None:
+    it wants nothing."""
+    wanted = plan.proposed or plan.approved
+    return None if wanted is None else _size(wanted) < _size(plan.current)
+
+
 def _size(parallelism: Parallelism) -> int:
     return sum(parallelism.values())
 
 
 @dataclass(frozen=True)
+class Wish:
+    """What is known of an application's plans: when the newest was seen, and since when and until when they wanted less."""
+
+    at: datetime
+    less_since: datetime | None = None
+    less_until: datetime | None = None
+    """A wish that is not repeated by then has ended."""
+
+
+def wish_after(before: Wish | None, plan: Plan, now: datetime, rules: Rules) -> Wish:
+    """The wish after one more plan. A wish goes on over a gap of a window or of the plan's own life (a restart, a reading that was
+    lost), whichever is longer."""
+    if before is None or before.less_until is None or now > before.less_until:
+        before = Wish(now)
+    less = _wants_less(plan)
+    if less:
+        gap = max(timedelta(seconds=rules.fleet_window_seconds), plan.expires_at - plan.created_at)
+        return Wish(now, before.less_since or now, now + gap)
+    return replace(before, at=now) if less is None else Wish(now)
+
+
+@dataclass(frozen=True)
 class Fleet:
-    """In-flight actions by application with their cluster (None: another executor's, cluster unknown), and when each
-    application last wanted something and whether to shrink."""
+    """In-flight actions by application with their cluster (None: another executor's, cluster unknown), and each
+    application's wish. Of wishes an executor knows those of its own partitions."""
 
     in_flight: Mapping[str, str | None] = field(default_factory=dict)
-    wishes: Mapping[str, tuple[datetime, bool]] = field(default_factory=dict)
+    wishes: Mapping[str, Wish] = field(default_factory=dict)
 
     def room(self, application: str, cluster: str, rules: Rules) -> Refusal | None:
         """Refuses when enough is going on already, in all or on this cluster."""
@@ -42,21 +71,35 @@ class Fleet:
         return None
 
     def collapse(self, plan: Plan, now: datetime, rules: Rules) -> Refusal | None:
-        """Refuses to shrink when a large share of all applications would shrink within a minute: that is rather a fault
-        of what they are measured by than of their load."""
+        """Refuses to shrink for a while when a large share of all applications began to want less within the same minute: that
+        has rather one cause upstream, or in what they are measured by, than that many evenings.
+
+        Judged by when the wish began, not by who is let through first: stabilisation shows it minutes before anything may shrink.
+        """
         if not shrinks(plan):
             return None
-        recent = {
-            who: shrinking
-            for who, (at, shrinking) in self.wishes.items()
-            if (now - at).total_seconds() <= rules.fleet_window_seconds
-        }
-        recent[plan.application] = True
-        shrinking_count = sum(recent.values())
-        if shrinking_count < rules.fleet_least or shrinking_count < rules.fleet_share * len(recent):
+        own = self.wishes.get(plan.application)
+        since = own.less_since if own is not None and own.less_since is not None else now
+        until = since + timedelta(seconds=rules.fleet_hold_seconds)
+        if now >= until:
+            return None
+        others = [
+            wish
+            for who, wish in self.wishes.items()
+            if who != plan.application and (now - wish.at).total_seconds() <= rules.fleet_hold_seconds
+        ]
+        together = 1 + sum(_began_with(wish, since, now, rules) for wish in others)
+        if together < rules.fleet_least or together < rules.fleet_share * (len(others) + 1):
             return None
         return Refusal(
             "fleet-shrinking",
-            f"{shrinking_count} of {len(recent)} applications would shrink within "
-            f"{rules.fleet_window_seconds:.0f} s: held, in case what they are measured by is at fault",
+            f"{together} of {len(others) + 1} applications began to want less within {rules.fleet_window_seconds:.0f} s of each "
+            "other, which more likely has one cause upstream or in what they are measured by than that many: nothing "
+            f"shrinks for it before {until:%H:%M:%S}",
         )
+
+
+def _began_with(wish: Wish, since: datetime, now: datetime, rules: Rules) -> bool:
+    if wish.less_since is None or wish.less_until is None or now > wish.less_until:
+        return False
+    return abs((wish.less_since - since).total_seconds()) <= rules.fleet_window_seconds

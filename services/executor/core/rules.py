@@ -42,7 +42,9 @@ class Rules:
     max_actions_per_cluster: int = 2
     """Actions in flight at once on one cluster: each restarts a job there and replays."""
     fleet_share: float = 0.5
-    """If at least this share of the applications would shrink within `fleet_window_seconds`, none may."""
+    """If at least this share of the applications began to want less within `fleet_window_seconds` of each other, none shrinks."""
     fleet_least: int = 5
     """Fewer applications than this make no fleet."""
     fleet_window_seconds: float = 60.0
+    fleet_hold_seconds: float = 600.0
+    """For so long after its own wish began; then each may."""

@@ -1,12 +1,24 @@
 """Each reason to refuse a plan, one by one, and what lets it in."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from weir_contracts import ActionState, QuarantinedVector, RescaleSettings
 
-from services.executor.core import Context, Fleet, Memory, PolicyReading, Refusal, Rules, admit, still_wanted
+from services.executor.core import (
+    Context,
+    Fleet,
+    Memory,
+    PolicyReading,
+    Refusal,
+    Rules,
+    Wish,
+    admit,
+    still_wanted,
+    wish_after,
+)
 from tests.unit.executor.builders import (
     ATTEMPT,
     BEFORE,
@@ -259,7 +271,8 @@ class TestFleet:
         assert intent(plan(), fleet=busy, rules=self.rules)
 
     def shrinking(self, count: int, of: int, at: Any = NOON) -> Fleet:
-        return Fleet(wishes={f"shop/{i}": (at, i < count) for i in range(of)})
+        wanting = Wish(at, at, at + timedelta(seconds=60))
+        return Fleet(wishes={f"shop/{i}": wanting if i < count else Wish(at) for i in range(of)})
 
     def smaller(self) -> Any:
         there = snapshot(WANTED)
@@ -274,6 +287,33 @@ class TestFleet:
     def test_a_few_may_shrink(self) -> None:
         """Three of ten are no large share."""
         assert intent(self.smaller(), snapshot=snapshot(WANTED), fleet=self.shrinking(2, 9), rules=self.rules)
+
+    def test_an_evening_is_let_through(self) -> None:
+        """All of them want less, each since another quarter of an hour."""
+        wishes = {f"shop/{i}": Wish(NOON, after(-900.0 * i), after(60)) for i in range(1, 9)}
+        assert intent(self.smaller(), snapshot=snapshot(WANTED), fleet=Fleet(wishes=wishes), rules=self.rules)
+
+    def test_it_is_held_for_a_while_only(self) -> None:
+        """Who goes on wanting less gets it ten minutes after the wish began, whatever the others want."""
+        began = Wish(NOON, after(-598), after(60))
+        wishes = dict.fromkeys(("shop/orders", "shop/1", "shop/2", "shop/3"), began)
+        why = refusal(self.smaller(), snapshot=snapshot(WANTED), fleet=Fleet(wishes=wishes), rules=self.rules)
+        assert why.code == "fleet-shrinking"
+        wishes = {name: replace(wish, less_since=after(-599)) for name, wish in wishes.items()}
+        assert intent(self.smaller(), snapshot=snapshot(WANTED), fleet=Fleet(wishes=wishes), rules=self.rules)
+
+    def test_a_wish_begins_with_what_the_planner_proposes(self) -> None:
+        """Long before stabilisation lets anything go down; a gap of a restart does not end it, a wish for more does."""
+        smaller = dict.fromkeys(WANTED, 1)
+        less, none, more = plan(None, current=WANTED, proposed=smaller), plan(None), plan(WANTED)
+        wish = wish_after(None, less, NOON, self.rules)
+        assert (wish.less_since, wish.less_until) == (NOON, after(60))
+        wish = wish_after(wish, none, after(50), self.rules)
+        wish = wish_after(wish, less, after(59), self.rules)
+        assert (wish.at, wish.less_since) == (after(59), NOON)
+        assert wish_after(wish, none, after(130), self.rules).less_since is None
+        assert wish_after(wish, less, after(130), self.rules).less_since == after(130)
+        assert wish_after(wish, more, after(60), self.rules) == Wish(after(60))
 
     def test_a_small_fleet_may_shrink(self) -> None:
         """Two applications are no fleet, even if it is both."""
