@@ -39,7 +39,8 @@ class Metadata(Document):
     namespace: Name
     name: Name
     resource_version: Annotated[int | None, Field(default=None, ge=1)] = None
-    """Set by the knowledge service at each change; send it back to replace only what you have read."""
+    """Set by the knowledge service at each change; send it back to replace only what you have read. It grows with each change, and
+    no version comes twice, also where a policy was deleted and created again."""
     updated_at: Timestamp | None = None
     updated_by: Annotated[str | None, Field(default=None, max_length=200)] = None
 

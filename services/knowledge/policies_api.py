@@ -86,8 +86,11 @@ class PolicyChanges:
         version = (before.metadata.resource_version or 0) if before else 0
         if expected is not None and expected != version:
             raise _conflict(policy.application, before)
+        now = self._clock.now()
+        # By time, so that no version comes twice: a plan made for a policy that was deleted must not fit the one that took its name.
+        following = max(version + 1, int(now.timestamp() * 1000))
         metadata = policy.metadata.model_copy(
-            update={"resource_version": version + 1, "updated_at": self._clock.now(), "updated_by": caller.name}
+            update={"resource_version": following, "updated_at": now, "updated_by": caller.name}
         )
         stored = policy.model_copy(update={"metadata": metadata})
         try:

@@ -102,7 +102,7 @@ def test_everything_comes_back_after_redis_was_emptied(world: World) -> None:
         assert created.status_code == 201, created.text
         wait_until(lambda: len(world.published()) == 1, timeout_seconds=20, what="the policy in its topic")
         (record,) = world.published()
-        assert json.loads(record.value or b"")["metadata"]["resourceVersion"] == 1
+        assert json.loads(record.value or b"")["metadata"] == created.json()["metadata"]
         world.say(observation(1, world.application), scale, outcome(scale, "applying", action=flying))
         of_app = f"{service.url}/v1/applications/{world.application}"
         wait_until(answers(f"{of_app}/outcome"), timeout_seconds=30, what="the outcome")
@@ -135,7 +135,8 @@ def test_an_outage_of_redis_is_said_and_survived(kafka: KafkaBroker, tmp_path: P
         with world.service() as service:
             service.wait_ready()
             policy_url = f"{service.url}/v1/policies/{world.application}"
-            assert httpx.put(policy_url, json=document(world.application), timeout=5.0).status_code == 201
+            created = httpx.put(policy_url, json=document(world.application), timeout=5.0)
+            assert created.status_code == 201
             own.kill()
             wait_until(answers(policy_url, 503), timeout_seconds=10, what="503")
             assert httpx.put(policy_url, json=document(world.application), timeout=10.0).status_code == 503
@@ -145,7 +146,7 @@ def test_an_outage_of_redis_is_said_and_survived(kafka: KafkaBroker, tmp_path: P
             wait_until(
                 answers(f"{service.url}/v1/applications/{world.application}/plan"), timeout_seconds=40, what="the plan"
             )
-            assert httpx.get(policy_url, timeout=5.0).json()["metadata"]["resourceVersion"] == 1
+            assert httpx.get(policy_url, timeout=5.0).json()["metadata"] == created.json()["metadata"]
             wait_until(service.ready, timeout_seconds=20, what="ready again")
         world.redis.close()
 

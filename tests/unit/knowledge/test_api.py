@@ -21,6 +21,7 @@ from services.knowledge.policies_api import policies_router
 from services.knowledge.store import StoreUnavailable
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, document, observation, outcome, plan
 
+NOON_MS = int(NOON.timestamp() * 1000)
 POLICY = f"/v1/policies/{APP}"
 ACTION = f"/v1/applications/{APP}/action"
 READ_TOKEN, WRITE_TOKEN = "reading-is-allowed", "writing-is-allowed"
@@ -109,17 +110,17 @@ def fields(answer: httpx.Response) -> list[str]:
 async def test_a_policy_is_created_then_replaced(house: House) -> None:
     """201 and 200, a version each, with who changed it and when; it comes back as it was written, and is to be published."""
     created = await house.http.put(POLICY, json=document())
-    assert (created.status_code, created.headers["etag"]) == (201, '"1"')
+    assert (created.status_code, created.headers["etag"]) == (201, f'"{NOON_MS}"')
     house.clock.advance(60)
     replaced = await house.http.put(POLICY, json=document(mode="act"))
-    assert (replaced.status_code, replaced.headers["etag"]) == (200, '"2"')
+    assert (replaced.status_code, replaced.headers["etag"]) == (200, f'"{NOON_MS + 60_000}"')
     shown = (await house.http.get(POLICY)).json()
     assert shown == replaced.json()
     assert shown["spec"] == document(mode="act")["spec"]
     assert shown["metadata"] == {
         "namespace": "shop",
         "name": "orders",
-        "resourceVersion": 2,
+        "resourceVersion": NOON_MS + 60_000,
         "updatedAt": "2026-01-01T12:01:00Z",
         "updatedBy": "local",
     }
@@ -133,9 +134,10 @@ async def test_only_what_was_read_is_replaced(house: House) -> None:
     await house.apply(200, mode="act")
     stale = await house.http.put(POLICY, json=shown)
     assert stale.status_code == 409
-    assert stale.json()["currentVersion"] == 2
-    assert (await house.http.put(POLICY, json=document(), headers={"If-Match": '"1"'})).status_code == 409
-    assert (await house.http.put(POLICY, json=document(), headers={"If-Match": '"2"'})).status_code == 200
+    read, current = shown["metadata"]["resourceVersion"], stale.json()["currentVersion"]
+    assert current == read + 1
+    assert (await house.http.put(POLICY, json=document(), headers={"If-Match": f'"{read}"'})).status_code == 409
+    assert (await house.http.put(POLICY, json=document(), headers={"If-Match": f'"{current}"'})).status_code == 200
     assert len(await house.store.outbox()) == 3
 
 
@@ -241,15 +243,15 @@ async def test_policies_are_listed_in_pages(house: House) -> None:
 
 async def test_a_pause_is_ended_in_the_mode_before_it(house: House) -> None:
     """Paused twice is paused once; resumed, it acts again as it did."""
-    await house.apply(mode="act")
+    first = (await house.apply(mode="act"))["metadata"]["resourceVersion"]
     for _ in range(2):
         paused = await house.http.post(f"{POLICY}/pause")
         assert (paused.status_code, paused.json()["spec"]["mode"]) == (200, "paused")
-    assert paused.json()["metadata"]["resourceVersion"] == 2
+    assert paused.json()["metadata"]["resourceVersion"] == first + 1
     for _ in range(2):
         resumed = await house.http.post(f"{POLICY}/resume")
         assert (resumed.status_code, resumed.json()["spec"]["mode"]) == (200, "act")
-    assert resumed.json()["metadata"]["resourceVersion"] == 3
+    assert resumed.json()["metadata"]["resourceVersion"] == first + 2
 
 
 async def test_what_was_written_paused_advises_when_resumed(house: House) -> None:
@@ -262,9 +264,9 @@ async def test_what_was_written_paused_advises_when_resumed(house: House) -> Non
 
 async def test_a_deleted_policy_is_gone(house: House) -> None:
     """204, then 404 everywhere; a tombstone is to be published; a stale deletion is refused."""
-    await house.apply()
+    version = (await house.apply())["metadata"]["resourceVersion"]
     assert (await house.http.delete(POLICY, headers={"If-Match": '"7"'})).status_code == 409
-    assert (await house.http.delete(POLICY, headers={"If-Match": '"1"'})).status_code == 204
+    assert (await house.http.delete(POLICY, headers={"If-Match": f'"{version}"'})).status_code == 204
     for call in (
         house.http.get(POLICY),
         house.http.delete(POLICY),
@@ -274,6 +276,16 @@ async def test_a_deleted_policy_is_gone(house: House) -> None:
     ):
         assert (await call).status_code == 404
     assert [entry.value is None for entry in await house.store.outbox()] == [False, True]
+
+
+async def test_a_version_never_comes_twice(house: House) -> None:
+    """Deleted and created again by the same hands: what was planned for the first, or read of it, does not fit the second."""
+    first = await house.apply()
+    assert (await house.http.delete(POLICY)).status_code == 204
+    house.clock.advance(0.5)
+    second = await house.apply()
+    assert second["metadata"]["resourceVersion"] > first["metadata"]["resourceVersion"]
+    assert (await house.http.put(POLICY, json=first)).status_code == 409
 
 
 async def test_an_application_is_known_from_its_policy_on(house: House) -> None:
