@@ -4,9 +4,11 @@ Capacity curves from what was learnt, flow through the graph, and the trajectory
 planner decides with it and knowledge answers `what-if` with it, so that both say the same of the same analysis.
 """
 
+from .answer import NotYet, what_if
 from .capacity import CapacityCurve, curve_of
 from .flow import Flow, arrivals_at, flow_of
 from .limits import smallest_useful
+from .question import InvalidQuestion, Load, parse_load, parse_parallelism
 from .reading import Gap, model_of, restart_of
 from .trajectory import STAY, Backlog, Model, Restart, busiest, predict
 
@@ -16,14 +18,20 @@ __all__ = [
     "CapacityCurve",
     "Flow",
     "Gap",
+    "InvalidQuestion",
+    "Load",
     "Model",
+    "NotYet",
     "Restart",
     "arrivals_at",
     "busiest",
     "curve_of",
     "flow_of",
     "model_of",
+    "parse_load",
+    "parse_parallelism",
     "predict",
     "restart_of",
     "smallest_useful",
+    "what_if",
 ]

@@ -2,7 +2,7 @@
 
 import math
 
-from weir_contracts import Topology
+from weir_contracts import Bounds, Topology
 
 
 def smallest_useful(topology: Topology, name: str, p: int) -> int:
@@ -14,3 +14,14 @@ def smallest_useful(topology: Topology, name: str, p: int) -> int:
         return p if operator.max_parallelism is None else min(p, operator.max_parallelism)
     p = min(p, units)
     return math.ceil(units / math.ceil(units / p))
+
+
+def upper_limits(topology: Topology, bounds: Bounds, name: str) -> list[tuple[str, int, str]]:
+    """Code, parallelism and words of each thing that an operator cannot grow beyond, the tightest first."""
+    operator = topology.operator(name)
+    found = [("bounds", bounds.of(name)[1], "by the policy's bounds")]
+    if operator.max_parallelism is not None:
+        found.append(("key-groups", operator.max_parallelism, "by its key groups"))
+    if operator.source_partitions is not None:
+        found.append(("partitions", operator.source_partitions, "by its partitions"))
+    return sorted(found, key=lambda limit: limit[1])

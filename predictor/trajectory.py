@@ -18,8 +18,8 @@ from .flow import Flow, Limit, arrivals_at, limits_of, throttle
 
 STEPS = 120
 POINTS = 24
-"""Of the trajectory that a plan carries; the figures come from all steps."""
-_CHOSEN = np.unique(np.linspace(0, STEPS, POINTS).astype(int))
+"""Of the trajectory that a plan carries; the figures come from all steps, of which there are at most `ALL_POINTS`."""
+ALL_POINTS = STEPS + 1
 LEAST_RATE = 1e-6
 """Records/s below which nothing arrives (one in eleven days): what a smoothed rate is on its way to 0."""
 
@@ -73,6 +73,7 @@ def predict(
     horizon_seconds: float,
     objective_seconds: float | None,
     of_latency: bool = False,
+    points: int = POINTS,
 ) -> Prediction:
     """The trajectory of lag over `horizon_seconds` with `parallelism`. Conserves records: arrived + backlog = processed + left.
 
@@ -84,7 +85,7 @@ def predict(
     backlog = _over_sources(np.add, [arrived[s] - processed[s] for s in model.arrivals])
     bounded = np.max([_latency(times, arrived[s], processed[s]) for s in model.arrivals], axis=0) if of_latency else lag
     late = bounded > objective_seconds if objective_seconds is not None else np.zeros_like(lag, dtype=bool)
-    step = horizon_seconds / STEPS
+    step, chosen = horizon_seconds / STEPS, _chosen(points)
     utilisation, bottleneck = busiest(model, capacities, model.arrivals)
     within = np.nonzero(late)[0]
     met_at = 0.0 if not within.size else float(times[within[-1] + 1]) if within[-1] + 1 < len(times) else None
@@ -97,6 +98,7 @@ def predict(
             "max_lag_seconds": round(float(lag.max()), 2),
             "final_lag_seconds": round(float(lag[-1]), 2),
             "violation_seconds": round(float(late.sum()) * step, 2),
+            "objective_left_at_seconds": round(float(times[within[0]]), 1) if within.size else None,
             "objective_met_at_seconds": None if met_at is None else round(met_at, 1),
             "downtime_seconds": restart.seconds,
             "max_utilisation": None if utilisation is None else round(utilisation, 3),
@@ -104,10 +106,10 @@ def predict(
             "points": [
                 {"at_seconds": at, "lag_seconds": late_by, "backlog_records": left, "throughput": rate}
                 for at, late_by, left, rate in zip(
-                    times[_CHOSEN].round(1).tolist(),
-                    lag[_CHOSEN].round(2).tolist(),
-                    np.maximum(0.0, backlog[_CHOSEN]).round(1).tolist(),
-                    np.maximum(0.0, taken[_CHOSEN]).round(1).tolist(),
+                    times[chosen].round(1).tolist(),
+                    lag[chosen].round(2).tolist(),
+                    np.maximum(0.0, backlog[chosen]).round(1).tolist(),
+                    np.maximum(0.0, taken[chosen]).round(1).tolist(),
                     strict=True,
                 )
             ],
@@ -118,6 +120,12 @@ def predict(
 def _over_sources(join: np.ufunc, each: Sequence[np.ndarray]) -> np.ndarray:
     """The sources' arrays joined; mostly there is one."""
     return reduce(join, each)
+
+
+@lru_cache(maxsize=8)
+def _chosen(points: int) -> np.ndarray:
+    """The steps that are told, evenly spaced, the first and the last of them always."""
+    return np.unique(np.linspace(0, STEPS, points).astype(int))
 
 
 @lru_cache(maxsize=64)

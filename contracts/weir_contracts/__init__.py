@@ -83,6 +83,7 @@ from .policy import (
     Target,
     parse_policy,
 )
+from .what_if import Unknown, WhatIf, WhatIfOperator
 
 __all__ = [
     "MAX_HISTORY",
@@ -155,7 +156,10 @@ __all__ = [
     "Target",
     "Topology",
     "TrajectoryPoint",
+    "Unknown",
     "UsualArrivals",
+    "WhatIf",
+    "WhatIfOperator",
     "Window",
     "derive_id",
     "format_duration",

@@ -17,6 +17,7 @@ from .observation import Observation
 from .outcome import ActionState, Outcome
 from .planning import Plan, PlanReply, PlanRequest
 from .policy import ScalingPolicy
+from .what_if import WhatIf
 
 CONTRACTS: dict[str, type[BaseModel]] = {
     "policy": ScalingPolicy,
@@ -28,6 +29,7 @@ CONTRACTS: dict[str, type[BaseModel]] = {
     "outcome": Outcome,
     "action-state": ActionState,
     "dead-letter": DeadLetter,
+    "what-if": WhatIf,
 }
 """Every contract by the name its schema and examples go by."""
 

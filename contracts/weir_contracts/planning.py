@@ -75,6 +75,8 @@ class Prediction(Message):
     final_lag_seconds: NonNegative
     violation_seconds: NonNegative
     """Time above the objective."""
+    objective_left_at_seconds: NonNegative | None = None
+    """When it is first above the objective; None: not within the horizon."""
     objective_met_at_seconds: NonNegative | None = None
     """From when on the objective holds until the horizon's end; None: not within it."""
     downtime_seconds: NonNegative = 0.0

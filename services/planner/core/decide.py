@@ -18,12 +18,13 @@ from weir_contracts import (
     derive_id,
 )
 
+from predictor.words import changes
+
 from .collapse import holds_for_collapse, usual_arrivals
 from .guards import Context, amend
 from .guards.draft import Draft
 from .planners.rate import RateParameters, foresee
 from .wishes import condensed
-from .words import changes
 
 LEAST_EXPIRY_SECONDS = 15.0
 LEAST_STALENESS_SECONDS = 10.0

@@ -28,7 +28,7 @@ from weir_contracts import (
 )
 
 from predictor import STAY, CapacityCurve, Model, Restart, arrivals_at, model_of, predict, restart_of
-from services.planner.core.words import changes
+from predictor.words import changes
 
 SATURATED = 0.95
 """Busy share from which an operator of unknown demand counts as too small."""

@@ -1,0 +1,277 @@
+"""What would happen: the answer to a parallelism and a load that somebody asks about, from the latest analysis. Pure.
+
+The same model, curves and trajectory that the planner decides by. What rests on something unknown is left out and named; it is never
+guessed. An operator of unknown capacity counts as known to suffice where it is asked for no more than it takes in now, with
+as many subtasks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from weir_contracts import (
+    Analysis,
+    Deployment,
+    Infeasible,
+    OperatorAnalysis,
+    Parallelism,
+    Prediction,
+    Topology,
+    Unknown,
+    WhatIf,
+    WhatIfOperator,
+)
+
+from .capacity import LEAST_CONFIDENCE
+from .flow import arrivals_at, throttled
+from .limits import smallest_useful, upper_limits
+from .question import InvalidQuestion, Load
+from .reading import USUAL_RESTART_SECONDS, Gap, model_of, restart_of
+from .telling import sentence_of
+from .trajectory import ALL_POINTS, STAY, Model, predict
+
+FULL = 1.0 + 1e-9
+SKEWED = 1.5
+"""Busiest subtask's busy share over the mean, from which more subtasks may not help: the analyzer's symptom `skewed`."""
+FORBIDDING = ("bounds", "key-groups", "slots")
+"""Subtasks of a source beyond its partitions stay idle, but may be had."""
+
+
+class NotYet(Exception):
+    """The analysis does not hold enough to answer anything; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class _Case:
+    analysis: Analysis
+    topology: Topology
+    deployment: Deployment
+    now: Parallelism
+    asked: Parallelism
+    model: Model
+    """At the asked load."""
+    arrivals_now: Mapping[str, float]
+    gaps: list[Gap]
+
+    @property
+    def capacities(self) -> dict[str, float]:
+        return self.model.capacities(self.asked)
+
+    def changed(self) -> list[str]:
+        return [name for name in self.topology.names if self.asked[name] != self.now.get(name)]
+
+
+def what_if(analysis: Analysis, parallelism: Parallelism, load: Load, horizon_seconds: float) -> WhatIf:
+    """The answer. Operators that are not named stay as they are.
+
+    Raises `InvalidQuestion` for an operator that does not exist, `NotYet` where graph, arrivals or every capacity is unknown.
+    """
+    case = _case_of(analysis, parallelism, load)
+    capacities = case.capacities
+    taken = throttled(case.model.flow, case.topology.names, capacities, case.model.arrivals)
+    operators = [_operator(case, name, capacities, taken) for name in case.topology.names]
+    over = [o for o in operators if o.arrival_rate and o.capacity and o.arrival_rate > o.capacity * FULL]
+    missing = [gap for gap in case.gaps if gap.what != "lag"]
+    keeps_up = False if over else None if missing else True
+    bottleneck, breaks_at_rate = _breaks(case, capacities)
+    total_now, total = sum(case.arrivals_now.values()), sum(case.model.arrivals.values())
+    breaks = not missing and breaks_at_rate is not None
+    infeasible = [*_forbidden(case), *_unreachable(case, over)]
+    forbidden = [one for one in _forbidden(case) if one.code in FORBIDDING]
+    slots, slots_now = case.topology.slots(case.asked), case.topology.slots(case.now)
+    answer = WhatIf(
+        application=analysis.application,
+        analysis_id=analysis.id,
+        observed_at=analysis.observed_at,
+        sentence="-",
+        possible=not forbidden,
+        keeps_up=keeps_up,
+        parallelism_now=case.now,
+        parallelism=case.asked,
+        slots_now=slots_now,
+        slots=slots,
+        arrival_rate_now=round(total_now, 2),
+        arrival_rate=round(total, 2),
+        load_factor=round(total / total_now, 4) if total_now > 0 else None,
+        throughput=None if missing else round(sum(taken.values()), 2),
+        throughput_at_most=round(sum(taken.values()), 2),
+        bottleneck=bottleneck,
+        breaks_at_load=round(breaks_at_rate / total_now, 3) if breaks and breaks_at_rate and total_now > 0 else None,
+        breaks_at_rate=round(breaks_at_rate, 1) if breaks and breaks_at_rate else None,
+        objective_seconds=analysis.policy.spec.objective.bound_seconds,
+        prediction=None if case.gaps else _predicted(case, horizon_seconds),
+        operators=operators,
+        infeasible=infeasible[:100],
+        unknown=[Unknown(operator=gap.operator, what=gap.what, because=gap.because) for gap in case.gaps],
+        notes=_notes(case, operators)[:100],
+    )
+    return answer.model_copy(update={"sentence": sentence_of(answer)})
+
+
+def _case_of(analysis: Analysis, parallelism: Parallelism, load: Load) -> _Case:
+    topology, deployment = analysis.topology, analysis.deployment
+    if topology is None or deployment is None or not deployment.observed:
+        raise NotYet(f"the application's graph and parallelism are unknown: it was {analysis.status}")
+    strangers = [name for name in parallelism if name not in topology.names]
+    if strangers:
+        known = ", ".join(topology.names[:20]) + (", …" if len(topology.names) > 20 else "")
+        raise InvalidQuestion("parallelism", f"there is no operator {strangers[0][:100]!r}; there are: {known}"[:1500])
+    model, gaps = model_of(analysis, topology)
+    silent = [gap for gap in gaps if gap.what == "arrival rate"]
+    if silent:
+        raise NotYet(f"the arrival rate of {silent[0].operator} is unknown: {silent[0].because}")
+    if not model.curves:
+        raise NotYet("no operator's capacity is known yet: it takes a window of a warmed-up run")
+    now = {name: deployment.observed[name] for name in topology.names if name in deployment.observed}
+    lost = [name for name in topology.names if name not in now and name not in parallelism]
+    if lost:
+        raise NotYet(f"the parallelism of {lost[0]} is unknown")
+    case = _Case(
+        analysis=analysis,
+        topology=topology,
+        deployment=deployment,
+        now=now,
+        asked={name: parallelism.get(name, now.get(name, 1)) for name in topology.names},
+        model=replace(model, arrivals=load.on(model.arrivals)),
+        arrivals_now=model.arrivals,
+        gaps=gaps,
+    )
+    return replace(case, gaps=[gap for gap in gaps if gap.what != "capacity" or not _suffices(case, gap.operator)])
+
+
+def _suffices(case: _Case, name: str) -> bool:
+    """Whether an operator of unknown capacity is asked for no more than it is seen to do, with as many subtasks."""
+    operator, demand = case.analysis.operator(name), arrivals_at(case.model.flow, name, case.model.arrivals)
+    if operator is None or demand is None or operator.input_rate.value is None:
+        return False
+    return demand <= operator.input_rate.value and case.asked[name] >= operator.parallelism
+
+
+def _operator(case: _Case, name: str, capacities: Mapping[str, float], taken: Mapping[str, float]) -> WhatIfOperator:
+    arriving = arrivals_at(case.model.flow, name, case.model.arrivals)
+    reaching = arrivals_at(case.model.flow, name, taken)
+    capacity, curve = capacities.get(name), case.model.curves.get(name)
+    return WhatIfOperator(
+        operator=name,
+        parallelism_now=case.now.get(name),
+        parallelism=case.asked[name],
+        arrival_rate=None if arriving is None else round(arriving, 2),
+        input_rate=None if reaching is None else round(reaching, 2),
+        capacity=None if capacity is None else round(capacity, 2),
+        utilisation=None if reaching is None or capacity is None else round(min(1.0, reaching / capacity), 4),
+        least_parallelism=None if curve is None or arriving is None else curve.needed(arriving),
+        seen_at=_seen_at(case.analysis.operator(name)),
+        confidence=None if curve is None else curve.confidence,
+    )
+
+
+def _seen_at(operator: OperatorAnalysis | None) -> list[int]:
+    """As `curve_of` counts them."""
+    if operator is None:
+        return []
+    seen = {point.parallelism for point in operator.capacities if point.confidence >= LEAST_CONFIDENCE}
+    now = operator.true_processing_rate
+    return sorted(seen | ({operator.parallelism} if now.value and now.confidence >= LEAST_CONFIDENCE else set()))
+
+
+def _breaks(case: _Case, capacities: Mapping[str, float]) -> tuple[str | None, float | None]:
+    """The operator that is full first as the load grows in its present mix, and the records/s at all sources at which it is."""
+    arrivals = case.model.arrivals
+    total = sum(arrivals.values())
+    mix = {s: rate / total for s, rate in arrivals.items()} if total > 0 else dict.fromkeys(arrivals, 1 / len(arrivals))
+    full_at = {}
+    for name, capacity in capacities.items():
+        share = arrivals_at(case.model.flow, name, mix)
+        if share:
+            full_at[name] = capacity / share
+    if not full_at:
+        return None, None
+    first = min(full_at, key=lambda name: full_at[name])
+    return first, full_at[first]
+
+
+def _predicted(case: _Case, horizon_seconds: float) -> Prediction:
+    objective = case.analysis.policy.spec.objective
+    return predict(
+        case.model,
+        case.asked,
+        restart_of(case.analysis, case.deployment) if case.changed() else STAY,
+        horizon_seconds=horizon_seconds,
+        objective_seconds=objective.bound_seconds,
+        of_latency=objective.max_latency is not None,
+        points=ALL_POINTS,
+    )
+
+
+def _forbidden(case: _Case) -> list[Infeasible]:
+    """What of the asked vector cannot be had, or would be idle."""
+    found = []
+    bounds = case.analysis.policy.spec.bounds
+    for name in case.changed():
+        asked, least = case.asked[name], bounds.of(name)[0]
+        if asked < least:
+            found.append(_limit(name, asked, least, "bounds", f"the policy wants {least} of {name} or more"))
+        for code, most, _ in upper_limits(case.topology, bounds, name):
+            if asked <= most:
+                continue
+            because = {
+                "bounds": f"the policy allows {name} at most {most}",
+                "key-groups": f"{name} has {most} key groups and cannot be split further",
+                "partitions": f"{name} reads {most} partitions, so {asked - most} of {asked} subtasks would be idle",
+            }[code]
+            found.append(_limit(name, asked, most, code, because))
+    slots = case.deployment.slots
+    wanted, held = case.topology.slots(case.asked), case.topology.slots(case.now)
+    if slots is not None and wanted > held and wanted > slots.available + held:
+        had = slots.available + held
+        because = f"{wanted} slots are needed and {had} can be had ({slots.available} free, {held} held)"
+        found.append(Infeasible(wanted=wanted, limit=had, code="slots", because=because))
+    return found
+
+
+def _unreachable(case: _Case, over: list[WhatIfOperator]) -> list[Infeasible]:
+    """Why an operator that cannot follow at this load cannot simply be given what it would need."""
+    found = []
+    for operator in over:
+        name, needs, arriving = operator.operator, operator.least_parallelism, operator.arrival_rate or 0.0
+        curve = case.model.curves[name]
+        code, most, words = upper_limits(case.topology, case.analysis.policy.spec.bounds, name)[0]
+        if needs is None:
+            because = f"no parallelism of {name} sustains more than {curve.ceiling:,.0f} records/s; {arriving:,.0f} would arrive"
+            found.append(_limit(name, arriving, curve.ceiling, "capacity-ceiling", because))
+        elif needs > most:
+            found.append(_limit(name, needs, most, code, f"{name} would need {needs} and is limited to {most} {words}"))
+    return found
+
+
+def _limit(name: str, wanted: float, limit: float, code: str, because: str) -> Infeasible:
+    return Infeasible(operator=name, wanted=round(wanted, 2), limit=round(limit, 2), code=code, because=because)
+
+
+def _notes(case: _Case, operators: list[WhatIfOperator]) -> list[str]:
+    notes = []
+    for operator in operators:
+        name, p = operator.operator, operator.parallelism
+        if operator.capacity is not None and operator.seen_at and p not in operator.seen_at:
+            if len(operator.seen_at) == 1:
+                seen = operator.seen_at[0]
+                notes.append(f"{name} was seen at {seen} only: its capacity at {p} is taken to be in proportion")
+            elif not operator.seen_at[0] <= p <= operator.seen_at[-1]:
+                seen_at = ", ".join(map(str, operator.seen_at))
+                notes.append(f"{name} was seen at {seen_at}: its capacity at {p} lies on the curve beyond them")
+        useful = smallest_useful(case.topology, name, p)
+        if name in case.changed() and useful < p:
+            notes.append(f"{name} gains nothing from {p} over {useful}")
+        found = case.analysis.operator(name)
+        skew = found.skew.value if found else None
+        if name in case.changed() and skew is not None and skew >= SKEWED:
+            notes.append(
+                f"the busiest subtask of {name} does {skew:.1f} times the mean: if a key makes it so, more subtasks help less"
+            )
+    if case.changed() and case.analysis.restart_times.seconds is None:
+        notes.append(f"no rescale was seen yet: {USUAL_RESTART_SECONDS:.0f} s are taken for its restart")
+    target = case.analysis.policy.spec.objective.utilization
+    busy = [o for o in operators if target is not None and o.utilisation is not None and o.utilisation > target]
+    notes += [f"{o.operator} would be at {o.utilisation:.0%}, above the objective of {target:.0%}" for o in busy]
+    if case.analysis.status != "running":
+        notes.append(f"the application was {case.analysis.status} when it was last seen")
+    return notes
