@@ -169,7 +169,7 @@ class Loop:
         if last is not None and analysis.observed_at <= last.observed_at:
             return None
         if analysis.status == "ended":
-            self.planner.forget(analysis.application)
+            self.planner.ended(analysis)
             return None
         name = analysis.policy.spec.planner.name
         request = self.planner.request(analysis, self.now)

@@ -66,8 +66,18 @@ class Applications:
         if not ring or outcome.at >= ring[0].at:
             ring.appendleft(outcome)
 
+    def ended(self, analysis: Analysis) -> None:
+        """The application ended: all that is older than this is forgotten. A replay of what ended long ago changes nothing."""
+        application, plan = analysis.application, self._plans.get(analysis.application)
+        if plan is not None and plan.observed_at >= analysis.observed_at:
+            return
+        newer = [o for o in self._observations.get(application, ()) if o.observed_at > analysis.observed_at]
+        self.forget(application)
+        for observation in newer:
+            self.observed(observation)
+
     def forget(self, application: str) -> None:
-        """The application has ended."""
+        """Everything of an application, but for its outcomes."""
         for known in (self._observations, self._history, self._plans):
             known.pop(application, None)
 

@@ -135,6 +135,9 @@ class Planner:
             decoded = await self._decoded(record, Analysis)
             if decoded is None:
                 continue
+            if decoded.message.status == "ended" and self._stands_right(decoded):
+                # Also where the application is back by the end of the batch: what was known of it ended here.
+                self._applications.ended(decoded.message)
             known = newest.get(decoded.message.application)
             if known is not None:
                 _SKIPPED.inc()
@@ -142,16 +145,19 @@ class Planner:
                 newest[decoded.message.application] = decoded
         await asyncio.gather(*(self._decide(decoded) for decoded in newest.values()))
 
+    def _stands_right(self, decoded: Decoded[Analysis]) -> bool:
+        """Whether it is in its key's partition."""
+        return partition_of(decoded.message.application, self._partitions) == decoded.record.partition
+
     async def _decide(self, decoded: Decoded[Analysis]) -> None:
         analysis = decoded.message
-        if partition_of(analysis.application, self._partitions) != decoded.record.partition:
+        if not self._stands_right(decoded):
             await self._dead_letters.send(decoded.record, "stands in another partition than its key's", "key")
             return
         last = self._applications.plan(analysis.application)
         if last is not None and analysis.observed_at <= last.observed_at:
             return  # a replay: it has been decided
         if analysis.status == "ended":
-            self._applications.forget(analysis.application)
             return
         try:
             plan = await self._plan(analysis)

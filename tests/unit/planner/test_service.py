@@ -298,3 +298,19 @@ async def test_an_application_that_has_ended_is_forgotten(desk: Desk) -> None:
     await desk.analysed(2)
     await desk.planned(2)
     assert desk.workers.asked[-1].history == []
+
+
+async def test_an_end_in_the_middle_of_a_batch_counts(desk: Desk) -> None:
+    """Deleted and created again while the planner was away: the newest is planned, and without the past of the first."""
+    replica = desk.replica()
+    await desk.analysed(0)
+    await desk.planned(1)
+    await replica.end()
+    for seconds, status in ((1.0, "ended"), (2.0, "running"), (3.0, "running")):
+        await desk.analysed(seconds, status=status)
+    desk.replica()
+    await desk.planned(2)
+    assert desk.workers.asked[-1].history == []
+    replica.applications.planned(desk.plans()[-1])
+    replica.applications.ended(analysis(at=after(1), status="ended"))
+    assert replica.applications.plan(APP) is not None  # what ended before it is no end of it
