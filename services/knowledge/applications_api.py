@@ -18,6 +18,7 @@ from .core import MOST_HISTORY, Limits, State, Summary, history_at, summarise
 from .documents import CHANGED, ERRORS, Applications, Explanation, History, Name, Namespace, example
 from .policies_api import parse_version
 from .store import FeedEvent, Store, StoreUnavailable, VersionConflict
+from .what_if_api import what_if_router
 
 Reader = Annotated[Caller, Depends(requires("read"))]
 Writer = Annotated[Caller, Depends(requires("write"))]
@@ -171,6 +172,7 @@ def applications_router(store: Store, clock: Clock, limits: Limits = Limits()) -
     ) -> StreamingResponse:
         return _feed(store, request, f"{namespace}/{name}")
 
+    routes.include_router(what_if_router(store))
     return routes
 
 

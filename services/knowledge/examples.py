@@ -190,4 +190,59 @@ TURN: JsonObject = {
     "plan": PLAN,
     "outcomes": [OUTCOME],
 }
+WHAT_IF: JsonObject = {
+    "application": "shop/orders",
+    "analysis_id": _ANALYSIS_ID,
+    "observed_at": _AT,
+    "sentence": "At 2,380 records/s (x2) with enrich 2 → 6 it keeps up, with enrich at 85% of its capacity; lag "
+    "peaks at 7.7 s in a restart of 4 s, within the objective of 30 s. It breaks beyond x2.35 "
+    "(2,790 records/s), where enrich is full.",
+    "possible": True,
+    "keeps_up": True,
+    "parallelism_now": {"Source: orders": 1, "enrich": 2, "sink: Writer": 1},
+    "parallelism": {"Source: orders": 1, "enrich": 6, "sink: Writer": 1},
+    "slots_now": 2,
+    "slots": 6,
+    "arrival_rate_now": 1190.0,
+    "arrival_rate": 2380.0,
+    "load_factor": 2.0,
+    "throughput": 2380.0,
+    "throughput_at_most": 2380.0,
+    "bottleneck": "enrich",
+    "breaks_at_load": 2.345,
+    "breaks_at_rate": 2790.0,
+    "objective_seconds": 30.0,
+    "prediction": {
+        "horizon_seconds": 600.0,
+        "max_lag_seconds": 7.65,
+        "final_lag_seconds": 0.0,
+        "violation_seconds": 0.0,
+        "objective_left_at_seconds": None,
+        "objective_met_at_seconds": 0.0,
+        "downtime_seconds": 4.0,
+        "max_utilisation": 0.853,
+        "bottleneck": "enrich",
+        "points": [
+            {"at_seconds": 0.0, "lag_seconds": 5.5, "backlog_records": 5390.0, "throughput": 0.0},
+            {"at_seconds": 120.0, "lag_seconds": 0.0, "backlog_records": 0.0, "throughput": 2380.0},
+        ],
+    },
+    "operators": [
+        {
+            "operator": "enrich",
+            "parallelism_now": 2,
+            "parallelism": 6,
+            "arrival_rate": 2380.0,
+            "input_rate": 2380.0,
+            "capacity": 2790.0,
+            "utilisation": 0.853,
+            "least_parallelism": 6,
+            "seen_at": [2],
+            "confidence": 0.9,
+        }
+    ],
+    "infeasible": [],
+    "unknown": [],
+    "notes": ["enrich was seen at 2 only: its capacity at 6 is taken to be in proportion"],
+}
 FEED = f": weir\n\nid: 1781461815300-0\nevent: outcome\ndata: {json.dumps(OUTCOME)}\n\n"

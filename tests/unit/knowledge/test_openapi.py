@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import TypeAdapter
-from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan, ScalingPolicy
+from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan, ScalingPolicy, WhatIf
 
 from runtime.clock import FakeClock
 from runtime.health import Health, router
@@ -108,6 +108,7 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
         (Plan, examples.PLAN),
         (Outcome, examples.OUTCOME),
         (ActionState, examples.ACTION),
+        (WhatIf, examples.WHAT_IF),
         (Summary, examples.SUMMARY),
         (Turn, examples.TURN),
         (documents.History, {"items": [examples.TURN_IN_SHORT]}),

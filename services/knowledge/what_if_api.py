@@ -1,0 +1,92 @@
+"""`/v1/applications/{namespace}/{name}/what-if`: what would happen at another parallelism and load, from the latest analysis."""
+
+import asyncio
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from weir_contracts import Analysis, WhatIf, parse_duration
+
+from predictor import InvalidQuestion, NotYet, parse_load, parse_parallelism, what_if
+from runtime.auth import Caller, requires
+from runtime.problems import Problem
+
+from . import examples
+from .documents import ERRORS, Name, Namespace, example
+from .store import Store
+
+Reader = Annotated[Caller, Depends(requires("read"))]
+Wanted = Annotated[
+    list[Annotated[str, Query(max_length=420)]],
+    Query(
+        max_length=1000,
+        description="`operator=subtasks`, repeated for each operator; those not named stay as they are",
+        examples=[["enrich=6"]],
+    ),
+]
+LoadText = Annotated[
+    str,
+    Query(
+        max_length=40,
+        description="`x2` for twice the present load, or `1200/s` for records/s at all sources together",
+        examples=["x2"],
+    ),
+]
+HorizonText = Annotated[
+    str, Query(max_length=40, description="how far to look: a duration between 10s and 1d", examples=["10m"])
+]
+SHORTEST, LONGEST = timedelta(seconds=10), timedelta(days=1)
+
+
+def what_if_router(store: Store) -> APIRouter:
+    """The route."""
+    routes = APIRouter(tags=["applications"])
+
+    @routes.get(
+        "/{namespace}/{name}/what-if",
+        summary="What would happen at this parallelism and load",
+        description="From the capacities learnt, with the planner's own predictor: throughput, utilisation of each operator, the "
+        "lag's trajectory, from which load on it breaks, and what forbids it. What rests on something unknown is null, and `unknown` "
+        "says why. 404: nobody knows the application. 409: no analysis yet, or it knows no arrival rate or no capacity. 422: an "
+        "operator, load or horizon that makes no sense.",
+        response_model=WhatIf,
+        responses={**ERRORS, 200: example(examples.WHAT_IF)},
+    )
+    async def get_what_if(
+        namespace: Namespace,
+        name: Name,
+        _caller: Reader,
+        parallelism: Wanted = [],  # noqa: B006 - FastAPI copies it
+        load: LoadText = "x1",
+        horizon: HorizonText = "10m",
+    ) -> WhatIf:
+        try:
+            asked, under, seconds = parse_parallelism(parallelism), parse_load(load), _seconds(horizon)
+            analysis = await _latest(store, f"{namespace}/{name}")
+            # A large graph takes a while, in which others are to be answered.
+            return await asyncio.to_thread(what_if, analysis, asked, under, seconds)
+        except InvalidQuestion as wrong:
+            raise Problem(422, str(wrong), errors=[(f"query.{wrong.field}", str(wrong))]) from None
+        except NotYet as missing:
+            raise Problem(409, f"{namespace}/{name} cannot be answered for yet: {missing}") from None
+
+    return routes
+
+
+async def _latest(store: Store, application: str) -> Analysis:
+    state = await store.state(application)
+    if state is None and await store.policy(application) is None:
+        raise Problem(404, f"nothing is known of {application}")
+    if state is None or state.analysis is None:
+        raise NotYet("it was not analysed yet")
+    return state.analysis
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = parse_duration(text)
+    except ValueError as error:
+        raise InvalidQuestion("horizon", str(error)) from None
+    if not SHORTEST <= found <= LONGEST:
+        raise InvalidQuestion("horizon", "must lie between 10s and 1d")
+    return found.total_seconds()
