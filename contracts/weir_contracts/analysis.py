@@ -80,6 +80,9 @@ class OperatorAnalysis(Message):
     output_rate: Estimate
     true_processing_rate: Estimate
     true_processing_rate_per_subtask: Estimate
+    least_processing_rate: Estimate | None = None
+    """What a hardly busy operator sustains at least, where a true rate would be noise. A bound and no rate: subtasks may be taken away
+    by it, never added."""
     utilisation: Estimate
     """Busy share of the window, mean over subtasks."""
     backpressure: Estimate

@@ -19,6 +19,8 @@ from .window import Shares, View, rate
 _CONFIDENCE_BY_BUSY = ((0.0, 0.0), (0.05, 0.1), (0.1, 0.3), (0.5, 0.7), (0.8, 0.85), (1.0, 0.95))
 """A rate taken from a mostly idle operator is noise: idle time is booked up to 5 s late."""
 _NOTABLE_SKEW = 1.15
+_HARDLY_BUSY = 0.05
+"""Below this busy share a rate from busy time is worth next to nothing."""
 _LEAST_CONFIDENCE = 0.1
 
 
@@ -41,6 +43,8 @@ class Measured:
     per_subtask: Estimate
     saturated: bool
     skew: Estimate
+    least: Estimate | None = None
+    """A lower bound of `whole`, of an operator that is hardly busy."""
 
 
 def skew(reading: OperatorReading | None) -> Estimate:
@@ -71,7 +75,20 @@ def measure(
     observed = _observed(view, reading, throughput, spent=spent, pressure=pressure, settings=settings)
     if observed is not None:
         return Measured(observed, per_subtask, True, uneven)
-    return Measured(_whole(view, per_subtask, uneven, spent), per_subtask, False, uneven)
+    return Measured(
+        _whole(view, per_subtask, uneven, spent), per_subtask, False, uneven, _least(view, throughput, spent)
+    )
+
+
+def _least(view: View, throughput: float | None, spent: Shares) -> Estimate | None:
+    """What an operator sustains at least that takes in `throughput` within less than `_HARDLY_BUSY` of its time: as it is less busy than
+    that, it does at least throughput ÷ `_HARDLY_BUSY`. The exact share, which may be noise, is not used."""
+    if spent.busy is None or spent.busy >= _HARDLY_BUSY or not throughput or view.taught[-1].busy_ms is None:
+        return None
+    basis = f"at least: records in ÷ {_HARDLY_BUSY:.0%}, as it is less busy"
+    return estimate(
+        throughput / _HARDLY_BUSY, basis, 0.9 * min(1.0, len(view.taught) / 5), len(view.taught), view.seconds
+    )
 
 
 def _from_busy_time(view: View, spent: Shares) -> Estimate:

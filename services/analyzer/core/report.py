@@ -87,6 +87,7 @@ def _operator(picture: Picture, operator: OperatorPicture, curve: Sequence[Point
         output_rate=operator.output_rate,
         true_processing_rate=measured.whole,
         true_processing_rate_per_subtask=measured.per_subtask,
+        least_processing_rate=measured.least,
         utilisation=_share(operator, operator.spent.busy, "busy"),
         backpressure=_share(operator, operator.spent.backpressured, "backpressured"),
         skew=measured.skew,

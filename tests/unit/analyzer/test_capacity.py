@@ -94,6 +94,20 @@ def test_nothing_to_do_tells_no_capacity() -> None:
     assert enrich.capacities == []
 
 
+def test_what_is_hardly_busy_has_a_bound_and_no_rate() -> None:
+    """Two records/s, a third of a percent of its time: the true rate would be noise, but 40 records/s it surely does. With more to do
+    there is a rate and no bound."""
+    idle = _operator(Loop(Job(rate=2)).watch(60), "enrich")
+    assert idle.true_processing_rate.value is None
+    assert idle.capacities == []
+    assert idle.least_processing_rate is not None
+    assert idle.least_processing_rate.value == pytest.approx(40, rel=0.1)
+    assert idle.least_processing_rate.basis.startswith("at least")
+    busy = _operator(Loop(Job(rate=60)).watch(60), "enrich")
+    assert busy.least_processing_rate is None
+    assert busy.true_processing_rate.value is not None
+
+
 def test_a_hot_subtask_limits_the_whole() -> None:
     """Two subtasks, one twice as busy as the other: the busiest saturates first, so a quarter cannot be used."""
     stages = [Stage("Source: orders", 50_000), Stage("enrich", 600, parallelism=2)]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from weir_contracts import Edge, PlanReply, Slots, Symptom, Topology
+from weir_contracts import Edge, OperatorAnalysis, PlanReply, Slots, Symptom, Topology
 from weir_contracts.analysis import SymptomCode
 
 from services.planner.core.planners import ask
@@ -15,6 +15,7 @@ from tests.unit.planner.build import (
     action,
     analysis,
     deployment,
+    known,
     operator,
     outcome,
     point,
@@ -75,6 +76,27 @@ def test_a_quiet_application_is_shrunk() -> None:
     assert (reply.kind, reply.code) == ("scale", "over-provisioned")
     assert reply.parallelism == {SOURCE: 1, WORK: 1}
     assert "need 1 of 8 slots" in reply.sentence
+
+
+def at_rest(parallelism: int, at_least: float, arriving: float) -> OperatorAnalysis:
+    """An operator that is too little busy for its capacity to be known."""
+    return operator(WORK, parallelism, None, arriving, utilisation=known(0.003), least_processing_rate=known(at_least))
+
+
+@pytest.mark.parametrize("source", [operator(SOURCE, 1, 100_000.0, 2.0), operator(SOURCE, 1, None, 2.0)])
+def test_what_is_hardly_busy_does_not_pin_its_slots(source: OperatorAnalysis) -> None:
+    """8 subtasks that sustain at least 40 records/s together, and get 2: one is enough, whatever they can really do."""
+    reply = answer(arrivals=2.0, work=8, operators=[source, at_rest(8, 40.0, 2.0)])
+    assert (reply.kind, reply.code) == ("scale", "over-provisioned")
+    assert reply.parallelism == {SOURCE: 1, WORK: 1}
+    assert reply.evidence[f"capacity[{WORK}]"] is None
+    assert reply.evidence[f"capacity_at_least[{WORK}]"] == 40.0
+
+
+def test_a_bound_never_adds_a_subtask() -> None:
+    """The load jumps from 2 to 500 records/s: what 2 subtasks can do is unknown, at least 40, and most likely more than enough."""
+    reply = answer(arrivals=500.0, work=2, operators=[operator(SOURCE, 1, 100_000.0, 500.0), at_rest(2, 40.0, 500.0)])
+    assert reply.kind == "hold"
 
 
 def test_fewer_subtasks_in_the_same_slots_are_not_worth_a_restart() -> None:

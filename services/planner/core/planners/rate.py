@@ -84,6 +84,8 @@ class _Case:
     objective: Objective
     bounds: Mapping[str, tuple[int, int]]
     saturated: frozenset[str]
+    at_least: Mapping[str, float]
+    """What operators of unknown capacity sustain at least, in records/s."""
     parameters: RateParameters
 
     @property
@@ -173,7 +175,8 @@ def _case_of(request: PlanRequest, parameters: RateParameters) -> _Case | PlanRe
                 code="metric-missing",
                 sentence=f"the {gap.what} of {gap.operator} is unknown ({gap.because}), so nothing changes",
             )
-    if not model.curves:
+    at_least = {name: rate for name, rate in _at_rest(analysis).items() if name not in model.curves}
+    if not model.curves and not at_least:
         return PlanReply(
             kind="hold",
             code="warming-up",
@@ -189,8 +192,15 @@ def _case_of(request: PlanRequest, parameters: RateParameters) -> _Case | PlanRe
         objective=request.policy.spec.objective,
         bounds={name: request.policy.spec.bounds.of(name) for name in topology.names},
         saturated=_full(analysis),
+        at_least=at_least,
         parameters=parameters,
     )
+
+
+def _at_rest(analysis: Analysis) -> dict[str, float]:
+    """Lower bounds of what hardly busy operators sustain."""
+    bounds = {o.operator: o.least_processing_rate for o in analysis.operators}
+    return {name: bound.value for name, bound in bounds.items() if bound is not None and bound.value}
 
 
 def _full(analysis: Analysis) -> frozenset[str]:
@@ -260,6 +270,9 @@ def _sized(
     for name in case.topology.names:
         now = case.current[name]
         curve, load = case.model.curves.get(name), arrivals_at(case.model.flow, name, arrivals)
+        if curve is None and may_shrink and name in case.at_least:
+            # A bound is enough to take subtasks away by, and no reason to add any.
+            curve = CapacityCurve(now / case.at_least[name])
         if curve is None or load is None:
             # Unknown is not small: it stays, or grows by a useful step where it is visibly full.
             vector[name] = min(_most(case, name), now + max(1, now // 2)) if name in case.saturated else now
@@ -414,6 +427,8 @@ def _reply(  # noqa: PLR0917 - the parts of a reply, in its order
         load = arrivals_at(case.model.flow, name, case.model.arrivals)
         evidence[f"target_rate[{name}]"] = None if load is None else round(load, 1)
         evidence[f"capacity[{name}]"] = round(capacities[name], 1) if name in capacities else None
+        if name in case.at_least:
+            evidence[f"capacity_at_least[{name}]"] = round(case.at_least[name], 1)
     confidences = [curve.confidence for curve in case.model.curves.values()]
     return PlanReply(
         kind="scale" if kind == "scale" else "hold",
