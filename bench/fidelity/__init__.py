@@ -1,0 +1,1 @@
+"""The simulator beside the real job: the same load, the same rescales, curves side by side."""
