@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any, Literal
 
 from fastapi import APIRouter, Response
-from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
 from .clock import Clock
+from .problems import AnyText
 
 Ping = Callable[[], Awaitable[object]]
 
@@ -123,9 +123,9 @@ def router(health: Health, revision: str | None = None) -> APIRouter:
         return life
 
     @routes.get("/health/ready", summary="All dependencies answer", response_model=Readiness, responses=_READY)
-    async def ready() -> JSONResponse:
+    async def ready() -> Response:
         ok, report = await health.check()
-        return JSONResponse({"ready": ok, "dependencies": report}, status_code=200 if ok else 503)
+        return AnyText({"ready": ok, "dependencies": report}, status_code=200 if ok else 503)
 
     @routes.get("/metrics", summary="Prometheus metrics", response_class=Response, responses=_METRICS)
     async def metrics() -> Response:

@@ -1,5 +1,6 @@
 """Errors of an HTTP API as RFC 9457 problem documents that name the field at fault."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,14 @@ _TITLES |= {409: "Conflict", 412: "Precondition failed", 413: "Too large", 415: 
 _TITLES |= {422: "Invalid", 500: "Internal error", 503: "Not available"}
 
 
+class AnyText(JSONResponse):
+    """JSON of sentences from elsewhere: half a character in one, as in an address that was no text, must not cost the answer."""
+
+    def render(self, content: Any) -> bytes:
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode(errors="replace")
+
+
 def answer(problem: Problem) -> JSONResponse:
     """A problem as a response."""
     body = {
@@ -47,7 +56,35 @@ def answer(problem: Problem) -> JSONResponse:
         **({"errors": [{"field": f, "message": m} for f, m in problem.errors]} if problem.errors else {}),
         **problem.extra,
     }
-    return JSONResponse(body, status_code=problem.status, media_type=MEDIA_TYPE, headers=dict(problem.headers or {}))
+    return AnyText(body, status_code=problem.status, media_type=MEDIA_TYPE, headers=dict(problem.headers or {}))
+
+
+_SCHEMA: dict[str, Any] = {
+    "title": "Problem",
+    "description": "RFC 9457; `errors` names each field at fault.",
+    "type": "object",
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"field": {"type": "string"}, "message": {"type": "string"}},
+                "required": ["field", "message"],
+            },
+        },
+    },
+    "required": ["type", "title", "status", "detail"],
+}
+
+
+def documented(description: str, status: int, detail: str, *fields: tuple[str, str]) -> dict[str, Any]:
+    """An entry of a route's `responses`: what a problem looks like, with this one as the example."""
+    shown = json.loads(bytes(answer(Problem(status, detail, errors=fields)).body))
+    return {"description": description, "content": {MEDIA_TYPE: {"schema": _SCHEMA, "example": shown}}}
 
 
 def install(app: FastAPI) -> None:

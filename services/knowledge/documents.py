@@ -1,6 +1,5 @@
 """What the API answers with, beside the contracts, and how its description shows each answer: a type and an example."""
 
-import json
 from typing import Annotated, Any
 
 from fastapi import Path
@@ -42,49 +41,23 @@ class Explanation(Message):
     items: list[Turn]
 
 
-_PROBLEM_SCHEMA: dict[str, Any] = {
-    "title": "Problem",
-    "description": "RFC 9457; `errors` names each field at fault.",
-    "type": "object",
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "errors": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"field": {"type": "string"}, "message": {"type": "string"}},
-                "required": ["field", "message"],
-            },
-        },
-    },
-    "required": ["type", "title", "status", "detail"],
-}
-
-
 def example(value: Any, media_type: str = "application/json") -> dict[str, Any]:
     """An entry of `responses` that shows `value`; the type comes from the route's model."""
     return {"content": {media_type: {"example": value}}}
 
 
-def _problem(description: str, status: int, detail: str, *fields: tuple[str, str]) -> dict[str, Any]:
-    shown = problems.answer(problems.Problem(status, detail, errors=fields))
-    content = {problems.MEDIA_TYPE: {"schema": _PROBLEM_SCHEMA, "example": json.loads(bytes(shown.body))}}
-    return {"description": description, "content": content}
-
-
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": _problem("What is wrong with the request", 404, "nothing is known of shop/orders"),
-    503: _problem("The store is away", 503, "redis: connection refused"),
+    "4XX": problems.documented("What is wrong with the request", 404, "nothing is known of shop/orders"),
+    503: problems.documented("The store is away", 503, "redis: connection refused"),
 }
 """How every route may fail."""
 CHANGED: dict[int | str, dict[str, Any]] = {
-    409: _problem("Somebody else wrote first", 409, "shop/orders was changed by somebody else: its version is 8")
+    409: problems.documented(
+        "Somebody else wrote first", 409, "shop/orders was changed by somebody else: its version is 8"
+    )
 }
 WRONG_POLICY: dict[int | str, dict[str, Any]] = {
-    422: _problem(
+    422: problems.documented(
         "Names every wrong field",
         422,
         "spec.objective.maxLag: must be a duration with a unit such as 30s",

@@ -7,7 +7,7 @@ from weir_contracts import Plan, PlanRequest
 
 from runtime.auth import Caller, requires
 from runtime.clock import Clock
-from runtime.problems import Problem
+from runtime.problems import Problem, documented
 
 from .core.decide import make_plan, precheck
 from .core.planners import PLANNERS, InvalidParameters, UnknownPlanner, parse_parameters
@@ -15,10 +15,19 @@ from .workers import Workers
 
 Reader = Annotated[Caller, Depends(requires("read"))]
 
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": documented(
+        "What is wrong with the request",
+        422,
+        "there is no planner 'magic'; there are: rate",
+        ("policy.spec.planner.name", "there is no planner 'magic'; there are: rate"),
+    )
+}
+
 
 def planner_router(workers: Workers, clock: Clock) -> APIRouter:
     """The routes."""
-    routes = APIRouter(prefix="/v1", tags=["planners"])
+    routes = APIRouter(prefix="/v1", tags=["planners"], responses=_ERRORS)
 
     @routes.get("/planners", summary="The planners and their parameters")
     async def planners(_caller: Reader) -> dict[str, Any]:

@@ -1,0 +1,79 @@
+"""The HTTP APIs as their services make them, on memory instead of Redis and without processes for planners."""
+
+import asyncio
+
+from fastapi import FastAPI
+from weir_contracts import PlanReply, PlanRequest
+
+from runtime.clock import FakeClock
+from runtime.health import Health, router
+from runtime.http import application
+from services.knowledge.__main__ import api
+from services.knowledge.adapters.memory import MemoryStore
+from services.knowledge.adapters.planner import PlannerCatalogue
+from services.knowledge.applications_api import applications_router, events_router
+from services.knowledge.core import Limits, State, remember
+from services.knowledge.policies_api import policies_router
+from services.knowledge.store import FeedEvent, StoreUnavailable
+from services.planner.api import planner_router
+from services.planner.core.planners import ask
+from services.planner.workers import Workers
+from tests.unit.knowledge.builders import APP, NOON, action, analysis, observation, outcome, plan, policy
+
+
+class Library(MemoryStore):
+    """A store that knows one application, and whose feed ends, so that a request for it does."""
+
+    async def events(self, after: str | None, wait_seconds: float) -> list[FeedEvent]:
+        del after, wait_seconds
+        raise StoreUnavailable("this feed ends")
+
+    async def fill(self) -> None:
+        """One turn of the loop, to be asked for."""
+        wanted = plan(1, 4)
+        state = State(application=APP)
+        for event in (observation(1), analysis(1), wanted, outcome(wanted, "applying")):
+            state = remember(state, event, Limits())
+        await self.restore_policy(policy())
+        await self.save([state], [])
+        if await self.action(APP) is None:
+            await self.put_action(action(wanted), 0)
+
+
+class Desk(Workers):
+    """Planners asked on the spot."""
+
+    async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply:
+        del timeout_seconds
+        return PlanReply.model_validate_json(ask(request, planner).model_dump_json())
+
+
+def knowledge() -> FastAPI:
+    app, store, clock = api(), Library(), FakeClock(NOON)
+    asyncio.run(store.fill())
+    app.include_router(router(Health(clock)))
+    app.include_router(policies_router(store, clock, PlannerCatalogue(None), lambda: None))
+    app.include_router(applications_router(store, clock))
+    app.include_router(events_router(store))
+    return app
+
+
+def planner() -> FastAPI:
+    clock = FakeClock(NOON)
+    app = application("Weir planner", "Which planners there are, and what one would decide.")
+    app.include_router(router(Health(clock)))
+    app.include_router(planner_router(Desk(), clock))
+    return app
+
+
+def health() -> FastAPI:
+    """All that monitor, analyzer and executor answer to; one dependency is away."""
+
+    async def away() -> None:
+        raise RuntimeError("no answer \udcff")  # as an address may have it that a setting named
+
+    checks = Health(FakeClock(NOON))
+    checks.register("kafka", away)
+    app = application("Weir monitor", "Watches applications.")
+    app.include_router(router(checks))
+    return app
