@@ -15,12 +15,16 @@ from rich.console import Console
 from rich.live import Live
 from weir_contracts import InvalidPolicy, PlanRequest, ScalingPolicy, parse_policy
 
+from runtime.clock import SystemClock
+
 from . import output as tables
 from .client import Client, application_id
 from .errors import EXIT_CODES, CommandError, InvalidInput, Unreachable
 from .output import Format, one_of_many, show, text_of
+from .replay.chart import LABEL, WIDTH, save
 from .replay.command import replay
 from .trial.command import trial
+from .what_if import what_if_panel
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -151,6 +155,33 @@ def explain(
         console.print(tables.turn_panel(turn))
     if not turns:
         _say("nothing was decided yet")
+
+
+@app.command(name="what-if")
+def what_if(
+    application: Application,
+    parallelism: Annotated[
+        list[str] | None,
+        typer.Option("--parallelism", "-p", help="operator=number; again for each. Those not named stay as they are."),
+    ] = None,
+    load: Annotated[
+        str, typer.Option(help="x2 for twice the present load, 1200/s for records/s at all sources.")
+    ] = "x1",
+    horizon: Annotated[str, typer.Option(help="How far to look, 10s to 1d.")] = "10m",
+    plot: Annotated[Path | None, typer.Option(help="Write the picture here (.svg).")] = None,
+    server: Server = LOCAL,
+    token_file: TokenFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What would happen at another parallelism and load, and where it breaks. Changes nothing."""
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise InvalidInput(f"--plot: {plot}: only .svg can be written")
+    name = application_id(application)
+    found = _client(server, token_file).what_if(name, parallelism or [], load, horizon)
+    if plot is not None:
+        save(plot, f"weir what-if {name}", what_if_panel(found, SystemClock().now()))
+    width = max(20, min(WIDTH, Console().width - LABEL))
+    show(found, output, lambda: what_if_panel(found, SystemClock().now(), width))
 
 
 @app.command()

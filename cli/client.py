@@ -1,7 +1,7 @@
 """The knowledge service's public API, as the command line uses it."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -60,6 +60,16 @@ class Client:
 
     def explain(self, application: str, last: int) -> list[dict[str, Any]]:
         return list(self._json("GET", f"/v1/applications/{quote(application)}/explain?limit={last}")["items"])
+
+    def what_if(self, application: str, parallelism: Sequence[str], load: str, horizon: str) -> dict[str, Any]:
+        """What would happen at this parallelism (`operator=number` each) and load."""
+        parameters = httpx.QueryParams(
+            [*(("parallelism", each) for each in parallelism), ("load", load), ("horizon", horizon)]
+        )
+        try:
+            return dict(self._json("GET", f"/v1/applications/{quote(application)}/what-if?{parameters}"))
+        except Conflict as missing:
+            raise CommandError(str(missing)) from None  # nobody changed anything: too little is known yet
 
     def follow(
         self, application: str, say: Callable[[str], None], sleep: Callable[[float], None] = time.sleep

@@ -27,11 +27,12 @@ from .limits import smallest_useful, upper_limits
 from .question import InvalidQuestion, Load
 from .reading import USUAL_RESTART_SECONDS, Gap, model_of, restart_of
 from .telling import sentence_of
-from .trajectory import ALL_POINTS, STAY, Model, predict
+from .trajectory import STAY, STEPS, Model, predict
 
 FULL = 1.0 + 1e-9
 SKEWED = 1.5
 """Busiest subtask's busy share over the mean, from which more subtasks may not help: the analyzer's symptom `skewed`."""
+POINTS, MOST_STEPS = 121, 1200
 FORBIDDING = ("bounds", "key-groups", "slots")
 """Subtasks of a source beyond its partitions stay idle, but may be had."""
 
@@ -198,7 +199,9 @@ def _predicted(case: _Case, horizon_seconds: float) -> Prediction:
         horizon_seconds=horizon_seconds,
         objective_seconds=objective.bound_seconds,
         of_latency=objective.max_latency is not None,
-        points=ALL_POINTS,
+        points=POINTS,
+        # Long horizons are gone through in steps that do not blur a restart.
+        steps=max(STEPS, min(MOST_STEPS, round(horizon_seconds))),
     )
 
 

@@ -18,8 +18,7 @@ from .flow import Flow, Limit, arrivals_at, limits_of, throttle
 
 STEPS = 120
 POINTS = 24
-"""Of the trajectory that a plan carries; the figures come from all steps, of which there are at most `ALL_POINTS`."""
-ALL_POINTS = STEPS + 1
+"""Of the trajectory that a plan carries; the figures come from all steps."""
 LEAST_RATE = 1e-6
 """Records/s below which nothing arrives (one in eleven days): what a smoothed rate is on its way to 0."""
 
@@ -74,18 +73,19 @@ def predict(
     objective_seconds: float | None,
     of_latency: bool = False,
     points: int = POINTS,
+    steps: int = STEPS,
 ) -> Prediction:
     """The trajectory of lag over `horizon_seconds` with `parallelism`. Conserves records: arrived + backlog = processed + left.
 
     The objective bounds lag, or with `of_latency` the time from a record's arrival until it is done.
     """
     capacities = model.capacities(parallelism)
-    times, arrived, processed = _run(model, capacities, restart, horizon_seconds)
+    times, arrived, processed = _run(model, capacities, restart, horizon_seconds, steps)
     lag = _over_sources(np.maximum, [_lag(times, arrived[s], processed[s], model, s) for s in model.arrivals])
     backlog = _over_sources(np.add, [arrived[s] - processed[s] for s in model.arrivals])
     bounded = np.max([_latency(times, arrived[s], processed[s]) for s in model.arrivals], axis=0) if of_latency else lag
     late = bounded > objective_seconds if objective_seconds is not None else np.zeros_like(lag, dtype=bool)
-    step, chosen = horizon_seconds / STEPS, _chosen(points)
+    step, chosen = horizon_seconds / steps, _chosen(points, steps)
     utilisation, bottleneck = busiest(model, capacities, model.arrivals)
     within = np.nonzero(late)[0]
     met_at = 0.0 if not within.size else float(times[within[-1] + 1]) if within[-1] + 1 < len(times) else None
@@ -123,31 +123,31 @@ def _over_sources(join: np.ufunc, each: Sequence[np.ndarray]) -> np.ndarray:
 
 
 @lru_cache(maxsize=8)
-def _chosen(points: int) -> np.ndarray:
+def _chosen(points: int, steps: int) -> np.ndarray:
     """The steps that are told, evenly spaced, the first and the last of them always."""
-    return np.unique(np.linspace(0, STEPS, points).astype(int))
+    return np.unique(np.linspace(0, steps, points).astype(int))
 
 
 @lru_cache(maxsize=64)
-def _times(horizon_seconds: float) -> np.ndarray:
+def _times(horizon_seconds: float, steps: int) -> np.ndarray:
     """The steps' ends; horizons repeat from turn to turn."""
-    times = np.linspace(0.0, horizon_seconds, STEPS + 1)
+    times = np.linspace(0.0, horizon_seconds, steps + 1)
     times.flags.writeable = False
     return times
 
 
 def _run(
-    model: Model, capacities: Mapping[str, float], restart: Restart, horizon_seconds: float
+    model: Model, capacities: Mapping[str, float], restart: Restart, horizon_seconds: float, steps: int
 ) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Cumulative records arrived and processed by source at each step; counted from the oldest waiting record."""
-    times = _times(horizon_seconds)
+    times = _times(horizon_seconds, steps)
     sources, rates = list(model.arrivals), list(model.arrivals.values())
     limits = limits_of(model.flow, model.topology.names, capacities, sources)
     # What is processed again: counted as work still to do, though it arrived before everything that waits.
     replay = [rate * restart.replay_seconds for rate in throttle(limits, rates)]
     at_first = [model.backlogs[s].records + again for s, again in zip(sources, replay, strict=True)]
     arrived = [first + rate * times for first, rate in zip(at_first, rates, strict=True)]
-    running = np.minimum(horizon_seconds / STEPS, np.maximum(0.0, times[1:] - restart.seconds))
+    running = np.minimum(horizon_seconds / steps, np.maximum(0.0, times[1:] - restart.seconds))
     alone = len(sources) == 1
     processed = [_drained(arrived[0], running, limits)] if alone else _drained_together(arrived, running, limits)
     return times, dict(zip(sources, arrived, strict=True)), dict(zip(sources, processed, strict=True))

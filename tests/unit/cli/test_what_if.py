@@ -1,0 +1,112 @@
+"""`weir what-if`: what is asked of the server, and how its answer is told."""
+
+import json
+from datetime import UTC, datetime
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from unittest import mock
+from urllib.parse import parse_qsl, urlsplit
+
+import httpx
+import pytest
+import yaml
+from rich.console import Console
+
+from cli.client import Client
+from cli.what_if import what_if_panel
+from tests.unit.cli.test_command import PROJECT, weir
+
+EXAMPLE = PROJECT / "contracts" / "examples" / "v1alpha1" / "what-if" / "full.json"
+ANSWER: dict[str, Any] = json.loads(EXAMPLE.read_text())
+
+
+class Server:
+    """Knowledge, as far as this command knows it."""
+
+    def __init__(self, status: int = 200, document: Any = None) -> None:
+        self.asked: list[httpx.Request] = []
+        self._answer = (status, ANSWER if document is None else document)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request)
+        return httpx.Response(self._answer[0], json=self._answer[1])
+
+    def client(self, *_: Any) -> Client:
+        return Client("http://knowledge", None, httpx.MockTransport(self))
+
+
+def run(server: Server, *arguments: str) -> Any:
+    with mock.patch("cli.__main__._client", server.client):
+        return weir("what-if", "shop/orders", *arguments)
+
+
+def drawn(answer: dict[str, Any]) -> str:
+    console = Console(file=StringIO(), width=140)
+    console.print(what_if_panel(answer, datetime(2026, 6, 14, 18, 30, 5, tzinfo=UTC)))
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def test_the_question_goes_as_it_was_asked() -> None:
+    """Every operator by itself, with whatever its name holds."""
+    server = Server()
+    done = run(server, "--parallelism", "enrich=6", "-p", "Window(a=1, b) & c=2", "--load", "x2", "--horizon", "5m")
+    assert done.returncode == 0, done.stderr
+    address = urlsplit(str(server.asked[0].url))
+    assert address.path == "/v1/applications/shop/orders/what-if"
+    assert parse_qsl(address.query) == [
+        ("parallelism", "enrich=6"),
+        ("parallelism", "Window(a=1, b) & c=2"),
+        ("load", "x2"),
+        ("horizon", "5m"),
+    ]
+
+
+def test_people_get_operators_a_curve_and_a_sentence() -> None:
+    """The change, what arrives, capacity and utilisation; then where it breaks and what to bear in mind."""
+    text = drawn(ANSWER)
+    row = next(line for line in text.splitlines() if line.startswith("enrich"))
+    assert row.split() == ["enrich", "2", "→", "6", "2,380", "2,380", "2,790", "85%", "6", "2"]
+    assert "readings of 2026-06-14 18:30:00 UTC, 5 s ago" in text
+    assert "lag, s" in text and "600 s" in text
+    assert any(0x2800 < ord(character) <= 0x28FF for character in text)
+    assert "It breaks beyond x2.35 (2,790 records/s), where enrich is full." in " ".join(text.split())
+    assert "note: enrich was seen at 2 only" in text
+
+
+def test_what_is_unknown_is_shown_as_unknown() -> None:
+    """No curve, no figure that looks like one, and the reason."""
+    gap = {"operator": "enrich", "what": "capacity", "because": "no reading yet"}
+    row = {**ANSWER["operators"][1], "capacity": None, "utilisation": None, "seen_at": []}
+    text = drawn(
+        {**ANSWER, "prediction": None, "throughput": None, "keeps_up": None, "unknown": [gap], "operators": [row]}
+    )
+    assert "unknown: the capacity of enrich: no reading yet" in text
+    assert "lag, s" not in text
+    assert "taken in at most 2,380 records/s" in text
+
+
+@pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_programs_get_the_document(form: str, read: Any) -> None:
+    """All of it, and nothing else."""
+    assert read(run(Server(), "-o", form).stdout) == ANSWER
+
+
+def test_the_picture_is_written(tmp_path: Path) -> None:
+    """What is drawn in the terminal, as SVG; another kind is refused before anybody is asked."""
+    assert run(Server(), "--plot", str(tmp_path / "lag.svg")).returncode == 0
+    assert "enrich" in (tmp_path / "lag.svg").read_text()
+    server = Server()
+    done = run(server, "--plot", str(tmp_path / "lag.png"))
+    assert (done.returncode, server.asked) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(404, 3), (409, 1), (422, 2), (503, 5), (403, 6)],
+)
+def test_what_went_wrong_is_one_line_and_a_code(status: int, code: int) -> None:
+    """409 is not "changed by somebody else" here: too little is known yet."""
+    done = run(Server(status, {"detail": "the reason"}), "--load", "x2")
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith("weir: the reason")
