@@ -63,7 +63,7 @@ bench-fleet: setup  ## how many applications one loop carries, into bench/result
 bench-backlog: setup  ## how fast the analyzer works a backlog off, by setting, into bench/results/backlog.json (about 12 minutes)
 	@$(BIN)/python -m bench.backlog $(ARGS)
 
-bench-compare: setup  ## Weir beside static parallelism and a reactive rule, into bench/results/compare.json (about 45 minutes)
+bench-compare: setup  ## Weir beside static parallelism and a reactive rule, into bench/results/compare.json (about 14 minutes)
 	@$(BIN)/python -m bench.compare $(ARGS)
 
 bench-quality: environment  ## Weir and a reactive rule on the simulator, into bench/results/quality.json (about 15 minutes)
