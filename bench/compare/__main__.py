@@ -27,8 +27,7 @@ from weir_contracts import parse_policy
 from bench.results_file import RESULTS, write
 from cli.replay.chart import Curve, panel, save
 from cli.trial.options import TrialOptions
-from cli.trial.stack import SLOTS, TrialStack
-from testbed.flink import FlinkCluster
+from cli.trial.stack import TrialStack
 from workloads.loadgen.trace import BUNDLED
 from workloads.sample_job import CONTENTION, SERVICE_MICROS, SLOWEST, SUBTASK_RATE
 
@@ -103,7 +102,7 @@ def stack_of(load: Load, objective_seconds: float, seconds: float, folder: Path)
         peak_rate=PEAK_RATE,
         objective_seconds=objective_seconds,
     )
-    stack = TrialStack(options, folder)
+    stack = TrialStack(options, folder, task_managers=len(STRATEGIES))
     document = stack.policy.to_document()
     times = {"stabilization": f"{120 / load.speedup:.2f}s"}
     document["spec"]["behavior"] = {"scaleDown": times, "cooldown": f"{60 / load.speedup:.2f}s"}
@@ -120,10 +119,6 @@ def contest(load: Load, seconds: float, objective_seconds: float) -> list[dict[s
             stack.start(_say)
             slower = {"operators": {SLOWEST: {"service_time_us": SLOWEST_MICROS}}}
             httpx.put(f"{stack.load_url}/workload", json=slower, timeout=5).raise_for_status()
-            if isinstance(stack.cluster, FlinkCluster):
-                for _ in STRATEGIES[1:]:
-                    stack.cluster.add_task_manager()
-                stack.cluster.wait_slots(SLOTS * len(STRATEGIES))
             for strategy in STRATEGIES:
                 enter(held, strategy, load)
             _say(f"all run, {stack.elapsed_seconds():.0f} s of {load.lead_in_seconds:.0f} s of lead-in are over")

@@ -52,12 +52,13 @@ class ServiceFacts:
 class TrialStack:
     """Starts and stops one trial's parts; every log goes to `folder`."""
 
-    def __init__(self, options: TrialOptions, folder: Path) -> None:
+    def __init__(self, options: TrialOptions, folder: Path, *, task_managers: int = 1) -> None:
         self.options = options
         self.folder = folder
         self.kafka = KafkaBroker(folder / "kafka")
         self.redis = RedisServer(folder / "redis")
-        self.cluster = None if options.external_flink else FlinkCluster(folder / "flink", slots=SLOTS)
+        own = not options.external_flink
+        self.cluster = FlinkCluster(folder / "flink", slots=SLOTS, task_managers=task_managers) if own else None
         self.flink: FlinkApi = self.cluster or FlinkApi(str(options.external_flink))
         self.services: dict[str, WeirService] = {}
         self.load_port = free_port()
