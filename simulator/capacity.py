@@ -1,5 +1,8 @@
 """What an operator can do at a parallelism."""
 
+import math
+from statistics import NormalDist
+
 from .spec import OperatorSpec
 
 
@@ -16,13 +19,17 @@ def capacity(operator: OperatorSpec, parallelism: int) -> float:
 def hottest_share(operator: OperatorSpec, parallelism: int, *, keyed: bool) -> float:
     """Share of an operator's records that its busiest subtask gets; 1/p where they are spread evenly.
 
-    With keys: the key groups (as many as the max parallelism) are dealt out, so that some subtask has ⌈G/p⌉ of them, and one
-    key that is hot goes to one subtask with all its records.
+    With keys: the key groups (as many as the max parallelism) are dealt out, so that some subtask has ⌈G/p⌉ of them; of few
+    keys some subtask gets more than of others by chance; and one key that is hot goes to one subtask with all its records.
     """
     if not keyed:
         return 1 / parallelism
     groups = operator.max_parallelism
     fullest = -(-groups // parallelism) / groups
+    if operator.keys is not None and parallelism > 1:
+        # The largest of p nearly normal shares, by Blom's approximation of the expected order statistic.
+        highest = NormalDist().inv_cdf((parallelism - 0.375) / (parallelism + 0.25))
+        fullest = min(1.0, fullest + highest * math.sqrt(fullest * (1 - fullest) / operator.keys))
     return operator.hot_key_share + (1 - operator.hot_key_share) * fullest
 
 

@@ -58,7 +58,9 @@ class Simulation:
         self._rate = 0.0
         self.now = 0.0
         self.topics = {
-            o.name: Topic(o.source.weights or [1.0] * o.source.partitions) for o in application.operators if o.source
+            o.name: Topic(o.source.weights or [1.0] * o.source.partitions, o.source.fetch_records)
+            for o in application.operators
+            if o.source
         }
         self._shares = {o.name: o.source.share for o in application.operators if o.source}
         self.state = "RUNNING"
@@ -125,7 +127,7 @@ class Simulation:
     def resubmit(self, application: Application, job_id: str) -> None:
         """Another job of the same sources in its place, begun from the last checkpoint."""
         topics = {
-            o.name: self.topics.get(o.name) or Topic([1.0] * o.source.partitions)
+            o.name: self.topics.get(o.name) or Topic([1.0] * o.source.partitions, o.source.fetch_records)
             for o in application.operators
             if o.source
         }

@@ -3,11 +3,14 @@
 All partitions fill in a fixed proportion, so that one cumulative curve serves them all: partition j holds `weight_j · A(t)` records.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
 _LEAST_RECORDS = 1e-6
 """Less waiting than this is a rounding error."""
+MOST_TURNS = 20
+"""Of each partition in one step."""
 
 
 class AppendCurve:
@@ -46,7 +49,7 @@ class AppendCurve:
 class Topic:
     """A source's topic and its reader's position in each partition."""
 
-    def __init__(self, weights: Sequence[float]) -> None:
+    def __init__(self, weights: Sequence[float], fetch_records: float = math.inf) -> None:
         whole = sum(weights)
         self.weights = [weight / whole for weight in weights]
         self.curve = AppendCurve()
@@ -55,7 +58,12 @@ class Topic:
         """While all partitions are read equally far: of how many appended records; None: `_positions` holds."""
         self.committed = [0.0] * len(self.weights)
         self._taken = 0.0
+        self._fetch_records = fetch_records
+        self._fetched = [0.0] * len(self.weights)
+        """Up to where each partition's records lie at its reader."""
+        self._began = [0.0] * len(self.weights)
         self._subtasks: list[list[int]] = []
+        """Their partitions, the one whose turn it is first."""
         self._fullest = 1.0
 
     @property
@@ -74,6 +82,10 @@ class Topic:
             return [weight * self._level for weight in self.weights]
         return list(self._positions)
 
+    def told_positions(self) -> list[float | None]:
+        """The same as the reader tells it: nothing of a partition that it has not read from since it was given it."""
+        return [p if p > began else None for p, began in zip(self.positions(), self._began, strict=True)]
+
     def ends(self) -> list[float]:
         """Log-end offsets, by partition."""
         total = self.curve.total
@@ -85,6 +97,8 @@ class Topic:
             list(range(first, len(self.weights), parallelism)) for first in range(min(parallelism, len(self.weights)))
         ]
         self._fullest = max(sum(self.weights[j] for j in own) for own in self._subtasks)
+        self._fetched = self.positions()
+        self._began = self.positions()
 
     @property
     def busiest_share(self) -> float:
@@ -115,8 +129,9 @@ class Topic:
     def take(self, most: float, per_subtask: float) -> float:
         """Read at most `most` records and `per_subtask` by any one; returns how many were read.
 
-        Who is held back gets the same from each subtask, and a subtask the same from each of its partitions, as far as they
-        have any (max-min fair, as credits and fetches are).
+        Who is held back gets the same from each subtask, as far as it has any (max-min fair, as credits are). A subtask reads
+        what it has fetched of one partition, fetches that partition again, and goes on with the next one: while much waits,
+        the last partition in turn is not read at all for a while, as with Kafka's consumer.
         """
         waiting = self.backlog
         if waiting <= most and self._level is not None and waiting * self._fullest <= per_subtask:
@@ -125,24 +140,33 @@ class Topic:
         positions, ends = self.positions(), self.ends()
         left = [max(0.0, end - position) for end, position in zip(ends, positions, strict=True)]
         wanted = [sum(left[j] for j in own) for own in self._subtasks]
-        even = self._level is not None and max(wanted) - min(wanted) <= 1e-9 * max(1.0, *wanted)
-        if even and len(set(self.weights)) == 1:
-            share = min(1.0, most / waiting, per_subtask / wanted[0]) if waiting > 0 else 0.0
-            self._level = (self._level or 0.0) + share * (self.curve.total - (self._level or 0.0))
-            taken, self._taken = self._level - self._taken, self._level
-            return taken
         level = min(per_subtask, water_level(wanted, most))
         taken = 0.0
         for own, has in zip(self._subtasks, wanted, strict=True):
             gets = min(has, level)
             if gets <= 0:
                 continue
-            each = water_level([left[j] for j in own], gets)
-            for j in own:
-                positions[j] += min(left[j], each)
+            self._read(own, gets, positions, ends)
             taken += gets
         self._set(positions)
         return taken
+
+    def _read(self, own: list[int], records: float, positions: list[float], ends: Sequence[float]) -> None:
+        """Let one subtask read so many of the records that wait in its partitions."""
+        left = records
+        for _ in range(MOST_TURNS * len(own)):
+            j = own[0]
+            part = min(left, max(0.0, self._fetched[j] - positions[j]))
+            positions[j] += part
+            left -= part
+            if left <= _LEAST_RECORDS:
+                return
+            self._fetched[j] = min(ends[j], positions[j] + self._fetch_records)
+            own.append(own.pop(0))
+        # A step in which every partition's fetches were read many times over: then they were read evenly.
+        each = water_level([ends[j] - positions[j] for j in own], left)
+        for j in own:
+            positions[j] += min(ends[j] - positions[j], each)
 
     def _set(self, positions: list[float]) -> None:
         levels = [position / weight for position, weight in zip(positions, self.weights, strict=True)]

@@ -43,7 +43,7 @@ class _Counters:
     run_since: float
     at: float
     values: list[dict[str, float]]
-    positions: dict[str, list[float]]
+    positions: dict[str, list[float | None]]
     told: list[dict[str, float]]
     gauges: list[dict[str, float]]
 
@@ -146,7 +146,7 @@ class Observer:
 
     # -- counters -------------------------------------------------------------------------------------------------
 
-    def _read(self) -> tuple[list[OperatorReading], dict[str, list[float]]]:
+    def _read(self) -> tuple[list[OperatorReading], dict[str, list[float | None]]]:
         sim = self._simulation
         if sim.state != "RUNNING":
             # The engine goes on showing the graph, and no counters of it.
@@ -196,7 +196,7 @@ class Observer:
             told = [
                 self._blurred(old, new, last) for old, new, last in zip(before.values, values, before.told, strict=True)
             ]
-        positions = {name: topic.positions() for name, topic in sim.topics.items()}
+        positions = {name: topic.told_positions() for name, topic in sim.topics.items()}
         gauges = [self._gauges(i) for i in range(len(values))]
         self._counters = _Counters(sim.running_since, sim.now, values, positions, told, gauges)
         return self._counters
@@ -267,13 +267,13 @@ class Observer:
             self._rescale = (cluster, rescale_settings(self._simulation))
         return self._rescale[1]
 
-    def _partitions(self, positions: dict[str, list[float]], now: datetime) -> list[PartitionReading]:
+    def _partitions(self, positions: dict[str, list[float | None]], now: datetime) -> list[PartitionReading]:
         readings: list[dict[str, Any]] = []
         for operator in self._simulation.application.operators:
             if operator.source is None:
                 continue
             topic = self._simulation.topics[operator.name]
-            at: list[float] | list[None] = positions.get(operator.name) or [None] * len(topic.weights)
+            at = positions.get(operator.name) or [None] * len(topic.weights)
             for j, (end, committed, position) in enumerate(zip(topic.ends(), topic.committed, at, strict=True)):
                 readings.append(
                     {

@@ -38,6 +38,8 @@ class SourceSpec(Spec):
     """Of the load: 0.5 gets half of the records/s that the simulation is given."""
     weights: tuple[Positive, ...] | None = None
     """How unevenly producers fill the partitions; None: evenly."""
+    fetch_records: Positive = 5000.0
+    """What a fetch brings of one partition at most: max.partition.fetch.bytes (1 MiB) over a record's size."""
 
     @model_validator(mode="after")
     def _a_weight_each(self) -> Self:
@@ -64,6 +66,8 @@ class OperatorSpec(Spec):
     """(second, selectivity) points with straight lines between them; instead of `selectivity`."""
     hot_key_share: Share = 0.0
     """Share of the records that have one and the same key; the others are spread evenly over the key groups."""
+    keys: Annotated[int, Field(ge=1)] | None = None
+    """How many equally frequent keys there are: a few thousand fall unevenly on the subtasks. None: so many that they do not."""
     max_parallelism: Subtasks = 120
     """Key groups of a keyed operator."""
     parallelism: Subtasks = 1

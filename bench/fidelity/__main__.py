@@ -173,8 +173,6 @@ def picture(found: Mapping[str, Any]) -> RenderableType:
     parts = []
     for name in found["real"]:
         real, simulated = _drawn(found["real"][name]), _drawn(found["simulated"][name])
-        if name.startswith("parallelism") and not name.endswith(SLOWEST):
-            continue
         height = 4 if name.startswith(("busy", "parallelism")) else 6
         parts.append(panel(name, [Curve("real", real, "yellow"), Curve("simulated", simulated, "cyan")], height=height))
     return Group(*parts)

@@ -44,11 +44,11 @@ class Rescale:
     peak_lag_seconds: float | None
     """From this request until the next."""
     caught_up_after_seconds: float | None
-    """From the request until the lag was gone for good; 0 where there was none."""
+    """From the request until the lag was gone, and stayed so for three observations."""
 
 
-def curves(recording: Recording) -> dict[str, Values]:
-    """Throughput, busy shares, lag and parallelism at the recording's observations."""
+def curves(recording: Recording, rescaled: str) -> dict[str, Values]:
+    """Throughput, busy shares, lag, and the parallelism of the operator that is rescaled, at the recording's observations."""
     names = [reading.operator for reading in recording.observations[0].operators]
     times = recording.times()
     found: dict[str, Values] = {
@@ -59,8 +59,7 @@ def curves(recording: Recording) -> dict[str, Values]:
         found[f"busy {name}"] = [None if share is None else min(1.0, share) for share in busy]
     found["lag"] = lags(recording.observations)
     found["latency"] = _at(times, [(look.at_seconds, look.latency_seconds) for look in recording.looks])
-    for name in names:
-        found[f"parallelism {name}"] = [_parallelism(o, name) for o in recording.observations]
+    found[f"parallelism {rescaled}"] = [_parallelism(o, rescaled) for o in recording.observations]
     return found
 
 
@@ -104,21 +103,27 @@ def _rescale(
     began = request.at_seconds
     down = next(((a, b) for a, b in recording.downs() if began <= a < end), None)
     after = [(t, lag) for t, lag in told if t >= began and lag is not None]
-    late = [t for t, lag in after if lag > CAUGHT_UP_SECONDS]
-    caught_up = [t for t, _ in after if not late or t > late[-1]]
+    caught_up = _caught_up([(t, lag) for t, lag in after if down is None or t >= down[1]])
     return Rescale(
         at_seconds=round(began, 1),
         wanted=request.parallelism[operator],
         down_after_seconds=None if down is None else round(down[0] - began, 2),
         down_seconds=None if down is None else round(down[1] - down[0], 2),
         peak_lag_seconds=round(max(lag for _, lag in after), 1) if after else None,
-        caught_up_after_seconds=0.0 if not late else round(caught_up[0] - began, 1) if caught_up else None,
+        caught_up_after_seconds=None if caught_up is None else round(caught_up - began, 1),
     )
+
+
+def _caught_up(told: Sequence[tuple[float, float]]) -> float | None:
+    for i, (at, _) in enumerate(told[:-2]):
+        if max(lag for _, lag in told[i : i + 3]) <= CAUGHT_UP_SECONDS:
+            return at
+    return None
 
 
 def compare(real: Recording, simulated: Recording, operator: str) -> dict[str, Any]:
     """Differences by curve, rescales side by side, and the curves."""
-    a, b = curves(real), curves(simulated)
+    a, b = curves(real, operator), curves(simulated, operator)
     apart = {name: difference(a[name], b[name]) for name in a}
     both = zip(rescales(real, operator, a["lag"]), rescales(simulated, operator, b["lag"]), strict=True)
     return {

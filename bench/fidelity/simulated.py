@@ -16,7 +16,7 @@ def sample_application(restart_seconds: float) -> Application:
     document = chain(1).model_dump()
     for operator in document["operators"]:
         name = operator["name"].split(":")[0]
-        operator["max_parallelism"] = MAX_PARALLELISM
+        operator["max_parallelism"], operator["keys"] = MAX_PARALLELISM, DEFAULT_KEYS
         operator["contention"] = sample_job.CONTENTION.get(name, 0.0)
         if name in sample_job.SERVICE_MICROS:
             operator["service_seconds"] = sample_job.SERVICE_MICROS[name] / 1e6

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simulator import Simulation, chain, diamond, two_sources
 from simulator.capacity import capacity, hottest_share, sustained
-from simulator.spec import Application, OperatorSpec
+from simulator.spec import Application, OperatorSpec, parse
 
 
 def running(application: Application, rate: float, seconds: float) -> Simulation:
@@ -55,6 +55,14 @@ def test_a_hot_key_bounds_what_more_subtasks_can_do() -> None:
     assert sustained(operator, 120, keyed=True) < 500 / 0.3
 
 
+def test_few_keys_fall_unevenly() -> None:
+    """5,000 keys: the fullest of four subtasks gets 2–3 % more than its share, of eight 4–6 %, as measured on the sample job."""
+    operator = OperatorSpec(name="enrich", service_seconds=0.002, keys=5000)
+    assert hottest_share(operator, 1, keyed=True) == 1.0
+    assert 1.02 < 4 * hottest_share(operator, 4, keyed=True) < 1.03
+    assert 1.04 < 8 * hottest_share(operator, 8, keyed=True) < 1.06
+
+
 def test_backpressure_reaches_the_source() -> None:
     """Only enrich is too slow, and it is the log that grows: at exactly the difference of the rates."""
     simulation = running(chain(1), 800, 120)
@@ -67,8 +75,14 @@ def test_backpressure_reaches_the_source() -> None:
 
 
 def test_lag_in_seconds_is_the_age_of_the_oldest_unread_record() -> None:
-    """800/s come and 500/s are read: the record at 500 t was appended at 500 t / 800, so it is 3/8 t old."""
-    simulation = running(chain(1), 800, 400)
+    """800/s come and 500/s are read: the record at 500 t was appended at 500 t / 800, so it is 3/8 t old.
+
+    Of one partition; of several, the one whose turn is furthest away lies further back.
+    """
+    document = chain(1).model_dump()
+    document["operators"][0]["source"]["partitions"] = 1
+    simulation = running(parse(document), 800, 400)
+    assert running(chain(1), 800, 400).lag_seconds > simulation.lag_seconds + 20
     read = sum(topic.taken for topic in simulation.topics.values())
     assert simulation.lag_seconds == pytest.approx(400 - read / 800)
     assert simulation.lag_seconds == pytest.approx(400 * 3 / 8, rel=0.02)

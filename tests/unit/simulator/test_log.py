@@ -50,7 +50,24 @@ def test_a_subtask_with_more_partitions_falls_behind() -> None:
     assert topic.busiest_share == 0.5
     topic.curve.append(10.0, 400.0)
     assert topic.take(1000.0, per_subtask=100.0) == pytest.approx(300.0)
-    assert topic.positions() == pytest.approx([50.0, 100.0, 100.0, 50.0])
+    assert topic.positions() == pytest.approx([100.0, 100.0, 100.0, 0.0])
+
+
+def test_partitions_are_read_in_turn_each_as_far_as_it_was_fetched() -> None:
+    """Three partitions with 100 records each: what was fetched of one is read before the next has its turn, as with Kafka's
+    consumer, so the last one's oldest record grows old while the others are read."""
+    topic = Topic([1.0] * 3, fetch_records=60.0)
+    topic.assign(1)
+    topic.curve.append(10.0, 300.0)
+    assert topic.take(90.0, per_subtask=90.0) == pytest.approx(90.0)
+    assert topic.positions() == pytest.approx([60.0, 30.0, 0.0])
+    assert topic.told_positions() == [pytest.approx(60.0), pytest.approx(30.0), None]
+    topic.curve.append(11.0, 0.0)
+    assert topic.lag_seconds(11.0) == pytest.approx(11.0)
+    topic.take(150.0, per_subtask=150.0)
+    assert topic.positions() == pytest.approx([100.0, 80.0, 60.0])
+    assert topic.take(1000.0, per_subtask=1000.0) == pytest.approx(60.0)
+    assert topic.lag_seconds(11.0) == 0.0
 
 
 @settings(max_examples=40, deadline=None)
