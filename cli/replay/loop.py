@@ -15,6 +15,7 @@ from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan, Sc
 
 from services.analyzer.core import AnalysisSettings
 from services.analyzer.core import advance as analyse
+from services.executor.applications import Applications as Fleet
 from services.executor.core import (
     Answer,
     Context,
@@ -92,8 +93,9 @@ class Records:
 class Loop:
     """The loop around one simulation.
 
-    `edit` may change an observation or drop it (None), as faults on its way do. `gate` is what the executor reads of the policy
-    just before it acts; by default the policy in force.
+    `carry` is the way between two services: what arrives of a message, None for nothing. What it keeps may arrive later, by `hear`,
+    `decide` or `consider`. `gate` is what the executor reads of the policy just before it acts; by default the policy in force.
+    `fleet` is what several loops have together that share an executor.
     """
 
     def __init__(
@@ -107,8 +109,9 @@ class Loop:
         start: datetime = START,
         settings: AnalysisSettings | None = None,
         rules: Rules | None = None,
-        edit: Callable[[Observation], Observation | None] = lambda observation: observation,
+        carry: Callable[[Any], Any] = lambda message: message,
         records: Records | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
         self.simulation = simulation
         self.policy = policy
@@ -116,7 +119,7 @@ class Loop:
         self.driver = SimulatedDriver(self.observer.at)
         self.driver.add(policy.spec.target, simulation)
         self.rules = rules or Rules()
-        self.edit = edit
+        self.carry = carry
         self.gate: Callable[[], PolicyReading] = lambda: PolicyReading(reachable=True, policy=self.policy)
         self.said = records or Records()
         self.analysis: Analysis | None = None
@@ -125,7 +128,9 @@ class Loop:
         self.planner = Applications(OBSERVATIONS_KEPT, HISTORY_KEPT)
         self._settings = settings or AnalysisSettings()
         self._analyzer: Any = None
+        self._fleet = fleet or Fleet({}, self.rules)
         self._answer: Answer | None = None
+        self._planned_version: int | None = None
         self._nudged_at: float | None = None
         self._limits = Limits(history_count=50, turns_count=20)
 
@@ -145,7 +150,7 @@ class Loop:
         """Let an interval pass, scrape, and do all that follows from it."""
         await self._pass(seconds, watch)
         for scraped in self.observer.scrape(self.policy):
-            seen = self.edit(scraped)
+            seen = self.carry(scraped)
             if seen is not None:
                 await self.hear(seen)
 
@@ -156,13 +161,23 @@ class Loop:
         self._analyzer, analysis = analyse(self._analyzer, observation, self._settings)
         if analysis is None:
             return
-        self.analysis = analysis
         self._remember(analysis)
+        arrived = self.carry(analysis)
+        if arrived is not None:
+            await self.decide(arrived)
+
+    async def decide(self, analysis: Analysis) -> None:
+        """What follows from one analysis."""
+        if self.analysis is None or analysis.observed_at >= self.analysis.observed_at:
+            self.analysis = analysis
         plan = self._plan(analysis)
-        if plan is not None:
-            self.said.planned(plan)
-            self._remember(plan)
-            await self.consider(plan)
+        if plan is None:
+            return
+        self.said.planned(plan)
+        self._remember(plan)
+        arrived = self.carry(plan)
+        if arrived is not None:
+            await self.consider(arrived)
 
     def _plan(self, analysis: Analysis) -> Plan | None:
         last = self.planner.plan(analysis.application)
@@ -183,16 +198,18 @@ class Loop:
 
     async def consider(self, plan: Plan) -> None:
         """The gate, for one plan."""
+        self._fleet.note_wish(plan, self.now)
         if not is_for_us(plan, self.executor):
             return
-        snapshot = await self.driver.observe(self.policy.spec.target)
+        policy, snapshot = self.gate(), await self.driver.observe(self.policy.spec.target)
         context = Context(
             now=self.now,
             memory=self.executor,
-            policy=self.gate(),
+            policy=policy,
             snapshot=snapshot,
             attempt_id=ATTEMPT,
             analysis=self.analysis,
+            fleet=self._fleet.fleet(),
             rules=self.rules,
         )
         found = admit(plan, context)
@@ -204,6 +221,7 @@ class Loop:
             if self.executor.action is not None and not self.executor.action.terminal:
                 self._move(supersede(self.executor.action, self.now), snapshot)
             self._nudged_at = None
+            self._planned_version = policy.policy.metadata.resource_version if policy.policy else None
             self._move(Step(found, "admitted"), snapshot)
             await self._drive()
 
@@ -238,7 +256,7 @@ class Loop:
                 snapshot,
                 self.analysis,
                 self.gate() if action.phase == "intended" else None,
-                planned_version=self.policy.metadata.resource_version,
+                planned_version=self._planned_version,
                 answer=self._answer,
             )
             self._answer = None
@@ -283,8 +301,10 @@ class Loop:
 
     def _tell(self, outcome: Outcome, event: Event | None) -> None:
         self.said.happened(outcome, event)
-        self.planner.happened(outcome.application, outcome)
         self._remember(outcome)
+        arrived = self.carry(outcome)
+        if arrived is not None:
+            self.planner.happened(outcome.application, arrived)
 
     def _remember(self, event: Observation | Analysis | Plan | Outcome) -> None:
         self.knowledge = remember(self.knowledge, event, self._limits)
