@@ -31,6 +31,8 @@ LEAST_STALENESS_SECONDS = 10.0
 HIGHEST_UTILISATION = 0.92
 """Above it an operator is close enough to its capacity for any relief to count."""
 MOST_RECOMMENDATIONS = 400
+ENDED = frozenset({"FAILED", "CANCELED", "CANCELLING", "FINISHED", "SUSPENDED"})
+"""States that a job does not come back from, as engines name them."""
 
 
 def precheck(request: PlanRequest) -> PlanReply | None:
@@ -49,6 +51,10 @@ def precheck(request: PlanRequest) -> PlanReply | None:
         return _hold("metric-missing", "the application's graph or deployment is unknown, so it stays as it is")
     if set(request.deployment.observed) != set(request.topology.names):
         return _hold("metric-missing", "parallelism is not known of every operator, so nothing changes")
+    if request.deployment.state in ENDED:
+        return _hold(
+            "job-ended", f"the job is {request.deployment.state}: there is nothing to scale until it is submitted again"
+        )
     return None
 
 
@@ -222,6 +228,7 @@ _NO_OPINION = frozenset(
         "stale",
         "unreachable",
         "not-found",
+        "job-ended",
         "paused",
         "planner-timeout",
         "planner-failed",

@@ -82,6 +82,7 @@ def test_a_plan_expires(interval: str, seconds: int) -> None:
         (request(of={"status": "not_found"}), "not-found", "not_found"),
         (request(of={"deployment": None}), "metric-missing", "deployment is unknown"),
         (request(of={"topology": None}), "metric-missing", "graph or deployment is unknown"),
+        (request(of={"deployment": deployment({SOURCE: 1, WORK: 2}, state="CANCELED")}), "job-ended", "is CANCELED"),
         (request(of={"deployment": deployment({SOURCE: 1})}), "metric-missing", "not known of every operator"),
     ],
 )

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictor.capacity import CapacityCurve, curve_of
-from tests.unit.planner.build import WORK, operator, point
+from tests.unit.planner.build import WORK, after, operator, point
 
 
 def test_one_parallelism_seen_gives_a_straight_line() -> None:
@@ -65,11 +65,31 @@ def test_a_curve_is_trusted_as_much_as_its_best_point() -> None:
 
 
 def test_more_for_more_than_the_share_of_it_is_noise() -> None:
-    """4 subtasks seen to do less than 1: no curve of the family bends so far, so it is a line between the two."""
-    curve = curve_of(operator(WORK, 8, None, None, capacities=[point(1, 1000), point(4, 300)]))
+    """4 subtasks that would do less than 1, told from busy time: no curve of the family bends so far, so it is a line between the two."""
+    curve = curve_of(operator(WORK, 8, None, None, capacities=[point(1, 1000), point(4, 300, saturated=False)]))
     assert curve is not None
-    assert curve.serial_seconds == 0
+    assert (curve.serial_seconds, curve.best) == (0, None)
     assert 300 < curve.rate(4) < 4000
+
+
+def test_where_more_were_seen_to_do_less_there_is_a_best() -> None:
+    """3 subtasks did 915 records/s and 15 did 337, both full: the best is near 3, and none is said to do much more than that."""
+    full = [point(3, 915), point(15, 337)]
+    curve = curve_of(operator(WORK, 3, None, None, capacities=full))
+    assert curve is not None
+    assert curve.best == 3
+    assert curve.ceiling == curve.rate(3) == pytest.approx(915)
+    assert curve.rate(15) == pytest.approx(337, rel=0.01)
+    assert curve.rate(14) < curve.rate(6) < curve.rate(4) < 915
+    assert [curve.needed(demand) for demand in (400.0, 900.0, 920.0)] == [1, 3, None]
+
+
+def test_that_more_did_less_is_believed_for_an_hour() -> None:
+    """It may have been a noisy neighbour: what is believed for ever is never tried again."""
+    long_ago = point(15, 337).model_copy(update={"measured_at": after(-3700)})
+    curve = curve_of(operator(WORK, 3, None, None, capacities=[point(3, 915), long_ago]))
+    assert curve is not None
+    assert curve.best is None
 
 
 @settings(max_examples=25, deadline=None)
@@ -83,11 +103,12 @@ def test_more_for_more_than_the_share_of_it_is_noise() -> None:
 def test_any_points_give_a_curve_that_grows(
     seen: list[tuple[int, float, float, bool]], present: int, demand: float
 ) -> None:
-    """However noisy: rates are positive and grow with parallelism, and `needed` is the smallest that suffices."""
+    """However noisy: rates are positive and grow with parallelism up to the best, and `needed` is the smallest that suffices."""
     points = [point(p, rate, confidence=c, saturated=s) for p, rate, c, s in seen]
     curve = curve_of(operator(WORK, present, None, None, capacities=points))
     assert curve is not None
-    rates = [curve.rate(p) for p in range(1, 65)]
+    rates = [curve.rate(p) for p in range(1, min(64, curve.best or 64) + 1)]
+    assert curve.best is None or curve.rate(curve.best + 1) <= curve.ceiling
     assert all(0 < low < high * (1 + 1e-9) for low, high in pairwise(rates))
     needed = curve.needed(demand)
     if needed is None:

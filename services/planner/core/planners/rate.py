@@ -288,6 +288,8 @@ def _sized(
 
 def _at_least(case: _Case, name: str, curve: CapacityCurve, demand: float, notes: list[Infeasible]) -> int:
     most, least = _most(case, name), case.bounds[name][0]
+    if curve.best is not None:
+        most = min(most, max(curve.best, case.current[name]))  # more would do less
     wanted = curve.needed(demand)
     if wanted is None:
         notes.append(
