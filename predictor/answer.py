@@ -5,7 +5,7 @@ guessed. An operator of unknown capacity counts as known to suffice where it is 
 as many subtasks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from weir_contracts import (
@@ -13,6 +13,7 @@ from weir_contracts import (
     Deployment,
     Infeasible,
     OperatorAnalysis,
+    Outcome,
     Parallelism,
     Prediction,
     Topology,
@@ -27,7 +28,7 @@ from .limits import smallest_useful, upper_limits
 from .question import InvalidQuestion, Load
 from .reading import USUAL_RESTART_SECONDS, Gap, model_of, restart_of
 from .telling import sentence_of
-from .trajectory import STAY, STEPS, Model, predict
+from .trajectory import STAY, STEPS, Model, Restart, predict
 
 FULL = 1.0 + 1e-9
 SKEWED = 1.5
@@ -52,6 +53,10 @@ class _Case:
     """At the asked load."""
     arrivals_now: Mapping[str, float]
     gaps: list[Gap]
+    restart: Restart
+    """What a change of parallelism costs."""
+    never_rescaled: bool
+    """Its downtime is assumed then."""
 
     @property
     def capacities(self) -> dict[str, float]:
@@ -61,12 +66,18 @@ class _Case:
         return [name for name in self.topology.names if self.asked[name] != self.now.get(name)]
 
 
-def what_if(analysis: Analysis, parallelism: Parallelism, load: Load, horizon_seconds: float) -> WhatIf:
-    """The answer. Operators that are not named stay as they are.
+def what_if(
+    analysis: Analysis,
+    parallelism: Parallelism,
+    load: Load,
+    horizon_seconds: float,
+    outcomes: Sequence[Outcome] = (),
+) -> WhatIf:
+    """The answer. Operators that are not named stay as they are. `outcomes` are of past actions, newest first: what they took.
 
     Raises `InvalidQuestion` for an operator that does not exist, `NotYet` where graph, arrivals or every capacity is unknown.
     """
-    case = _case_of(analysis, parallelism, load)
+    case = _case_of(analysis, parallelism, load, outcomes)
     capacities = case.capacities
     taken = throttled(case.model.flow, case.topology.names, capacities, case.model.arrivals)
     operators = [_operator(case, name, capacities, taken) for name in case.topology.names]
@@ -108,7 +119,7 @@ def what_if(analysis: Analysis, parallelism: Parallelism, load: Load, horizon_se
     return answer.model_copy(update={"sentence": sentence_of(answer)})
 
 
-def _case_of(analysis: Analysis, parallelism: Parallelism, load: Load) -> _Case:
+def _case_of(analysis: Analysis, parallelism: Parallelism, load: Load, outcomes: Sequence[Outcome]) -> _Case:
     topology, deployment = analysis.topology, analysis.deployment
     if topology is None or deployment is None or not deployment.observed:
         raise NotYet(f"the application's graph and parallelism are unknown: it was {analysis.status}")
@@ -135,6 +146,8 @@ def _case_of(analysis: Analysis, parallelism: Parallelism, load: Load) -> _Case:
         model=replace(model, arrivals=load.on(model.arrivals)),
         arrivals_now=model.arrivals,
         gaps=gaps,
+        restart=restart_of(analysis, deployment, outcomes),
+        never_rescaled=analysis.restart_times.seconds is None and all(o.restart_seconds is None for o in outcomes),
     )
     return replace(case, gaps=[gap for gap in gaps if gap.what != "capacity" or not _suffices(case, gap.operator)])
 
@@ -195,7 +208,7 @@ def _predicted(case: _Case, horizon_seconds: float) -> Prediction:
     return predict(
         case.model,
         case.asked,
-        restart_of(case.analysis, case.deployment) if case.changed() else STAY,
+        case.restart if case.changed() else STAY,
         horizon_seconds=horizon_seconds,
         objective_seconds=objective.bound_seconds,
         of_latency=objective.max_latency is not None,
@@ -270,7 +283,7 @@ def _notes(case: _Case, operators: list[WhatIfOperator]) -> list[str]:
             notes.append(
                 f"the busiest subtask of {name} does {skew:.1f} times the mean: if a key makes it so, more subtasks help less"
             )
-    if case.changed() and case.analysis.restart_times.seconds is None:
+    if case.changed() and case.never_rescaled:
         notes.append(f"no rescale was seen yet: {USUAL_RESTART_SECONDS:.0f} s are taken for its restart")
     target = case.analysis.policy.spec.objective.utilization
     busy = [o for o in operators if target is not None and o.utilisation is not None and o.utilisation > target]

@@ -66,7 +66,7 @@ def _lag(answer: WhatIf) -> str:
     within = f"{found.horizon_seconds:,.0f} s"
     if answer.keeps_up:
         peak = f"; lag peaks at {found.max_lag_seconds:,.1f} s"
-        peak += f" in a restart of {found.downtime_seconds:.0f} s" if found.downtime_seconds > 0 else ""
+        peak += f" in a restart of {found.downtime_seconds:.2g} s" if found.downtime_seconds > 0 else ""
     else:
         peak = f"; lag reaches {found.final_lag_seconds:,.0f} s in {within}"
     if objective is None:

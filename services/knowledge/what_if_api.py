@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
-from weir_contracts import Analysis, WhatIf, parse_duration
+from weir_contracts import Analysis, Outcome, WhatIf, parse_duration
 
 from predictor import InvalidQuestion, NotYet, parse_load, parse_parallelism, what_if
 from runtime.auth import Caller, requires
@@ -62,9 +62,9 @@ def what_if_router(store: Store) -> APIRouter:
     ) -> WhatIf:
         try:
             asked, under, seconds = parse_parallelism(parallelism), parse_load(load), _seconds(horizon)
-            analysis = await _latest(store, f"{namespace}/{name}")
+            analysis, outcomes = await _latest(store, f"{namespace}/{name}")
             # A large graph takes a while, in which others are to be answered.
-            return await asyncio.to_thread(what_if, analysis, asked, under, seconds)
+            return await asyncio.to_thread(what_if, analysis, asked, under, seconds, outcomes)
         except InvalidQuestion as wrong:
             raise Problem(422, str(wrong), errors=[(f"query.{wrong.field}", str(wrong))]) from None
         except NotYet as missing:
@@ -73,13 +73,17 @@ def what_if_router(store: Store) -> APIRouter:
     return routes
 
 
-async def _latest(store: Store, application: str) -> Analysis:
+async def _latest(store: Store, application: str) -> tuple[Analysis, list[Outcome]]:
+    """The newest analysis, and what came of past actions, newest first: as the planner is told."""
     state = await store.state(application)
     if state is None and await store.policy(application) is None:
         raise Problem(404, f"nothing is known of {application}")
     if state is None or state.analysis is None:
         raise NotYet("it was not analysed yet")
-    return state.analysis
+    outcomes = [outcome for turn in state.turns for outcome in turn.outcomes]
+    if state.outcome is not None:
+        outcomes.append(state.outcome)  # all that is left of them where the memory was rebuilt
+    return state.analysis, sorted(outcomes, key=lambda outcome: outcome.at, reverse=True)
 
 
 def _seconds(text: str) -> float:

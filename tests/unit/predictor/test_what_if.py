@@ -16,6 +16,7 @@ from tests.unit.planner.build import (
     deployment,
     known,
     operator,
+    outcome,
     point,
     policy,
     request,
@@ -198,6 +199,16 @@ def test_a_restart_that_was_never_seen_is_assumed_and_said() -> None:
     assert answer.prediction is not None
     assert answer.prediction.downtime_seconds == 8.0
     assert "no rescale was seen yet: 8 s are taken for its restart" in answer.notes
+
+
+def test_what_a_rescale_took_last_time_counts() -> None:
+    """The longer of the gap between runs and the way from request to running, as for the planner; nothing is assumed then."""
+    took = outcome(None, restart_seconds=6.0)
+    for seen in (None, 4.0):
+        answer = what_if(analysis(restart_seconds=seen), {WORK: 4}, parse_load("x2"), 600, [took])
+        assert answer.prediction is not None
+        assert answer.prediction.downtime_seconds == 6.0
+        assert not any("no rescale was seen" in note for note in answer.notes)
 
 
 def test_a_utilisation_objective_is_compared() -> None:

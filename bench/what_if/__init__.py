@@ -1,0 +1,1 @@
+"""What `weir what-if` predicts, beside what the real job then does."""
