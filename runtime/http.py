@@ -6,12 +6,14 @@ import socket
 from collections.abc import Generator
 from typing import Any
 
+import h11
 import httpx
 import uvicorn
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 from pydantic import SecretStr
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from . import problems
 from .auth import Tokens
@@ -20,6 +22,9 @@ from .loop import Stop
 MAX_BODY_BYTES = 8_000_000
 ANSWER_SECONDS = 30.0
 """A request whose answer has not begun by then is given up: longer work belongs into a task."""
+RECEIVE_SECONDS = 35.0
+"""A request that has not come whole by then is cut off, head or body, however it drips: a little more than the time for an
+answer, so that whoever sends too slowly is told so first."""
 GRACE_SECONDS = 3
 
 
@@ -32,8 +37,8 @@ class _TooLarge(Exception):
 
 
 class _Limits:
-    """Answers 413 to a body that is larger than the limit, announced or streamed, and 503 where an answer does not begin
-    in time. One that has begun, such as an event stream, may go on for as long as it likes."""
+    """Answers 413 to a body that is larger than the limit, announced or streamed, 408 where it does not come in time and 503
+    where an answer does not begin in time. One that has begun, such as an event stream, may go on for as long as it likes."""
 
     def __init__(self, app: ASGIApp, body_bytes: int, answer_seconds: float) -> None:
         self._app = app
@@ -49,11 +54,13 @@ class _Limits:
         if length.isdigit() and int(length) > self._body_bytes:
             await problems.answer(too_large)(scope, receive, send)
             return
-        seen, begun = 0, False
+        seen, begun, awaiting = 0, False, False
 
         async def limited() -> Message:
-            nonlocal seen
+            nonlocal seen, awaiting
+            awaiting = True
             message = await receive()
+            awaiting = False
             seen += len(message.get("body", b""))
             if seen > self._body_bytes:
                 raise _TooLarge
@@ -78,6 +85,8 @@ class _Limits:
             if begun or not deadline.expired():
                 raise
             late = problems.Problem(503, f"no answer within {self._answer_seconds:g} s")
+            if awaiting:
+                late = problems.Problem(408, f"the body did not come within {self._answer_seconds:g} s")
             await problems.answer(late)(scope, receive, send)
 
 
@@ -98,6 +107,43 @@ def application(
     app.add_middleware(_Limits, body_bytes=body_bytes, answer_seconds=answer_seconds)
     problems.install(app)
     return app
+
+
+class _Impatient(H11Protocol):
+    """A connection on which each request, head and body, comes whole within its time, or which is cut off. Without it somebody
+    who sends a byte now and then, or nothing, would hold a connection for ever."""
+
+    receive_seconds = RECEIVE_SECONDS
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._be_patient()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def _watch(self) -> None:
+        """Whole requests have all the time they like, and so has a client that keeps its connection open between them."""
+        between = self.conn.their_state is h11.IDLE and self.cycle is not None and not self.conn.trailing_data[0]
+        if between or self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._be_patient()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self.receive_seconds, self.transport.abort)
+
+    def _be_patient(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 class _Server(uvicorn.Server):
@@ -124,10 +170,11 @@ def listen(host: str, port: int) -> socket.socket:
     return bound
 
 
-async def serve(app: FastAPI, bound: socket.socket, stop: Stop) -> None:
+async def serve(app: FastAPI, bound: socket.socket, stop: Stop, *, receive_seconds: float = RECEIVE_SECONDS) -> None:
     """Answer requests until stopped; open ones get `GRACE_SECONDS` to end."""
     config = uvicorn.Config(
         app,
+        http=type("Connection", (_Impatient,), {"receive_seconds": receive_seconds}),
         log_config=None,
         log_level="warning",
         access_log=False,

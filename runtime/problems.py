@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -34,7 +35,13 @@ class Problem(Exception):
 
 
 _TITLES = {400: "Bad request", 401: "Unauthorised", 403: "Forbidden", 404: "Not found", 405: "Method not allowed"}
-_TITLES |= {409: "Conflict", 412: "Precondition failed", 413: "Too large", 415: "Unsupported media type"}
+_TITLES |= {
+    408: "Too slow",
+    409: "Conflict",
+    412: "Precondition failed",
+    413: "Too large",
+    415: "Unsupported media type",
+}
 _TITLES |= {422: "Invalid", 500: "Internal error", 503: "Not available"}
 
 
@@ -105,6 +112,12 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def _http(_request: Request, error: HTTPException) -> JSONResponse:
         return answer(Problem(error.status_code, str(error.detail), headers=error.headers))
+
+    @app.exception_handler(ClientDisconnect)
+    async def _gone(_request: Request, _error: ClientDisconnect) -> JSONResponse:
+        return answer(
+            Problem(400, "the client left before its body was whole")
+        )  # nobody reads it; it is no fault of ours
 
     @app.exception_handler(Exception)
     async def _bug(request: Request, error: Exception) -> JSONResponse:
