@@ -28,7 +28,7 @@ from .limits import smallest_useful, upper_limits
 from .question import InvalidQuestion, Load
 from .reading import USUAL_RESTART_SECONDS, Gap, model_of, restart_of
 from .telling import sentence_of
-from .trajectory import STAY, STEPS, Model, Restart, predict
+from .trajectory import LEAST_RATE, STAY, STEPS, Model, Restart, predict
 
 FULL = 1.0 + 1e-9
 SKEWED = 1.5
@@ -86,6 +86,7 @@ def what_if(
     keeps_up = False if over else None if missing else True
     bottleneck, breaks_at_rate = _breaks(case, capacities)
     total_now, total = sum(case.arrivals_now.values()), sum(case.model.arrivals.values())
+    arrives = total_now > LEAST_RATE
     breaks = not missing and breaks_at_rate is not None
     infeasible = [*_forbidden(case), *_unreachable(case, over)]
     forbidden = [one for one in _forbidden(case) if one.code in FORBIDDING]
@@ -103,11 +104,11 @@ def what_if(
         slots=slots,
         arrival_rate_now=round(total_now, 2),
         arrival_rate=round(total, 2),
-        load_factor=round(total / total_now, 4) if total_now > 0 else None,
+        load_factor=round(total / total_now, 4) if arrives else None,
         throughput=None if missing else round(sum(taken.values()), 2),
         throughput_at_most=round(sum(taken.values()), 2),
         bottleneck=bottleneck,
-        breaks_at_load=round(breaks_at_rate / total_now, 3) if breaks and breaks_at_rate and total_now > 0 else None,
+        breaks_at_load=round(breaks_at_rate / total_now, 3) if breaks and breaks_at_rate and arrives else None,
         breaks_at_rate=round(breaks_at_rate, 1) if breaks and breaks_at_rate else None,
         objective_seconds=analysis.policy.spec.objective.bound_seconds,
         prediction=None if case.gaps else _predicted(case, horizon_seconds),

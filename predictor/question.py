@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from weir_contracts import Parallelism
 
+from .trajectory import LEAST_RATE
+
 HIGHEST_FACTOR = 1000.0
 HIGHEST_RATE = 1e9
 HIGHEST_PARALLELISM = 32_768
@@ -36,7 +38,7 @@ class Load:
             return {source: rate * factor for source, rate in arrivals.items()}
         if len(arrivals) == 1:
             return dict.fromkeys(arrivals, self.records_per_second)
-        if total <= 0:
+        if total <= LEAST_RATE:
             raise InvalidQuestion("load", "nothing arrives now, so it is unknown how a rate is shared by the sources")
         return {source: rate / total * self.records_per_second for source, rate in arrivals.items()}
 

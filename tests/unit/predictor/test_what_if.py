@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from weir_contracts import Analysis, Parallelism, PlanReply, Slots, WhatIf
 
@@ -274,6 +274,12 @@ def test_parallelism_as_it_is_written() -> None:
 
 
 @settings(max_examples=40, deadline=None)
+@example(
+    of={"arrivals": 2.2e-313, "backlog": None, "per_subtask": None, "selectivity": None},
+    p=1,
+    load="0.001/s",
+    horizon=10.0,
+)  # a smoothed rate on its way to 0 has no factor
 @given(
     of=st.fixed_dictionaries(
         {
