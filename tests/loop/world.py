@@ -66,7 +66,7 @@ class World(Loop):
         self.kept: list[Any] = []
         self.as_bytes = False
         self.lags: list[tuple[float, float]] = []
-        loop = {name: options.pop(name) for name in ("noise", "faults", "seed", "fleet") if name in options}
+        loop = {name: options.pop(name) for name in ("noise", "faults", "seed", "fleet", "rules") if name in options}
         spec = options.pop("policy", None) or policy(**options)
         simulation = Simulation(application or job(), self._arriving)
         super().__init__(simulation, spec, carry=self._carried, **loop)
