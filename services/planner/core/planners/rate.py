@@ -335,14 +335,17 @@ def _grow(
     else:
         least = min(_badness(case, o.prediction) for o in options)
         # Nearly as good for less is better.
-        near = [o for o in options if _badness(case, o.prediction) <= least * 1.15 + 1.0]
+        near = [o for o in options if _badness(case, o.prediction) <= _nearly(least)]
         best = min(near, key=lambda o: (o.cost, _badness(case, o.prediction)))
     staying, going = _badness(case, hold.prediction), _badness(case, best.prediction)
     # The model cannot see what a full operator of unknown demand would gain: there it must not have the last word.
     blind = code == "saturated"
-    if going >= staying - 0.5 and not blind and not _steadier(hold.prediction, best.prediction):
-        if (hold.prediction.max_utilisation or 0.0) > 1:
-            sentence = f"{words}, and nothing that may be had would help"
+    overloaded = (hold.prediction.max_utilisation or 0.0) > 1
+    # Where it cannot keep up either way, a little less of it is not worth slots and a restart.
+    hardly = overloaded and not good and staying <= _nearly(going)
+    if (going >= staying - 0.5 or hardly) and not blind and not _steadier(hold.prediction, best.prediction):
+        if overloaded:
+            sentence = f"{words}, and nothing that may be had would help" + (" much" if going < staying - 0.5 else "")
             return _reply(case, "hold", hold, hold, "nothing-helps", sentence, infeasible, options)
         sentence = (
             f"{words}; staying clears it as soon as {changes(hold.vector, best.vector)} would, without a restart of "
@@ -363,6 +366,11 @@ def _is_good(case: _Case, prediction: Prediction) -> bool:
     """Meets the objective all the time, and can keep up afterwards."""
     steady = prediction.max_utilisation is None or prediction.max_utilisation <= case.highest_utilisation
     return prediction.violation_seconds == 0 and steady
+
+
+def _nearly(badness: float) -> float:
+    """What is as good as that."""
+    return badness * 1.15 + 1.0
 
 
 def _badness(case: _Case, prediction: Prediction) -> float:
