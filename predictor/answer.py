@@ -81,7 +81,7 @@ def what_if(
     capacities = case.capacities
     taken = throttled(case.model.flow, case.topology.names, capacities, case.model.arrivals)
     operators = [_operator(case, name, capacities, taken) for name in case.topology.names]
-    over = [o for o in operators if o.arrival_rate and o.capacity and o.arrival_rate > o.capacity * FULL]
+    over = [o for o in operators if _too_much(case, o.operator, capacities)]
     missing = [gap for gap in case.gaps if gap.what != "lag"]
     keeps_up = False if over else None if missing else True
     bottleneck, breaks_at_rate = _breaks(case, capacities)
@@ -159,6 +159,12 @@ def _suffices(case: _Case, name: str) -> bool:
     if operator is None or demand is None or operator.input_rate.value is None:
         return False
     return demand <= operator.input_rate.value and case.asked[name] >= operator.parallelism
+
+
+def _too_much(case: _Case, name: str, capacities: Mapping[str, float]) -> bool:
+    """Whether more is known to arrive at an operator than it sustains."""
+    arriving, capacity = arrivals_at(case.model.flow, name, case.model.arrivals), capacities.get(name)
+    return arriving is not None and capacity is not None and arriving > capacity * FULL
 
 
 def _operator(case: _Case, name: str, capacities: Mapping[str, float], taken: Mapping[str, float]) -> WhatIfOperator:

@@ -299,7 +299,7 @@ def test_any_question_has_an_answer_that_can_be_sent(of: dict[str, Any], p: int,
     answer = WhatIf.model_validate_json(ask({WORK: p}, load, found, horizon).model_dump_json())
     assert answer.throughput_at_most <= answer.arrival_rate + 0.01
     if answer.keeps_up:
-        assert answer.throughput == pytest.approx(answer.arrival_rate, rel=1e-6, abs=0.01)
+        assert answer.throughput == pytest.approx(answer.arrival_rate, rel=1e-6, abs=0.011)
     assert (answer.throughput is None) == bool([gap for gap in answer.unknown if gap.what != "lag"])
 
 
