@@ -116,7 +116,7 @@ class _Client:
 
 
 class KafkaConsumer(_Client):
-    """A group member. Its heartbeat is librdkafka's own; a killed member's partitions are taken over after 10 s."""
+    """A group member. Its heartbeat is librdkafka's own; a killed member's partitions are taken over after some 10 s."""
 
     def __init__(
         self,
@@ -137,8 +137,11 @@ class KafkaConsumer(_Client):
             "group.id": group,
             "client.id": f"{group}-{uuid4().hex[:8]}",
             "auto.offset.reset": "earliest" if from_beginning else "latest",
-            "session.timeout.ms": 10_000,
-            "heartbeat.interval.ms": 3_000,
+            # A killed member must be replaced within 15 s: the brokers wait 8 s for its heartbeat, the others hear of it with
+            # their next one, at most 2 s later, and the rest is for reading up. Brokers take no less than 6 s by default, and
+            # 8 s are three heartbeats that a busy machine may lose.
+            "session.timeout.ms": 8_000,
+            "heartbeat.interval.ms": 2_000,
             "max.poll.interval.ms": 300_000,
             # Every member reads the same partition numbers of all its topics: one key, one owner.
             "partition.assignment.strategy": "range",

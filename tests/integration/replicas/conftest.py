@@ -1,0 +1,173 @@
+"""Two of each service around one broker, one Redis and a cluster of many jobs; everything that is said is written down."""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+import httpx
+import pytest
+from pydantic import BaseModel
+from weir_contracts import Observation, Outcome, Plan
+from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS
+
+from runtime.envelope import decode, encode
+from runtime.kafka_bus import KafkaBus
+from runtime.records import partition_of
+from runtime.service import topic_specs
+from testbed.kafka import KafkaBroker
+from testbed.process import free_port, stop_all
+from testbed.redis import RedisServer
+from testbed.service import WeirService, wait_all_ready
+from tests.unit.planner.build import WORK, analysis, policy
+
+from .many_jobs import ManyJobs
+
+M = TypeVar("M", bound=BaseModel)
+DATABASE = 9
+PARTITIONS = 4
+_NAMES = [f"fleet/job-{number:02}" for number in range(100)]
+_EACH = 3
+APPLICATIONS = sorted(
+    name
+    for partition in range(PARTITIONS)
+    for name in islice((n for n in _NAMES if partition_of(n, PARTITIONS) == partition), _EACH)
+)
+"""Three in each partition, so that every replica has some to do."""
+INTERVAL = "2s"
+RESCALE_SECONDS = 3.0
+"""So that an executor has actions under way when it is killed."""
+SERVICES = ("knowledge", "monitor", "planner", "executor")
+
+
+class Fleet:
+    """The services by name and number, what they said, and what they were told of the load."""
+
+    def __init__(self, kafka: KafkaBroker, redis_server: RedisServer, folder: Path) -> None:
+        self.flink = ManyJobs([name.partition("/")[2] for name in APPLICATIONS], RESCALE_SECONDS)
+        self.arrivals = 400.0
+        """Records/s of every application; a subtask of its second operator does 500."""
+        self.said: dict[type[BaseModel], list[tuple[float, Any]]] = {Observation: [], Plan: [], Outcome: []}
+        """Each message with the monotonic time it was read at, in the order of its topic."""
+        self.bus = KafkaBus(kafka.bootstrap_servers)
+        self._analysed: set[UUID] = set()
+        ports = {("knowledge", 0): free_port()}
+        environment = {
+            "WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+            "WEIR_PARTITIONS": str(PARTITIONS),
+            # In front of two knowledge services there is a balancer; here the first is asked and the second is killed.
+            "WEIR_KNOWLEDGE_URL": f"http://127.0.0.1:{ports['knowledge', 0]}",
+            "WEIR_KNOWLEDGE_REDIS_URL": f"redis://127.0.0.1:{redis_server.port}/{DATABASE}",
+            "WEIR_EXECUTOR_MAX_ACTIONS": "100",
+            "WEIR_EXECUTOR_MAX_ACTIONS_PER_CLUSTER": "100",
+            "WEIR_EXECUTOR_SETTLE_SECONDS": "3",
+        }
+        self.services = {
+            (name, number): WeirService(name, folder / f"{name}-{number}", environment, port=ports.get((name, number)))
+            for name in SERVICES
+            for number in (0, 1)
+        }
+
+    async def start(self) -> None:
+        """Up to the point where all are ready and every application has its policy."""
+        await self.bus.start()
+        await self.bus.ensure_topics(topic_specs(PARTITIONS))
+        for service in self.services.values():
+            service.process.folder.mkdir(parents=True, exist_ok=True)
+            service.start()
+        await asyncio.to_thread(wait_all_ready, list(self.services.values()))
+        async with httpx.AsyncClient(base_url=self.services["knowledge", 0].url, timeout=10.0) as http:
+            for name in APPLICATIONS:
+                target = {"flink": {"url": self.flink.url, "job": name.partition("/")[2]}}
+                wanted = policy(name, version=None, target=target, interval=INTERVAL)
+                answer = await http.put(f"/v1/policies/{name}", json=wanted.to_document())
+                assert answer.status_code == 201, answer.text
+
+    async def listen(self) -> None:
+        """Write down what is said, and answer each observation with its analysis, until cancelled."""
+        readers = {
+            model: self.bus.reader(topic.name)
+            for model, topic in ((Observation, OBSERVATIONS), (Plan, PLANS), (Outcome, OUTCOMES))
+        }
+        while True:
+            for model, reader in readers.items():
+                for record in await reader.receive(timeout_seconds=0.05):
+                    message = decode(record, model).message
+                    self.said[model].append((time.monotonic(), message))
+                    if isinstance(message, Observation):
+                        await self._analyse(message)
+
+    async def _analyse(self, seen: Observation) -> None:
+        """What the analyzer would find: linear capacity, and arrivals as they are set."""
+        if seen.id in self._analysed or seen.deployment is None or seen.topology is None:
+            return
+        self._analysed.add(seen.id)
+        found = analysis(
+            at=seen.observed_at,
+            the_policy=seen.policy,
+            arrivals=self.arrivals,
+            work=seen.deployment.observed[WORK],
+            graph=seen.topology,
+            deployment=seen.deployment,
+        )
+        body, headers = encode(found, type=ANALYSES.type, source="test", id=found.id, time=found.observed_at)
+        await self.bus.publish(ANALYSES.name, found.application, body, headers)
+
+    def messages(self, model: type[M]) -> list[M]:
+        return [message for _, message in self.said[model]]
+
+    async def until(self, condition: Callable[[], Any], seconds: float, what: str) -> None:
+        """Wait for it; the failure says what was missing."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():  # noqa: ASYNC110 - nobody signals it
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError(f"not within {seconds:g} s: {what}") from None
+
+    async def metric(self, name: str, number: int, metric: str) -> float:
+        """The sum of a metric of one replica."""
+        async with httpx.AsyncClient(timeout=5.0) as http:
+            text = (await http.get(f"{self.services[name, number].url}/metrics")).text
+        return sum(float(value) for value in re.findall(rf"^{metric}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
+
+    async def remembered(self, since: float) -> bool:
+        """Whether the knowledge service has an observation of each application made after an instant (epoch)."""
+        async with httpx.AsyncClient(base_url=self.services["knowledge", 0].url, timeout=5.0) as http:
+            for name in APPLICATIONS:
+                answer = await http.get(f"/v1/applications/{name}/observation")
+                if answer.status_code != 200:
+                    return False
+                if Observation.model_validate_json(answer.content).observed_at.timestamp() <= since:
+                    return False
+        return True
+
+
+@pytest.fixture
+def own_kafka(run_folder: Path) -> Iterator[KafkaBroker]:
+    """A broker of its own: these services answer everything on the loop's topics."""
+    with KafkaBroker(run_folder / "kafka-replicas") as broker:
+        yield broker
+
+
+@pytest.fixture
+async def fleet(own_kafka: KafkaBroker, redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Fleet]:
+    made = Fleet(own_kafka, redis_server, tmp_path)
+    async with made.flink.serving():
+        listening: asyncio.Task[None] | None = None
+        try:
+            await made.start()
+            listening = asyncio.create_task(made.listen())
+            yield made
+        finally:
+            if listening is not None:
+                listening.cancel()
+                with suppress(asyncio.CancelledError):
+                    await listening
+            await made.bus.close()
+            await asyncio.to_thread(stop_all, [service.process for service in made.services.values()])

@@ -1,0 +1,164 @@
+"""Two replicas each of knowledge, monitor, planner and executor share twelve applications; one after the other is killed."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from datetime import datetime, timedelta
+from itertools import pairwise
+from uuid import UUID
+
+from weir_contracts import Observation, Outcome, Plan
+
+from tests.unit.planner.build import SOURCE, WORK
+
+from .conftest import APPLICATIONS, Fleet
+
+MOST_SECONDS = 15.0
+"""In which a killed replica's applications are taken over."""
+HANDLED = {
+    "knowledge": "weir_knowledge_messages_total",
+    "monitor": "weir_monitor_applications",
+    "planner": "weir_planner_plans_total",
+    "executor": "weir_executor_outcomes_total",
+}
+"""How much a replica has done, or watches."""
+
+
+async def test_work_is_shared_taken_over_and_decided_once(
+    fleet: Fleet, record_property: Callable[[str, object], None]
+) -> None:
+    """Every replica has its share; whoever is killed is replaced within 15 s; nothing is decided or done twice."""
+    await settled(fleet, arrivals=1200)
+    for name, metric in HANDLED.items():
+        assert [await fleet.metric(name, number, metric) > 0 for number in (0, 1)] == [True, True], name
+    watched = [await fleet.metric("monitor", number, HANDLED["monitor"]) for number in (0, 1)]
+    assert sum(watched) == len(APPLICATIONS)
+
+    took: dict[str, float] = {}
+    # Neither of these two needs the other, so that one wait serves for both.
+    planner, knowledge = kill(fleet, "planner"), kill(fleet, "knowledge")
+    took["planner"], took["knowledge"] = await asyncio.gather(
+        heard(fleet, Plan, planner, APPLICATIONS), remembered(fleet, knowledge)
+    )
+    took["monitor"] = await heard(fleet, Observation, kill(fleet, "monitor"), APPLICATIONS)
+
+    fleet.arrivals = 2400
+    async with asyncio.timeout(30):
+        while await fleet.metric("executor", 1, "weir_executor_actions_in_flight") < 3:  # noqa: ASYNC110 - nobody signals it
+            await asyncio.sleep(0.1)
+    killed = kill(fleet, "executor")
+    took["executor"] = await heard(fleet, Outcome, killed, under_way(fleet))
+    await settled(fleet, arrivals=2400)
+
+    for name, seconds in took.items():
+        record_property(f"takeover_{name}_seconds", round(seconds, 1))
+    print("taken over after", {name: f"{seconds:.1f} s" for name, seconds in took.items()})  # noqa: T201 - with -s
+    assert max(took.values()) <= MOST_SECONDS, took
+    observations_are_one_stream(fleet)
+    decisions_are_single(fleet)
+    actions_are_single(fleet)
+
+
+def kill(fleet: Fleet, name: str) -> tuple[float, float]:
+    """SIGKILL to the second replica; when that was, on both clocks."""
+    fleet.services[name, 1].process.kill()
+    return time.monotonic(), time.time()
+
+
+def under_way(fleet: Fleet) -> list[str]:
+    """The applications whose newest action has not ended."""
+    newest = {o.application: o.action for o in fleet.messages(Outcome) if o.action is not None}
+    return [application for application, action in newest.items() if not action.terminal]
+
+
+def made_at(message: Observation | Plan | Outcome) -> datetime:
+    if isinstance(message, Plan):
+        return message.created_at
+    return message.observed_at if isinstance(message, Observation) else message.at
+
+
+async def heard(
+    fleet: Fleet, model: type[Observation | Plan | Outcome], killed: tuple[float, float], of: Collection[str]
+) -> float:
+    """Seconds from the kill until each of some applications was heard of by something that was made after it."""
+    since, instant = killed
+    first: dict[str, float] = {}
+
+    def all_heard() -> bool:
+        for at, message in fleet.said[model]:
+            if made_at(message).timestamp() > instant:
+                first.setdefault(message.application, at - since)
+        return set(first) >= set(of)
+
+    await fleet.until(all_heard, 60, f"{model.__name__} of each of {of}")
+    return max(first[application] for application in of)
+
+
+async def remembered(fleet: Fleet, killed: tuple[float, float]) -> float:
+    """Seconds from the kill until something observed after it is known of every application."""
+    since, instant = killed
+    async with asyncio.timeout(60):
+        while not await fleet.remembered(instant):  # noqa: ASYNC110 - nobody signals it
+            await asyncio.sleep(0.2)
+    return time.monotonic() - since
+
+
+async def settled(fleet: Fleet, arrivals: float) -> None:
+    """Until every job runs with what its load needs, and nothing is under way."""
+    fleet.arrivals = arrivals
+
+    def verified() -> bool:
+        newest = {o.application: o for o in fleet.messages(Outcome) if o.action is not None}
+        jobs = fleet.flink.jobs.values()
+        return (
+            set(newest) == set(APPLICATIONS)
+            and all(o.action is not None and o.action.terminal for o in newest.values())
+            and all(job.observed == job.requested and job.observed[WORK] * 500 > arrivals for job in jobs)
+        )
+
+    await fleet.until(verified, 60, f"all applications as {arrivals:g} records/s need it")
+
+
+def observations_are_one_stream(fleet: Fleet) -> None:
+    """Each application is watched by one replica at a time: no two readings of it are closer than half an interval, but for
+    the moment in which the replicas first share their work."""
+    times: dict[str, list[Observation]] = defaultdict(list)
+    for seen in fleet.messages(Observation):
+        times[seen.application].append(seen)
+    begun = min(o.observed_at for o in fleet.messages(Observation)) + timedelta(seconds=10)
+    for application, stream in times.items():
+        assert stream == sorted(stream, key=lambda o: o.observed_at), application
+        assert len({o.id for o in stream}) == len(stream), application
+        gaps = [(b.observed_at - a.observed_at).total_seconds() for a, b in pairwise(stream)]
+        assert all(gap > 1.0 for gap, o in zip(gaps, stream, strict=False) if o.observed_at > begun), (
+            application,
+            gaps,
+        )
+
+
+def decisions_are_single(fleet: Fleet) -> None:
+    """One analysis, one plan; a plan that was told twice was told as it was."""
+    plans: dict[UUID, list[Plan]] = defaultdict(list)
+    for plan in fleet.messages(Plan):
+        plans[plan.analysis_id].append(plan)
+    for told in plans.values():
+        assert len({(p.id, p.kind, p.code, str(p.approved)) for p in told}) == 1, told
+
+
+def actions_are_single(fleet: Fleet) -> None:
+    """One plan, one action, one end of it and one rescale: the cluster was asked once for each vector."""
+    actions: dict[UUID, list[Outcome]] = defaultdict(list)
+    for outcome in fleet.messages(Outcome):
+        if outcome.action is not None and outcome.action.plan_id == outcome.plan_id:
+            actions[outcome.plan_id].append(outcome)
+    asked: dict[str, int] = defaultdict(int)
+    for told in actions.values():
+        assert len({o.action.id for o in told if o.action}) == 1
+        assert len({o.phase for o in told if o.action and o.action.terminal}) == 1, [o.phase for o in told]
+        asked[told[0].application] += any(o.phase == "applying" for o in told)
+    for application in APPLICATIONS:
+        job = fleet.flink.jobs[application.partition("/")[2]]
+        assert len(job.asked) == asked[application], (application, job.asked)
+        assert all(a != b for a, b in pairwise(job.asked)), (application, job.asked)
+        assert job.observed[SOURCE] == 1
