@@ -234,11 +234,11 @@ def test_an_outage_of_half_an_hour_is_followed_by_one_current_decision() -> None
 
 
 def test_a_backlog_that_is_taken_oldest_first_is_history() -> None:
-    """Half an hour of rising load, seen afterwards: a hold for each old analysis, and nothing is done on any of them."""
+    """A quarter of an hour of rising load, seen afterwards: a hold for each old analysis, and nothing is done on any of them."""
     world = settled()
     world.keep = (Analysis,)
-    world.load = lambda t: 400.0 if t < 1800 else 1200.0
-    world.live(1795)
+    world.load = lambda t: 400.0 if t < 700 else 1200.0
+    world.live(895)
     plans = len(world.plans)
     world.late(*world.kept[:-10:10])
     assert {plan.code for plan in world.plans[plans:]} == {"stale"}
@@ -258,16 +258,15 @@ def test_what_cannot_be_read_says_nothing(body: bytes) -> None:
 
 # -- a fleet ----------------------------------------------------------------------------------------------------------
 
-HOLD_SECONDS = 240.0
+HOLD_SECONDS = 200.0
 
 
-def fleet(**spec: float) -> list[World]:
-    """Six applications of one executor, each with more than it will need."""
-    rules = Rules(fleet_hold_seconds=HOLD_SECONDS)
-    shared = Applications({}, rules)
-    given = {"fleet": shared, "rules": rules}
-    names = [f"app-{i}" for i in range(6)]
-    worlds = [World(job(4), 1200.0, policy=policy(name, interval="10s"), **given) for name in names]
+def fleet(**rules: float) -> list[World]:
+    """Five applications of one executor, each with more than it will need."""
+    given = Rules(fleet_hold_seconds=HOLD_SECONDS, **rules)  # type: ignore[arg-type]
+    shared = Applications({}, given)
+    policies = [policy(f"app-{i}", interval="10s") for i in range(5)]
+    worlds = [World(job(4), 1200.0, policy=each, fleet=shared, rules=given) for each in policies]
     return together(worlds, 60)
 
 
@@ -286,21 +285,21 @@ def test_a_fleet_that_would_shrink_in_the_same_minute_is_held() -> None:
     for world in worlds:
         world.load = 300.0
     together(worlds, HOLD_SECONDS - 20)
-    assert [world.moves() for world in worlds] == [[]] * 6
+    assert [world.moves() for world in worlds] == [[]] * 5
     assert all("fleet-shrinking" in world.codes for world in worlds)
-    assert "6 of 6 applications began to want less" in worlds[0].outcomes[-1].sentence
+    assert "5 of 5 applications began to want less" in worlds[0].outcomes[-1].sentence
     worlds[0].load = 2400.0
     together(worlds, 60)
-    assert [world.p() > 4 for world in worlds] == [True] + [False] * 5
+    assert [world.p() > 4 for world in worlds] == [True] + [False] * 4
     assert all(world.p() < 4 for world in worlds[1:])
 
 
 def test_a_fleet_whose_loads_fall_one_after_the_other_is_not_held() -> None:
-    """An evening: each falls a minute and a half after the one before."""
-    worlds = fleet()
+    """An evening: each falls a little more than the window after the one before."""
+    worlds = fleet(fleet_window_seconds=30.0)
     for world in worlds:
         world.load = 300.0
-        together(worlds, 90)
+        together(worlds, 40)
     together(worlds, 60)
     assert all(world.p() < 4 for world in worlds)
     assert not any("fleet-shrinking" in world.codes for world in worlds)

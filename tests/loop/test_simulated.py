@@ -22,8 +22,8 @@ def changed(application: Application, name: str, **update: Any) -> Application:
 def test_a_window_that_gives_out_in_bursts_does_not_starve_its_sink() -> None:
     """The sink gets ten seconds' totals at once and is idle in between; neither is a reason to change it for long."""
     windowed = changed(chain(2), "aggregate", window_seconds=10.0)
-    world = story(windowed, 900.0).live(500)
-    assert world.worst(since=250) < 30
+    world = story(windowed, 900.0).live(350)
+    assert world.worst(since=200) < 30
     assert world.p("sink: Writer") >= 1
     assert len(world.moves("enrich")) <= 4
 
@@ -60,13 +60,13 @@ def test_a_join_of_two_sources_keeps_up_with_both() -> None:
 
 def test_a_hot_key_is_reported_and_not_scaled_for_ever() -> None:
     """60 % of all records have one key: its subtask is full whatever the parallelism. It is said, and the slots are not all taken."""
-    world = story(changed(chain(1), "enrich", hot_key_share=0.6), 1200.0).live(500)
+    world = story(changed(chain(1), "enrich", hot_key_share=0.6), 1200.0).live(250)
     assert world.analysis is not None
     assert world.analysis.has("skewed")
     asked = len(world.moves("enrich"))
     assert asked <= 2
     assert world.p("enrich") <= 8
-    world.live(200)
+    world.live(150)
     assert len(world.moves("enrich")) == asked
     assert world.plans[-1].kind == "hold"
 
@@ -74,9 +74,9 @@ def test_a_hot_key_is_reported_and_not_scaled_for_ever() -> None:
 def test_a_limit_downstream_is_not_scaled_against_for_ever() -> None:
     """The database behind the sink takes 600 records/s, however many subtasks write to it: that is found out, and said."""
     limited = changed(chain(1), "sink: Writer", limit_per_second=600.0)
-    world = story(changed(limited, "aggregate", window_seconds=None, window_keys=None), 900.0).live(300)
+    world = story(changed(limited, "aggregate", window_seconds=None, window_keys=None), 900.0).live(250)
     asked = len(world.moves("enrich"))
-    world.live(300)
+    world.live(150)
     assert len(world.moves("enrich")) == asked <= 3
     assert world.plans[-1].code == "nothing-helps"
     assert world.analysis is not None
