@@ -65,7 +65,7 @@ def restart_of(
     points = deployment.checkpoints if deployment else None
     # A checkpoint is triggered with the rescale, so only its own duration is replayed, not the interval.
     replay = points.last_duration_seconds if points and points.last_duration_seconds is not None else 1.0
-    return Restart(max(known) if known else usual_seconds, replay)
+    return Restart(max(known) if known else usual_seconds, replay, seen=bool(known))
 
 
 def _why_no_curve(analysis: Analysis, name: str) -> str:

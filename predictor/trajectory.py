@@ -38,6 +38,8 @@ class Restart:
     seconds: float = 0.0
     replay_seconds: float = 0.0
     """Age of the checkpoint it starts from when processing stops."""
+    seen: bool = True
+    """Whether one was; else `seconds` is what one usually takes."""
 
 
 STAY = Restart()

@@ -116,6 +116,15 @@ def test_a_restart_that_breaks_the_objective_is_not_worth_the_slots() -> None:
     """It takes 60 s, and 30 s of lag are allowed: 8 stay, although 1 would do."""
     reply = answer(arrivals=300, work=8, restart_seconds=60)
     assert (reply.kind, reply.code) == ("hold", "restart-too-costly")
+    assert reply.sentence.endswith("in a restart of 60 s")
+
+
+def test_a_restart_that_nobody_saw_is_called_an_assumption() -> None:
+    """8 s are taken for it and the objective is 6 s: whoever reads the hold learns what to set."""
+    reply = answer(arrivals=300, work=8, restart_seconds=None, spec={"objective": {"maxLag": "6s"}})
+    assert (reply.kind, reply.code) == ("hold", "restart-too-costly")
+    assert "no rescale was seen yet" in reply.sentence
+    assert "restart_seconds" in reply.sentence
 
 
 def test_a_backlog_that_is_gone_sooner_without_a_restart_is_waited_out() -> None:

@@ -403,8 +403,11 @@ def _shrink(case: _Case, hold: _Option, infeasible: list[Infeasible]) -> PlanRep
         return _reply(case, "hold", hold, hold, "no-slot-freed", sentence, infeasible, [option])
     if not _is_good(case, option.prediction):
         sentence = (
-            f"{held}; {changes(hold.vector, smaller)} would let lag reach {option.prediction.max_lag_seconds:.1f} s"
+            f"{held}; {changes(hold.vector, smaller)} would let lag reach {option.prediction.max_lag_seconds:.1f} s in a restart of "
+            f"{case.restart.seconds:.0f} s"
         )
+        if not case.restart.seen:
+            sentence += " (no rescale was seen yet, so its parameter restart_seconds is taken)"
         return _reply(case, "hold", hold, hold, "restart-too-costly", sentence, infeasible, [option])
     total = sum(case.model.arrivals.values())
     sentence = (
