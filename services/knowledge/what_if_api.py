@@ -2,14 +2,14 @@
 
 import asyncio
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 from weir_contracts import Analysis, Outcome, WhatIf, parse_duration
 
 from predictor import InvalidQuestion, NotYet, parse_load, parse_parallelism, what_if
 from runtime.auth import Caller, requires
-from runtime.problems import Problem
+from runtime.problems import Problem, documented
 
 from . import examples
 from .documents import ERRORS, Name, Namespace, example
@@ -35,6 +35,13 @@ LoadText = Annotated[
 HorizonText = Annotated[
     str, Query(max_length=40, description="how far to look: a duration between 10s and 1d", examples=["10m"])
 ]
+_NO_OPERATOR = "there is no operator 'enrch'; there are: Source: orders, enrich, sink: Writer"
+_REFUSED: dict[int | str, dict[str, Any]] = {
+    409: documented(
+        "Too little is known yet", 409, "shop/orders cannot be answered for yet: no operator's capacity is known yet"
+    ),
+    422: documented("Names what makes no sense", 422, _NO_OPERATOR, ("query.parallelism", _NO_OPERATOR)),
+}
 SHORTEST, LONGEST = timedelta(seconds=10), timedelta(days=1)
 
 
@@ -50,7 +57,7 @@ def what_if_router(store: Store) -> APIRouter:
         "says why. 404: nobody knows the application. 409: no analysis yet, or it knows no arrival rate or no capacity. 422: an "
         "operator, load or horizon that makes no sense.",
         response_model=WhatIf,
-        responses={**ERRORS, 200: example(examples.WHAT_IF)},
+        responses={**ERRORS, **_REFUSED, 200: example(examples.WHAT_IF)},
     )
     async def get_what_if(
         namespace: Namespace,
