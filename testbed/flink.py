@@ -148,8 +148,10 @@ class FlinkApi:
         return {v["name"]: int(v["parallelism"]) for v in self.get(f"/jobs/{job_id}")["vertices"]}
 
     def vertices(self, job_id: str) -> list[tuple[str, int, dict[str, float]]]:
-        """Name, observed parallelism and Flink's own counters of each vertex (`accumulated-busy-time` in ms, …)."""
-        return [(v["name"], int(v["parallelism"]), v["metrics"]) for v in self.get(f"/jobs/{job_id}")["vertices"]]
+        """Name, observed parallelism and Flink's own counters of each vertex (`accumulated-busy-time` in ms, …). NaN is what Flink does not
+        know, as while tasks start."""
+        found = self.get(f"/jobs/{job_id}")["vertices"]
+        return [(v["name"], int(v["parallelism"]), {k: float(x) for k, x in v["metrics"].items()}) for v in found]
 
     def set_parallelism(self, job_id: str, parallelism: Mapping[str, int]) -> None:
         """Ask for a parallelism of every vertex, by name, and for the checkpoint that a rescale waits for."""

@@ -42,6 +42,11 @@ class Controller:
         """Decide from now on, on a thread of its own."""
         self._thread.start()
 
+    def check(self) -> None:
+        """Raises `TestbedError` if it does not decide any more: a contest without it is none."""
+        if not self._thread.is_alive():
+            raise TestbedError(f"the controller of job {self._job_id} has died")
+
     def stop(self) -> None:
         """Returns once the thread has ended."""
         self._stopped.set()
@@ -157,6 +162,9 @@ class Contest:
             while due <= until_seconds:
                 time.sleep(max(0.0, began + due - time.monotonic()))
                 stack.check()
+                for contestant in self.contestants:
+                    if contestant.controller is not None:
+                        contestant.controller.check()
                 self._sample(client)
                 due += SAMPLE_SECONDS
 

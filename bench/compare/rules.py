@@ -15,11 +15,10 @@ class Busy:
     parallelism: int
 
     def since(self, earlier: "Busy") -> float | None:
-        """The share of time that it was busy since then; None over a restart, when counters begin again."""
+        """The share of time that it was busy since then; None over a restart, when counters are unknown (NaN) and begin again."""
         busy, other = self.busy_ms - earlier.busy_ms, self.other_ms - earlier.other_ms
-        if busy < 0 or other < 0 or busy + other <= 0 or self.parallelism != earlier.parallelism:
-            return None
-        return busy / (busy + other)
+        known = math.isfinite(busy) and math.isfinite(other) and self.parallelism == earlier.parallelism
+        return busy / (busy + other) if known and busy >= 0 and other >= 0 and busy + other > 0 else None
 
 
 @dataclass
