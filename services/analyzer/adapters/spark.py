@@ -172,8 +172,11 @@ def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
         "kafka.bootstrap.servers": settings.kafka_bootstrap_servers,
         "failOnDataLoss": "false",
     }
-    application = f.coalesce(f.col("key").cast("string"), f.lit("")).alias("application")
-    trace = f.expr("cast(filter(headers, h -> h.key = 'traceparent')[0].value as string)").alias("traceparent")
+    # A key or header that is no text would end the query wherever Python reads it, at every start again.
+    application = f.coalesce(f.make_valid_utf8(f.col("key").cast("string")), f.lit("")).alias("application")
+    trace = f.expr(
+        "try_validate_utf8(cast(get(filter(headers, h -> h.key = 'traceparent'), 0).value as string))"
+    ).alias("traceparent")
     observations = (
         session.readStream.format("kafka")
         .options(**kafka)

@@ -1,0 +1,211 @@
+"""Bad records on every topic, under the five services as the processes that they are: each is put aside, none does harm."""
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+from weir_contracts import DeadLetter, Outcome, Plan
+from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS, POLICIES
+
+from runtime.envelope import decode, encode
+from runtime.kafka_bus import KafkaBus
+from runtime.service import topic_specs
+from testbed.jars import spark_jars
+from testbed.kafka import KafkaBroker
+from testbed.process import free_port, stop_all
+from testbed.redis import RedisServer
+from testbed.service import WeirService, wait_all_ready
+from tests.integration.replicas.many_jobs import ManyJobs
+from tests.unit.fuzz.documents import example
+from tests.unit.knowledge.builders import plan
+from tests.unit.planner.build import policy
+
+APPLICATION = "fuzz/orders"
+DATABASE = 10
+PARTITIONS = 2
+SERVICES = ("knowledge", "monitor", "planner", "executor", "analyzer")
+READERS: dict[str, set[str]] = {
+    POLICIES.name: {"monitor"},
+    OBSERVATIONS.name: {"analyzer", "planner", "knowledge"},
+    ANALYSES.name: {"planner", "knowledge"},
+    PLANS.name: {"executor", "knowledge"},
+    OUTCOMES.name: {"planner", "executor", "knowledge"},
+}
+"""Who puts a record of a topic aside that it cannot read."""
+chance = random.Random(20260614)
+VALUES: dict[str, bytes] = {
+    "nothing": b"",
+    "random bytes": chance.randbytes(500),
+    "other random bytes": chance.randbytes(5000),
+    "no text": b"\xff\xfe\x00\x80",
+    "half a document": json.dumps(example("plan-request")).encode()[:3000],
+    "a list": b"[]",
+    "an object": b"{}",
+    "a number": b"9" * 5000,
+    "NaN": b"NaN",
+    "deep lists": b"[" * 50_000,
+    "half a character": b'{"application": "\\ud800"}',
+    "another contract": json.dumps(example("dead-letter")).encode(),
+    "900 kB of bytes": chance.randbytes(900_000),
+    "900 kB of JSON": b'{"id": "' + b"x" * 900_000 + b'"}',
+    "900 kB of entries": b"[" + b"{}," * 300_000 + b"{}]",
+}
+HEADERS: list[list[tuple[str, bytes | None]]] = [
+    [],
+    [("ce_type", b"\xff\xfe"), ("ce_type", b"twice"), ("", b"")],
+    [("traceparent", b"\xff\x00"), ("traceparent", b"00-x")],
+    [("traceparent", b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01"), ("content-type", None), ("x" * 5000, b"y")],
+]
+KEYS: list[Callable[[int], bytes | None]] = [
+    lambda number: f"fuzz/bad-{number}".encode(),
+    lambda number: b"\xff\x00 %d" % number,
+    lambda _number: None,
+]
+
+
+class Loop:
+    """The five services and the one application they care for."""
+
+    def __init__(self, kafka: KafkaBroker, redis_server: RedisServer, folder: Path) -> None:
+        self.flink = ManyJobs(["orders"], 1.0)
+        self.kafka = kafka
+        self.bus = KafkaBus(kafka.bootstrap_servers)
+        port = free_port()
+        environment = {
+            "WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+            "WEIR_PARTITIONS": str(PARTITIONS),
+            "WEIR_KNOWLEDGE_URL": f"http://127.0.0.1:{port}",
+            "WEIR_KNOWLEDGE_REDIS_URL": f"redis://127.0.0.1:{redis_server.port}/{DATABASE}",
+            "WEIR_ANALYZER_CHECKPOINT": str(folder / "spark"),
+            "WEIR_ANALYZER_SHUFFLE_PARTITIONS": str(PARTITIONS),
+            "WEIR_ANALYZER_JARS": str(spark_jars()[0].parent),
+        }
+        self.services = [
+            WeirService(name, folder, environment, port=port if name == "knowledge" else None) for name in SERVICES
+        ]
+        self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10.0)
+        self.letters: list[DeadLetter] = []
+        self.outcomes: list[Outcome] = []
+
+    async def start(self) -> None:
+        await self.bus.start()
+        await self.bus.ensure_topics(topic_specs(PARTITIONS))
+        for service in self.services:
+            service.start()
+        await asyncio.to_thread(wait_all_ready, self.services, 240.0)
+        document = policy(
+            APPLICATION, version=None, target={"flink": {"url": self.flink.url, "job": "orders"}}, interval="2s"
+        ).to_document()
+        (await self.http.put(f"/v1/policies/{APPLICATION}", json=document)).raise_for_status()
+
+    async def listen(self) -> None:
+        letters, outcomes = self.bus.reader(DEAD_LETTERS.name), self.bus.reader(OUTCOMES.name)
+        while True:
+            self.letters += [decode(r, DeadLetter).message for r in await letters.receive(timeout_seconds=0.1)]
+            for record in await outcomes.receive(timeout_seconds=0.1):
+                if record.key == APPLICATION:
+                    self.outcomes.append(decode(record, Outcome).message)
+
+    async def turned(self, since: float) -> bool:
+        """Whether something observed after an instant was planned for."""
+        answer = await self.http.get(f"/v1/applications/{APPLICATION}/plan")
+        if answer.status_code != 200:
+            return False
+        return Plan.model_validate_json(answer.content).observed_at.timestamp() > since
+
+    def put_aside(self) -> Counter[tuple[str, str, int, int]]:
+        return Counter((letter.service, letter.topic, letter.partition, letter.offset) for letter in self.letters)
+
+
+@pytest.fixture
+def own_kafka(run_folder: Path) -> Iterator[KafkaBroker]:
+    """A broker of its own: what is written here nobody else should read."""
+    with KafkaBroker(run_folder / "kafka-fuzz") as broker:
+        yield broker
+
+
+@pytest.fixture
+async def loop(own_kafka: KafkaBroker, redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Loop]:
+    made = Loop(own_kafka, redis_server, tmp_path)
+    async with made.flink.serving():
+        listening: asyncio.Task[None] | None = None
+        try:
+            await made.start()
+            listening = asyncio.create_task(made.listen())
+            yield made
+        finally:
+            if listening is not None:
+                listening.cancel()
+                await asyncio.gather(listening, return_exceptions=True)
+            await made.http.aclose()
+            await made.bus.close()
+            await asyncio.to_thread(stop_all, [service.process for service in made.services])
+
+
+def throw(kafka: KafkaBroker) -> Counter[tuple[str, str, int, int]]:
+    """Every kind of bad value on every topic; who is to put aside what."""
+    expected: Counter[tuple[str, str, int, int]] = Counter()
+    failures: list[Any] = []
+
+    def delivered(readers: set[str]) -> Callable[[Any, Any], None]:
+        def note(error: Any, message: Any) -> None:
+            if error is not None:
+                failures.append(error)
+            for service in readers:
+                expected[service, message.topic(), message.partition(), message.offset()] += 1
+
+        return note
+
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "partitioner": "murmur2_random"}
+    producer = Producer({**settings, "message.max.bytes": 2_000_000})
+    number = 0
+    for topic, readers in READERS.items():
+        for value in VALUES.values():
+            for key in KEYS if topic == OBSERVATIONS.name else KEYS[:-1]:  # a compacted topic takes none without a key
+                number += 1
+                headers = HEADERS[number % len(HEADERS)]
+                producer.produce(topic, value=value, key=key(number), headers=headers, on_delivery=delivered(readers))
+    assert producer.flush(30) == 0
+    assert not failures, failures[:3]
+    return expected
+
+
+async def eventually(condition: Callable[[], Any], seconds: float) -> bool:
+    """Whether it came true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        answer = condition()
+        if await answer if asyncio.iscoroutine(answer) else answer:
+            return True
+        await asyncio.sleep(0.2)
+    return False
+
+
+async def test_bad_records_are_put_aside_and_the_loop_goes_on(loop: Loop) -> None:
+    """165 of them: one dead letter for each and each service that should have read it, and not one more; all five stay up and
+    ready; what comes behind is observed, analysed, planned and answered as before."""
+    before = {service.name: service.pid for service in loop.services}
+    assert await eventually(lambda: loop.turned(0.0), 90), "a first turn of the loop"
+    expected = await asyncio.to_thread(throw, loop.kafka)
+    thrown_at = time.time()
+    await eventually(lambda: loop.put_aside().total() >= expected.total(), 90)
+    found = loop.put_aside()
+    assert found == expected, {"missing": list(expected - found)[:20], "too many": list(found - expected)[:20]}
+
+    assert await eventually(lambda: loop.turned(thrown_at), 60), "a turn of the loop behind them"
+    good = plan(1, 4, APPLICATION)  # of long ago, so that it is refused: which is an answer
+    body, headers = encode(good, type=PLANS.type, source="test", id=good.id, time=good.created_at)
+    await loop.bus.publish(PLANS.name, APPLICATION, body, headers)
+    assert await eventually(lambda: good.id in {outcome.plan_id for outcome in loop.outcomes}, 40), "an outcome"
+    for service in loop.services:
+        assert service.process.running and service.pid == before[service.name], service.name
+        assert await eventually(lambda service=service: service.ready(), 40), service.name
+    assert loop.put_aside() == expected
