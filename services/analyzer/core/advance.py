@@ -45,8 +45,9 @@ def advance(
     if lost_records:
         memory = replace(memory, dropped=memory.dropped + _own_share(lost_records, gap, observation))
     memory = _with_brokers(_with_job(memory, observation), observation, at, settings)
-    memory, fresh_run, stale = _with_run(memory, observation, at, settings)
-    memory, picture = _picture(memory, Frame(observation, at, settings, stale))
+    graph = None if observation.topology is None else graph_of(observation.topology)
+    memory, fresh_run, stale = _with_run(memory, observation, graph, at, settings)
+    memory, picture = _picture(memory, graph, Frame(observation, at, settings, stale))
     picture = replace(picture, fresh_run=fresh_run, gap_seconds=gap, lost_records=lost_records)
     symptoms = symptoms_of(picture, memory.capacities, settings)
     analysis = analysis_of(picture, memory, symptoms)
@@ -93,7 +94,7 @@ def _readings(observation: Observation) -> list[OperatorReading]:
 
 
 def _with_run(
-    memory: Memory, observation: Observation, at: float, settings: AnalysisSettings
+    memory: Memory, observation: Observation, graph: Graph | None, at: float, settings: AnalysisSettings
 ) -> tuple[Memory, bool, float | None]:
     """The run's ring with this observation in it, whether the run is new, and for how long its snapshot is unchanged.
 
@@ -116,8 +117,8 @@ def _with_run(
         memory = replace(memory, restarts=restarts.seen_running(memory.restarts, at))
     moved = window.positions_of(observation)
     ring, fresh = window.extend(ring, readings, at, settings)
-    if fresh and observation.topology is not None:
-        wirings = selectivity.wirings_of(graph_of(observation.topology), ring.names)
+    if fresh and graph is not None:
+        wirings = selectivity.wirings_of(graph, ring.names)
         ring = selectivity.track(ring, wirings, settings)
     if moved != ring.positions:
         ring, fresh = replace(ring, positions=moved, positions_at=at), True
@@ -163,11 +164,10 @@ class _Operators:
     output_rates: dict[str, Estimate]
 
 
-def _picture(memory: Memory, frame: Frame) -> tuple[Memory, Picture]:
+def _picture(memory: Memory, topology: Graph | None, frame: Frame) -> tuple[Memory, Picture]:
     picture = Picture(frame.observation, frame.at, frame.run_of(memory), False, None, None)
-    if frame.observation.topology is None:
+    if topology is None:
         return memory, picture
-    topology = graph_of(frame.observation.topology)
     operators = _operators(topology, frame, picture.run)
     memory, sources = _sources(memory, topology, operators, frame)
     measured = {name: _measured(name, topology, operators, sources, frame.settings) for name in topology.names}

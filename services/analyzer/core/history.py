@@ -6,8 +6,8 @@ off it is right within a tenth.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from weir_contracts import PartitionReading
 
@@ -90,8 +90,7 @@ def _without_forgotten(keys: tuple[str, ...], rows: list[LogRow]) -> LogHistory:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(NamedTuple):
     """Records appended to all partitions of a source between two rows."""
 
     start: float

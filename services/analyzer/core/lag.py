@@ -7,6 +7,7 @@ fallback, named so, and what is told from it is as of the commit.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from weir_contracts import Estimate, Observation, OperatorReading, PartitionReading, unknown
 
@@ -20,8 +21,7 @@ _CARRY_SECONDS = 30.0
 _MOST_POINTS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionLag:
+class PartitionLag(NamedTuple):
     """One partition's lag; None is unknown. `confidence` belongs to the seconds."""
 
     records: float | None
@@ -168,7 +168,7 @@ def _since_commit(
     lag = _behind(p, committed, curves, at, "committed offset, fallback, the commit's age taken off", confidence=0.5)
     records = lag.records if then is None else max(0.0, then - committed)
     seconds = None if lag.seconds is None else max(0.0, lag.seconds - max(0.0, at - committed_at))
-    return replace(lag, records=records, seconds=seconds)
+    return lag._replace(records=records, seconds=seconds)
 
 
 def _behind(
