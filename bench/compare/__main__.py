@@ -110,8 +110,8 @@ def stack_of(load: Load, objective_seconds: float, seconds: float, folder: Path)
     return stack
 
 
-def contest(load: Load, seconds: float, objective_seconds: float) -> list[dict[str, Any]]:
-    """Run all strategies over the whole excerpt; returns each one's figures and series."""
+def contest(load: Load, seconds: float, objective_seconds: float) -> dict[str, Any]:
+    """Run all strategies over the whole excerpt; returns each one's figures and series, and what Weir decided."""
     with tempfile.TemporaryDirectory(prefix="weir-compare-") as folder:
         stack = stack_of(load, objective_seconds, seconds, Path(folder))
         held = Contest(stack)
@@ -123,10 +123,12 @@ def contest(load: Load, seconds: float, objective_seconds: float) -> list[dict[s
                 enter(held, strategy, load)
             _say(f"all run, {stack.elapsed_seconds():.0f} s of {load.lead_in_seconds:.0f} s of lead-in are over")
             held.run(load.lead_in_seconds, load.lead_in_seconds + seconds)
+            decisions = held.decisions()
         finally:
             held.stop()
             stack.stop()
-        return [{**c.figures(objective_seconds), "series": series_of(c.samples)} for c in held.contestants]
+        strategies = [{**c.figures(objective_seconds), "series": series_of(c.samples)} for c in held.contestants]
+        return {"strategies": strategies, "decisions": decisions}
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> Table:
@@ -173,11 +175,12 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="weir-compare-") as folder:
         load = excerpt(Path(folder), arguments.seconds)
-        results = contest(load, arguments.seconds, arguments.objective_seconds)
+        found = contest(load, arguments.seconds, arguments.objective_seconds)
+    results = found["strategies"]
     Console(width=100).print(table(results))
     save(RESULTS / "compare.svg", "Ten minutes with two match surges", picture(results, arguments.objective_seconds))
     facts = {**asdict(load), "path": TRACE.name, "from": FROM, "until": UNTIL, "peak_rate": PEAK_RATE}
-    figures = {"objective_seconds": arguments.objective_seconds, "load": facts, "strategies": results}
+    figures = {"objective_seconds": arguments.objective_seconds, "load": facts, **found}
     _say(f"written: {write('compare', 'make bench-compare', figures)}")
     return 0
 

@@ -4,13 +4,16 @@ import contextlib
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
+from cli.trial.events import EventFollower
 from cli.trial.options import GROUP_ID, INPUT_TOPIC, MAX_PARALLELISM, OUTPUT_PARTITIONS
+from cli.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS, actions_of, decisions_of
 from cli.trial.stack import TrialStack
 from testbed.flink import FlinkApi
 from testbed.jars import sample_job_jar
@@ -121,6 +124,7 @@ class Contest:
 
     def __init__(self, stack: TrialStack) -> None:
         self._stack = stack
+        self._events = EventFollower(f"{stack.api_url}/v1/events", kinds=REPORTED_KINDS, without=UNREPORTED_FIELDS)
         self.contestants: list[Contestant] = []
 
     def enter_weir(self) -> None:
@@ -128,6 +132,7 @@ class Contest:
         stack = self._stack
         if stack.job_id is None or stack.probe is None:
             raise TestbedError("the stack has not been started")
+        self._events.start()
         self.contestants.append(Contestant("weir", stack.job_id, stack.probe, None))
 
     def enter(self, strategy: str, decide: Decide, period_seconds: float) -> None:
@@ -168,8 +173,23 @@ class Contest:
                 self._sample(client)
                 due += SAMPLE_SECONDS
 
+    def decisions(self) -> dict[str, Any]:
+        """What Weir decided and why: plans by reason, the moments at which the reason changed, and its actions."""
+        began = time.time() - self._stack.elapsed_seconds()
+        events = self._events.events()
+        plans = decisions_of(events, began)
+        turns = [
+            b for a, b in itertools.pairwise([None, *plans]) if b and (a is None or a.reason_code != b.reason_code)
+        ]
+        return {
+            "plans": dict(Counter(plan.reason_code for plan in plans).most_common()),
+            "turns": [{"t": plan.time, "code": plan.reason_code, "sentence": plan.sentence} for plan in turns],
+            "actions": [action.to_document() for action in actions_of(events, began)],
+        }
+
     def stop(self) -> None:
         """End controllers and probes; the jobs end with their cluster."""
+        self._events.stop()
         for contestant in self.contestants:
             if contestant.controller is not None:
                 contestant.controller.stop()
