@@ -1,5 +1,6 @@
 """Curves in a terminal, two by four dots a character (Unicode braille), and the same as a picture (SVG)."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -14,6 +15,7 @@ from .score import Point
 
 WIDTH, HEIGHT = 88, 6
 LABEL = 9
+_FONT_FACES = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 _BRAILLE = 0x2800
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of a character's dots, by row and column."""
@@ -77,8 +79,10 @@ def save(path: Path, title: str, drawing: RenderableType) -> None:
         record=True, width=WIDTH + LABEL + 2, file=StringIO(), force_terminal=True, color_system="truecolor"
     )
     console.print(drawing)
+    # A picture is whole by itself: no font is fetched from anywhere, the viewer's own monospace one does.
+    drawn = _FONT_FACES.sub("", console.export_svg(title=title))
     try:
-        path.write_text(console.export_svg(title=title), encoding="utf-8")
+        path.write_text(drawn, encoding="utf-8")
     except OSError as error:
         raise InvalidInput(f"--plot: {path}: cannot be written: {error.strerror}") from None
 

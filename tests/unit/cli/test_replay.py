@@ -71,7 +71,9 @@ def test_the_score_is_printed_for_people(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "violation" in done.stdout and "slot-seconds" in done.stdout and "rescales" in done.stdout
     assert "largest lag" in done.stdout and "⣀" in done.stdout
-    assert picture.read_text().startswith("<svg")
+    drawn = picture.read_text()
+    assert drawn.startswith("<svg")
+    assert "@font-face" not in drawn, "a picture that fetches something is not whole"
 
 
 def test_the_score_is_printed_for_programs() -> None:
