@@ -51,7 +51,10 @@ def replay(
     ] = "chain",
     policy: Annotated[Path | None, typer.Option(help="Use this policy; its target is the simulation.")] = None,
     interval: Annotated[
-        float | None, typer.Option(help="Seconds between two scrapes; by default the policy's.")
+        float | None,
+        typer.Option(
+            help="Seconds between two scrapes; by default the policy's, else 10, or 30 where a trace's samples are minutes apart."
+        ),
     ] = None,
     speedup: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,
     peak_rate: Annotated[float, typer.Option(help="Records/s at the trace's highest point.")] = 2400.0,

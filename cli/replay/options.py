@@ -15,6 +15,8 @@ from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, named
 
 DAY_SECONDS = 86_400.0
 SHAPE_SECONDS = 1_200.0
+SLOW_STEP_SECONDS = 60.0
+"""Between samples that lie so far apart nothing happens that a look every 30 s would miss."""
 START_UTILISATION = 0.7
 """A replay begins with what the first load needs, with a little to spare."""
 
@@ -54,7 +56,7 @@ class Replay:
 def prepare(options: ReplayOptions) -> Replay:
     """Read what the options name. Raises `InvalidInput` naming option, file and field."""
     trace = _trace(options)
-    policy = _policy(options)
+    policy = _policy(options, trace)
     application = _application(options, policy, trace)
     return Replay(trace, application, policy, _duration(options, trace))
 
@@ -89,8 +91,8 @@ def _application(options: ReplayOptions, policy: ScalingPolicy, trace: LoadTrace
         raise InvalidInput(f"--topology: {error}{known}") from None
 
 
-def _policy(options: ReplayOptions) -> ScalingPolicy:
-    document = _read(options.policy_file) if options.policy_file else _default()
+def _policy(options: ReplayOptions, trace: LoadTrace) -> ScalingPolicy:
+    document = _read(options.policy_file) if options.policy_file else _default(trace)
     spec = document.setdefault("spec", {}) if isinstance(document, dict) else None
     if not isinstance(spec, dict):
         raise InvalidInput(f"--policy: {options.policy_file}: is not a policy: it has no spec")
@@ -124,10 +126,12 @@ def _read(path: Path) -> Any:
         raise InvalidInput(f"--policy: {path}: is not YAML: {str(error).splitlines()[0]}") from None
 
 
-def _default() -> dict[str, Any]:
+def _default(trace: LoadTrace) -> dict[str, Any]:
+    shape = trace.shape
+    slow = isinstance(shape, Recording) and shape.step_seconds >= trace.speedup * SLOW_STEP_SECONDS
     return {
         "apiVersion": "weir.dev/v1alpha1",
         "kind": "ScalingPolicy",
         "metadata": {"namespace": "replay", "name": "replay"},
-        "spec": {"objective": {"maxLag": "30s"}, "bounds": {"min": 1, "max": 16}, "interval": "10s"},
+        "spec": {"objective": {"maxLag": "30s"}, "bounds": {"min": 1, "max": 16}, "interval": "30s" if slow else "10s"},
     }

@@ -122,10 +122,15 @@ class Recording:
     def peak(self) -> float:
         return max(self.values)
 
+    @property
+    def step_seconds(self) -> float:
+        """Between the last two samples, which stands for all."""
+        return self.offsets_seconds[-1] - self.offsets_seconds[-2]
+
     @cached_property
     def period_seconds(self) -> float:
         """Length of one round: the samples and the interval that leads back to the first."""
-        return self.offsets_seconds[-1] + (self.offsets_seconds[-1] - self.offsets_seconds[-2])
+        return self.offsets_seconds[-1] + self.step_seconds
 
     def sample_at(self, seconds: float) -> int:
         """Which sample was the last at a time ≥ 0."""
