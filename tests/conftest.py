@@ -6,8 +6,13 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from testbed.bootstrap import CACHE
+
+# No test is timed: on a busy machine an example may take its time.
+settings.register_profile("weir", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("weir")
 
 REQUIRED = frozenset(tier.strip() for tier in os.environ.get("WEIR_REQUIRE", "").split(",") if tier.strip())
 MEANS = {"integration": ("kafka", "flink", "spark"), "e2e": ("kafka", "flink", "spark", "job")}

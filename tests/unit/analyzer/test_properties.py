@@ -3,14 +3,14 @@
 import random
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from weir_contracts import Analysis, Estimate, Observation
 
 from services.analyzer.core import Memory, advance
 from tests.unit.analyzer.story import Job
 
-_FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_FEW = settings(max_examples=15)
 
 SIGNED = {"lag_growth", "arrival_rate_trend"}
 

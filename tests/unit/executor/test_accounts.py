@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Outcome, QuarantinedVector
 
@@ -141,7 +141,6 @@ def test_contested_is_remembered_since_when() -> None:
     assert tell(memory, applying)[0].contested_since is None
 
 
-@settings(deadline=None)
 @given(st.integers(min_value=1, max_value=60))
 def test_quarantine_doubles_up_to_its_longest(times: int) -> None:
     """5, 10, 20 … 120 minutes, however often."""

@@ -84,7 +84,7 @@ OBSERVED = st.builds(
 TURN = st.tuples(OBSERVED, st.floats(0, 200), st.sampled_from(["step"] * 8 + ["resume", "supersede", "restart"]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(TURN, max_size=25))
 def test_the_machine_holds_its_promises(turns: list[tuple[Observed, float, str]]) -> None:
     """Versions grow by one, ends are ends, requests are for wanted or back, and what is told is enough to go on."""

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from weir_contracts import Edge, Operator, Topology
@@ -52,7 +52,6 @@ def graphs(draw: st.DrawFn) -> Any:
     }
 
 
-@settings(deadline=None)
 @given(graphs())
 def test_any_graph_is_read_alike(document: Any) -> None:
     """Same names for the same vertices, same order, same hash."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from weir_contracts import Observation, Target
 
@@ -64,7 +64,7 @@ def _no_gathering() -> Iterator[None]:
         yield
 
 
-quick = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=30)
 
 
 def target(url: str = "http://flink") -> Target:

@@ -23,7 +23,6 @@ EXAMPLES = 3
 """Requests of each kind for each operation."""
 few = settings(
     max_examples=EXAMPLES,
-    deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )

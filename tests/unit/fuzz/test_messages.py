@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 from weir_contracts.export import CONTRACTS
@@ -16,7 +16,7 @@ from runtime.records import Record
 
 from .documents import BROKEN, JSON, Place, broken, example, places
 
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=25)
 NAMES = list(CONTRACTS)
 TOLD_ONCE: dict[str | int, str] = {
     "policy": "policy",

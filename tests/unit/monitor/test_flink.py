@@ -364,7 +364,7 @@ ANSWERS = {
 
 
 @given(path=st.sampled_from(sorted(ANSWERS)), cut=st.integers(0, 6000), junk=st.binary(max_size=8))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_a_scrape_never_raises(path: str, cut: int, junk: bytes) -> None:
     """Any answer cut anywhere and continued with anything: readings come all the same."""
     fake = FakeFlink(MemoryFlink(FakeClock()))

@@ -267,7 +267,7 @@ def situations(draw: st.DrawFn) -> Context:
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(vectors, situations())
 def test_the_chain(wanted: Parallelism, given_: Context) -> None:
     """Whatever is wanted: all of the topology, nothing further out of bounds or of slots than the present, each change told."""

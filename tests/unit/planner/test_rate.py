@@ -270,7 +270,7 @@ LOADS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(LOADS)
 def test_every_answer_covers_the_topology_within_bounds(load: dict[str, Any]) -> None:
     """Whatever the figures: a whole vector within the bounds and different from the present, or a hold with its reason."""

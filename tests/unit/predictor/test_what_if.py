@@ -273,7 +273,7 @@ def test_parallelism_as_it_is_written() -> None:
             parse_parallelism(wrong)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @example(
     of={"arrivals": 2.2e-313, "backlog": None, "per_subtask": None, "selectivity": None},
     p=1,

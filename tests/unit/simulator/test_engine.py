@@ -215,7 +215,7 @@ def test_two_inputs_share_a_full_operator() -> None:
     assert clicks.taken * 0.3 == pytest.approx(333 * 120, rel=0.05)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     rates=st.lists(st.floats(0, 4000), min_size=1, max_size=4),
     parallelism=st.integers(1, 6),
