@@ -12,7 +12,7 @@ import structlog
 from prometheus_client import Counter
 from weir_contracts import PlanReply, PlanRequest
 
-from .core.planners import InvalidParameters, UnknownPlanner, ask
+from .core.planners import InvalidParameters, UnknownPlanner, ask, needed
 
 _FAILED = Counter("weir_planner_failures_total", "Planners that gave no answer", ["planner", "reason"])
 
@@ -72,7 +72,8 @@ class Workers:
         self, pool: ProcessPoolExecutor, request: PlanRequest, planner: str, timeout_seconds: float
     ) -> PlanReply:
         try:
-            asked = asyncio.get_running_loop().run_in_executor(pool, _answer, request.model_dump_json(), planner)
+            question = needed(request, planner).model_dump_json()
+            asked = asyncio.get_running_loop().run_in_executor(pool, _answer, question, planner)
             return PlanReply.model_validate_json(await asyncio.wait_for(asked, timeout_seconds))
         except TimeoutError:
             self._discard(pool)

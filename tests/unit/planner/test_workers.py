@@ -11,7 +11,8 @@ import psutil
 import pytest
 from weir_contracts import PlanReply, PlanRequest
 
-from services.planner.core.planners import ask
+from bench.advance import observation
+from services.planner.core.planners import LARGE, PLANNERS, ask, needed
 from services.planner.workers import Workers
 from tests.unit.planner.build import analysis, policy, request
 
@@ -64,6 +65,16 @@ def test_a_burst_is_answered_one_after_the_other(workers: Workers) -> None:
     replies = asyncio.run(burst())
     assert replies[50].code == "planner-timeout"
     assert {reply.kind for i, reply in enumerate(replies) if i != 50} == {"scale"}
+
+
+def test_a_question_takes_along_what_its_planner_looks_at_and_the_answer_is_the_same() -> None:
+    """Raw observations and past turns are most of a request; no built-in planner that leaves them out decides by them."""
+    whole = request(of={"arrivals": 2400}).model_copy(update={"observations": [observation(0)]})
+    for name, entry in PLANNERS.items():
+        lean = needed(whole, name)
+        assert {field for field in LARGE if getattr(lean, field)} <= entry.reads
+        assert ask(lean, name) == ask(whole, name)
+    assert needed(whole, "nobody") == whole
 
 
 _SERVICE = """
