@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 from weir_contracts import Analysis, Deployment, Outcome, Topology
@@ -55,17 +56,26 @@ def restart_of(
     outcomes: Sequence[Outcome] = (),
     usual_seconds: float = USUAL_RESTART_SECONDS,
 ) -> Restart:
-    """What a rescale costs: the longer of the gap between runs and the way from request to RUNNING (of the newest of `outcomes`
-    that tells it), as far as seen.
+    """What a rescale costs: the longer of the gap between runs and the usual way from request to RUNNING (the median of the last
+    ones that `outcomes`, newest first, tell of), as far as seen.
 
-    The first misses what is shorter than an interval; the second holds some work of the old parallelism, too.
+    The first misses what is shorter than an interval; the second holds some work of the old parallelism, too. A single slow
+    restart is not the usual one: taken for it, what was slow in an outage would forbid to shrink until the next rescale.
     """
-    ran = [outcome.restart_seconds for outcome in outcomes if outcome.restart_seconds is not None]
-    known = [seconds for seconds in (analysis.restart_times.seconds, ran[0] if ran else None) if seconds is not None]
+    usual = _usual(outcomes)
+    known = [seconds for seconds in (analysis.restart_times.seconds, usual) if seconds is not None]
     points = deployment.checkpoints if deployment else None
     # A checkpoint is triggered with the rescale, so only its own duration is replayed, not the interval.
     replay = points.last_duration_seconds if points and points.last_duration_seconds is not None else 1.0
     return Restart(max(known) if known else usual_seconds, replay, seen=bool(known))
+
+
+def _usual(outcomes: Sequence[Outcome]) -> float | None:
+    for outcome in outcomes:
+        seen = outcome.restarts_seconds or ([] if outcome.restart_seconds is None else [outcome.restart_seconds])
+        if seen:
+            return median(seen)
+    return None
 
 
 def _why_no_curve(analysis: Analysis, name: str) -> str:

@@ -44,7 +44,7 @@ from .deployment import (
     Topology,
 )
 from .observation import Observation, ObservationStatus, OperatorReading, PartitionReading, Problem
-from .outcome import TERMINAL, ActionState, OperatorBaseline, Outcome, Phase, QuarantinedVector
+from .outcome import MAX_RESTARTS, TERMINAL, ActionState, OperatorBaseline, Outcome, Phase, QuarantinedVector
 from .planning import (
     MAX_HISTORY,
     MAX_OBSERVATIONS,
@@ -89,6 +89,7 @@ __all__ = [
     "MAX_HISTORY",
     "MAX_OBSERVATIONS",
     "MAX_OUTCOMES",
+    "MAX_RESTARTS",
     "MEMORY_LIMIT_BYTES",
     "NAME_PATTERN",
     "TERMINAL",

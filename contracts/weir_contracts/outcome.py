@@ -32,6 +32,7 @@ Phase = Literal[
 """intended: recorded, nothing done. applying: the request is on its way or was sent. verifying: accepted by the engine; waiting
 for it to run, then watching it. verified, rolled-back, superseded, refused, failed: the end."""
 
+MAX_RESTARTS = 5
 TERMINAL: frozenset[str] = frozenset({"verified", "rolled-back", "superseded", "refused", "failed"})
 
 
@@ -119,6 +120,8 @@ class Outcome(Message):
     last_written: Parallelism | None = None
     """Requirements that Weir wrote last: others mean that somebody else scales, too."""
     quarantine: Annotated[list[QuarantinedVector], Field(max_length=50)] = Field(default_factory=list)
+    restarts_seconds: Annotated[list[NonNegative], Field(max_length=MAX_RESTARTS)] = Field(default_factory=list)
+    """What the application's last rescales took from request to RUNNING, newest first."""
 
     @property
     def terminal(self) -> bool:

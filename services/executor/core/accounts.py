@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from weir_contracts import ActionState, Outcome, Parallelism, Plan, QuarantinedVector, derive_id
+from weir_contracts import MAX_RESTARTS, ActionState, Outcome, Parallelism, Plan, QuarantinedVector, derive_id
 
 from .facts import Snapshot, Step
 from .refusal import Refusal
@@ -29,6 +29,8 @@ class Memory:
     original: Parallelism | None = None
     """Requirements of that job when Weir first acted on it: what it falls back to when the engine forgets."""
     quarantine: tuple[QuarantinedVector, ...] = ()
+    restarts_seconds: tuple[float, ...] = ()
+    """Of the last rescales, from request to RUNNING, newest first."""
     contested_since: datetime | None = None
     answered: tuple[UUID, ...] = ()
     """Newest plan ids that got their answer."""
@@ -76,6 +78,7 @@ def recall(memory: Memory, outcome: Outcome) -> Memory:
         last_written=outcome.last_written,
         original=original,
         quarantine=tuple(outcome.quarantine),
+        restarts_seconds=tuple(outcome.restarts_seconds),
         contested_since=contested_since,
         answered=answered,
     )
@@ -101,6 +104,7 @@ def account(memory: Memory, step: Step, snapshot: Snapshot | None, now: datetime
         last_action=step.rival,
         last_written=_written(memory, step),
         quarantine=_quarantine(memory, step, snapshot, now, rules),
+        restarts_seconds=_restarts(memory, action),
     )
     return Account(recall(memory, outcome), outcome)
 
@@ -122,6 +126,7 @@ def refuse(memory: Memory, plan: Plan, refusal: Refusal, snapshot: Snapshot | No
         last_action=memory.action,
         last_written=memory.last_written,
         quarantine=list(memory.quarantine),
+        restarts_seconds=list(memory.restarts_seconds),
     )
     return Account(recall(memory, outcome), outcome)
 
@@ -138,6 +143,14 @@ def _written(memory: Memory, step: Step) -> Parallelism | None:
     if step.event in ("accepted", "found-requested"):
         return action.wanted if action.phase == "verifying" else rollback_target(action)
     return memory.last_written
+
+
+def _restarts(memory: Memory, action: ActionState) -> list[float]:
+    """Each action counts once, when it is first known how long it took."""
+    took, before = action.restart_seconds, memory.action
+    if took is None or (before is not None and before.id == action.id and before.restart_seconds is not None):
+        return list(memory.restarts_seconds)
+    return [took, *memory.restarts_seconds][:MAX_RESTARTS]
 
 
 def _quarantine(

@@ -38,7 +38,7 @@ from tests.unit.executor.builders import (
     snapshot,
 )
 
-ROUND_TRIP_FIELDS = ("action", "last_written", "quarantine")
+ROUND_TRIP_FIELDS = ("action", "last_written", "quarantine", "restarts_seconds")
 
 
 def tell(memory: Memory, step: Step, at: float = 5, seen: object = None) -> tuple[Memory, Outcome]:
@@ -82,6 +82,19 @@ def test_restart_time_is_told() -> None:
     """From acceptance to running, to be learnt from."""
     running = next_step(action("verifying"), observed(snapshot(WANTED, steady_since=after(3))), after(4), RULES)
     assert tell(Memory(action=action("verifying")), running)[1].restart_seconds == 3.0
+
+
+def test_the_last_restarts_are_carried_along() -> None:
+    """Each action counts once, a refusal carries them on, and the oldest gives way."""
+    memory = Memory(restarts_seconds=(1.0, 2.0, 3.0, 4.0, 5.0))
+    running = action(phase="verifying", requested_at=after(2), running_at=after(20))
+    memory, told = tell(memory, Step(running, "running"))
+    assert told.restarts_seconds == [18.0, 1.0, 2.0, 3.0, 4.0]
+    memory, told = tell(memory, Step(running.model_copy(update={"phase": "verified", "version": 9}), "verified"))
+    assert told.restarts_seconds == [18.0, 1.0, 2.0, 3.0, 4.0]
+    refused = refuse(memory, plan(), Refusal("stale", "it is old"), snapshot(), after(30))
+    assert refused.outcome.restarts_seconds == [18.0, 1.0, 2.0, 3.0, 4.0]
+    assert refused.memory.restarts_seconds == (18.0, 1.0, 2.0, 3.0, 4.0)
 
 
 def test_what_was_written_follows_the_requests() -> None:

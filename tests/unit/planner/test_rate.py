@@ -242,6 +242,15 @@ def test_a_source_gets_no_more_than_its_partitions() -> None:
     assert [i.operator for i in reply.infeasible] == [SOURCE]
 
 
+def test_one_slow_rescale_is_not_the_usual_one() -> None:
+    """The last took 18 s, with the brokers away; those before it a second or two. It does not forbid to shrink from then on."""
+    slow = outcome(action(before={WORK: 2}, wanted={WORK: 3}), restart_seconds=18.0)
+    told = slow.model_copy(update={"restarts_seconds": [18.0, 0.6, 1.2, 1.2, 2.9]})
+    of = {"arrivals": 400, "work": 3, "restart_seconds": 0.7}
+    assert ask(request(of=of, outcomes=[told]), "rate").evidence["restart_seconds"] == 1.2
+    assert ask(request(of=of, outcomes=[slow]), "rate").evidence["restart_seconds"] == 18.0
+
+
 def test_the_price_of_a_rescale_is_the_longest_seen() -> None:
     """The analyzer saw a gap of 4 s, the executor waited 12 s for RUNNING."""
     ran = outcome(action(before={WORK: 1}, wanted={WORK: 2}), restart_seconds=12.0)
