@@ -140,7 +140,11 @@ def _partition_lag(
         return PartitionLag(None, None, "log end unknown", 0.0)
     if p.log_start_offset is not None and end <= p.log_start_offset:
         return PartitionLag(0.0, 0.0, "position: the log is empty", 0.95)
-    if p.current_offset is not None and run is not None:
+    # What was committed had been read: a position behind it is one that the engine stopped telling, as after it lost a worker.
+    overtaken = (
+        p.current_offset is not None and p.committed_offset is not None and p.committed_offset > p.current_offset
+    )
+    if p.current_offset is not None and run is not None and not overtaken:
         return _behind(p, p.current_offset, curves, at, "position of the source")
     if guessed is not None:
         return _behind(p, guessed, curves, at, "pendingRecords spread over partitions", confidence=0.5)

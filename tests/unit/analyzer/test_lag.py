@@ -157,6 +157,33 @@ def test_committed_offsets_stand_in_and_their_age_is_taken_off() -> None:
     assert analysis.lag_seconds.confidence <= 0.5
 
 
+def test_a_position_that_was_overtaken_by_a_commit_is_not_believed() -> None:
+    """The engine lost a worker and tells the same positions for minutes, while the commits of its checkpoints move on: no lag."""
+    loop = Loop()
+    loop.watch(40)
+    frozen = [int(position) for position in loop.job.positions]
+    committed, at, analysis = list(frozen), NOON, None
+    for i in range(60):
+        loop.job.run_for(2)
+        seen = loop.job.observe()
+        if i % 5 == 0:
+            committed, at = [p.current_offset or 0 for p in seen.partitions], seen.observed_at
+        partitions = [
+            p.model_copy(
+                update={
+                    "current_offset": frozen[p.partition],
+                    "committed_offset": committed[p.partition],
+                    "committed_at": at,
+                }
+            )
+            for p in seen.partitions
+        ]
+        analysis = loop.see(seen.model_copy(update={"partitions": partitions}))
+    assert analysis is not None
+    assert analysis.lag_seconds.value == pytest.approx(0, abs=1.1)
+    assert "committed offset" in analysis.lag_seconds.basis
+
+
 def test_while_nothing_runs_the_commit_is_where_processing_resumes() -> None:
     """During an outage the commit's age is not taken off: what waits is as old as it is."""
     loop = Loop()
