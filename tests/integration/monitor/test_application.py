@@ -93,11 +93,16 @@ async def test_a_job_that_falls_behind(stage: Stage, look_at: Callable[[ScalingP
         times = [beginning + offset * 1000 for offset in range(RECORDS)]
         await asyncio.to_thread(job.log.append, job.topic, partition, *times)
     eye = look_at(job.policy())
-    first = await eye.until(lambda o: any(waiting(p) for p in o.partitions))
+    first = await eye.until(lambda o: any(waiting(p) for p in o.partitions) and knows_what_is_pending(o))
 
     check_graph(first, job)
     check_backlog(first, job, beginning)
     check_counters(first, await eye.until(lambda o: seconds_between(first, o) > 6))
+
+
+def knows_what_is_pending(seen: Observation) -> bool:
+    """The source begins to tell it a moment after its first position."""
+    return readings(seen)["Source: orders"].pending_records is not None
 
 
 def check_graph(seen: Observation, job: RealJob) -> None:

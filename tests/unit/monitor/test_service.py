@@ -222,7 +222,7 @@ async def test_a_replica_that_joins_is_given_its_share(house: House) -> None:
                 lambda: other.applications and sorted(one.applications + other.applications) == sorted(names(12))
             )
             assert one.applications
-            assert sorted(house.applications.open) == sorted(names(12))
+            await until(lambda: sorted(house.applications.open) == sorted(names(12)))
 
 
 async def test_a_replica_that_leaves_is_taken_over_from(house: House) -> None:
@@ -233,7 +233,7 @@ async def test_a_replica_that_leaves_is_taken_over_from(house: House) -> None:
             await until(lambda: one.applications and other.applications)
             await until(lambda: sorted(one.applications + other.applications) == sorted(names(12)))
         await until(lambda: one.applications == sorted(names(12)))
-        assert sorted(house.applications.open) == sorted(names(12))
+        await until(lambda: sorted(house.applications.open) == sorted(names(12)))
     assert house.applications.open == []
 
 
