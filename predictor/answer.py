@@ -26,7 +26,7 @@ from .capacity import LEAST_CONFIDENCE
 from .flow import arrivals_at, throttled
 from .limits import smallest_useful, upper_limits
 from .question import InvalidQuestion, Load
-from .reading import USUAL_RESTART_SECONDS, Gap, model_of, restart_of
+from .reading import Gap, model_of, restart_of
 from .telling import sentence_of
 from .trajectory import LEAST_RATE, STAY, STEPS, Model, Restart, predict
 
@@ -55,8 +55,6 @@ class _Case:
     gaps: list[Gap]
     restart: Restart
     """What a change of parallelism costs."""
-    never_rescaled: bool
-    """Its downtime is assumed then."""
 
     @property
     def capacities(self) -> dict[str, float]:
@@ -88,15 +86,14 @@ def what_if(
     total_now, total = sum(case.arrivals_now.values()), sum(case.model.arrivals.values())
     arrives = total_now > LEAST_RATE
     breaks = not missing and breaks_at_rate is not None
-    infeasible = [*_forbidden(case), *_unreachable(case, over)]
-    forbidden = [one for one in _forbidden(case) if one.code in FORBIDDING]
+    limits = _forbidden(case)
     slots, slots_now = case.topology.slots(case.asked), case.topology.slots(case.now)
     answer = WhatIf(
         application=analysis.application,
         analysis_id=analysis.id,
         observed_at=analysis.observed_at,
         sentence="-",
-        possible=not forbidden,
+        possible=not any(limit.code in FORBIDDING for limit in limits),
         keeps_up=keeps_up,
         parallelism_now=case.now,
         parallelism=case.asked,
@@ -113,7 +110,7 @@ def what_if(
         objective_seconds=analysis.policy.spec.objective.bound_seconds,
         prediction=None if case.gaps else _predicted(case, horizon_seconds),
         operators=operators,
-        infeasible=infeasible[:100],
+        infeasible=[*limits, *_unreachable(case, over)][:100],
         unknown=[Unknown(operator=gap.operator, what=gap.what, because=gap.because) for gap in case.gaps],
         notes=_notes(case, operators)[:100],
     )
@@ -148,7 +145,6 @@ def _case_of(analysis: Analysis, parallelism: Parallelism, load: Load, outcomes:
         arrivals_now=model.arrivals,
         gaps=gaps,
         restart=restart_of(analysis, deployment, outcomes),
-        never_rescaled=analysis.restart_times.seconds is None and all(o.restart_seconds is None for o in outcomes),
     )
     return replace(case, gaps=[gap for gap in gaps if gap.what != "capacity" or not _suffices(case, gap.operator)])
 
@@ -290,8 +286,8 @@ def _notes(case: _Case, operators: list[WhatIfOperator]) -> list[str]:
             notes.append(
                 f"the busiest subtask of {name} does {skew:.1f} times the mean: if a key makes it so, more subtasks help less"
             )
-    if case.changed() and case.never_rescaled:
-        notes.append(f"no rescale was seen yet: {USUAL_RESTART_SECONDS:.0f} s are taken for its restart")
+    if case.changed() and not case.restart.seen:
+        notes.append(f"no rescale was seen yet: {case.restart.seconds:.0f} s are taken for its restart")
     target = case.analysis.policy.spec.objective.utilization
     busy = [o for o in operators if target is not None and o.utilisation is not None and o.utilisation > target]
     notes += [f"{o.operator} would be at {o.utilisation:.0%}, above the objective of {target:.0%}" for o in busy]

@@ -201,6 +201,15 @@ def test_a_restart_that_was_never_seen_is_assumed_and_said() -> None:
     assert "no rescale was seen yet: 8 s are taken for its restart" in answer.notes
 
 
+def test_a_refusal_carries_what_rescales_took() -> None:
+    """It was no rescale itself, but what it tells of the earlier ones is taken, and so nothing is called an assumption."""
+    refused = outcome(None).model_copy(update={"restarts_seconds": [5.0, 7.0]})
+    answer = what_if(analysis(restart_seconds=None), {WORK: 4}, parse_load("x2"), 600, [refused])
+    assert answer.prediction is not None
+    assert answer.prediction.downtime_seconds == 6.0
+    assert not any("no rescale was seen" in note for note in answer.notes)
+
+
 def test_what_a_rescale_took_last_time_counts() -> None:
     """The longer of the gap between runs and the way from request to running, as for the planner; nothing is assumed then."""
     took = outcome(None, restart_seconds=6.0)

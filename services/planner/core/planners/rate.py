@@ -28,6 +28,7 @@ from weir_contracts import (
 )
 
 from predictor import STAY, CapacityCurve, Model, Restart, arrivals_at, model_of, predict, restart_of
+from predictor.reading import USUAL_RESTART_SECONDS
 from predictor.words import changes
 
 SATURATED = 0.95
@@ -52,7 +53,10 @@ class RateParameters(BaseModel):
         description="time in which a backlog is to be worked off, in s; not the objective",
     )
     restart_seconds: float = Field(
-        default=8.0, ge=0, le=3_600, description="taken for a rescale's downtime until one was seen, in s"
+        default=USUAL_RESTART_SECONDS,
+        ge=0,
+        le=3_600,
+        description="taken for a rescale's downtime until one was seen, in s",
     )
     objective_share: float = Field(
         default=0.8, gt=0, le=1, description="share of the objective that predicted lag may reach: room for error"
