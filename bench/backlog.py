@@ -10,19 +10,18 @@ import asyncio
 import json
 import sys
 import tempfile
-import threading
 import time
-from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Message
 from weir_contracts.topics import ANALYSES, OBSERVATIONS
 
 from bench.advance import OPERATORS
 from bench.fleet import Application, headers_of
+from bench.follower import TopicFollower
 from bench.results_file import write
 from runtime.kafka_bus import KafkaBus
 from runtime.records import Outgoing
@@ -71,41 +70,24 @@ async def fill(bootstrap_servers: str, applications: int, each: int) -> None:
 
 
 class Analyses:
-    """Counts what comes out, with the broker's times, on a thread of its own."""
+    """Counts what comes out, with the broker's times."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.at: list[float] = []
         """When each analysis was written, in s of the epoch."""
         self.twice = 0
-        self._seen: Counter[str] = Counter()
-        self._stopped = threading.Event()
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": "weir-bench-backlog",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-            }
-        )
-        self._consumer.assign([TopicPartition(ANALYSES.name, p, 0) for p in range(PARTITIONS)])
-        self._thread = threading.Thread(target=self._follow, name="analyses", daemon=True)
-        self._thread.start()
+        self._seen: set[str] = set()
+        self._follower = TopicFollower(bootstrap_servers, [ANALYSES.name], PARTITIONS, self._take)
 
     def stop(self) -> None:
-        """Returns once the thread has ended."""
-        self._stopped.set()
-        self._thread.join(10)
+        """Nothing is read any more."""
+        self._follower.stop()
 
-    def _follow(self) -> None:
-        while not self._stopped.is_set():
-            for message in self._consumer.consume(500, 0.2):
-                if message.error() or message.value() is None:
-                    continue
-                id = json.loads(message.value())["observation_id"]
-                self._seen[id] += 1
-                self.twice += self._seen[id] > 1
-                self.at.append(message.timestamp()[1] / 1000)
-        self._consumer.close()
+    def _take(self, message: Message) -> None:
+        id = json.loads(message.value() or b"")["observation_id"]
+        self.twice += id in self._seen
+        self._seen.add(id)
+        self.at.append(message.timestamp()[1] / 1000)
 
     def wait(self, count: int) -> None:
         """Until so many have come, or nothing has come for a minute."""

@@ -30,7 +30,7 @@ from testbed.flink import FlinkCluster
 from testbed.process import NotInTime, TestbedError, wait_until
 from workloads.sample_job import SLOWEST, capacity
 
-from .ledger import Account, Ledger, LedgerFollower
+from .ledger import Account, Ledger, follow
 
 LOW, HIGH = 400.0, 1200.0
 VICTIMS = (*SERVICES, "analyzer-state", "kafka", "redis", "redis-emptied", "jobmanager", "taskmanager")
@@ -248,7 +248,7 @@ def campaign(kills: int, seed: int, outage_seconds: float, folder: Path) -> dict
     try:
         stack.start(_say)
         fire.events.start()
-        follower = LedgerFollower(stack.kafka.bootstrap_servers, ledger, LOOP_PARTITIONS)
+        follower = follow(stack.kafka.bootstrap_servers, ledger, LOOP_PARTITIONS)
         fire.set_rate(LOW)
         wait_until(fire.well, timeout_seconds=180, what="the loop at rest", poll_seconds=1.0)
         for number, (victim, moment) in enumerate(plan_of(kills, seed), 1):

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
 from weir_contracts import TERMINAL
 from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS
+
+from bench.follower import TopicFollower
 
 FOLLOWED = (OBSERVATIONS, ANALYSES, PLANS, OUTCOMES, DEAD_LETTERS)
 
@@ -98,38 +99,11 @@ def _requests(outcomes: list[dict[str, Any]]) -> dict[str, set[tuple[str, str]]]
     return found
 
 
-class LedgerFollower:
-    """Reads all topics of the loop from their beginning on a thread of its own, through any outage, until stopped."""
-
-    def __init__(self, bootstrap_servers: str, ledger: Ledger, partitions: int) -> None:
-        self._ledger = ledger
-        self._stopped = threading.Event()
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": "weir-chaos-ledger",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "log_level": 0,
-            }
-        )
-        self._consumer.assign([TopicPartition(t.name, p, 0) for t in FOLLOWED for p in range(partitions)])
-        self._thread = threading.Thread(target=self._follow, name="chaos-ledger", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Returns once the thread has ended."""
-        self._stopped.set()
-        self._thread.join(10)
-
-    def _follow(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                message = self._consumer.poll(0.5)
-            except KafkaException:
-                continue
-            # A broker that is away is an event for the client, not for the ledger.
-            if message is None or message.error() or message.value() is None:
-                continue
-            self._ledger.add(str(message.topic()), json.loads(message.value()))
-        self._consumer.close()
+def follow(bootstrap_servers: str, ledger: Ledger, partitions: int) -> TopicFollower:
+    """Let the ledger take in all topics of the loop from their beginning."""
+    return TopicFollower(
+        bootstrap_servers,
+        [topic.name for topic in FOLLOWED],
+        partitions,
+        lambda message: ledger.add(str(message.topic()), json.loads(message.value() or b"")),
+    )
