@@ -15,18 +15,16 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bench.compare.rules import Busy, Reactive
+from bench.compare.rules import STATIC_UTILISATION, Busy, Reactive
 from bench.results_file import RESULTS, write
 from cli.replay.chart import charts, save
 from cli.replay.command import POINTS, run
-from cli.replay.options import DAY_SECONDS, Replay, ReplayOptions, prepare
+from cli.replay.options import DAY_SECONDS, START_UTILISATION, Replay, ReplayOptions, prepare
 from cli.replay.score import Meter, Point, Score
 from simulator import Simulation
 from simulator.clairvoyant import Clairvoyant
 from workloads.loadgen.trace import BUNDLED, Recording
 
-STATIC_UTILISATION = 0.8
-"""Of the slowest operator at the rate that a static parallelism is made for."""
 HPA_PERIOD_SECONDS = 15.0
 INTERVAL_SECONDS = 15.0
 """Of Weir: it looks as often as the rule does."""
@@ -57,7 +55,7 @@ def around_the_peak(trace: str, options: ReplayOptions) -> Replay:
     start -= start % DAY_SECONDS
     load = replace(prepared.trace, start_seconds=start)
     bound = prepared.policy.spec.bounds
-    first = Clairvoyant(prepared.application, bound.max).least(load.rate_at(0.0) / 0.7)
+    first = Clairvoyant(prepared.application, bound.max).least(load.rate_at(0.0) / START_UTILISATION)
     return replace(prepared, trace=load, application=prepared.application.started_with(first))
 
 

@@ -32,14 +32,13 @@ from workloads.loadgen.trace import BUNDLED
 from workloads.sample_job import CONTENTION, SERVICE_MICROS, SLOWEST, SUBTASK_RATE
 
 from .contest import Contest, Decide, series_of
-from .rules import Reactive, least_for
+from .rules import STATIC_UTILISATION, Reactive, least_for
 
 TRACE = BUNDLED / "worldcup98_minutes.csv"
 LEAD_IN, FROM, UNTIL = "1998-06-15 11:10:00", "1998-06-15 13:10:00", "1998-06-15 21:10:00"
 PEAK_RATE = 800.0
 SLOWEST_MICROS = 6000.0
 """Of a record in the slowest operator: three times the usual, so that four jobs fit on a small machine."""
-STATIC_UTILISATION = 0.8
 STRATEGIES = ("weir", "static-peak", "static-mean", "reactive")
 
 

@@ -12,13 +12,11 @@ from typing import Any
 import httpx
 
 from cli.trial.events import EventFollower
-from cli.trial.options import GROUP_ID, INPUT_TOPIC, MAX_PARALLELISM, OUTPUT_PARTITIONS
+from cli.trial.options import GROUP_ID, INPUT_TOPIC, OUTPUT_PARTITIONS
 from cli.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS, actions_of, decisions_of
 from cli.trial.stack import TrialStack
 from testbed.flink import FlinkApi
-from testbed.jars import sample_job_jar
 from testbed.process import TestbedError
-from workloads import sample_job
 from workloads.probe import Probe
 
 from .rules import Busy
@@ -27,6 +25,14 @@ SAMPLE_SECONDS = 1.0
 
 Decide = Callable[[float, Mapping[str, int], Mapping[str, float | None]], dict[str, int]]
 """From time, parallelism and utilisation of every operator to its parallelism."""
+
+
+def busy_of(flink: FlinkApi, job_id: str) -> dict[str, Busy]:
+    """What Flink has counted of each operator. Raises `TestbedError` while the job cannot be asked."""
+    return {
+        name: Busy(v["accumulated-busy-time"], v["accumulated-idle-time"] + v["accumulated-backpressured-time"], p)
+        for name, p, v in flink.vertices(job_id)
+    }
 
 
 class Controller:
@@ -64,10 +70,7 @@ class Controller:
             self._stopped.wait(self._period_seconds)
 
     def _turn(self, at: float) -> None:
-        now = {
-            name: Busy(v["accumulated-busy-time"], v["accumulated-idle-time"] + v["accumulated-backpressured-time"], p)
-            for name, p, v in self._flink.vertices(self._job_id)
-        }
+        now = busy_of(self._flink, self._job_id)
         shares = {name: busy.since(self._before.get(name, busy)) for name, busy in now.items()}
         self._before = now
         current = {name: busy.parallelism for name, busy in now.items()}
@@ -140,17 +143,7 @@ class Contest:
         stack, name = self._stack, f"{GROUP_ID}-{strategy}"
         output = f"enriched-{strategy}"
         stack.kafka.create_topic(output, OUTPUT_PARTITIONS)
-        arguments = [
-            *("--bootstrap-servers", stack.kafka.bootstrap_servers),
-            *("--input-topic", INPUT_TOPIC),
-            *("--output-topic", output),
-            *("--group-id", name),
-            *("--job-name", name),
-            *("--max-parallelism", str(MAX_PARALLELISM)),
-            *sample_job.arguments(),
-            *("--control-url", f"{stack.load_url}/workload"),
-        ]
-        job_id = stack.flink.submit(sample_job_jar(), arguments, parallelism=1)
+        job_id = stack.start_job(name, name, output)
         stack.flink.wait_running(job_id)
         probe = Probe(stack.kafka.bootstrap_servers, output, input_topic=INPUT_TOPIC).start()
         controller = Controller(stack.flink, job_id, decide, period_seconds)

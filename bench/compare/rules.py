@@ -5,6 +5,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+STATIC_UTILISATION = 0.8
+"""Of the slowest operator at the rate that a static parallelism is made for."""
+
 
 @dataclass(frozen=True)
 class Busy:

@@ -20,6 +20,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from weir_contracts import Analysis, WhatIf
 
+from bench.compare.contest import busy_of
 from bench.compare.rules import Busy
 from bench.results_file import RESULTS, write
 from cli.replay.chart import Curve, panel, save
@@ -161,11 +162,9 @@ class WhatIfBench:
 
     def _busy(self) -> dict[str, Busy]:
         try:
-            found = self.stack.flink.vertices(str(self.stack.job_id))
+            return busy_of(self.stack.flink, str(self.stack.job_id))
         except TestbedError:
             return {}  # a job that restarts answers again soon
-        other = ("accumulated-idle-time", "accumulated-backpressured-time")
-        return {n: Busy(v["accumulated-busy-time"], sum(v[key] for key in other), p) for n, p, v in found}
 
 
 def readings(events: Sequence[Event], began: float, seconds: float) -> tuple[Series, Series]:

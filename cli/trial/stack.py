@@ -156,18 +156,23 @@ class TrialStack:
 
     def submit_job(self, savepoint: str | None = None) -> None:
         """Run the sample job, from where it was if a `savepoint` or retained checkpoint is named."""
+        # Known before it runs: whoever interrupts the start has to be able to end it.
+        self.job_id = self.start_job(APPLICATION, GROUP_ID, OUTPUT_TOPIC, savepoint=savepoint)
+        self.flink.wait_running(self.job_id)
+
+    def start_job(self, name: str, group_id: str, output_topic: str, *, savepoint: str | None = None) -> str:
+        """Submit a sample job on the trial's input and at its costs; returns its id at once."""
         arguments = [
             *("--bootstrap-servers", self.kafka.bootstrap_servers),
             *("--input-topic", INPUT_TOPIC),
-            *("--output-topic", OUTPUT_TOPIC),
-            *("--group-id", GROUP_ID),
-            *("--job-name", APPLICATION),
+            *("--output-topic", output_topic),
+            *("--group-id", group_id),
+            *("--job-name", name),
             *("--max-parallelism", str(MAX_PARALLELISM)),
             *sample_job.arguments(),
             *("--control-url", f"{self.load_url}/workload"),
         ]
-        self.job_id = self.flink.submit(sample_job_jar(), arguments, parallelism=1, savepoint=savepoint)
-        self.flink.wait_running(self.job_id)
+        return self.flink.submit(sample_job_jar(), arguments, parallelism=1, savepoint=savepoint)
 
     def put_policy(self, policy: ScalingPolicy) -> None:
         """Create or replace the trial's policy."""
