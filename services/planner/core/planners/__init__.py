@@ -1,35 +1,13 @@
 """The built-in planners, as one explicit table."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from weir_contracts import PlanReply, PlanRequest
 
+from .entry import LARGE, Entry
 from .rate import RateParameters, plan_by_rate
-
-
-class Planner(Protocol):
-    """Answers for the whole topology or holds. The same answer for the same request; no state but the request's memory."""
-
-    def __call__(self, request: PlanRequest, parameters: Any) -> PlanReply: ...
-
-
-LARGE = ("observations", "history")
-"""Fields of a request that are most of its size."""
-
-
-class Entry:
-    """A planner with its parameters' type, one sentence of what it does, and which of the `LARGE` fields it looks at."""
-
-    def __init__(
-        self, plan: Planner, parameters: type[BaseModel], description: str, reads: frozenset[str] = frozenset()
-    ) -> None:
-        self.plan = plan
-        self.parameters = parameters
-        self.description = description
-        self.reads = reads
-
 
 PLANNERS: Mapping[str, Entry] = {
     "rate": Entry(
