@@ -16,6 +16,7 @@ from .dead_letter import DeadLetter
 from .observation import Observation
 from .outcome import ActionState, Outcome
 from .planning import Plan, PlanReply, PlanRequest
+from .plugins import PlannerDescription, PlannerRegistration
 from .policy import ScalingPolicy
 from .what_if import WhatIf
 
@@ -30,6 +31,8 @@ CONTRACTS: dict[str, type[BaseModel]] = {
     "action-state": ActionState,
     "dead-letter": DeadLetter,
     "what-if": WhatIf,
+    "planner-description": PlannerDescription,
+    "planner-registration": PlannerRegistration,
 }
 """Every contract by the name its schema and examples go by."""
 

@@ -169,11 +169,21 @@ class Bounds(Document):
         return (self.min if own.min is None else own.min, self.max if own.max is None else own.max)
 
 
+class PlannerFallback(Document):
+    """A planner that answers where the chosen one gives no usable answer. It starts without a memory each time."""
+
+    name: Name
+    parameters: Annotated[dict[str, Any], Field(max_length=50), AfterValidator(writable)] = Field(default_factory=dict)
+
+
 class PlannerChoice(Document):
     name: Name = "rate"
     parameters: Annotated[dict[str, Any], Field(max_length=50), AfterValidator(writable)] = Field(default_factory=dict)
     """The planner's own settings; it publishes their schema and refuses what it does not know."""
     timeout: Duration = timedelta(seconds=2)
+    """For the whole exchange with it; its fallback gets the same again."""
+    fallback: PlannerFallback | None = None
+    """Who decides where it is too slow, fails or answers nonsense; None: nobody, the application stays as it is."""
 
 
 class Direction(Document):

@@ -1,4 +1,5 @@
-"""The topics of the loop, as one table. All are keyed by application id and have the same number of partitions."""
+"""The topics of the loop, as one table. All are keyed by application id (planners: by their name) and have the same number of
+partitions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from .dead_letter import DeadLetter
 from .observation import Observation
 from .outcome import Outcome
 from .planning import Plan
+from .plugins import PlannerRegistration
 from .policy import ScalingPolicy
 
 _HOUR_MS = 3_600_000
@@ -53,5 +55,7 @@ ANALYSES = _topic("analyses", Analysis, _COMPACTED_AND_TIMED)
 PLANS = _topic("plans", Plan, _COMPACTED_AND_TIMED)
 OUTCOMES = _topic("outcomes", Outcome, _COMPACTED_AND_TIMED)
 DEAD_LETTERS = _topic("dead-letters", DeadLetter, {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * _HOUR_MS)})
+PLANNERS = _topic("planners", PlannerRegistration, _COMPACTED)
+"""Planners that were registered; a tombstone is their removal. Every replica of the planner reads it whole."""
 
-TOPICS: tuple[Topic, ...] = (POLICIES, OBSERVATIONS, ANALYSES, PLANS, OUTCOMES, DEAD_LETTERS)
+TOPICS: tuple[Topic, ...] = (POLICIES, OBSERVATIONS, ANALYSES, PLANS, OUTCOMES, DEAD_LETTERS, PLANNERS)
