@@ -52,7 +52,7 @@ def api() -> FastAPI:
 async def run(settings: KnowledgeSettings) -> int:
     clock = SystemClock()
     bus = KafkaBus(settings.kafka_bootstrap_servers, clock=clock)
-    store = RedisStore(settings.redis_url, settings.events_kept)
+    store = RedisStore(settings.redis_url, settings.events_kept, settings.known_characters)
     limits = Limits(
         history_count=settings.history_count,
         history_age_seconds=settings.history_age_seconds,

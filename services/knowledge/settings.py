@@ -35,6 +35,11 @@ class KnowledgeSettings(ServiceSettings):
         default=60, ge=1, le=1_000, description="turns kept in full for `explain`: a few kilobytes each"
     )
     events_kept: int = Field(default=20_000, ge=100, description="events of the feed that a client can resume from")
+    known_characters: int = Field(
+        default=16_000_000,
+        ge=0,
+        description="of states kept in memory beside Redis, as JSON, not read for each message; in memory seven times that",
+    )
     rebuild_seconds: float = Field(
         default=120.0,
         gt=0,

@@ -1,6 +1,7 @@
 """The store on Redis. What must be one step is one Lua script or one transaction."""
 
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import redis.asyncio as redis
@@ -8,12 +9,16 @@ from pydantic import SecretStr
 from redis.exceptions import RedisError
 from weir_contracts import ActionState, ScalingPolicy
 
+from services.knowledge.adapters import state_documents
+from services.knowledge.adapters.state_documents import Stored
 from services.knowledge.core import State
 from services.knowledge.store import FeedEvent, OutboxEntry, StoreUnavailable, VersionConflict
 
 POLICIES = "weir:policies"
 OUTBOX = "weir:outbox"
-STATES = "weir:states"
+APPLICATIONS = "weir:applications"
+"""The applications that a state is kept of, a set; each has a hash of its own."""
+STATE = "weir:state:"
 ACTIONS = "weir:actions"
 EVENTS = "weir:events"
 MODES = "weir:modes"
@@ -71,7 +76,14 @@ def _as_written(policy: ScalingPolicy) -> str:
 class RedisStore:
     """Everything in Redis; a lost connection is `StoreUnavailable`, and the next call tries again."""
 
-    def __init__(self, url: SecretStr, events_kept: int = 20_000, timeout_seconds: float = 3.0) -> None:
+    def __init__(
+        self,
+        url: SecretStr,
+        events_kept: int = 20_000,
+        known_characters: int = 16_000_000,
+        timeout_seconds: float = 3.0,
+    ) -> None:
+        self._known = state_documents.known_states(known_characters)
         self._client = redis.from_url(
             url.get_secret_value(),
             decode_responses=True,
@@ -144,26 +156,72 @@ class RedisStore:
             await self._do(cast(Awaitable[Any], self._client.xdel(OUTBOX, *(entry.id for entry in entries))))
 
     async def state(self, application: str) -> State | None:
-        text = await self._do(cast(Awaitable[Any], self._client.hget(STATES, application)))
-        return State.model_validate_json(text) if text else None
+        key, known = STATE + application, self._known.get(application)
+        if known is not None:
+            # Another replica may have had this application in between.
+            stored = await self._do(cast(Awaitable[Any], self._client.hget(key, state_documents.VERSION)))
+            if stored == known.version:
+                return known.state
+        fields = await self._do(cast(Awaitable[Any], self._client.hgetall(key)))
+        state = state_documents.read(application, fields)
+        self._known.pop(application, None)
+        if state is not None:
+            lengths = {name: len(text) for name, text in fields.items()}
+            self._keep(application, Stored(fields[state_documents.VERSION], state, lengths))
+        return state
+
+    def _keep(self, application: str, stored: Stored) -> None:
+        # One that is larger than all room there is, is read anew each time.
+        with suppress(ValueError):
+            self._known[application] = stored
 
     async def applications(self) -> list[str]:
-        known = await self._do(cast(Awaitable[Any], self._client.hkeys(STATES)))
+        known = await self._do(cast(Awaitable[Any], self._client.smembers(APPLICATIONS)))
         with_policy = await self._do(cast(Awaitable[Any], self._client.hkeys(POLICIES)))
         return sorted({*known, *with_policy})
 
     async def save(self, states: Sequence[State], events: Sequence[tuple[str, str, str]]) -> None:
+        written, known_of = [], await self._still_known(states)
         async with self._client.pipeline(transaction=True) as pipeline:
             for state in states:
-                pipeline.hset(STATES, state.application, state.model_dump_json())
+                key, known = STATE + state.application, known_of.get(state.application)
+                change = state_documents.changes(known.state if known else None, state)
+                if known is None:
+                    pipeline.delete(key)
+                pipeline.hset(key, mapping=cast(Any, change.fields))
+                if change.removed:
+                    pipeline.hdel(key, *change.removed)
+                pipeline.sadd(APPLICATIONS, state.application)
+                written.append((known or Stored("", state, {})).changed(state, change))
             for kind, application, data in events:
                 fields = {"kind": kind, "application": application, "data": data}
                 pipeline.xadd(EVENTS, cast(Any, fields), maxlen=self._events_kept, approximate=True)
             await self._do(pipeline.execute())
+        for stored in written:
+            self._keep(stored.state.application, stored)
+
+    async def _still_known(self, states: Sequence[State]) -> dict[str, Stored]:
+        """What lies there as it is remembered: only to that may a change be written. It is taken out: until the change is known to be
+        written the next read asks Redis."""
+        found = {state.application: self._known.pop(state.application, None) for state in states}
+        known = {application: stored for application, stored in found.items() if stored is not None}
+        if not known:
+            return {}
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for application in known:
+                pipeline.hget(STATE + application, state_documents.VERSION)
+            versions = await self._do(pipeline.execute())
+        return {
+            application: stored
+            for (application, stored), version in zip(known.items(), versions, strict=True)
+            if stored.version == version
+        }
 
     async def forget(self, application: str) -> None:
+        self._known.pop(application, None)
         async with self._client.pipeline(transaction=True) as pipeline:
-            pipeline.hdel(STATES, application)
+            pipeline.delete(STATE + application)
+            pipeline.srem(APPLICATIONS, application)
             pipeline.hdel(ACTIONS, application)
             await self._do(pipeline.execute())
 

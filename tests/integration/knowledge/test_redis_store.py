@@ -2,20 +2,27 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
 
 import pytest
 import redis
 from pydantic import SecretStr
 
 from services.knowledge.adapters.redis import RedisStore
+from services.knowledge.core import Limits, State, remember
 from services.knowledge.store import StoreUnavailable, VersionConflict
 from testbed.process import free_port
 from testbed.redis import RedisServer
-from tests.unit.knowledge.builders import APP, action, plan
+from tests.unit.knowledge.builders import APP, action, analysis, observation, plan
 from tests.unit.knowledge.store_suite import StoreSuite
 
 DATABASE = 7
 """Of these tests alone."""
+
+
+def redis_port(url: SecretStr) -> int:
+    """Where the server listens."""
+    return urlsplit(url.get_secret_value()).port or 0
 
 
 @pytest.fixture
@@ -35,6 +42,36 @@ async def store(url: SecretStr) -> AsyncIterator[RedisStore]:
 
 class TestRedisStore(StoreSuite):
     """The suite."""
+
+
+async def test_replicas_see_what_the_other_has_written(url: SecretStr) -> None:
+    """What a replica remembers of an application is used only while nobody else wrote it; an emptied server empties it, too."""
+    one, other, forgetful = RedisStore(url), RedisStore(url), RedisStore(url, known_characters=0)
+    known = State(application=APP)
+    for turn in range(1, 12):
+        for store, event in ((one, observation(turn)), (other, analysis(turn)), (forgetful, plan(turn))):
+            assert (await store.state(APP) or State(application=APP)) == known
+            known = remember(known, event, Limits(turns_count=3))
+            await store.save([known], [])
+    with redis.Redis(port=redis_port(url), db=DATABASE) as client:
+        client.flushdb()
+    assert [await store.state(APP) for store in (one, other, forgetful)] == [None] * 3
+    for store in (one, other, forgetful):
+        await store.close()
+
+
+async def test_a_write_into_an_emptied_server_is_whole(url: SecretStr) -> None:
+    """Redis is emptied between reading and writing: the change is not written alone, also where there is none to what is remembered."""
+    store, other = RedisStore(url), RedisStore(url)
+    first = remember(remember(State(application=APP), observation(1), Limits()), plan(1), Limits())
+    await store.save([first], [])
+    for then in (remember(first, observation(2), Limits()), first):
+        with redis.Redis(port=redis_port(url), db=DATABASE) as client:
+            client.flushdb()
+        await store.save([then], [])
+        assert await other.state(APP) == await store.state(APP) == then
+    for opened in (store, other):
+        await opened.close()
 
 
 async def test_each_version_has_one_writer(url: SecretStr) -> None:

@@ -4,9 +4,20 @@ import asyncio
 
 import pytest
 
-from services.knowledge.core import State
+from services.knowledge.core import Limits, State, remember
 from services.knowledge.store import OutboxEntry, Store, VersionConflict
-from tests.unit.knowledge.builders import APP, ATTEMPT, SPACE, action, document, observation, plan, policy
+from tests.unit.knowledge.builders import (
+    APP,
+    ATTEMPT,
+    SPACE,
+    action,
+    analysis,
+    document,
+    observation,
+    outcome,
+    plan,
+    policy,
+)
 
 OTHER = "shop/payments"
 
@@ -142,6 +153,25 @@ class StoreSuite:
         assert await store.state(APP) is None
         assert await store.action(APP) is None
         assert await store.applications() == [OTHER]
+
+    async def test_a_state_comes_back_as_it_grew(self, store: Store) -> None:
+        """Forty turns, of which few are kept, with outcomes and late readings: after each message the whole state is what it was."""
+        limits, known = Limits(history_count=12, turns_count=5), State(application=APP)
+        for turn in range(1, 41):
+            decided = plan(turn, wanted=None if turn % 3 else 1 + turn % 5)
+            for event in (
+                observation(turn),
+                analysis(turn),
+                decided,
+                *([] if turn % 3 else [outcome(decided, "verified")]),
+            ):
+                known = remember(known, event, limits)
+                await store.save([known], [])
+                found = await store.state(APP)
+                assert found == known
+                known = found
+        assert len(known.turns) == 5
+        assert len(known.history) == 12
 
     async def test_an_action_is_replaced_by_who_has_read_it(self, store: Store) -> None:
         """Compare-and-swap: the loser is shown what is there, so that it can recognise its own attempt."""
