@@ -43,6 +43,7 @@ from .deployment import (
     Slots,
     Topology,
 )
+from .limits import Budget, ExcludedPeriod, PerSlot, TotalBounds
 from .observation import Observation, ObservationStatus, OperatorReading, PartitionReading, Problem
 from .outcome import MAX_RESTARTS, TERMINAL, ActionState, OperatorBaseline, Outcome, Phase, QuarantinedVector
 from .planning import (
@@ -55,6 +56,7 @@ from .planning import (
     Amendment,
     Infeasible,
     LoopResult,
+    PastAction,
     Plan,
     PlanReply,
     PlanRequest,
@@ -117,6 +119,7 @@ __all__ = [
     "ApplicationId",
     "Behavior",
     "Bounds",
+    "Budget",
     "CapacityPoint",
     "Checkpoints",
     "Code",
@@ -127,6 +130,7 @@ __all__ = [
     "Edge",
     "EdgeAnalysis",
     "Estimate",
+    "ExcludedPeriod",
     "FlinkTarget",
     "Infeasible",
     "InvalidPolicy",
@@ -146,6 +150,8 @@ __all__ = [
     "Outcome",
     "Parallelism",
     "PartitionReading",
+    "PastAction",
+    "PerSlot",
     "Phase",
     "Plan",
     "PlanReply",
@@ -176,6 +182,7 @@ __all__ = [
     "SymptomCode",
     "Target",
     "Topology",
+    "TotalBounds",
     "TrajectoryPoint",
     "Unknown",
     "UsualArrivals",

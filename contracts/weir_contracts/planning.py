@@ -143,7 +143,24 @@ class UsualArrivals(Message):
     records_per_second: NonNegative
     """The highest of late, fading."""
     collapsed_since: Timestamp | None = None
-    """Since when next to nothing of it arrives; None: it does."""
+    """Since when most of it is missing; None: it is not."""
+    lately: NonNegative | None = None
+    """The mean of the last minutes, newer ones counting more."""
+    fell_from: NonNegative | None = None
+    """What `lately` was before most of it went missing."""
+
+
+class PastAction(Message):
+    """An action that the engine accepted, as the guards remember it."""
+
+    id: UUID
+    at: Timestamp
+    """When it was accepted."""
+    before: Parallelism = Field(default_factory=dict)
+    """Of the operators it changed."""
+    after: Parallelism = Field(default_factory=dict)
+    undone: bool = False
+    """Whether it was rolled back."""
 
 
 class PlanState(Message):
@@ -157,6 +174,8 @@ class PlanState(Message):
     """Whose memory it is: another planner starts with none."""
     arrivals: UsualArrivals | None = None
     """None until the arrival rates were known once."""
+    actions: Annotated[list[PastAction], Field(max_length=60)] = Field(default_factory=list)
+    """Of the last hour, oldest first."""
 
 
 class PlanRequest(Message):

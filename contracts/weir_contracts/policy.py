@@ -9,30 +9,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     AnyHttpUrl,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     field_validator,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
 
 from .base import Duration, Name, OperatorName, Timestamp, writable
-
-
-class Document(BaseModel):
-    """Part of a policy document: camelCase outside, frozen inside. Strictness is the border's (`parse_policy`)."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="ignore",
-        allow_inf_nan=False,
-        alias_generator=to_camel,
-        populate_by_name=True,
-        serialize_by_alias=True,
-    )
+from .document import Document
+from .limits import Budget, ExcludedPeriod, TotalBounds
 
 
 class Metadata(Document):
@@ -145,10 +131,11 @@ def _at_most_500(operators: Any) -> Any:
 
 
 class Bounds(Document):
-    """Parallelism limits of every operator; `operators` narrows single ones by name."""
+    """Parallelism limits of every operator; `operators` narrows single ones by name, `total` all of them together."""
 
     min: ParallelismBound = 1
     max: ParallelismBound = 32
+    total: TotalBounds | None = None
     operators: Annotated[dict[OperatorName, OperatorBounds], BeforeValidator(_at_most_500)] = Field(
         default_factory=dict, max_length=500
     )
@@ -199,6 +186,8 @@ class Direction(Document):
 
 class ScaleUp(Direction):
     stabilization: Duration = timedelta(0)
+    ineffective_hold: Duration = timedelta(minutes=10)
+    """How long an operator is not grown again whose last growth was measured to have brought next to nothing."""
 
 
 class ScaleDown(Direction):
@@ -206,13 +195,23 @@ class ScaleDown(Direction):
     collapse_hold: Duration = timedelta(minutes=10)
     """How long parallelism is kept after the input collapsed to next to nothing: more often an outage upstream, whose end
     brings everything at once, than the end of the load."""
+    reversal_hold: Duration = timedelta(minutes=10)
+    """How long an operator is not shrunk that has gone up, down and up again within half an hour."""
 
 
 class Behavior(Document):
     scale_up: ScaleUp = Field(default_factory=ScaleUp)
     scale_down: ScaleDown = Field(default_factory=ScaleDown)
     cooldown: Duration = timedelta(seconds=60)
-    """Quiet time after an action before parallelism may go down; a scale-up waits only until the action is done."""
+    """Quiet time after an action, and after a restart of any cause, before parallelism may go down; a scale-up waits only until
+    the action is done."""
+    tolerance: Annotated[float, Field(ge=0, le=0.5)] = 0.1
+    """Share of its parallelism by which an operator has to change at least for an action to be worth it; an operator that is asked for
+    more than it can do always grows."""
+    max_actions_per_hour: Annotated[int | None, Field(ge=1, le=60)] = None
+    """The last of them is kept for growth."""
+    excluded_periods: Annotated[list[ExcludedPeriod], Field(max_length=50)] = Field(default_factory=list)
+    """Times of quiet."""
 
 
 class PolicySpec(Document):
@@ -220,6 +219,7 @@ class PolicySpec(Document):
     signals: Signals = Field(default_factory=Signals)
     objective: Objective
     bounds: Bounds = Field(default_factory=Bounds)
+    budget: Budget = Field(default_factory=Budget)
     planner: PlannerChoice = Field(default_factory=PlannerChoice)
     behavior: Behavior = Field(default_factory=Behavior)
     interval: Duration = timedelta(seconds=5)

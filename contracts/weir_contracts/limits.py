@@ -1,0 +1,178 @@
+"""What a policy's user may forbid beside the bounds of single operators: totals, a budget, and times of quiet."""
+
+import re
+from datetime import UTC, datetime, time, timedelta
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+
+from .base import Duration
+from .document import Document
+
+Subtasks = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class TotalBounds(Document):
+    """Limits of the subtasks of all operators together."""
+
+    min: Subtasks | None = None
+    max: Subtasks | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError("min must not be above max")
+        return self
+
+
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,3})?)(k|M|G|T|Ki|Mi|Gi|Ti)")
+
+
+def parse_memory(value: Any) -> int:
+    """Bytes of `512Mi`, `1.5Gi` or `4G`; what has been read already passes through."""
+    if isinstance(value, str) and (found := _MEMORY.fullmatch(value)):
+        size = round(float(found[1]) * _UNITS[found[2]])
+        if 1 <= size <= 2**60:
+            return size
+    elif isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 2**60:
+        return value
+    raise ValueError("must be a size with a unit such as 512Mi, 4Gi or 16G, or whole bytes, at most 2^60")
+
+
+def format_memory(size: int) -> str | int:
+    """The largest unit that tells it exactly."""
+    for unit, factor in sorted(_UNITS.items(), key=lambda each: -each[1]):
+        if unit and size % factor == 0:
+            return f"{size // factor}{unit}"
+    return size
+
+
+Memory = Annotated[
+    int,
+    BeforeValidator(parse_memory),
+    PlainSerializer(format_memory, return_type=str | int),
+    WithJsonSchema({"anyOf": [{"type": "string", "examples": ["4Gi"]}, {"type": "integer", "minimum": 1}]}),
+]
+"""Bytes, as people write them: `4Gi`."""
+
+Cores = Annotated[float, Field(gt=0, le=1_000_000)]
+
+
+class PerSlot(Document):
+    """What one slot takes of a machine, as whoever runs the cluster has cut them."""
+
+    cpu: Cores | None = None
+    """Cores."""
+    memory: Memory | None = None
+
+
+class Budget(Document):
+    """The most an application may take; CPU and memory are counted in slots, so what one takes has to be told."""
+
+    slots: Subtasks | None = None
+    cpu: Cores | None = None
+    """Cores."""
+    memory: Memory | None = None
+    per_slot: PerSlot = Field(default_factory=PerSlot)
+
+    @model_validator(mode="after")
+    def _countable(self) -> Self:
+        for what in ("cpu", "memory"):
+            whole, each = getattr(self, what), getattr(self.per_slot, what)
+            if whole is not None and each is None:
+                raise ValueError(f"{what} needs perSlot.{what}: what one slot takes of it")
+            if whole is not None and each > whole:
+                raise ValueError(f"{what} is less than a single slot takes (perSlot.{what})")
+        return self
+
+    @property
+    def limit(self) -> tuple[int, str] | None:
+        """Slots that may be taken, and which of the budget's parts says so; None: there is no limit."""
+        limits = [] if self.slots is None else [(self.slots, "slots")]
+        if self.cpu is not None and self.per_slot.cpu is not None:
+            limits.append((int(self.cpu / self.per_slot.cpu + 1e-9), "CPU"))
+        if self.memory is not None and self.per_slot.memory is not None:
+            limits.append((self.memory // self.per_slot.memory, "memory"))
+        return min(limits, default=None)
+
+
+def _clock_time(value: Any) -> Any:
+    if isinstance(value, time) and value.tzinfo is None:
+        return value
+    if isinstance(value, str) and re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", value):
+        return time.fromisoformat(value)
+    hint = " in quotes (YAML reads 22:00 without them as a number)" if isinstance(value, int) else ""
+    raise ValueError(f'must be a time of day such as "22:00"{hint}')
+
+
+ClockTime = Annotated[
+    time,
+    BeforeValidator(_clock_time),
+    PlainSerializer(lambda value: f"{value:%H:%M}", return_type=str),
+    WithJsonSchema({"type": "string", "pattern": r"^([01]\d|2[0-3]):[0-5]\d$", "examples": ["22:00"]}),
+]
+
+
+@lru_cache(maxsize=1000)
+def _check_cron(expression: str) -> None:
+    parts = len(expression.split())
+    if parts != 5:
+        raise ValueError(f"must have five fields, minute hour day month weekday, and has {parts}")
+    try:
+        # From a leap day on: the first time of any expression is within reach, or there is none.
+        next(CronSim(expression, datetime(2024, 2, 28, tzinfo=UTC)))
+    except CronSimError as error:
+        raise ValueError(f"is no cron expression: {str(error).lower()}") from None
+    except StopIteration:
+        raise ValueError("names no day that ever comes") from None
+
+
+def _cron(expression: str) -> str:
+    _check_cron(expression)
+    return expression
+
+
+@lru_cache(maxsize=1000)
+def _check_zone(name: str) -> None:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"there is no time zone {name!r}; use a name such as Europe/Berlin or UTC") from None
+
+
+def _zone(name: str) -> str:
+    _check_zone(name)
+    return name
+
+
+class ExcludedPeriod(Document):
+    """Times in which nothing is changed: each time of `cron` for `duration`, or every day `from` until `to`."""
+
+    cron: Annotated[str | None, Field(default=None, max_length=200), AfterValidator(lambda v: v and _cron(v))] = None
+    """Five fields, minute to weekday, as Debian's cron reads them; where clocks change, too."""
+    duration: Duration | None = None
+    """How long each of cron's times lasts."""
+    begins: Annotated[ClockTime | None, Field(alias="from")] = None
+    """By the wall clock; that hour comes twice where clocks go back."""
+    ends: Annotated[ClockTime | None, Field(alias="to")] = None
+    """Exclusive; before `from`: of the next day."""
+    time_zone: Annotated[str, Field(max_length=100), AfterValidator(_zone)] = "UTC"
+    directions: Annotated[list[Literal["up", "down"]], Field(min_length=1, max_length=2)] = Field(
+        default_factory=lambda: ["up", "down"]
+    )
+    """What is excluded. What runs outside the policy's bounds is brought into them all the same."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        by_cron, daily = (self.cron, self.duration), (self.begins, self.ends)
+        if (None not in by_cron and daily == (None, None)) == (None not in daily and by_cron == (None, None)):
+            raise ValueError("give either cron and duration, or from and to")
+        if self.duration is not None and not timedelta(minutes=1) <= self.duration <= timedelta(days=31):
+            raise ValueError("duration must lie between 1m and 31d")
+        if self.begins is not None and self.begins == self.ends:
+            raise ValueError("from and to must differ; a whole day is cron '0 0 * * *' and duration 1d")
+        return self
