@@ -18,6 +18,7 @@ from .outcome import ActionState, Outcome
 from .planning import Plan, PlanReply, PlanRequest
 from .plugins import PlannerDescription, PlannerRegistration
 from .policy import ScalingPolicy
+from .shadows import Scores, Shadows
 from .what_if import WhatIf
 
 CONTRACTS: dict[str, type[BaseModel]] = {
@@ -33,6 +34,8 @@ CONTRACTS: dict[str, type[BaseModel]] = {
     "what-if": WhatIf,
     "planner-description": PlannerDescription,
     "planner-registration": PlannerRegistration,
+    "shadows": Shadows,
+    "scores": Scores,
 }
 """Every contract by the name its schema and examples go by."""
 

@@ -173,6 +173,18 @@ class PlannerChoice(Document):
     """Who decides where it is too slow, fails or answers nonsense; None: nobody, the application stays as it is."""
 
 
+class ShadowChoice(PlannerChoice):
+    """A planner that is asked and scored beside the chosen one, and never obeyed."""
+
+    label: Name | None = None
+    """What its scores are told by; by default the planner's name. With labels one planner can be tried with several parameters."""
+
+    @property
+    def called(self) -> str:
+        """The label, or the planner's name."""
+        return self.label or self.name
+
+
 class Direction(Document):
     """How fast parallelism may move one way."""
 
@@ -221,6 +233,8 @@ class PolicySpec(Document):
     bounds: Bounds = Field(default_factory=Bounds)
     budget: Budget = Field(default_factory=Budget)
     planner: PlannerChoice = Field(default_factory=PlannerChoice)
+    shadows: Annotated[list[ShadowChoice], Field(max_length=5)] = Field(default_factory=list)
+    """Planners that are run on a simulated copy of the application against the arrivals that really come, and scored; never executed."""
     behavior: Behavior = Field(default_factory=Behavior)
     interval: Duration = timedelta(seconds=5)
     """Time between two scrapes of this application."""
@@ -233,6 +247,19 @@ class PolicySpec(Document):
             raise ValueError("interval must lie between 1s and 10m")
         if not timedelta(milliseconds=50) <= self.planner.timeout <= timedelta(seconds=60):
             raise ValueError("planner.timeout must lie between 50ms and 60s")
+        return self
+
+    @model_validator(mode="after")
+    def _shadows_can_be_told_apart(self) -> Self:
+        taken = {self.planner.name: "the planner", "observed": "what really runs"}
+        for i, shadow in enumerate(self.shadows):
+            if shadow.called in taken:
+                raise ValueError(
+                    f"shadows.{i}: {shadow.called!r} is the name of {taken[shadow.called]} already: give it another label"
+                )
+            if not timedelta(milliseconds=50) <= shadow.timeout <= timedelta(seconds=60):
+                raise ValueError(f"shadows.{i}.timeout must lie between 50ms and 60s")
+            taken[shadow.called] = "another shadow"
         return self
 
 

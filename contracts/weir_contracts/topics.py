@@ -12,6 +12,7 @@ from .outcome import Outcome
 from .planning import Plan
 from .plugins import PlannerRegistration
 from .policy import ScalingPolicy
+from .shadows import Shadows
 
 _HOUR_MS = 3_600_000
 
@@ -57,5 +58,7 @@ OUTCOMES = _topic("outcomes", Outcome, _COMPACTED_AND_TIMED)
 DEAD_LETTERS = _topic("dead-letters", DeadLetter, {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * _HOUR_MS)})
 PLANNERS = _topic("planners", PlannerRegistration, _COMPACTED)
 """Planners that were registered; a tombstone is their removal. Every replica of the planner reads it whole."""
+SHADOWS = _topic("shadows", Shadows, _COMPACTED_AND_TIMED)
+"""What is simulated beside an application, and the scores of the last hours; a tombstone ends it."""
 
-TOPICS: tuple[Topic, ...] = (POLICIES, OBSERVATIONS, ANALYSES, PLANS, OUTCOMES, DEAD_LETTERS, PLANNERS)
+TOPICS: tuple[Topic, ...] = (POLICIES, OBSERVATIONS, ANALYSES, PLANS, OUTCOMES, DEAD_LETTERS, PLANNERS, SHADOWS)
