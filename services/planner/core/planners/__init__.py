@@ -6,14 +6,32 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from weir_contracts import PlanReply, PlanRequest
 
+from .daedalus import DaedalusParameters, plan_by_daedalus
+from .dhalion import DhalionParameters, plan_by_dhalion
 from .entry import LARGE, Entry
 from .rate import RateParameters, plan_by_rate
+from .responsive import ResponsiveParameters, plan_by_responsive
 
 PLANNERS: Mapping[str, Entry] = {
     "rate": Entry(
         plan_by_rate,
         RateParameters,
         "compares holding with each useful parallelism on a fluid model and takes the cheapest that meets the objective",
+    ),
+    "daedalus": Entry(
+        plan_by_daedalus,
+        DaedalusParameters,
+        "one parallelism for all operators: the smallest whose learnt capacity carries the forecast and recovers in time (after ICPE 2024)",
+    ),
+    "dhalion": Entry(
+        plan_by_dhalion,
+        DhalionParameters,
+        "symptom, diagnosis, resolution: grows the operator behind a backpressured one, shrinks what idles (after VLDB 2017)",
+    ),
+    "responsive": Entry(
+        plan_by_responsive,
+        ResponsiveParameters,
+        "ordered diagnosers of rates, lag, expected latency and thread saturation; the first that wants anything wins",
     ),
 }
 

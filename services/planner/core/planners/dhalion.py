@@ -1,0 +1,220 @@
+"""The planner `dhalion`: symptom, diagnosis, resolution, for each operator by itself.
+
+Floratou et al., "Dhalion: Self-Regulating Stream Processing in Heron", VLDB 2017, with the numbers of TU Delft's re-implementation
+(delftdata/espa-autoscaling):
+
+    symptom      backpressure of an operator     its backpressured share of the time ≥ backpressure_threshold
+                 pending growth of a source      records/s by which its lag grows ≥ pending_growth_share of what it takes in
+    diagnosis    under-provisioned               the operator behind a backpressured one that is not backpressured itself;
+                                                 a source whose pending records grow and that nothing holds back
+                 data skew                       such an operator whose busiest subtask does skew_threshold times the mean
+                 over-provisioned                nothing is backpressured, no pending records grow, and an input queue is almost empty
+    resolution   up                              ⌈p · (1 + bp / (1 − bp))⌉, bp the largest backpressured share (at most 0.9) upstream;
+                                                 of a source ⌈p · (1 + growth / consumed)⌉, at most 10 times
+                 down                            ⌊p · scale_down_factor⌋, 1 at least
+                 skew                            the paper moves data; here it is told and not scaled, which would not help
+
+Not measured are the queues inside a job: an operator's is taken to be almost empty while it is busy for quiet_share of the time or
+less (ρ/(1 − ρ) records wait at one that is busy for ρ, 1 at 0.5). A source's is its lag: at most pending_seconds of arrivals.
+The paper also never repeats what did not help; of that Weir keeps account for every planner (quarantine and guards).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
+from weir_contracts import Analysis, Infeasible, Parallelism, PlanReply, PlanRequest, SourceAnalysis
+from weir_contracts.planning import Number
+
+from predictor.words import changes
+
+from .present import Present, missing, present_of, reply_of, seconds_since_action
+
+HIGHEST_BACKPRESSURE = 0.9
+HIGHEST_FACTOR = 10.0
+
+
+class DhalionParameters(BaseModel):
+    """The planner's own settings; shares of the time are between 0 and 1."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backpressure_threshold: float = Field(
+        default=0.1, gt=0, lt=1, description="backpressured share of the time from which it is a symptom"
+    )
+    pending_growth_share: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="growth of a source's lag over what it takes in, from which it is a symptom",
+    )
+    skew_threshold: float = Field(
+        default=1.5, gt=1, le=1000, description="busiest subtask's busy share over the mean, from which data is skewed"
+    )
+    scale_down_factor: float = Field(default=0.8, gt=0, lt=1, description="what is left of a parallelism going down")
+    quiet_share: float = Field(
+        default=0.5, gt=0, lt=1, description="busy share up to which an operator's input queue counts as almost empty"
+    )
+    pending_seconds: float = Field(
+        default=1.0, ge=0, le=86_400, description="arrivals of so many s may wait at a source that is almost empty"
+    )
+    cooldown_seconds: float = Field(
+        default=120.0, ge=0, le=86_400, description="time after an action in which nothing is diagnosed, in s"
+    )
+
+
+@dataclass(frozen=True)
+class _Symptoms:
+    """What was seen, all of it known."""
+
+    backpressure: dict[str, float]
+    growth: dict[str, float]
+    """Of a source's pending records over what it takes in."""
+    backpressured: list[str]
+    growing: list[str]
+    """Whose symptoms they are."""
+
+
+def plan_by_dhalion(request: PlanRequest, parameters: DhalionParameters) -> PlanReply:
+    """The answer to one request; see the module."""
+    present = present_of(request, {})
+    if isinstance(present, PlanReply):
+        return present
+    since = seconds_since_action(request)
+    if since is not None and since < parameters.cooldown_seconds:
+        sentence = f"an action was {since:.0f} s ago, and nothing is diagnosed for {parameters.cooldown_seconds:.0f} s after one"
+        return reply_of(present, None, "cooldown", sentence, {}, {})
+    symptoms = _symptoms_of(present, request.analysis, parameters)
+    if isinstance(symptoms, PlanReply):
+        return symptoms
+    evidence: dict[str, Number] = {}
+    for name, share in symptoms.backpressure.items():
+        evidence[f"backpressured_share[{name}]"] = share
+    for name, growth in symptoms.growth.items():
+        evidence[f"pending_growth_share[{name}]"] = growth
+    if symptoms.backpressured or symptoms.growing:
+        return _up(present, request.analysis, symptoms, parameters, evidence)
+    return _down(present, request.analysis, parameters, evidence)
+
+
+def _symptoms_of(present: Present, analysis: Analysis, parameters: DhalionParameters) -> _Symptoms | PlanReply:
+    backpressure, growth = {}, {}
+    for name in present.topology.names:
+        found = analysis.operator(name)
+        if not present.topology.outputs(name):
+            continue  # nothing behind a sink could hold it back
+        if found is None or found.backpressure.value is None:
+            why = found.backpressure.basis if found else "it was not analysed"
+            return missing(f"the backpressure of {name}", why, {})
+        backpressure[name] = min(1.0, max(0.0, found.backpressure.value))
+    told = {source.operator: source for source in analysis.sources}
+    for name in present.topology.sources:
+        source, found = told.get(name), analysis.operator(name)
+        if source is None or source.lag_growth.value is None:
+            return missing(
+                f"the growth of {name}'s lag", source.lag_growth.basis if source else "it was not analysed", {}
+            )
+        if found is None or found.input_rate.value is None:
+            return missing(f"what {name} takes in", found.input_rate.basis if found else "it was not analysed", {})
+        growth[name] = _ratio(max(0.0, source.lag_growth.value), max(0.0, found.input_rate.value))
+    return _Symptoms(
+        backpressure,
+        growth,
+        [name for name, share in backpressure.items() if share >= parameters.backpressure_threshold],
+        [name for name, ratio in growth.items() if ratio > parameters.pending_growth_share],
+    )
+
+
+def _ratio(part: float, whole: float) -> float:
+    """Infinite where nothing is taken in and something is wanted."""
+    if part <= 0:
+        return 0.0
+    return part / whole if whole > 0 else math.inf
+
+
+def _up(
+    present: Present,
+    analysis: Analysis,
+    symptoms: _Symptoms,
+    parameters: DhalionParameters,
+    evidence: dict[str, Number],
+) -> PlanReply:
+    wanted: Parallelism = dict(present.current)
+    why = []
+    for name, factor, because in _causes(present, symptoms):
+        found = analysis.operator(name)
+        skew = found.skew.value if found else None
+        if skew is not None and skew >= parameters.skew_threshold and present.current[name] > 1:
+            words = f"the busiest subtask of {name} does {skew:.1f} times the mean: its data is skewed, and more subtasks would not help"
+            present.infeasible.append(Infeasible(operator=name, code="skewed", because=words))
+            why.append(words)
+            continue
+        wanted[name] = max(present.current[name], present.within(name, present.current[name] * factor))
+        why.append(because)
+    words = "; ".join(why)
+    if wanted != present.current:
+        return reply_of(
+            present, wanted, "under-provisioned", f"{changes(present.current, wanted)}: {words}", evidence, {}
+        )
+    code = "skewed" if any(i.code == "skewed" for i in present.infeasible) else "nothing-helps"
+    words = (
+        words
+        or f"{', '.join([*symptoms.backpressured, *symptoms.growing])}: held back, and no operator behind is the cause"
+    )
+    return reply_of(present, None, code, f"nothing that may be had would resolve it: {words}", evidence, {})
+
+
+def _causes(present: Present, symptoms: _Symptoms) -> Iterator[tuple[str, float, str]]:
+    """Under-provisioned operators, each with the factor that resolves it and what it is diagnosed from."""
+    for name in present.topology.names:
+        if name in symptoms.backpressured:
+            continue
+        held = {up: symptoms.backpressure[up] for up in present.topology.inputs(name) if up in symptoms.backpressured}
+        if held:
+            worst = max(held, key=lambda up: held[up])
+            share = min(held[worst], HIGHEST_BACKPRESSURE)
+            yield name, 1 + share / (1 - share), f"{worst} is backpressured for {held[worst]:.0%} of the time by {name}"
+        elif name in symptoms.growing:
+            growth = symptoms.growth[name]
+            words = f"{growth:.0%} of what it takes in" if math.isfinite(growth) else "while it takes nothing in"
+            yield name, min(1 + growth, HIGHEST_FACTOR), f"what waits at {name} grows by {words}"
+
+
+def _down(
+    present: Present, analysis: Analysis, parameters: DhalionParameters, evidence: dict[str, Number]
+) -> PlanReply:
+    """Nothing is held back: whoever's queue is almost empty gives some up. An unknown queue is not an empty one."""
+    told = {source.operator: source for source in analysis.sources}
+    wanted: Parallelism = dict(present.current)
+    unknown = []
+    for name, p in present.current.items():
+        empty = _almost_empty(analysis, name, told.get(name), parameters)
+        if empty is None:
+            unknown.append(name)
+        elif empty:
+            # It never goes below what the policy allows, nor up.
+            wanted[name] = min(p, max(present.limits[name][0], math.floor(p * parameters.scale_down_factor + 1e-9), 1))
+    if wanted != present.current:
+        sentence = (
+            f"{changes(present.current, wanted)}: nothing is backpressured, and what waits there is next to nothing"
+        )
+        return reply_of(present, wanted, "over-provisioned", sentence, evidence, {})
+    if unknown:
+        return missing(f"what waits at {unknown[0]}", "its busy share or its lag is not known", {})
+    return reply_of(present, None, "no-symptom", "nothing is backpressured and no queue is almost empty", evidence, {})
+
+
+def _almost_empty(
+    analysis: Analysis, name: str, source: SourceAnalysis | None, parameters: DhalionParameters
+) -> bool | None:
+    found = analysis.operator(name)
+    if found is None or found.utilisation.value is None:
+        return None
+    quiet = found.utilisation.value <= parameters.quiet_share
+    if source is None:
+        return quiet
+    if source.lag_records.value is None or source.arrival_rate.value is None:
+        return None
+    # A source that is busy needs its subtasks, however little waits.
+    return quiet and source.lag_records.value <= max(0.0, source.arrival_rate.value) * parameters.pending_seconds
