@@ -11,8 +11,12 @@ from runtime.loop import Stop
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
+from .adapters.http import Credentials, PlannerClient
 from .api import planner_router
 from .memory import Applications
+from .planners import Planners
+from .registrations import Registrations
+from .remote import Remote
 from .service import Planner
 from .settings import PlannerSettings
 from .workers import Workers
@@ -23,20 +27,32 @@ async def run(settings: PlannerSettings) -> int:
     bus = KafkaBus(settings.kafka_bootstrap_servers, clock=clock)
     workers = Workers(settings.workers)
     applications = Applications(settings.observations_kept, settings.history_kept)
-    planner = Planner(bus, clock, workers, applications, partitions=settings.partitions)
+    client = PlannerClient(
+        settings.allowed(),
+        Credentials(settings.credentials_folder),
+        reply_bytes=settings.reply_bytes,
+        request_bytes=settings.request_bytes,
+        ca_file=settings.plugin_ca_file,
+    )
+    remote = Remote(client, clock, {})
+    registrations = Registrations(bus, clock, on_removed=remote.forget)
+    planners = Planners(workers, registrations, remote)
+    planner = Planner(bus, clock, planners, applications, partitions=settings.partitions)
     app = application("Weir planner", "Which planners there are, and what one would decide.")
     checks = health.Health(clock)
     checks.register("kafka", bus.ping)
     checks.register("outcomes", planner.ping)
+    checks.register("planners", registrations.ping)
     app.include_router(health.router(checks))
     app.include_router(planner_router(workers, clock))
 
     async def plan(stop: Stop) -> None:
         if await wait_for_topics(bus, settings.partitions, stop, checks):
-            await planner.run(stop)
+            await asyncio.gather(registrations.follow(stop), planner.run(stop))
 
     async def close() -> None:
         workers.close()
+        await client.close()
         await bus.close()
 
     return await run_service("planner", settings, app=app, tasks={"planner": plan}, on_stopped=close)

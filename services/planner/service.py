@@ -19,7 +19,7 @@ from runtime.table import GlobalTable
 
 from .core.decide import make_plan, precheck
 from .memory import Applications
-from .workers import Workers
+from .planners import Asks, decide
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -36,12 +36,10 @@ _AGE = Histogram(
 class Planner:
     """Plans for the applications of its share of the analyses."""
 
-    def __init__(
-        self, bus: Bus, clock: Clock, workers: Workers, applications: Applications, *, partitions: int
-    ) -> None:
+    def __init__(self, bus: Bus, clock: Clock, planners: Asks, applications: Applications, *, partitions: int) -> None:
         self._bus = bus
         self._clock = clock
-        self._workers = workers
+        self._planners = planners
         self._applications = applications
         self._partitions = partitions
         self._dead_letters = DeadLetters(bus, "planner", clock)
@@ -62,7 +60,7 @@ class Planner:
 
     async def run(self, stop: Stop) -> None:
         """Plan until stopped."""
-        await stop.race(self._workers.start())
+        await stop.race(self._planners.start())
         following = asyncio.create_task(self._outcomes.follow(stop))
         try:
             while not stop.requested and not await self._outcomes.wait_ready(0.5):
@@ -173,9 +171,7 @@ class Planner:
         began = self._clock.monotonic()
         request = self._applications.request(analysis, self._clock.now())
         choice = analysis.policy.spec.planner
-        reply = precheck(request)
-        if reply is None:
-            reply = await self._workers.ask(request, choice.name, choice.timeout.total_seconds())
+        reply = precheck(request) or await decide(self._planners, request)
         return make_plan(
             request,
             reply,

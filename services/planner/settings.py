@@ -1,9 +1,14 @@
 """The planner's settings."""
 
-from pydantic import Field
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from runtime.settings import ServiceSettings, http_port
+
+from .core.addresses import HOSTS, NETWORKS, SCHEMES, Allowed
 
 
 class PlannerSettings(ServiceSettings):
@@ -17,3 +22,43 @@ class PlannerSettings(ServiceSettings):
         default=30, ge=0, le=120, description="raw observations of each application a planner may look at, newest"
     )
     history_kept: int = Field(default=20, ge=0, le=50, description="past turns of the loop a planner may look at")
+    plugin_schemes: str = Field(
+        default="https", description="schemes that registered planners may be asked by, comma-separated: https, http"
+    )
+    plugin_hosts: str = Field(
+        default="*",
+        description="hosts that they may have, comma-separated: a name, *.example.org for all below it, * for any",
+    )
+    plugin_networks: str = Field(
+        default="public",
+        description="networks that their addresses may lie in, comma-separated: 10.0.0.0/8, or public for all of the internet; "
+        "anything else (loopback, link-local, private) is refused",
+    )
+    plugin_ca_file: Path | None = Field(
+        default=None, description="PEM file of further certificate authorities that their certificates may be signed by"
+    )
+    credentials_folder: Path | None = Field(
+        default=None, description="folder of bearer tokens for them, one file each, named as registrations name them"
+    )
+    reply_bytes: int = Field(
+        default=1_000_000, ge=1_000, le=50_000_000, description="the largest answer of theirs that is read, in bytes"
+    )
+    request_bytes: int = Field(
+        default=8_000_000, ge=10_000, le=50_000_000, description="the largest request that is sent to them, in bytes"
+    )
+
+    @model_validator(mode="after")
+    def _readable_lists(self) -> Self:
+        self.allowed()
+        if self.plugin_ca_file is not None and not self.plugin_ca_file.is_file():
+            raise ValueError(f"WEIR_PLANNER_PLUGIN_CA_FILE: {self.plugin_ca_file} is no file")
+        if self.credentials_folder is not None and not self.credentials_folder.is_dir():
+            raise ValueError(f"WEIR_PLANNER_CREDENTIALS_FOLDER: {self.credentials_folder} is no folder")
+        return self
+
+    def allowed(self) -> Allowed:
+        """Where registered planners may be asked at."""
+        try:
+            return Allowed.of(self.plugin_schemes, self.plugin_hosts, self.plugin_networks)
+        except ValueError as error:
+            raise ValueError(f"{SCHEMES}, {HOSTS}, {NETWORKS}: {error}") from None

@@ -9,12 +9,10 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.process import BaseProcess
 
 import structlog
-from prometheus_client import Counter
 from weir_contracts import PlanReply, PlanRequest
 
 from .core.planners import InvalidParameters, UnknownPlanner, ask, needed
-
-_FAILED = Counter("weir_planner_failures_total", "Planners that gave no answer", ["planner", "reason"])
+from .failures import FAILED, INVALID, TIMEOUT, no_answer
 
 
 def _answer(request: str, planner: str) -> str:
@@ -77,21 +75,21 @@ class Workers:
             return PlanReply.model_validate_json(await asyncio.wait_for(asked, timeout_seconds))
         except TimeoutError:
             self._discard(pool)
-            return _none(planner, "planner-timeout", f"planner {planner} gave no answer within {timeout_seconds:g} s")
+            return no_answer(planner, TIMEOUT, f"planner {planner} gave no answer within {timeout_seconds:g} s")
         except BrokenProcessPool:
             self._discard(pool)
-            return _none(planner, "planner-failed", f"planner {planner} ended its process")
+            return no_answer(planner, FAILED, f"planner {planner} ended its process")
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
             # Not this task was cancelled but its question, with the pool of another one that took too long.
-            return _none(planner, "planner-failed", f"planner {planner} was stopped with another one's process")
+            return no_answer(planner, FAILED, f"planner {planner} was stopped with another one's process")
         except (UnknownPlanner, InvalidParameters) as error:
-            return _none(planner, "planner-invalid", str(error))
+            return no_answer(planner, INVALID, str(error))
         except Exception as error:  # noqa: BLE001 - whatever a planner raises, the plan is a hold
             self._log.warning("planner-raised", planner=planner, error=str(error) or type(error).__name__)
-            return _none(planner, "planner-failed", f"planner {planner} failed: {error or type(error).__name__}")
+            return no_answer(planner, FAILED, f"planner {planner} failed: {error or type(error).__name__}")
 
     def _discard(self, pool: ProcessPoolExecutor) -> None:
         if self._pool is pool:
@@ -103,8 +101,3 @@ class Workers:
     def close(self) -> None:
         if self._pool is not None:
             self._discard(self._pool)
-
-
-def _none(planner: str, code: str, sentence: str) -> PlanReply:
-    _FAILED.labels(planner, code).inc()
-    return PlanReply(kind="hold", code=code, sentence=sentence[:2000])

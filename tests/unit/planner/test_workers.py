@@ -42,7 +42,7 @@ def test_whatever_goes_wrong_the_next_question_is_answered(workers: Workers) -> 
 
     unknown = asked(workers, request(), "magic")
     assert (unknown.kind, unknown.code) == ("hold", "planner-invalid")
-    assert "no planner 'magic'; there are: rate" in unknown.sentence
+    assert "no planner 'magic'; there are: " in unknown.sentence
 
     wrong = request(
         analysis(the_policy=policy(planner={"name": "rate", "parameters": {"speed": 3, "drain_seconds": -1}}))

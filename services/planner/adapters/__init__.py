@@ -1,0 +1,1 @@
+"""One file for each way to reach planners outside this process."""

@@ -1,0 +1,81 @@
+"""Whoever is called by a name, built in or registered, is asked in the same way; and who answers where that one does not."""
+
+from typing import Protocol
+
+from weir_contracts import PlannerChoice, PlannerFallback, PlanReply, PlanRequest
+
+from .core.planners import PLANNERS
+from .failures import INVALID, NO_ANSWER, no_answer
+from .registrations import Registrations
+from .remote import Remote
+from .workers import Workers
+
+
+class Asks(Protocol):
+    """Asks a planner by name with the parameters that the request's policy has for it."""
+
+    async def start(self) -> None: ...
+
+    async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply: ...
+
+
+class Planners:
+    """All planners there are. What was registered goes before a built-in one of its name, which a later version may bring."""
+
+    def __init__(self, workers: Workers, registrations: Registrations, remote: Remote) -> None:
+        self.workers = workers
+        self.registrations = registrations
+        self.remote = remote
+
+    async def start(self) -> None:
+        """Wait until everybody who can be asked is known and can be."""
+        await self.workers.start()
+        while not await self.registrations.wait_ready(1.0):
+            continue
+
+    @property
+    def names(self) -> list[str]:
+        return sorted({*PLANNERS, *self.registrations.latest})
+
+    async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply:
+        """The planner's reply, or a hold that says why there is none."""
+        registration = self.registrations.latest.get(planner)
+        if registration is not None:
+            return await self.remote.ask(request, registration, timeout_seconds)
+        if planner in PLANNERS:
+            return await self.workers.ask(request, planner, timeout_seconds)
+        return no_answer(
+            planner, INVALID, f"there is no planner {planner!r}; there are: {', '.join(self.names)}", "unknown"
+        )
+
+
+async def decide(planners: Asks, request: PlanRequest) -> PlanReply:
+    """The reply of the policy's planner; where it gives no usable one, its fallback's, which says so."""
+    choice = request.policy.spec.planner
+    timeout_seconds = choice.timeout.total_seconds()
+    reply = await planners.ask(request, choice.name, timeout_seconds)
+    if reply.code not in NO_ANSWER or choice.fallback is None:
+        return reply
+    instead = await planners.ask(with_planner(request, choice.fallback), choice.fallback.name, timeout_seconds)
+    if instead.code in NO_ANSWER:
+        sentence = f"{reply.sentence}; and its fallback: {instead.sentence}"
+        return reply.model_copy(update={"sentence": sentence[:2000]})
+    told = {"planner_failure": reply.code, "answered_by": choice.fallback.name}
+    return instead.model_copy(
+        update={
+            "sentence": f"{reply.sentence}, so {choice.fallback.name} decides: {instead.sentence}"[:2000],
+            "evidence": {**dict(list(instead.evidence.items())[: 200 - len(told)]), **told},
+            # The chosen planner's own, for when it is back.
+            "memory": request.memory,
+        }
+    )
+
+
+def with_planner(request: PlanRequest, fallback: PlannerFallback) -> PlanRequest:
+    """The request as another planner than the policy's is asked: with its parameters, and without the first one's memory."""
+    policy = request.policy
+    choice = PlannerChoice(
+        name=fallback.name, parameters=fallback.parameters, timeout=policy.spec.planner.timeout, fallback=None
+    )
+    spec = policy.spec.model_copy(update={"planner": choice})
+    return request.model_copy(update={"policy": policy.model_copy(update={"spec": spec}), "memory": {}})

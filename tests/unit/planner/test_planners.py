@@ -1,0 +1,86 @@
+"""Who is asked under a name, and who answers where that one does not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from weir_contracts import PlanReply, PlanRequest
+
+from services.planner.core.decide import make_plan
+from services.planner.planners import decide
+from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, policy, request, scale
+
+SLOW = PlanReply(kind="hold", code="planner-timeout", sentence="planner mine gave no answer within 2 s")
+
+
+class Panel:
+    """Planners by name."""
+
+    def __init__(self, **planners: Callable[[PlanRequest], PlanReply]) -> None:
+        self.planners = planners
+        self.asked: list[tuple[str, PlanRequest, float]] = []
+
+    async def start(self) -> None:
+        return
+
+    async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply:
+        self.asked.append((planner, request, timeout_seconds))
+        return self.planners[planner](request)
+
+
+def question(**planner: Any) -> PlanRequest:
+    chosen = policy(planner={"name": "mine", "parameters": {"speed": 3}, "timeout": "1500ms", **planner})
+    return request(analysis(the_policy=chosen), memory={"turn": 7})
+
+
+FALLBACK = {"name": "rate", "parameters": {"drain_seconds": 90}}
+
+
+async def test_the_fallback_is_not_asked_where_the_planner_answers() -> None:
+    """A hold is an answer, too."""
+    panel = Panel(mine=lambda _: PlanReply(kind="hold", code="well", sentence="all is well"))
+    assert (await decide(panel, question(fallback=FALLBACK))).code == "well"
+    assert [name for name, *_ in panel.asked] == ["mine"]
+
+
+@pytest.mark.parametrize("code", ["planner-timeout", "planner-failed", "planner-invalid", "invalid-reply"])
+async def test_the_fallback_decides_and_the_plan_says_so(code: str) -> None:
+    """It is asked with its own parameters, without the other's memory, which is kept for when that one is back."""
+    panel = Panel(
+        mine=lambda _: SLOW.model_copy(update={"code": code}),
+        rate=lambda _: scale({SOURCE: 1, WORK: 4}).model_copy(update={"memory": {"own": 1}, "evidence": {"rate": 5.0}}),
+    )
+    asked = question(fallback=FALLBACK)
+    reply = await decide(panel, asked)
+    assert reply.parallelism == {SOURCE: 1, WORK: 4}
+    assert reply.sentence == f"{SLOW.sentence}, so rate decides: the planner wants it"
+    assert reply.evidence == {"rate": 5.0, "planner_failure": code, "answered_by": "rate"}
+    assert reply.memory == {"turn": 7}
+    (_, told, seconds), (name, second, more_seconds) = panel.asked
+    assert told is asked
+    assert (name, second.memory, seconds, more_seconds) == ("rate", {}, 1.5, 1.5)
+    assert second.policy.spec.planner.parameters == {"drain_seconds": 90}
+    plan = make_plan(asked, reply, asked.state, planner="mine", created_at=NOON)
+    assert (plan.kind, plan.planner, plan.state.memory) == ("scale", "mine", {"turn": 7})
+    assert plan.evidence["answered_by"] == "rate"
+
+
+async def test_without_a_fallback_nothing_changes() -> None:
+    """A hold that says why."""
+    reply = await decide(Panel(mine=lambda _: SLOW), question())
+    assert reply == SLOW
+
+
+async def test_a_fallback_that_fails_too_is_told_beside_the_first() -> None:
+    """Both reasons, and the code of the first."""
+    gone = PlanReply(kind="hold", code="planner-failed", sentence="planner rate ended its process")
+    reply = await decide(Panel(mine=lambda _: SLOW, rate=lambda _: gone), question(fallback=FALLBACK))
+    assert (reply.kind, reply.code) == ("hold", "planner-timeout")
+    assert reply.sentence == f"{SLOW.sentence}; and its fallback: {gone.sentence}"
+
+
+async def test_a_fallback_that_uses_all_room_for_evidence_still_says_who_it_is() -> None:
+    """The contract bounds it."""
+    full = scale({SOURCE: 1, WORK: 4}).model_copy(update={"evidence": {f"n{i}": i for i in range(200)}})
+    reply = await decide(Panel(mine=lambda _: SLOW, rate=lambda _: full), question(fallback=FALLBACK))
+    assert PlanReply.model_validate_json(reply.model_dump_json()).evidence["answered_by"] == "rate"
