@@ -84,6 +84,8 @@ class Candidate(Message):
     """Left of the last restart."""
     replay: bool = False
     """Whether the last checkpoint has yet to be gone back to."""
+    running_since: Timestamp | None = None
+    """Since when it runs without a restart."""
     rescales: Annotated[list[VirtualRescale], Field(max_length=20)] = Field(default_factory=list)
     """Newest first."""
     state: PlanState = Field(default_factory=PlanState)
@@ -161,7 +163,8 @@ class Shadows(Message):
     graph_hash: Annotated[str, Field(max_length=64)]
     candidates: Annotated[list[Candidate], Field(max_length=MAX_CANDIDATES)]
     arrived: Annotated[list[Arrived], Field(max_length=MAX_ARRIVED)] = Field(default_factory=list)
-    """Not judged yet, oldest first: what was needed is known only afterwards."""
+    """Not judged yet, and what came shortly before, oldest first: what was needed is known only afterwards."""
+    judged_until: Timestamp | None = None
     judged_need: Count | None = None
     """Subtasks needed at the last instant that was judged."""
     hours: Annotated[list[ScoredHour], Field(max_length=MAX_HOURS)] = Field(default_factory=list)
