@@ -162,7 +162,7 @@ class ExcludedPeriod(Document):
     """Exclusive; before `from`: of the next day."""
     time_zone: Annotated[str, Field(max_length=100), AfterValidator(_zone)] = "UTC"
     directions: Annotated[list[Literal["up", "down"]], Field(min_length=1, max_length=2)] = Field(
-        default_factory=lambda: ["up", "down"]
+        default=["up", "down"]
     )
     """What is excluded. What runs outside the policy's bounds is brought into them all the same."""
 

@@ -22,14 +22,14 @@ from predictor.words import changes
 
 from .collapse import holds_for_collapse, usual_arrivals
 from .guards import Context, amend
-from .guards.draft import Draft
+from .guards.allowed import allowed
+from .guards.draft import HIGHEST_UTILISATION, Draft
+from .guards.history import past_actions
 from .planners.rate import RateParameters, foresee
 from .wishes import condensed
 
 LEAST_EXPIRY_SECONDS = 15.0
 LEAST_STALENESS_SECONDS = 10.0
-HIGHEST_UTILISATION = 0.92
-"""Above it an operator is close enough to its capacity for any relief to count."""
 MOST_RECOMMENDATIONS = 400
 ENDED = frozenset({"FAILED", "CANCELED", "CANCELLING", "FINISHED", "SUSPENDED"})
 """States that a job does not come back from, as engines name them."""
@@ -84,6 +84,7 @@ def make_plan(
     reply = _into_bounds(check_reply(reply, request), request)
     arrivals = usual_arrivals(state.arrivals, request.analysis, request.now)
     recommendations = _recommendations(request, reply, state, arrivals)
+    actions = past_actions(state.actions, request.outcomes, request.now)
     draft = Draft(None, reply.code, reply.sentence, (), tuple(reply.infeasible))
     if reply.parallelism is not None and request.topology is not None and request.deployment is not None:
         context = Context(
@@ -96,6 +97,7 @@ def make_plan(
             quarantine=request.quarantine,
             recommendations=recommendations,
             arrivals=arrivals,
+            actions=actions,
         )
         draft = amend(reply, context)
     foreseen = _foreseen(request, reply, draft, planner)
@@ -110,6 +112,7 @@ def make_plan(
             memory=_memory(reply, state, planner),
             planner=planner,
             arrivals=arrivals,
+            actions=actions,
         ),
         planner=planner,
         created_at=created_at,
@@ -163,22 +166,20 @@ def _into_bounds(reply: PlanReply, request: PlanRequest) -> PlanReply:
     """What runs outside the policy's bounds is brought into them, whatever the planner would rather hold for."""
     if reply.parallelism is not None or reply.code in _NO_OPINION or request.deployment is None:
         return reply
-    bounds, observed = request.policy.spec.bounds, request.deployment.observed
-    wanted = {name: max(bounds.of(name)[0], min(p, bounds.of(name)[1])) for name, p in observed.items()}
+    if request.topology is None:
+        return reply
+    observed = request.deployment.observed
+    busy = {found.operator: found.utilisation.value for found in request.analysis.operators}
+    wanted, why = allowed(observed, request.policy.spec, request.topology, busy)
     if wanted == observed:
         return reply
-    why = ", ".join(
-        f"{name} runs at {p} and the policy allows {bounds.of(name)[0]} to {bounds.of(name)[1]}"
-        for name, p in observed.items()
-        if wanted[name] != p
-    )
     moved = changes(observed, wanted)
     return reply.model_copy(
         update={
             "kind": "scale",
             "parallelism": wanted,
             "code": "out-of-bounds",
-            "sentence": f"{moved}: {why}"[:2000],
+            "sentence": f"{moved}: {', '.join(why)}"[:2000],
             "prediction": None,
             "hold_prediction": reply.prediction,
         }

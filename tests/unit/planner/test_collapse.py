@@ -19,7 +19,7 @@ def usual(rate: float, at: float = 0.0, since: float | None = None) -> UsualArri
 
 def test_the_highest_of_late_is_usual_and_fades() -> None:
     """Half of it after an hour, so that a load that fell for good becomes the usual one."""
-    assert usual_arrivals(None, arriving(800), NOON) == usual(800)
+    assert usual_arrivals(None, arriving(800), NOON) == usual(800).model_copy(update={"lately": 800.0})
     later = usual_arrivals(usual(800), arriving(300), after(HALF_LIFE_SECONDS))
     assert later is not None
     assert later.records_per_second == pytest.approx(400)
@@ -52,3 +52,38 @@ def test_it_holds_for_the_policys_time() -> None:
     assert not holds_for_collapse(collapsed, Behavior(), after(610))
     assert not holds_for_collapse(usual(800), Behavior(), NOON)
     assert not holds_for_collapse(None, Behavior(), NOON + timedelta(days=1))
+
+
+def told(*readings: tuple[float, float]) -> UsualArrivals:
+    """What is usual after rates at seconds after noon."""
+    found: UsualArrivals | None = None
+    for at, rate in readings:
+        found = usual_arrivals(found, arriving(rate), after(at))
+    assert found is not None
+    return found
+
+
+STEADY = tuple((at, 800.0) for at in range(0, 600, 10))
+
+
+def test_a_fall_by_over_80_percent_within_minutes_is_a_collapse_until_half_is_back() -> None:
+    """800 become 120, one of six partitions' producers left; at 300 some are still missing, at 420 they are back."""
+    fallen = told(*STEADY, (600, 120))
+    assert (fallen.collapsed_since, fallen.fell_from) == (after(600), pytest.approx(800))
+    still = told(*STEADY, (600, 120), (900, 150), (1100, 300))
+    assert still.collapsed_since == after(600)
+    back = told(*STEADY, (600, 120), (900, 150), (1100, 420))
+    assert (back.collapsed_since, back.fell_from) == (None, None)
+
+
+def test_a_fall_for_good_becomes_usual() -> None:
+    """After an hour of less nobody waits for the rest any more."""
+    later = tuple((float(at), 120.0) for at in range(600, 4400, 100))
+    assert told(*STEADY, *later).collapsed_since is None
+
+
+def test_a_wave_and_the_end_of_a_spike_are_no_collapse() -> None:
+    """800 fall to 100 within an hour; 100 rise to 800 for 10 s."""
+    wave = tuple((600 + 60.0 * minute, 800 * 0.966**minute) for minute in range(61))
+    assert told(*STEADY, *wave).collapsed_since is None
+    assert told((0, 100), (300, 100), (310, 800), (320, 100)).collapsed_since is None

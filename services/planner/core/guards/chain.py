@@ -5,22 +5,36 @@ from collections.abc import Callable, Mapping
 from weir_contracts import PlanReply
 
 from .draft import Context, Draft
-from .sizes import bounds, saturated_stays, slots_available, step_limits, sustained_rate, useful_parallelism
+from .effects import dead_band, downstream_bound, hot_key, scale_down_gate
+from .history import action_budget, ineffective_growth, reversal
+from .periods import excluded_period
+from .sizes import bounds, saturated_stays, step_limits, sustained_rate, useful_parallelism
 from .times import cooldown, input_collapse, no_change, one_in_flight, quarantined, stabilisation
+from .totals import budget, slots_available, total_bounds
 
 Guard = Callable[[Draft, Context], Draft]
 
 GUARDS: Mapping[str, Guard] = {
     "one-in-flight": one_in_flight,
+    "excluded-period": excluded_period,
+    "action-budget": action_budget,
     "bounds": bounds,
     "saturated-stays": saturated_stays,
     "sustained-rate": sustained_rate,
+    "scale-down-gate": scale_down_gate,
     "input-collapse": input_collapse,
     "stabilisation": stabilisation,
     "cooldown": cooldown,
+    "reversal": reversal,
+    "hot-key": hot_key,
+    "ineffective-growth": ineffective_growth,
     "step-limits": step_limits,
     "useful-parallelism": useful_parallelism,
+    "total-bounds": total_bounds,
+    "budget": budget,
     "slots-available": slots_available,
+    "downstream-bound": downstream_bound,
+    "dead-band": dead_band,
     "quarantine": quarantined,
     "no-change": no_change,
 }

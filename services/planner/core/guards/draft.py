@@ -1,8 +1,9 @@
 """What passes through the chain: a vector or a hold, what has been amended, and the facts that guards go by."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 
 from weir_contracts import (
     ActionState,
@@ -10,13 +11,25 @@ from weir_contracts import (
     Analysis,
     Deployment,
     Infeasible,
+    OperatorAnalysis,
     Parallelism,
+    PastAction,
     PolicySpec,
     QuarantinedVector,
     Recommendation,
     Topology,
     UsualArrivals,
 )
+
+from predictor.capacity import CapacityCurve, curve_of
+
+from .allowed import allowed
+
+SATURATED = 0.95
+"""Busy share from which an operator is as busy as it gets."""
+
+HIGHEST_UTILISATION = 0.92
+"""Load over capacity above which an operator is close enough to its limit for any relief to count."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +48,66 @@ class Context:
     arrivals: UsualArrivals | None = None
     """What usually arrives, and since when it does not."""
 
+    actions: Sequence[PastAction] = ()
+    """Of the last hour, oldest first."""
+
     @property
     def current(self) -> Parallelism:
         return self.deployment.observed
 
-    def within_bounds(self, name: str) -> bool:
-        """Whether what is running of an operator is what the policy allows."""
-        least, most = self.spec.bounds.of(name)
-        return least <= self.current.get(name, least) <= most
+    @cached_property
+    def operators(self) -> Mapping[str, OperatorAnalysis]:
+        """What was analysed, by operator."""
+        return {found.operator: found for found in self.analysis.operators}
+
+    @cached_property
+    def busy(self) -> Mapping[str, float | None]:
+        """Busy share of each operator."""
+        return {name: found.utilisation.value for name, found in self.operators.items()}
+
+    @cached_property
+    def forced(self) -> Parallelism:
+        """What comes nearest to the present of what the policy allows."""
+        return allowed(self.current, self.spec, self.topology, self.busy)[0]
+
+    def load(self, name: str) -> float | None:
+        """Records that would arrive if nothing held them back, over what the operator can do; None where either is unknown."""
+        curve, target = self.curve(name), self.target(name)
+        return None if curve is None or target is None else target / curve.rate(self.current[name])
+
+    def curve(self, name: str) -> CapacityCurve | None:
+        """What an operator can do at each parallelism."""
+        if name not in self._curves:
+            found = self.operators.get(name)
+            self._curves[name] = None if found is None else curve_of(found)
+        return self._curves[name]
+
+    @cached_property
+    def _curves(self) -> dict[str, CapacityCurve | None]:
+        return {}
+
+    def target(self, name: str) -> float | None:
+        """Records/s that would arrive at an operator if nothing held them back."""
+        found = self.operators.get(name)
+        return None if found is None else found.target_input_rate.value
+
+    @property
+    def backlog_seconds(self) -> tuple[float | None, float]:
+        """What the objective bounds, and from where on something waits: a quarter of the bound, at least three intervals."""
+        objective, reading = self.spec.objective, self.analysis
+        lag = reading.expected_latency_seconds if objective.max_latency is not None else reading.lag_seconds
+        return lag.value, max((objective.bound_seconds or 60.0) / 4, 3 * self.spec.interval.total_seconds())
+
+    def needs_more(self, name: str) -> bool:
+        """Whether an operator can hardly do what it is asked for, or nobody can tell."""
+        busy, load, (lag, limit) = self.busy.get(name), self.load(name), self.backlog_seconds
+        if busy is None or load is None:
+            return True
+        return busy >= SATURATED or load > HIGHEST_UTILISATION or (lag is not None and lag > limit)
+
+    def is_free(self, name: str) -> bool:
+        """Whether the policy allows what is running of an operator: else nothing may hold it back on its way into bounds."""
+        return self.forced.get(name) == self.current.get(name)
 
 
 @dataclass(frozen=True)
@@ -67,6 +132,11 @@ class Draft:
         amendment = Amendment(guard=guard, code=code, because=because, before=self.vector, after=None)
         return replace(self, vector=None, code=code, sentence=because, amendments=(*self.amendments, amendment))
 
+    def staying(self, guard: str, because: str, names: Iterable[str], context: Context) -> "Draft":
+        """The draft with some operators left as they are, for the guard's own reason."""
+        vector = {**(self.vector or {}), **{name: context.current[name] for name in names}}
+        return self.changed(guard, guard, because[:2000], vector)
+
     def noting(self, infeasible: Infeasible) -> "Draft":
         return replace(self, infeasible=(*self.infeasible, infeasible))
 
@@ -75,7 +145,7 @@ def moves(draft: Draft, context: Context) -> tuple[list[str], list[str]]:
     """The operators that the draft raises and lowers, but for those on their way into the policy's bounds: nothing else may hold
     these back."""
     vector = draft.vector or {}
-    free = [name for name in vector if context.within_bounds(name)]
+    free = [name for name in vector if context.is_free(name)]
     up = [name for name in free if vector[name] > context.current.get(name, vector[name])]
     down = [name for name in free if vector[name] < context.current.get(name, vector[name])]
     return up, down

@@ -1,11 +1,12 @@
-"""Guards that look at how much: bounds, useful parallelism, sustained rates, steps, slots."""
+"""Guards that look at how much, operator by operator: bounds, useful parallelism, sustained rates, steps."""
 
 import math
 
-from weir_contracts import Infeasible, Topology
+from weir_contracts import Topology
 
 from predictor.limits import smallest_useful
 
+from .allowed import clamped, subtasks
 from .draft import Context, Draft, moves
 
 TARGET_UTILISATION = 0.8
@@ -17,10 +18,7 @@ HIGHEST_SUSTAINED_RATIO = 1.3
 
 def bounds(draft: Draft, context: Context) -> Draft:
     """Every operator between the policy's bounds."""
-    vector = dict(draft.vector or {})
-    for name, p in vector.items():
-        low, high = context.spec.bounds.of(name)
-        vector[name] = max(low, min(high, p))
+    vector = clamped(draft.vector or {}, context.spec)
     changed = [name for name, p in vector.items() if p != (draft.vector or {})[name]]
     return draft.changed("bounds", "bounds", f"the policy bounds {', '.join(changed)}", vector)
 
@@ -29,13 +27,19 @@ def useful_parallelism(draft: Draft, context: Context) -> Draft:
     """Only parallelisms that do something: a source at most as many as its partitions, and of those with the same largest share of
     key groups or partitions the smallest (with G of them, p and the smallest q with ⌈G/q⌉ = ⌈G/p⌉ have equally busy subtasks)."""
     vector = dict(draft.vector or {})
+    total = context.spec.bounds.total
+    least = total.min if total is not None and total.min is not None else 0
     why = []
-    for name, p in vector.items():
+    for name, p in (draft.vector or {}).items():
         low, most = context.spec.bounds.of(name)[0], context.topology.operator(name).max_parallelism
         # The policy's minimum was asked for, useful or not; more than its key groups an operator cannot have.
         useful = max(smallest_useful(context.topology, name, p), min(low, p, most or p))
         # An unbalanced present is no reason to touch what the planner left alone.
-        if useful != p and p != context.current.get(name):
+        if (
+            useful != p
+            and p != context.current.get(name)
+            and subtasks(vector) - p + useful >= min(least, subtasks(vector))
+        ):
             vector[name] = useful
             why.append(f"{name} gains nothing from {p} over {useful}")
     return draft.changed("useful-parallelism", "useful-parallelism", "; ".join(why), vector)
@@ -105,27 +109,3 @@ def step_limits(draft: Draft, context: Context) -> Draft:
         vector[name] = int(max(vector[name], min(max(by_step, by_factor), now - 1)))
     why = [f"{name} moves to {p} in one action" for name, p in vector.items() if p != (draft.vector or {})[name]]
     return draft.changed("step-limits", "step-limits", "; ".join(why), vector)
-
-
-def slots_available(draft: Draft, context: Context) -> Draft:
-    """A vector that fits the slots that are free and the ones this application holds; else as much of its growth as fits, with what
-    was infeasible. Slots that are unknown hold nothing back: the engine itself will run with what it has."""
-    slots = context.deployment.slots
-    if draft.vector is None or slots is None:
-        return draft
-    held = context.topology.slots(context.current)
-    limit = slots.available + held
-    vector = dict(draft.vector)
-    wanted = context.topology.slots(vector)
-    if wanted <= limit or wanted <= held:
-        return draft
-    while context.topology.slots(vector) > limit:
-        growing = [n for n, p in vector.items() if p > context.current.get(n, p)]
-        if not growing:
-            break
-        # The largest gives first: it is what its group's slots are counted by.
-        largest = max(growing, key=lambda n: vector[n])
-        vector[largest] = max(context.current[largest], _useful_step_down(context.topology, largest, vector[largest]))
-    because = f"{wanted} slots are needed and {limit} can be had ({slots.available} free, {held} held)"
-    noted = draft.noting(Infeasible(wanted=wanted, limit=limit, code="slots", because=because))
-    return noted.changed("slots-available", "slots", because, vector)

@@ -35,7 +35,7 @@ def input_collapse(draft: Draft, context: Context) -> Draft:
     until = usual.collapsed_since + behavior.scale_down.collapse_hold
     because = (
         f"the input collapsed {(context.now - usual.collapsed_since).total_seconds():.0f} s ago (usual are "
-        f"{usual.records_per_second:,.0f} records/s), which may be an outage upstream: "
+        f"{usual.fell_from or usual.records_per_second:,.0f} records/s), which may be an outage upstream: "
         f"no scale-down for another {(until - context.now).total_seconds():.0f} s"
     )
     return draft.changed("input-collapse", "input-collapse", because, vector)
@@ -77,21 +77,19 @@ def _window(context: Context, length: timedelta) -> list[Recommendation]:
 
 
 def cooldown(draft: Draft, context: Context) -> Draft:
-    """After an action parallelism may not go down for a while; going up waits only for the action to be done."""
-    action = context.last_action
-    ended = action.finished_at or action.running_at if action else None
-    if ended is None or draft.vector is None:
+    """After an action, and after a restart of any cause, parallelism may not go down for a while; going up waits only for the action
+    to be done."""
+    action, run = context.last_action, context.analysis.run
+    quiet = [
+        (action.finished_at or action.running_at, "the last action") if action else (None, ""),
+        (run.running_since, "a restart") if run else (None, ""),
+    ]
+    ended, after = max(((at, what) for at, what in quiet if at is not None), default=(None, ""))
+    if ended is None:
         return draft
-    until = ended + context.spec.behavior.cooldown
-    if context.now >= until:
-        return draft
-    vector = dict(draft.vector)
-    for name in moves(draft, context)[1]:
-        vector[name] = context.current[name]
-    left = (until - context.now).total_seconds()
-    return draft.changed(
-        "cooldown", "cooldown", f"no scale-down for another {left:.0f} s after the last action", vector
-    )
+    left = (ended + context.spec.behavior.cooldown - context.now).total_seconds()
+    down = moves(draft, context)[1] if left > 0 else []
+    return draft.staying("cooldown", f"no scale-down for another {left:.0f} s after {after}", down, context)
 
 
 def quarantined(draft: Draft, context: Context) -> Draft:
