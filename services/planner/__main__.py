@@ -19,6 +19,7 @@ from .registrations import Registrations
 from .remote import Remote
 from .service import Planner
 from .settings import PlannerSettings
+from .shadows import Limits, ShadowWorkers, Sideline
 from .workers import Workers
 
 
@@ -37,7 +38,17 @@ async def run(settings: PlannerSettings) -> int:
     remote = Remote(client, clock, {})
     registrations = Registrations(bus, clock, on_removed=remote.forget)
     planners = Planners(workers, registrations, remote)
-    planner = Planner(bus, clock, planners, applications, partitions=settings.partitions)
+    shadow_workers = ShadowWorkers()
+    shadows = Sideline(
+        bus,
+        clock,
+        shadow_workers,
+        partitions=settings.partitions,
+        limits=Limits(settings.shadows_share, settings.shadows_queued, settings.shadows_published_seconds),
+        registered=lambda: frozenset(registrations.latest),
+        ask_registered=planners.ask,
+    )
+    planner = Planner(bus, clock, planners, applications, partitions=settings.partitions, shadows=shadows)
     app = application("Weir planner", "Which planners there are, and what one would decide.")
     checks = health.Health(clock)
     checks.register("kafka", bus.ping)
@@ -48,10 +59,11 @@ async def run(settings: PlannerSettings) -> int:
 
     async def plan(stop: Stop) -> None:
         if await wait_for_topics(bus, settings.partitions, stop, checks):
-            await asyncio.gather(registrations.follow(stop), planner.run(stop))
+            await asyncio.gather(registrations.follow(stop), planner.run(stop), shadows.run(stop))
 
     async def close() -> None:
         workers.close()
+        shadow_workers.close()
         await client.close()
         await bus.close()
 

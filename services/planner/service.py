@@ -20,6 +20,7 @@ from runtime.table import GlobalTable
 from .core.decide import make_plan, precheck
 from .memory import Applications
 from .planners import Asks, decide
+from .shadows import Sideline
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -36,12 +37,22 @@ _AGE = Histogram(
 class Planner:
     """Plans for the applications of its share of the analyses."""
 
-    def __init__(self, bus: Bus, clock: Clock, planners: Asks, applications: Applications, *, partitions: int) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        planners: Asks,
+        applications: Applications,
+        *,
+        partitions: int,
+        shadows: Sideline | None = None,
+    ) -> None:
         self._bus = bus
         self._clock = clock
         self._planners = planners
         self._applications = applications
         self._partitions = partitions
+        self._shadows = shadows
         self._dead_letters = DeadLetters(bus, "planner", clock)
         self._outcomes = GlobalTable(
             bus,
@@ -98,6 +109,8 @@ class Planner:
         self._log.info("share", partitions=sorted(owned))
         # Whoever has them now plans on; what is known of them here would be out of date if they came back.
         self._applications.keep_only(lambda application: partition_of(application, self._partitions) in owned)
+        if self._shadows is not None:
+            self._shadows.share(owned)
         await plans.assign([])
         await plans.assign(owned)
         await observations.assign(owned)
@@ -136,6 +149,8 @@ class Planner:
             if decoded.message.status == "ended" and self._stands_right(decoded):
                 # Also where the application is back by the end of the batch: what was known of it ended here.
                 self._applications.ended(decoded.message)
+                if self._shadows is not None:
+                    self._shadows.ended(decoded.message.application)
             known = newest.get(decoded.message.application)
             if known is not None:
                 _SKIPPED.inc()
@@ -166,6 +181,8 @@ class Planner:
             return
         await self._publish(plan, decoded.traceparent)
         self._applications.planned(plan, analysis)
+        if self._shadows is not None:
+            self._shadows.offer(self._applications.request(analysis, self._clock.now()))
 
     async def _plan(self, analysis: Analysis) -> Plan:
         began = self._clock.monotonic()

@@ -47,6 +47,22 @@ class PlannerSettings(ServiceSettings):
         default=8_000_000, ge=10_000, le=50_000_000, description="the largest request that is sent to them, in bytes"
     )
 
+    shadows_share: float = Field(
+        default=0.2,
+        gt=0,
+        le=1,
+        description="share of an application's interval that all its shadow planners together may take",
+    )
+    shadows_queued: int = Field(
+        default=1_000, ge=1, le=100_000, description="applications whose shadows may wait; more are left out and counted"
+    )
+    shadows_published_seconds: float = Field(
+        default=30.0,
+        ge=1,
+        le=3_600,
+        description="between two messages about an application's shadows, in s: so much of them is lost with the process",
+    )
+
     @model_validator(mode="after")
     def _readable_lists(self) -> Self:
         self.allowed()

@@ -33,6 +33,8 @@ MOST_RESCALES, MOST_HISTORY, MOST_WISHES = 20, 20, 60
 SHORTEST_ARRIVED = timedelta(seconds=2.5)
 """Shorter ones are joined: what has to be kept is bounded."""
 SHORTEST_GAP_SECONDS = 15.0
+FORGOTTEN_AFTER_SECONDS = 600.0
+"""After so long a gap the copies begin anew from the real application."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,11 @@ def begin(before: Shadows | None, request: PlanRequest) -> tuple[Shadows | None,
     at = request.analysis.observed_at
     if before is not None and at <= before.at:
         return before, []
-    same = before is not None and (before.job_id, before.graph_hash) == (
-        known.deployment.job_id,
-        known.deployment.graph_hash,
-    )
-    kept = {c.label: c for c in before.candidates} if before is not None and same else {}
-    seconds = (at - before.at).total_seconds() if before is not None and same else 0.0
+    hours = before.hours if before is not None else []
+    if before is not None and not _goes_on(before, known, at):
+        before = None
+    kept = {c.label: c for c in before.candidates} if before is not None else {}
+    seconds = (at - before.at).total_seconds() if before is not None else 0.0
     if seconds > _longest(request):
         seconds = 0.0
     candidates, sums, lived = [], dict[str, Sums](), dict[str, Lived]()
@@ -86,8 +87,8 @@ def begin(before: Shadows | None, request: PlanRequest) -> tuple[Shadows | None,
         if life is not None:
             lived[label] = life
     _compare(known, candidates, lived, seconds, sums)
-    arrived = _with_arrived(before.arrived if before is not None and same else [], known, at, seconds)
-    judged = Judged(before.judged_until, before.judged_need) if before is not None and same else Judged()
+    arrived = _with_arrived(before.arrived if before is not None else [], known, at, seconds)
+    judged = Judged(before.judged_until, before.judged_need) if before is not None else Judged()
     candidates, arrived, judged = judge(known, candidates, arrived, judged, sums)
     asks = [
         Ask(c.label, choice.name, choice.timeout.total_seconds(), request_of(known, c, choice, lived[c.label]))
@@ -105,7 +106,7 @@ def begin(before: Shadows | None, request: PlanRequest) -> tuple[Shadows | None,
         arrived=arrived,
         judged_until=judged.until,
         judged_need=judged.need,
-        hours=added(before.hours if before is not None else [], at, candidates, sums),
+        hours=added(hours, at, candidates, sums),
     )
     return after, asks
 
@@ -122,6 +123,13 @@ def finish(after: Shadows, answers: Sequence[tuple[Ask, PlanReply]]) -> Shadows:
             sums[ask.label].add(rescales=1)
     candidates = list(by_label.values())
     return after.model_copy(update={"candidates": candidates, "hours": added(after.hours, after.at, candidates, sums)})
+
+
+def _goes_on(before: Shadows, known: Known, at: datetime) -> bool:
+    """Whether the copies are still of the same application, and not too old."""
+    gap = (at - before.at).total_seconds()
+    same = (before.job_id, before.graph_hash) == (known.deployment.job_id, known.deployment.graph_hash)
+    return same and gap <= max(_longest(known.request), FORGOTTEN_AFTER_SECONDS)
 
 
 def _longest(request: PlanRequest) -> float:
