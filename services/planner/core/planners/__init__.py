@@ -1,6 +1,6 @@
 """The built-in planners, as one explicit table."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -8,9 +8,15 @@ from weir_contracts import PlanReply, PlanRequest
 
 from .daedalus import DaedalusParameters, plan_by_daedalus
 from .dhalion import DhalionParameters, plan_by_dhalion
+from .ds2 import Ds2Parameters, plan_by_ds2
 from .entry import LARGE, Entry
+from .hpa import HpaParameters, plan_by_hpa
+from .keda_kafka import KedaKafkaParameters, plan_by_keda_kafka
 from .rate import RateParameters, plan_by_rate
 from .responsive import ResponsiveParameters, plan_by_responsive
+from .schedule import ScheduleParameters, plan_by_schedule
+from .static import StaticParameters, plan_static
+from .threshold import ThresholdParameters, plan_by_threshold
 
 PLANNERS: Mapping[str, Entry] = {
     "rate": Entry(
@@ -33,6 +39,33 @@ PLANNERS: Mapping[str, Entry] = {
         ResponsiveParameters,
         "ordered diagnosers of rates, lag, expected latency and thread saturation; the first that wants anything wins",
     ),
+    "ds2": Entry(
+        plan_by_ds2,
+        Ds2Parameters,
+        "the optimal parallelism of each operator by true rates, in one pass from the sources (OSDI 2018)",
+    ),
+    "hpa": Entry(
+        plan_by_hpa,
+        HpaParameters,
+        "the HorizontalPodAutoscaler's rule, autoscaling/v2, for each operator or the application, with the original's numbers",
+    ),
+    "keda-kafka": Entry(
+        plan_by_keda_kafka,
+        KedaKafkaParameters,
+        "KEDA's trigger kafka: committed lag over lagThreshold, at most a replica a partition, through the HorizontalPodAutoscaler",
+        reads=frozenset({"observations"}),
+    ),
+    "schedule": Entry(
+        plan_by_schedule,
+        ScheduleParameters,
+        "parallelism by the clock: cron expressions in a time zone, and what else holds",
+    ),
+    "static": Entry(plan_static, StaticParameters, "a fixed parallelism"),
+    "threshold": Entry(
+        plan_by_threshold,
+        ThresholdParameters,
+        "a step up above a threshold, a step down below another; of utilisation, lag, latency or backlog",
+    ),
 }
 
 
@@ -41,7 +74,11 @@ class UnknownPlanner(ValueError):
 
 
 class InvalidParameters(ValueError):
-    """A planner's parameters are wrong; the sentence names each."""
+    """A planner's parameters are wrong; the sentence names each, `problems` has them as field and sentence."""
+
+    def __init__(self, sentence: str, problems: Sequence[tuple[str, str]] = ()) -> None:
+        self.problems = list(problems)
+        super().__init__(sentence)
 
 
 def entry_of(name: str) -> Entry:
@@ -58,13 +95,16 @@ def parse_parameters(name: str, values: Mapping[str, Any]) -> BaseModel:
     try:
         return entry.parameters.model_validate(dict(values), extra="forbid")
     except ValidationError as error:
-        wrong = "; ".join(
-            f"{'.'.join(str(p) for p in e['loc'])}: "
-            + ("is not a parameter of this planner" if e["type"] == "extra_forbidden" else e["msg"])
-            for e in error.errors(include_url=False)
-        )
         known = ", ".join(entry.parameters.model_fields)
-        raise InvalidParameters(f"planner {name}: {wrong} (it has: {known})") from None
+        wrong = [
+            (
+                ".".join(str(p) for p in e["loc"]),
+                "is not a parameter of this planner" if e["type"] == "extra_forbidden" else e["msg"],
+            )
+            for e in error.errors(include_url=False)
+        ]
+        sentence = f"planner {name}: {'; '.join(f'{field}: {what}' for field, what in wrong)} (it has: {known})"
+        raise InvalidParameters(sentence, [(field, f"{what} (it has: {known})") for field, what in wrong]) from None
 
 
 def needed(request: PlanRequest, name: str) -> PlanRequest:
