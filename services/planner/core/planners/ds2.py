@@ -1,0 +1,288 @@
+"""The built-in planner `ds2`: three steps is all you need.
+
+Kalavri et al., OSDI 2018, equations 7 and 8, in one pass from the sources; the order of the float operations is that of the released
+code (`strymon-system/ds2`, controller/src/policy/scaling.rs):
+
+    p_i'  = ceil( (1 + scaling_factor) · in_i / (lp_i / p_i) )          in_i = sum of the ideal outputs of what feeds i
+    out_i = lo_i · in_i / lp_i,   of a source its given rate            lp, lo: true rates of the whole operator, busy time only
+
+lp is the analysis's true processing rate, lo/lp an edge's selectivity, the given rate a source's arrivals. Sources keep their
+parallelism, as there, unless `scale_sources`: a source that does the work itself is then sized by what arrives.
+
+Target-rate-ratio correction (`evaluate_scaling_policy`): if no operator goes up and yet arrivals / observed rate of a source is above
+`target_rate_ratio`, all p' are multiplied by the greatest such ratio and rounded up again.
+
+Of its manager: `warm_up_intervals` (policy_interval is the policy's interval), `activation_intervals` decisions in a row combined by
+`activation` (the released code takes the latest; the paper speaks of maximum and median), and which changes are too small:
+`ignored_increase` 0 and `ignored_decrease` 1 are the code's `consider_change`. Its roll-back and its cap on the number of decisions were
+never finished; here the executor rolls back.
+
+Beside the original: an operator of unknown true rate ends the pass with a hold that names it, where the original computes with NaN. One
+that is hardly busy has a lower bound instead, which may take subtasks away and never add any.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from weir_contracts import Parallelism, PlanReply, PlanRequest
+from weir_contracts.planning import Number
+
+from predictor.words import changes
+
+from .present import Present, missing, present_of, reply_of
+
+MOST = 2**31 - 1
+MOST_KEPT = 1500
+"""Parallelisms that fit into a plan's memory as past decisions."""
+
+
+class Ds2Parameters(BaseModel):
+    """The planner's own settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    warm_up_intervals: int = Field(
+        default=2, ge=0, le=1000, description="intervals without a decision after the parallelism has changed"
+    )
+    activation_intervals: int = Field(default=1, ge=1, le=100, description="decisions in a row before anything is done")
+    activation: Literal["latest", "maximum", "median"] = Field(
+        default="latest", description="how the decisions in a row are combined, operator by operator"
+    )
+    target_rate_ratio: float | None = Field(
+        default=None,
+        ge=1,
+        le=100,
+        description="arrivals over observed source rate above which all is scaled; none: never",
+    )
+    scaling_factor: float = Field(default=0.0, ge=0, le=10, description="share of subtasks on top of the optimum")
+    ignored_increase: int = Field(
+        default=0, ge=0, le=1000, description="an increase by so many subtasks alone is not worth a restart"
+    )
+    ignored_decrease: int = Field(
+        default=1, ge=0, le=1000, description="a decrease by so many subtasks alone is not worth a restart"
+    )
+    scale_sources: bool = Field(default=False, description="size sources, too, by what arrives at them")
+
+
+@dataclass(frozen=True)
+class Rates:
+    """An operator's true rates in records/s, all its instances together; `outputs` by what they reach."""
+
+    processing: float
+    outputs: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Operators in topological order, instances of each, their rates, and the given rates of the sources."""
+
+    instances: Mapping[str, int]
+    rates: Mapping[str, Rates]
+    """Of what is not a source."""
+    sources: Mapping[str, Mapping[str, float]]
+    """Given output of each source by what it reaches, in records/s."""
+
+
+def optimal(graph: Graph, scaling_factor: float = 0.0) -> dict[str, int]:
+    """The optimal parallelism of each operator that is not a source; at least 0."""
+    arriving: dict[str, float] = {}
+    found: dict[str, int] = {}
+    for name, instances in graph.instances.items():
+        if name in graph.sources:
+            flowing = dict(graph.sources[name])
+        else:
+            rates = graph.rates[name]
+            ideal = arriving.get(name, 0.0) / (rates.processing / instances)
+            found[name] = math.ceil(ideal * (1.0 + scaling_factor))
+            flowing = {target: output * (ideal / instances) for target, output in rates.outputs.items()}
+        for target, rate in flowing.items():
+            arriving[target] = arriving.get(target, 0.0) + rate
+    return found
+
+
+def corrected(
+    wanted: Mapping[str, int], instances: Mapping[str, int], ratio: float | None, threshold: float | None
+) -> dict[str, int]:
+    """The target-rate-ratio correction, for overheads that true rates do not show."""
+    goes_up = any(p > instances[name] for name, p in wanted.items())
+    if ratio is None or threshold is None or goes_up or ratio <= threshold:
+        return dict(wanted)
+    return {name: math.ceil(ratio * p) for name, p in wanted.items()}
+
+
+def plan_by_ds2(request: PlanRequest, parameters: Ds2Parameters) -> PlanReply:
+    """The answer to one request; see the module."""
+    memory = _Memory.of(request.memory)
+    present = present_of(request, memory.kept())
+    if isinstance(present, PlanReply):
+        return present
+    memory = memory.after(present.current)
+    if memory.intervals <= parameters.warm_up_intervals:
+        sentence = f"interval {memory.intervals} of {parameters.warm_up_intervals} since the parallelism changed: not decided yet"
+        return reply_of(present, None, "warming-up", sentence, {}, memory.kept())
+    read = _read(request, present, parameters)
+    if isinstance(read, str):
+        what, _, because = read.partition(": ")
+        return missing(what, because, memory.interrupted().kept())
+    wanted = _sized(read, present, parameters)
+    needed = max(1, min(parameters.activation_intervals, MOST_KEPT // len(wanted)))
+    memory = memory.decided(wanted, needed)
+    evidence = _evidence(read, wanted)
+    if len(memory.decisions) < needed:
+        sentence = f"{len(memory.decisions)} of {needed} decisions in a row were made"
+        return reply_of(present, None, "activating", sentence, evidence, memory.kept())
+    combined = dict(zip(wanted, _combined(memory.decisions, parameters.activation), strict=True))
+    vector = {name: present.within(name, p) for name, p in combined.items()}
+    return _answer(present, vector, parameters, evidence, memory)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A request's rates; `at_most` for operators that may lose subtasks only."""
+
+    graph: Graph
+    arrivals: Mapping[str, float]
+    ratio: float | None
+    source_rates: Mapping[str, float]
+    at_most: frozenset[str]
+
+
+def _read(request: PlanRequest, present: Present, parameters: Ds2Parameters) -> _Read | str:
+    """The rates, or `what: why` of the first that is missing."""
+    analysis, topology = request.analysis, present.topology
+    selectivity: dict[tuple[str, str], float] = {}
+    for edge in topology.edges:
+        found = next(
+            (e.selectivity for e in analysis.edges if (e.source, e.target) == (edge.source, edge.target)), None
+        )
+        if found is None or found.value is None:
+            why = "it was not analysed" if found is None else found.basis
+            return f"the selectivity from {edge.source} to {edge.target}: {why}"
+        selectivity[edge.source, edge.target] = max(0.0, found.value)
+    arrivals: dict[str, float] = {}
+    ratios: list[float] = []
+    processing: dict[str, float] = {}
+    at_most: set[str] = set()
+    for name in present.current:
+        reaches = {name} if name in topology.sources else set()
+        if reaches:
+            rate = next((s.arrival_rate for s in analysis.sources if s.operator == name), None)
+            if rate is None or rate.value is None:
+                return f"the arrival rate of {name}: {'it was not analysed' if rate is None else rate.basis}"
+            arrivals[name] = max(0.0, rate.value)
+            operator = analysis.operator(name)
+            seen = operator.input_rate.value if operator else None
+            if seen is not None and seen > 0:
+                ratios.append(arrivals[name] / seen)
+        if not reaches or parameters.scale_sources:
+            operator = analysis.operator(name)
+            rate_of = operator.true_processing_rate if operator else None
+            value = rate_of.value if rate_of else None
+            if value is None and operator and operator.least_processing_rate:
+                value = operator.least_processing_rate.value
+                at_most.add(name)
+            if value is None or value <= 0:
+                return (
+                    f"the true processing rate of {name}: {'it was not analysed' if rate_of is None else rate_of.basis}"
+                )
+            processing[name] = value
+    graph = Graph(
+        instances=present.current,
+        rates={
+            n: Rates(r, {t: r * s for (o, t), s in selectivity.items() if o == n})
+            for n, r in processing.items()
+            if n not in arrivals
+        },
+        sources={n: {t: r * s for (o, t), s in selectivity.items() if o == n} for n, r in arrivals.items()},
+    )
+    source_rates = {n: r for n, r in processing.items() if n in arrivals}
+    return _Read(graph, arrivals, max(ratios, default=None), source_rates, frozenset(at_most))
+
+
+def _sized(read: _Read, present: Present, parameters: Ds2Parameters) -> Parallelism:
+    """This interval's decision for every operator."""
+    wanted = optimal(read.graph, parameters.scaling_factor)
+    for name, rate in read.source_rates.items():
+        ideal = read.arrivals[name] / (rate / present.current[name])
+        wanted[name] = math.ceil(ideal * (1.0 + parameters.scaling_factor))
+    for name in read.at_most & set(wanted):
+        wanted[name] = min(wanted[name], present.current[name])
+    wanted = corrected(wanted, present.current, read.ratio, parameters.target_rate_ratio)
+    return {name: max(1, min(wanted.get(name, p), MOST)) for name, p in present.current.items()}
+
+
+def _combined(decisions: Sequence[Sequence[int]], how: str) -> Sequence[int]:
+    if how == "maximum":
+        return [max(of_one) for of_one in zip(*decisions, strict=True)]
+    if how == "median":
+        return [statistics.median_high(of_one) for of_one in zip(*decisions, strict=True)]
+    return decisions[-1]
+
+
+def _answer(
+    present: Present, vector: Parallelism, parameters: Ds2Parameters, evidence: dict[str, Number], memory: "_Memory"
+) -> PlanReply:
+    moved = {name: p - present.current[name] for name, p in vector.items()}
+    told = changes(present.current, vector)
+    if not any(moved.values()):
+        return reply_of(
+            present, None, "at-optimum", "every operator has its optimal parallelism", evidence, memory.kept()
+        )
+    if not any(by > parameters.ignored_increase or -by > parameters.ignored_decrease for by in moved.values()):
+        sentence = f"{told} is too small a change for a restart"
+        return reply_of(present, None, "small-change", sentence, evidence, memory.kept())
+    code = "under-provisioned" if any(by > 0 for by in moved.values()) else "over-provisioned"
+    demand = ", ".join(f"{name} {p:,.0f}" for name, p in evidence.items() if name.startswith("arrival_rate") and p)
+    sentence = f"{told}: the optimum by true rates for {demand or 'no arrivals'} records/s"
+    return reply_of(present, vector, code, sentence, evidence, memory.kept())
+
+
+def _evidence(read: _Read, wanted: Parallelism) -> dict[str, Number]:
+    evidence: dict[str, Number] = {f"arrival_rate[{n}]": r for n, r in read.arrivals.items()}
+    evidence["source_rate_ratio"] = read.ratio
+    for name, p in wanted.items():
+        evidence[f"optimum[{name}]"] = p
+        rate = read.graph.rates[name].processing if name in read.graph.rates else read.source_rates.get(name)
+        if rate is not None:
+            evidence[f"true_processing_rate[{name}]"] = rate
+    return evidence
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """How long this parallelism has been seen, and the last decisions in a row; operators in topological order, without names."""
+
+    vector: tuple[int, ...] = ()
+    intervals: int = 0
+    decisions: tuple[tuple[int, ...], ...] = ()
+
+    @classmethod
+    def of(cls, memory: Mapping[str, Any]) -> "_Memory":
+        try:
+            return _KEPT.validate_python(dict(memory))
+        except ValidationError:
+            return cls()
+
+    def after(self, current: Parallelism) -> "_Memory":
+        """One more interval; of another parallelism the first."""
+        vector = tuple(current.values())
+        return replace(self, intervals=self.intervals + 1) if vector == self.vector else _Memory(vector, 1)
+
+    def decided(self, wanted: Parallelism, kept: int) -> "_Memory":
+        """With one more decision."""
+        return replace(self, decisions=(*self.decisions, tuple(wanted.values()))[-kept:])
+
+    def interrupted(self) -> "_Memory":
+        """The next decision is the first in a row again."""
+        return replace(self, decisions=())
+
+    def kept(self) -> dict[str, Any]:
+        """For the plan."""
+        return asdict(self)
+
+
+_KEPT = TypeAdapter(_Memory)

@@ -1,0 +1,468 @@
+"""The built-in planner `hpa`: the HorizontalPodAutoscaler's rule, `autoscaling/v2`, with its numbers.
+
+    ratio = metric / target,    replicas = ceil(ratio · replicas)    unless ratio is within the tolerance
+
+then stabilisation windows, rate policies and limits; `autoscaling_v2` has the arithmetic, what it was taken from and how it was checked.
+
+What stands for what: a workload is an operator and its replicas are its subtasks (`scope: operators`, each with an autoscaler of its
+own), or the whole application, whose replicas are its largest parallelism and which gives all operators the same (`application`).
+Current and status replicas are what is observed. The policy's bounds are `minReplicas` and `maxReplicas` unless those are given. The
+sync period is the policy's interval. A rescale counts for the rate policies when it was seen, at the time it was last asked for.
+
+Metrics, written as in the resource, with the names `busy` (share of time; in place of CPU), `input_rate` (of an operator, records/s),
+`cpu` (of pods), `arrival_rate`, `lag_records`, `lag_seconds`, `expected_latency_seconds` (of the application), or that of a signal. The
+default is `busy` at 80 %, or at the policy's utilisation. One that is unknown gives no proposal, as there: alone it holds.
+
+Beside the original: it is not asked while nothing runs, so sizes of 0 do not occur. What it remembers is carried from plan to plan and
+outlives a restart. Weir's own guards come after it; set `behavior` there to 0 s for the pure rule.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+from weir_contracts import Deployment, Infeasible, Parallelism, PlanReply, PlanRequest
+
+from predictor.words import changes
+
+from . import autoscaling_v2 as v2
+from .replica_records import Ask, TooManyWorkloads, Workloads
+
+METRICS_WINDOW_SECONDS = 30.0
+"""Of a CPU sample, as metrics servers take them."""
+
+
+class Written(BaseModel):
+    """A part of the parameters, written as in the Kubernetes resource; names with underscores do as well."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True, allow_inf_nan=False
+    )
+
+
+class HpaPolicy(Written):
+    type: Literal["Pods", "Percent"]
+    value: Annotated[int, Field(gt=0, le=v2.MOST_REPLICAS)]
+    period_seconds: Annotated[int, Field(ge=1, le=1800)]
+
+
+class HpaRules(Written):
+    """One direction; what is left out has the default of the resource."""
+
+    stabilization_window_seconds: Annotated[int | None, Field(ge=0, le=3600)] = None
+    select_policy: Literal["Max", "Min", "Disabled"] = "Max"
+    policies: Annotated[list[HpaPolicy] | None, Field(min_length=1, max_length=20)] = None
+    tolerance: Annotated[float | None, Field(ge=0, le=10)] = None
+
+
+class HpaBehavior(Written):
+    scale_up: HpaRules = Field(default_factory=HpaRules)
+    scale_down: HpaRules = Field(default_factory=HpaRules)
+
+
+class Autoscaler(Written):
+    """What is the same for any rule that a HorizontalPodAutoscaler carries out."""
+
+    version: v2.Version = Field(
+        default="1.34", description="1.32: up to it; 1.34: from 1.33 on. They differ at the tolerance's very edge"
+    )
+    behavior: HpaBehavior | None = Field(
+        default=None,
+        description="as in the resource; an empty one has its defaults, none the older rule: at most twice the size, or 4",
+    )
+    tolerance: float = Field(default=0.1, ge=0, le=10, description="of the ratio, both ways")
+    downscale_stabilization_seconds: int = Field(
+        default=300, ge=0, le=3600, description="window going down, where behavior does not say"
+    )
+
+    @model_validator(mode="after")
+    def _tolerance_is_known(self) -> Self:
+        rules = (self.behavior.scale_up, self.behavior.scale_down) if self.behavior else ()
+        if self.version == "1.32" and any(rule.tolerance is not None for rule in rules):
+            raise ValueError("behavior: a tolerance per direction needs version 1.34")
+        return self
+
+    def tolerances(self) -> v2.Tolerance:
+        """For both directions."""
+        up = self.behavior.scale_up.tolerance if self.behavior else None
+        down = self.behavior.scale_down.tolerance if self.behavior else None
+        return v2.Tolerance(
+            self.tolerance if up is None else up, self.tolerance if down is None else down, self.version
+        )
+
+    def limits(self, smallest: int, largest: int) -> v2.Limits:
+        """With the resource's defaults filled in."""
+        window = float(self.downscale_stabilization_seconds)
+        if self.behavior is None:
+            return v2.Limits(smallest, largest, window_seconds=window)
+        up, down = self.behavior.scale_up, self.behavior.scale_down
+        quick = v2.RatePolicy("Percent", 100, 15)
+        return v2.Limits(
+            smallest,
+            largest,
+            _rules(up, 0.0, (v2.RatePolicy("Pods", 4, 15), quick)),
+            _rules(down, window, (quick,)),
+            window,
+        )
+
+
+def _rules(rules: HpaRules, window: float, policies: tuple[v2.RatePolicy, ...]) -> v2.Rules:
+    given = rules.stabilization_window_seconds
+    own = tuple(v2.RatePolicy(p.type, p.value, p.period_seconds) for p in rules.policies or ())
+    return v2.Rules(window if given is None else float(given), own or policies, rules.select_policy)
+
+
+class HpaTarget(Written):
+    """Exactly the field that `type` calls for."""
+
+    type: Literal["Utilization", "AverageValue", "Value"]
+    average_utilization: Annotated[int | None, Field(ge=1, le=100_000)] = None
+    average_value: Annotated[float | None, Field(ge=0.001, le=1e15)] = None
+    value: Annotated[float | None, Field(ge=0.001, le=1e15)] = None
+
+    @model_validator(mode="after")
+    def _the_one_field(self) -> Self:
+        fields = {"Utilization": "averageUtilization", "AverageValue": "averageValue", "Value": "value"}
+        given = {
+            "averageUtilization": self.average_utilization,
+            "averageValue": self.average_value,
+            "value": self.value,
+        }
+        if [name for name, at in given.items() if at is not None] != [fields[self.type]]:
+            raise ValueError(f"a target of type {self.type} has {fields[self.type]}, and no other")
+        return self
+
+    @property
+    def milli(self) -> int:
+        """The value, in thousandths."""
+        return thousandths(self.average_value or self.value or 0.0)
+
+
+class HpaMetric(Written):
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    target: HpaTarget
+
+    @model_validator(mode="after")
+    def _target_fits(self) -> Self:
+        allowed = _TARGETS.get(self.name, ("Value", "AverageValue"))
+        if self.target.type not in allowed:
+            raise ValueError(f"target: {self.name} takes {' or '.join(allowed)}")
+        return self
+
+
+_TARGETS: Mapping[str, tuple[str, ...]] = {
+    "busy": ("Utilization", "AverageValue"),
+    "cpu": ("Utilization", "AverageValue"),
+    "input_rate": ("AverageValue",),
+}
+_OF_APPLICATION = ("arrival_rate", "lag_records", "lag_seconds", "expected_latency_seconds")
+
+
+class HpaParameters(Autoscaler):
+    """The planner's own settings, written as in the resource."""
+
+    scope: Literal["operators", "application"] = Field(
+        default="operators", description="each operator a workload of its own, or the application one"
+    )
+    metrics: list[HpaMetric] = Field(
+        default_factory=list, max_length=20, description="the largest proposal counts; by default busy at 80 %"
+    )
+    min_replicas: int | None = Field(default=None, ge=1, le=32768, description="by default the policy's bound")
+    max_replicas: int | None = Field(default=None, ge=1, le=32768, description="by default the policy's bound")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.min_replicas is not None and self.max_replicas is not None and self.min_replicas > self.max_replicas:
+            raise ValueError("minReplicas: is above maxReplicas")
+        for metric in self.metrics:
+            if metric.name == "cpu" and self.scope != "application":
+                raise ValueError("metrics: cpu is known of pods, not of operators, so it needs scope: application")
+            if metric.name == "input_rate" and self.scope != "operators":
+                raise ValueError("metrics: input_rate is an operator's, so it needs scope: operators")
+        return self
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one workload's autoscaler wants, or why it wants nothing."""
+
+    current: int
+    wanted: int
+    proposal: int | None = None
+    able: str = ""
+    limited: str = ""
+    missing: str | None = None
+
+
+def plan_by_hpa(request: PlanRequest, parameters: HpaParameters) -> PlanReply:
+    """The answer to one request; see the module."""
+    topology, deployment = request.topology, request.deployment
+    if topology is None or deployment is None:
+        return unknown_graph()
+    observed = {name: deployment.observed[name] for name in topology.names if name in deployment.observed}
+    if len(observed) < len(topology.names):
+        return unknown_graph()
+    sizes = observed if parameters.scope == "operators" else {"": max(observed.values())}
+    workloads = Workloads.of(request.memory, list(sizes))
+    now = request.now.timestamp()
+    decisions: dict[str, Decision] = {}
+    for name, current in sizes.items():
+        smallest, largest = request.policy.spec.bounds.of(name)
+        limits = parameters.limits(*narrowed(smallest, largest, parameters.min_replicas, parameters.max_replicas))
+        proposals = _proposals(request, parameters, name, current)
+        decisions[name] = decide(workloads, name, limits, current, proposals=proposals, now=now)
+    read = {
+        _label(metric.name, name): _shown(request, deployment, metric.name, name)
+        for metric in _metrics(request, parameters)
+        for name in sizes
+    }
+    return answer(request, decisions, observed, workloads, evidence=read)
+
+
+def unknown_graph() -> PlanReply:
+    """The hold of a planner that cannot see what runs."""
+    sentence = "the application's graph or parallelism is unknown, so it stays as it is"
+    return PlanReply(kind="hold", code="metric-missing", sentence=sentence)
+
+
+def narrowed(smallest: int, largest: int, low: int | None, high: int | None) -> tuple[int, int]:
+    """The policy's bounds, where the parameters have none; never crossed."""
+    low, high = smallest if low is None else low, largest if high is None else high
+    return min(low, high), high
+
+
+def decide(
+    workloads: Workloads,
+    name: str,
+    limits: v2.Limits,
+    current: int,
+    *,
+    proposals: Sequence[int | v2.NoMetric],
+    now: float,
+) -> Decision:
+    """One sync of one workload; its records in `workloads` move on."""
+    records = v2.begun(workloads.seen(name, limits, current, now), current, now)
+    wanted = v2.outside(limits, current)
+    if wanted is not None:
+        decision = Decision(current, wanted, limited="TooManyReplicas" if wanted < current else "TooFewReplicas")
+    else:
+        try:
+            proposal = v2.largest(proposals, current)
+        except v2.NoMetric as error:
+            decision = Decision(current, current, missing=str(error))
+        else:
+            verdict, records = v2.settle(records, limits, current, proposal, now)
+            decision = Decision(current, verdict.replicas, proposal, verdict.able, verdict.limited)
+    workloads.keep(name, records, current, Ask(now, decision.wanted) if decision.wanted != current else None)
+    return decision
+
+
+def spread(decisions: Mapping[str, Decision], observed: Parallelism, request: PlanRequest) -> Parallelism:
+    """The vector that the workloads' sizes make. An application's size is that of each operator, as far as it may have it."""
+    whole = decisions.get("")
+    if whole is None:
+        return {name: decisions[name].wanted if name in decisions else p for name, p in observed.items()}
+    if whole.wanted == whole.current or request.topology is None:
+        return dict(observed)
+    vector = {}
+    for operator in request.topology.operators:
+        low, high = request.policy.spec.bounds.of(operator.name)
+        vector[operator.name] = max(1, low, min(whole.wanted, high, operator.max_parallelism or high))
+    return vector
+
+
+def answer(
+    request: PlanRequest,
+    decisions: Mapping[str, Decision],
+    observed: Parallelism,
+    workloads: Workloads,
+    *,
+    evidence: Mapping[str, float | int | str | bool | None],
+    infeasible: Sequence[Infeasible] = (),
+) -> PlanReply:
+    """The reply that the workloads' decisions make."""
+    wanted = spread(decisions, observed, request)
+    try:
+        memory = workloads.memory()
+    except TooManyWorkloads as error:
+        return PlanReply(kind="hold", code="too-many-operators", sentence=str(error))
+    told: dict[str, float | int | str | bool | None] = dict(evidence)
+    for name, decision in decisions.items():
+        told[_label("proposal", name)] = decision.proposal
+        told[_label("wanted", name)] = decision.wanted
+    code, why = _reasons(decisions, observed, wanted)
+    moved = changes(observed, wanted)
+    is_scale = wanted != observed
+    return PlanReply(
+        kind="scale" if is_scale else "hold",
+        parallelism=wanted if is_scale else None,
+        code=code,
+        sentence=(f"{moved}: {why}" if is_scale else why)[:2000],
+        evidence=dict(list(told.items())[:200]),
+        infeasible=list(infeasible)[:100],
+        memory=memory,
+    )
+
+
+_LIMITED = {
+    "ScaleUpLimit": "no more may be added at once",
+    "ScaleDownLimit": "no more may be taken away at once",
+    "TooManyReplicas": "there may be no more",
+    "TooFewReplicas": "there may be no fewer",
+}
+_STABILISED = {
+    "ScaleUpStabilized": "less was asked for lately",
+    "ScaleDownStabilized": "more was asked for lately",
+}
+
+
+def _reasons(decisions: Mapping[str, Decision], observed: Parallelism, wanted: Parallelism) -> tuple[str, str]:
+    """Code and words. Of what holds, the first reason that is more than being on target."""
+    moved = {name: d for name, d in decisions.items() if d.wanted != d.current}
+    missing = [d.missing for d in decisions.values() if d.missing is not None]
+    if wanted != observed:
+        grows = any(wanted[name] > observed[name] for name in wanted)
+        told = [_explained(name, d) for name, d in moved.items()] + missing
+        return ("above-target" if grows else "below-target"), "; ".join(told)
+    if missing:
+        return "metric-missing", f"{'; '.join(missing)}, so nothing changes"
+    held = [(n, d) for n, d in decisions.items() if d.proposal not in {None, d.current}]
+    for name, decision in held:
+        reason = decision.able if decision.able in _STABILISED else decision.limited
+        return _kebab(reason), _explained(name, decision)
+    sizes = ", ".join(f"{name or 'the application'} at {d.current}" for name, d in decisions.items())
+    return "within-tolerance", f"{sizes}: on target, or too close to it for a change"
+
+
+def _explained(workload: str, decision: Decision) -> str:
+    """`the metric asks work for 9, and no more may be added at once`."""
+    who = workload or "the application"
+    if decision.proposal is None:
+        return f"{who} runs at {decision.current}, outside of what it may"
+    parts = [f"{who} is asked to have {decision.proposal}"]
+    parts += [words[r] for words, r in ((_STABILISED, decision.able), (_LIMITED, decision.limited)) if r in words]
+    return " and ".join(parts)
+
+
+def _kebab(reason: str) -> str:
+    return "".join(f"-{c.lower()}" if c.isupper() else c for c in reason).lstrip("-")
+
+
+def _metrics(request: PlanRequest, parameters: HpaParameters) -> list[HpaMetric]:
+    if parameters.metrics:
+        return parameters.metrics
+    share = request.policy.spec.objective.utilization
+    target = HpaTarget(type="Utilization", average_utilization=80 if share is None else max(1, round(100 * share)))
+    return [HpaMetric(name="busy", target=target)]
+
+
+def _proposals(request: PlanRequest, parameters: HpaParameters, workload: str, current: int) -> list[int | v2.NoMetric]:
+    return [
+        _proposal(request, metric, parameters.tolerances(), workload, current)
+        for metric in _metrics(request, parameters)
+    ]
+
+
+def _proposal(
+    request: PlanRequest, metric: HpaMetric, tolerance: v2.Tolerance, workload: str, current: int
+) -> int | v2.NoMetric:
+    try:
+        value = _read(request, request.deployment, metric.name, workload)
+        target = metric.target
+        if isinstance(value, list):
+            pods, is_cpu = value, metric.name == "cpu"
+            if target.average_utilization is not None:
+                return v2.from_utilisation(pods, target.average_utilization, current, tolerance, cpu=is_cpu)
+            return v2.from_values(pods, target.milli, current, tolerance, cpu=is_cpu)
+        if target.type == "Value":
+            return v2.from_total([thousandths(value)], target.milli, current, current, tolerance)
+        return v2.from_average([thousandths(value)], target.milli, current, tolerance)
+    except v2.NoMetric as error:
+        return error
+
+
+def _read(request: PlanRequest, deployment: Deployment | None, metric: str, workload: str) -> list[v2.Replica] | float:
+    """A value for each replica of the workload, or one for all; `NoMetric` names what is unknown."""
+    if metric == "cpu":
+        return _pods(request, deployment)
+    if metric in {"busy", "input_rate"}:
+        return _subtasks(request, metric, workload)
+    if metric in _OF_APPLICATION:
+        estimate = getattr(request.analysis, metric)
+        if estimate.value is None:
+            raise v2.NoMetric(f"{metric} is unknown ({estimate.basis})")
+        return float(estimate.value)
+    value = request.signals.get(metric)
+    if value is None:
+        known = ", ".join([*_TARGETS, *_OF_APPLICATION, *sorted(request.signals)])
+        why = (
+            "has no value now"
+            if metric in request.signals
+            else f"is no signal of this application (there are: {known})"
+        )
+        raise v2.NoMetric(f"{metric} {why}"[:1500])
+    return value
+
+
+def _subtasks(request: PlanRequest, metric: str, workload: str) -> list[v2.Replica]:
+    """Each with the operator's mean; of the application the busiest operator's."""
+    names = [workload] if workload else list(request.topology.names if request.topology else ())
+    best: tuple[float, int] | None = None
+    for name in names:
+        found = request.analysis.operator(name)
+        if found is None:
+            raise v2.NoMetric(f"{metric} of {name} is unknown (it was not analysed)")
+        estimate = found.utilisation if metric == "busy" else found.input_rate
+        if estimate.value is None:
+            raise v2.NoMetric(f"{metric} of {name} is unknown ({estimate.basis})")
+        each = estimate.value if metric == "busy" else estimate.value / found.parallelism
+        if best is None or each > best[0]:
+            best = each, found.parallelism
+    if best is None:
+        raise v2.NoMetric(f"{metric} is unknown (there are no operators)")
+    return [v2.Replica(value_milli=round(1000 * best[0]))] * best[1]
+
+
+def _pods(request: PlanRequest, deployment: Deployment | None) -> list[v2.Replica]:
+    """The deployment's pods. When one became ready is not told: it counts from its start."""
+    if deployment is None or not deployment.pods:
+        raise v2.NoMetric("cpu is unknown (nothing is known of pods)")
+    replicas = []
+    for pod in deployment.pods:
+        age = None if pod.started_at is None else max(0.0, (request.now - pod.started_at).total_seconds())
+        replicas.append(
+            v2.Replica(
+                value_milli=None if pod.cpu_cores is None else thousandths(pod.cpu_cores),
+                request_milli=None if pod.cpu_request_cores is None else thousandths(pod.cpu_request_cores),
+                phase="Pending" if age is None else "Running",
+                ready=None if pod.ready is None else ("True" if pod.ready else "False"),
+                started_ago=age,
+                transition_ago=age or 0.0,
+                sample_window=METRICS_WINDOW_SECONDS,
+            )
+        )
+    return replicas
+
+
+def thousandths(value: float) -> int:
+    """As a quantity holds it: rounded up, but not for a float's last bits."""
+    return math.ceil(round(min(value, 9e15) * 1000, 3))
+
+
+def _shown(request: PlanRequest, deployment: Deployment, metric: str, workload: str) -> float | None:
+    """For the evidence."""
+    try:
+        value = _read(request, deployment, metric, workload)
+    except v2.NoMetric:
+        return None
+    if isinstance(value, list):
+        milli = [r.value_milli for r in value if r.value_milli is not None]
+        return round(sum(milli) / len(milli) / 1000, 3) if milli else None
+    return value
+
+
+def _label(metric: str, workload: str) -> str:
+    return f"{metric}[{workload}]" if workload else metric

@@ -1,0 +1,130 @@
+"""What the autoscalers `hpa` and `keda-kafka` remember of their workloads, carried in the plan's memory."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from .autoscaling_v2 import Event, Limits, Records, changed, condensed
+
+LARGEST_BYTES = 14_000
+"""Of a plan's memory, with room for what a planner keeps beside it."""
+FORGOTTEN_SECONDS = 600.0
+"""After which an ask that nobody followed is no longer taken for the cause of a change."""
+
+
+class TooManyWorkloads(ValueError):
+    """The least of what must be remembered does not fit into a plan's memory."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A size that was asked for and may be seen later."""
+
+    at: float
+    size: int
+
+
+@dataclass
+class Workloads:
+    """Records by workload, read from the last plan's memory and written for the next."""
+
+    names: Sequence[str]
+    _records: dict[str, Records] = field(default_factory=dict)
+    _sizes: dict[str, int] = field(default_factory=dict)
+    _asks: dict[str, Ask] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, memory: Mapping[str, Any], names: Sequence[str]) -> "Workloads":
+        """What was kept of just these workloads; nothing if they are others, or if it cannot be read."""
+        workloads = cls(names)
+        try:
+            kept = _Kept.model_validate(memory.get("autoscaler"))
+        except ValidationError:
+            return workloads
+        if kept.of != _digest(names) or len(kept.workloads) != len(names):
+            return workloads
+        for name, one in zip(names, kept.workloads, strict=True):
+            workloads._records[name] = Records(
+                tuple((kept.base + at, n) for at, n in one.r),
+                *(
+                    tuple(Event(kept.base + at, n, bool(outdated)) for at, n, outdated in events)
+                    for events in (one.u, one.d)
+                ),
+            )
+            workloads._sizes[name] = one.n
+            if one.a is not None:
+                workloads._asks[name] = Ask(kept.base + one.a[0], one.a[1])
+        return workloads
+
+    def seen(self, name: str, limits: Limits, size: int, now: float) -> Records:
+        """The records of a workload that has this size now. A change towards what was asked for is booked; any other was not ours."""
+        records = self._records.get(name, Records())
+        before, ask = self._sizes.get(name, size), self._asks.get(name)
+        if ask is None or before == size or now - ask.at > FORGOTTEN_SECONDS:
+            return records
+        ours = before < size <= ask.size or ask.size <= size < before
+        return changed(records, limits, before, size, at=ask.at, now=now) if ours else records
+
+    def keep(self, name: str, records: Records, size: int, ask: Ask | None) -> None:
+        """Remember a workload after its sync. An ask stays until the size changes: it may be followed late."""
+        if ask is None and self._sizes.get(name) == size:
+            ask = self._asks.get(name)
+        self._records[name], self._sizes[name] = records, size
+        if ask is None:
+            self._asks.pop(name, None)
+        else:
+            self._asks[name] = ask
+
+    def memory(self) -> dict[str, Any]:
+        """For the plan; condensed, cautiously, where it would be too large."""
+        times = [at for records in self._records.values() for at, _ in records.recommendations]
+        base = int(min(times, default=0.0))
+        for most in (1_000_000, 64, 32, 16, 8, 4, 2):
+            memory = self._encoded(base, most)
+            if len(json.dumps(memory, separators=(",", ":"))) <= LARGEST_BYTES:
+                return {"autoscaler": memory}
+        raise TooManyWorkloads(
+            f"what is remembered of {len(self.names)} workloads does not fit into a plan; take one for the application"
+        )
+
+    def _encoded(self, base: int, most: int) -> dict[str, Any]:
+        def at(seconds: float) -> float:
+            return round(seconds - base, 3)
+
+        workloads = []
+        for name in self.names:
+            records = condensed(self._records.get(name, Records()), most)
+            one: dict[str, Any] = {"r": [[at(t), n] for t, n in records.recommendations], "n": self._sizes.get(name, 0)}
+            for key, events in (("u", records.ups), ("d", records.downs)):
+                if events:
+                    one[key] = [[at(e.at), e.change, int(e.outdated)] for e in events]
+            if name in self._asks:
+                one["a"] = [at(self._asks[name].at), self._asks[name].size]
+            workloads.append(one)
+        return {"of": _digest(self.names), "base": base, "workloads": workloads}
+
+
+def _digest(names: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
+
+
+_Seconds = Annotated[float, Field(allow_inf_nan=False)]
+_Size = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+
+
+class _One(BaseModel):
+    r: list[tuple[_Seconds, _Size]]
+    u: list[tuple[_Seconds, _Size, int]] = Field(default_factory=list)
+    d: list[tuple[_Seconds, _Size, int]] = Field(default_factory=list)
+    n: _Size
+    a: tuple[_Seconds, _Size] | None = None
+
+
+class _Kept(BaseModel):
+    of: str
+    base: int
+    workloads: list[_One]

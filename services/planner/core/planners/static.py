@@ -1,0 +1,77 @@
+"""The built-in planner `static`: a fixed parallelism.
+
+    wanted(operator) = operators[operator], else parallelism, else what it has
+
+No source: it is what a person sets by hand, to compare with and to fall back on. Looks at no metric, so it never holds for one.
+"""
+
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from weir_contracts import PlanReply, PlanRequest
+from weir_contracts.base import OperatorName
+
+from .present import Present, present_of, reply_of
+
+Parallel = Annotated[int, Field(ge=1, le=32768)]
+
+
+class Vector(BaseModel):
+    """A parallelism for all operators, and for single ones by name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    parallelism: Parallel | None = Field(default=None, description="of every operator that has none of its own below")
+    operators: dict[OperatorName, Parallel] = Field(
+        default_factory=dict, max_length=500, description="of single operators, by name"
+    )
+
+    def of(self, present: Present) -> dict[str, int]:
+        """The wish for each operator, as far as it may have it; what is not named keeps what it has."""
+        default = self.parallelism
+        return {
+            name: present.within(name, self.operators.get(name, default if default is not None else p))
+            if name in self.operators or default is not None
+            else p
+            for name, p in present.current.items()
+        }
+
+    def unknown(self, present: Present) -> list[str]:
+        """Names of no operator of the graph."""
+        return sorted(set(self.operators) - set(present.current))
+
+
+class StaticParameters(Vector):
+    """The planner's own settings."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.parallelism is None and not self.operators:
+            raise ValueError("give parallelism, operators or both: which parallelism is to be held?")
+        return self
+
+
+def plan_static(request: PlanRequest, parameters: StaticParameters) -> PlanReply:
+    """The answer to one request; see the module."""
+    present = present_of(request, {})
+    if isinstance(present, PlanReply):
+        return present
+    if unknown := parameters.unknown(present):
+        return no_such_operator(unknown, present)
+    return settled(present, parameters, "fixed", "the policy fixes it")
+
+
+def no_such_operator(unknown: list[str], present: Present) -> PlanReply:
+    """A hold for names that the graph does not have: after a change of the job, a person must look."""
+    sentence = (
+        f"there is no operator {', '.join(unknown)} (there are: {', '.join(present.current)}), so nothing changes"
+    )
+    return PlanReply(kind="hold", code="unknown-operator", sentence=sentence[:2000])
+
+
+def settled(present: Present, vector: Vector, code: str, why: str) -> PlanReply:
+    """The reply that holds the application at a vector."""
+    wanted = vector.of(present)
+    told = ", ".join(f"{name} at {p}" for name, p in wanted.items())
+    evidence = {f"wanted[{name}]": p for name, p in wanted.items()}
+    return reply_of(present, wanted, code, f"{told}: {why}", evidence, {})

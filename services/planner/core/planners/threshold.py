@@ -1,0 +1,118 @@
+"""The built-in planner `threshold`: one step up above a threshold, one step down below another.
+
+    value > up_above    p + step, or ceil(p · factor)
+    value < down_below  p - step, or floor(p / factor), at least 1
+
+No source: it is the rule that most home-made scripts have. `utilisation` is each operator's own (busy share) and moves that operator;
+`lag_seconds`, `latency_seconds` and `backlog` (records) are the application's and move all operators, or those named. It looks at nothing
+else: a step is the same however far the value is away, and up and down again is likely where the thresholds lie close together.
+"""
+
+import math
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from weir_contracts import Estimate, PlanReply, PlanRequest
+from weir_contracts.base import OperatorName
+from weir_contracts.planning import Number
+
+from predictor.words import changes
+
+from .present import Present, missing, present_of, reply_of
+from .static import no_such_operator
+
+Measure = Literal["utilisation", "lag_seconds", "latency_seconds", "backlog"]
+
+
+class ThresholdParameters(BaseModel):
+    """The planner's own settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    measure: Measure = Field(
+        default="utilisation", description="utilisation as a share, lag_seconds, latency_seconds, or backlog in records"
+    )
+    up_above: float = Field(ge=0, description="in the measure's unit")
+    down_below: float = Field(ge=0, description="in the measure's unit; 0 never goes down")
+    step: int | None = Field(default=None, ge=1, le=32768, description="subtasks at once; 1 if no factor is given")
+    factor: float | None = Field(default=None, gt=1, le=100, description="ratio at once, instead of step")
+    operators: list[OperatorName] | None = Field(
+        default=None, min_length=1, max_length=500, description="which are moved; by default all"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.down_below >= self.up_above:
+            raise ValueError(f"down_below: {self.down_below:g} is not below up_above ({self.up_above:g})")
+        if self.step is not None and self.factor is not None:
+            raise ValueError("factor: give step or factor, not both")
+        if self.measure == "utilisation" and self.up_above >= 1:
+            raise ValueError("up_above: utilisation is a share, and none is above 1")
+        return self
+
+    def moved(self, p: int, direction: int) -> int:
+        """One step from p; down to 1 at the least."""
+        if self.factor is None:
+            return max(1, p + direction * (self.step or 1))
+        return math.ceil(p * self.factor) if direction > 0 else max(1, math.floor(p / self.factor))
+
+
+def plan_by_threshold(request: PlanRequest, parameters: ThresholdParameters) -> PlanReply:
+    """The answer to one request; see the module."""
+    present = present_of(request, {})
+    if isinstance(present, PlanReply):
+        return present
+    chosen = parameters.operators or list(present.current)
+    if unknown := sorted(set(chosen) - set(present.current)):
+        return no_such_operator(unknown, present)
+    readings = _readings(request, parameters.measure, chosen)
+    wanted, evidence = dict(present.current), dict[str, Number]()
+    told: list[str] = []
+    unread: list[tuple[str, str]] = []
+    for name in chosen:
+        what, estimate = readings[name]
+        value = estimate.value
+        evidence[what] = value
+        if value is None:
+            unread.append((what, estimate.basis))
+            continue
+        direction = (value > parameters.up_above) - (value < parameters.down_below)
+        if direction:
+            wanted[name] = _kept(present, name, parameters.moved(present.current[name], direction))
+            told.append(f"{what} is {value:,.4g}, {_relation(parameters, direction)}")
+    because = "; ".join(dict.fromkeys(told))
+    if wanted != present.current:
+        grows = any(wanted[name] > p for name, p in present.current.items())
+        code = "above-threshold" if grows else "below-threshold"
+        return reply_of(present, wanted, code, f"{changes(present.current, wanted)}: {because}", evidence, {})
+    if unread:
+        return missing(unread[0][0], unread[0][1], {}).model_copy(update={"evidence": evidence})
+    if told:
+        return reply_of(present, None, "at-bound", f"{because}, and there is no step left", evidence, {})
+    sentence = f"{parameters.measure} lies between {parameters.down_below:g} and {parameters.up_above:g}"
+    return reply_of(present, None, "within-thresholds", sentence, evidence, {})
+
+
+def _readings(request: PlanRequest, measure: Measure, names: list[str]) -> dict[str, tuple[str, Estimate]]:
+    """For each operator what is looked at, by name, and its value."""
+    analysis = request.analysis
+    if measure != "utilisation":
+        estimate = {
+            "lag_seconds": analysis.lag_seconds,
+            "latency_seconds": analysis.expected_latency_seconds,
+            "backlog": analysis.lag_records,
+        }[measure]
+        return dict.fromkeys(names, (measure, estimate))
+    found = {name: analysis.operator(name) for name in names}
+    nothing = Estimate(basis="it was not analysed")
+    return {name: (f"utilisation[{name}]", o.utilisation if o else nothing) for name, o in found.items()}
+
+
+def _kept(present: Present, name: str, wanted: int) -> int:
+    """Within the limits, and never the other way: what runs outside of them is the bounds' affair."""
+    p = present.current[name]
+    return max(p, present.within(name, wanted)) if wanted >= p else min(p, present.within(name, wanted))
+
+
+def _relation(parameters: ThresholdParameters, direction: int) -> str:
+    return f"above {parameters.up_above:g}" if direction > 0 else f"below {parameters.down_below:g}"
