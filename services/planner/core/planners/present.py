@@ -27,7 +27,7 @@ class Present:
         """`wanted`, rounded up, as far as it may be had; notes what may not."""
         least, most = self.limits[name]
         if not wanted - 1e-9 <= most:  # also where it is no number any more
-            shown = None if not math.isfinite(wanted) else float(math.ceil(wanted))
+            shown = None if not math.isfinite(wanted) else float(math.ceil(wanted - 1e-9))
             words = "more" if shown is None else f"{shown:,.0f}"
             self.infeasible.append(
                 Infeasible(
