@@ -1,6 +1,6 @@
 """Times in which the policy wants nothing changed."""
 
-from datetime import datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
@@ -50,9 +50,8 @@ def _by_cron(expression: str, duration: timedelta, zone: str, minute: datetime, 
 
 @lru_cache(maxsize=2000)
 def _last_of(expression: str, duration: timedelta, zone: str, minute: datetime) -> datetime | None:
-    """The first of cron's times that may still last, to the minute: it is asked many times a minute.
-
-    The time before `minute` is counted in hours that pass, not in the clock's: a duration is as long on the day that clocks change.
-    """
-    began = next(CronSim(expression, (minute - duration).astimezone(ZoneInfo(zone))), None)
-    return began if began is not None and began <= minute else None
+    """The first of cron's times that may still last, to the minute: it is asked many times a minute. In UTC, where hours are added as
+    they pass: a duration is as long on the days that clocks change."""
+    since = minute.astimezone(UTC) - duration
+    began = next(CronSim(expression, since.astimezone(ZoneInfo(zone))), None)
+    return began.astimezone(UTC) if began is not None and began <= minute else None

@@ -51,7 +51,7 @@ def slots_available(draft: Draft, context: Context) -> Draft:
         return draft
     because = f"{wanted} slots are needed and {limit} can be had ({slots.available} free, {held} held)"
     noted = draft.noting(Infeasible(wanted=wanted, limit=limit, code="slots", because=because))
-    vector = _growth_cut(draft.vector, context, context.topology.slots, limit)
+    vector = _in_steps(draft.vector, context.current, context, context.topology.slots, limit=limit)
     return noted.changed("slots-available", "slots", because, vector)
 
 
@@ -59,16 +59,18 @@ def _cut_to(draft: Draft, context: Context, cost: Cost, limit: int, *, guard: st
     """As much of the growth as the policy allows; where not even the present is allowed, less than that, too."""
     vector = draft.vector or {}
     noted = draft.noting(Infeasible(wanted=cost(vector), limit=limit, code=guard, because=because))
-    found = _growth_cut(vector, context, cost, limit)
-    found = cut(found, {name: min(p, context.spec.bounds.of(name)[0]) for name, p in found.items()}, cost, limit)
-    return noted.changed(guard, guard, because, found)
+    lowest = {name: context.spec.bounds.of(name)[0] for name in vector}
+    running = {name: max(context.current[name], least) for name, least in lowest.items()}
+    found = _in_steps(vector, running, context, cost, limit=limit)
+    return noted.changed(guard, guard, because, _in_steps(found, lowest, context, cost, limit=limit))
 
 
-def _growth_cut(vector: Mapping[str, int], context: Context, cost: Cost, limit: int) -> dict[str, int]:
-    """The growth that fits, in useful steps; nothing below what is running."""
-    floors = {name: min(p, context.current[name]) for name, p in vector.items()}
-    found = cut(vector, floors, cost, limit)
+def _in_steps(
+    vector: Mapping[str, int], floors: Mapping[str, int], context: Context, cost: Cost, *, limit: int
+) -> dict[str, int]:
+    """What fits of a vector, in useful steps, nothing below its floor."""
+    least = {name: min(p, floors[name]) for name, p in vector.items()}
     return {
-        name: p if p == vector[name] else max(floors[name], smallest_useful(context.topology, name, p))
-        for name, p in found.items()
+        name: p if p == vector[name] else max(least[name], smallest_useful(context.topology, name, p))
+        for name, p in cut(vector, least, cost, limit).items()
     }

@@ -1,0 +1,134 @@
+"""What the policy allows in all: totals and budgets, for wishes and for what runs already."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from weir_contracts import Parallelism, PlanReply, PlanState, Slots
+
+from services.planner.core.decide import make_plan
+from services.planner.core.guards import amend
+from services.planner.core.guards.allowed import cut, raised, subtasks
+from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, context, deployment, policy, request, scale, topology
+from tests.unit.planner.test_guards import NOW, guards, passed, seen_busy
+
+PER_SLOT = {"cpu": 0.5, "memory": "2Gi"}
+
+
+def test_the_total_leaves_as_much_growth_as_fits() -> None:
+    """10 subtasks in all: of 1 and 12 there are 1 and 9, noted as infeasible; what fits passes as it is."""
+    spec = {"bounds": {"max": 12, "total": {"max": 10}}}
+    draft = passed({SOURCE: 1, WORK: 12}, context(NOW, spec=spec))
+    assert draft.vector == {SOURCE: 1, WORK: 9}
+    assert guards(draft) == ["total-bounds"]
+    assert draft.amendments[0].because == "13 subtasks are wanted and the policy's total allows 10"
+    assert [(i.code, i.wanted, i.limit) for i in draft.infeasible] == [("total-bounds", 13.0, 10.0)]
+    assert passed({SOURCE: 1, WORK: 9}, context(NOW, spec=spec)).amendments == ()
+
+
+def test_the_largest_growth_gives_first_and_nothing_that_runs_is_taken() -> None:
+    """4 and 4 run, 6 and 12 are wanted, 12 may be: both get 2 more. Where all are taken, nobody gets any."""
+    spec = {"bounds": {"max": 12, "total": {"max": 12}}}
+    current = {SOURCE: 4, WORK: 4}
+    assert passed({SOURCE: 6, WORK: 12}, context(current, spec=spec)).vector == {SOURCE: 6, WORK: 6}
+    full = passed({SOURCE: 4, WORK: 9}, context({SOURCE: 4, WORK: 8}, spec=spec))
+    assert (full.vector, full.code) == (None, "total-bounds")
+
+
+def test_what_another_guard_keeps_counts_for_the_total() -> None:
+    """The source was to give 4 subtasks to work; as it may not go down yet, work cannot have them either."""
+    spec: dict[str, Any] = {"bounds": {"max": 12, "total": {"max": 10}}}
+    spec["behavior"] = {"scaleDown": {"stabilization": "60s"}, "cooldown": "0s"}
+    draft = passed({SOURCE: 2, WORK: 8}, context({SOURCE: 6, WORK: 4}, spec=spec))
+    assert (draft.vector, guards(draft)) == (None, ["stabilisation", "total-bounds", "no-change"])
+
+
+def test_the_total_demands_a_least() -> None:
+    """At least 4 in all: 1 and 1 become 1 and 3, the busiest keeps most; 1 and 3 pass."""
+    spec = {"bounds": {"max": 12, "total": {"min": 4}}}
+    given_ = context(NOW, spec=spec, found=seen_busy())
+    draft = passed({SOURCE: 1, WORK: 1}, given_)
+    assert draft.vector == {SOURCE: 1, WORK: 3}
+    assert "total-bounds" in guards(draft)
+    assert "total-bounds" not in guards(passed({SOURCE: 1, WORK: 3}, given_))
+
+
+def test_the_budget_counts_slots_cpu_and_memory() -> None:
+    """6 slots, or what 3 cores or 12 GiB pay for at half a core and 2 GiB each; 7 are within 4 cores and 14 GiB."""
+    for parts in ({"slots": 6}, {"cpu": 3.4, "perSlot": PER_SLOT}, {"memory": "13Gi", "perSlot": PER_SLOT}):
+        draft = passed({SOURCE: 1, WORK: 7}, context(NOW, spec={"budget": parts}))
+        assert draft.vector == {SOURCE: 1, WORK: 6}
+        assert guards(draft) == ["budget"]
+    assert "the budget's memory allows 6" in draft.amendments[0].because
+    plenty = {"cpu": 4, "memory": "14Gi", "perSlot": PER_SLOT}
+    assert passed({SOURCE: 1, WORK: 7}, context(NOW, spec={"budget": plenty})).amendments == ()
+
+
+def plan(current: Parallelism, reply: PlanReply, **spec: Any) -> Any:
+    """The plan of a reply, of an application that runs at `current`."""
+    the_policy = policy(**spec)
+    graph = topology(tuple(current))
+    found = analysis(
+        work=current[WORK], the_policy=the_policy, graph=graph, deployment=deployment(current, graph), arrivals=700.0
+    )
+    return make_plan(request(found), reply, PlanState(), planner="rate", created_at=NOON)
+
+
+HOLD = PlanReply(kind="hold", code="objective-held", sentence="all is well")
+
+
+def test_what_runs_beyond_total_or_budget_is_brought_back_even_by_a_hold() -> None:
+    """Somebody lowered the policy's limits below what runs; stabilisation, cooldown, excluded periods and the hour's actions do not
+    keep it there."""
+    quiet = {
+        "scaleDown": {"stabilization": "10m"},
+        "cooldown": "10m",
+        "excludedPeriods": [{"cron": "* * * * *", "duration": "1m"}],
+    }
+    for limits in ({"bounds": {"max": 12, "total": {"max": 6}}}, {"budget": {"slots": 5}}):
+        for reply in (HOLD, scale({SOURCE: 1, WORK: 9})):
+            made = plan({SOURCE: 1, WORK: 8}, reply, behavior=quiet, **limits)
+            assert made.approved == {SOURCE: 1, WORK: 5}, made.sentence
+    made = plan({SOURCE: 1, WORK: 8}, HOLD, bounds={"max": 12, "total": {"max": 6}})
+    assert (made.code, made.kind) == ("out-of-bounds", "scale")
+    assert "9 subtasks are more than the 6 of the policy's total" in made.sentence
+
+
+def test_fewer_than_the_total_demands_are_brought_up() -> None:
+    """The busiest gets what is missing; what is within the total stays."""
+    bounds = {"max": 12, "total": {"min": 6, "max": 20}}
+    assert plan({SOURCE: 1, WORK: 2}, HOLD, bounds=bounds).approved == {SOURCE: 1, WORK: 5}
+    assert plan({SOURCE: 1, WORK: 5}, HOLD, bounds=bounds).kind == "hold"
+
+
+def test_a_budget_that_cannot_be_met_takes_what_it_can() -> None:
+    """The bounds demand 3 of work and the budget pays for 2 slots: bounds are the firmer word, and the plan says that it is
+    infeasible."""
+    given_ = context(NOW, spec={"bounds": {"min": 3}, "budget": {"slots": 2}}, slots=Slots(total=9, available=9))
+    draft = amend(scale({SOURCE: 3, WORK: 9}), given_)
+    assert draft.vector == {SOURCE: 3, WORK: 3}
+    assert [i.code for i in draft.infeasible] == ["budget"]
+
+
+sizes = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 40), min_size=1)
+
+
+@given(sizes, st.integers(1, 100), st.data())
+def test_a_cut_fits_and_wastes_nothing(vector: Parallelism, limit: int, data: st.DataObject) -> None:
+    """Whatever is cut: within the limit or at the floors, never below them, and no subtask more would fit."""
+    floors = {name: data.draw(st.integers(1, p)) for name, p in vector.items()}
+    found = cut(vector, floors, subtasks, limit)
+    assert all(floors[name] <= p <= vector[name] for name, p in found.items())
+    assert subtasks(found) <= limit or found == floors
+    if found != vector and subtasks(found) < limit:
+        raise AssertionError(found)
+
+
+@given(sizes, st.integers(1, 200), st.data())
+def test_what_is_raised_reaches_the_least_or_its_ceilings(vector: Parallelism, least: int, data: st.DataObject) -> None:
+    """And takes nothing from anybody."""
+    ceilings = {name: data.draw(st.integers(1, 60)) for name in vector}
+    found = raised(vector, ceilings, least, dict.fromkeys(vector))
+    assert all(vector[name] <= p <= max(vector[name], ceilings[name]) for name, p in found.items())
+    highest = sum(max(vector[name], ceilings[name]) for name in vector)
+    assert subtasks(found) == max(subtasks(vector), min(least, highest))
