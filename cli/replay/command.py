@@ -5,7 +5,7 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 from rich.table import Table
+from weir_contracts import PlanReply, PlanRequest
 
 from cli.errors import InvalidInput
+from services.planner.core.planners import ask
 from simulator import Noise, Simulation
 from simulator.clairvoyant import Clairvoyant
 
@@ -100,7 +102,9 @@ def replay(
     console.print(_table(prepared, result))
 
 
-def run(prepared: Replay, *, seed: int = 0, noise: float = 0.0) -> Result:
+def run(
+    prepared: Replay, *, seed: int = 0, noise: float = 0.0, asks: Callable[[PlanRequest, str], PlanReply] = ask
+) -> Result:
     """Let the loop turn over the whole trace."""
     began = time.perf_counter()
     policy = prepared.policy
@@ -111,7 +115,7 @@ def run(prepared: Replay, *, seed: int = 0, noise: float = 0.0) -> Result:
         policy.spec.objective.bound_seconds,
         max(10.0, prepared.duration_seconds / POINTS) if prepared.duration_seconds > 10 * POINTS else 10.0,
     )
-    loop = Loop(simulation, policy, noise=Noise(relative=noise), seed=seed, records=Records(keep=100))
+    loop = Loop(simulation, policy, noise=Noise(relative=noise), seed=seed, records=Records(keep=100), asks=asks)
     with _seldom_collected():
         asyncio.run(loop.run(prepared.duration_seconds))
     return Result(

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan, ScalingPolicy
+from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan, PlanReply, PlanRequest, ScalingPolicy
 
 from services.analyzer.core import AnalysisSettings
 from services.analyzer.core import advance as analyse
@@ -95,7 +95,7 @@ class Loop:
 
     `carry` is the way between two services: what arrives of a message, None for nothing. What it keeps may arrive later, by `hear`,
     `decide` or `consider`. `gate` is what the executor reads of the policy just before it acts; by default the policy in force.
-    `fleet` is what several loops have together that share an executor.
+    `fleet` is what several loops have together that share an executor. `asks` is how a planner is asked by its name.
     """
 
     def __init__(
@@ -112,6 +112,7 @@ class Loop:
         carry: Callable[[Any], Any] = lambda message: message,
         records: Records | None = None,
         fleet: Fleet | None = None,
+        asks: Callable[[PlanRequest, str], PlanReply] = ask,
     ) -> None:
         self.simulation = simulation
         self.policy = policy
@@ -126,6 +127,7 @@ class Loop:
         self.executor = Memory()
         self.knowledge = State(application=policy.application)
         self.planner = Applications(OBSERVATIONS_KEPT, HISTORY_KEPT)
+        self._asks = asks
         self._settings = settings or AnalysisSettings()
         self._analyzer: Any = None
         self._fleet = fleet or Fleet({}, self.rules)
@@ -188,7 +190,7 @@ class Loop:
             return None
         name = analysis.policy.spec.planner.name
         request = self.planner.request(analysis, self.now)
-        reply = precheck(request) or ask(request, name)
+        reply = precheck(request) or self._asks(request, name)
         state = self.planner.state(analysis.application, name)
         plan = make_plan(request, reply, state, planner=name, created_at=self.now)
         self.planner.planned(plan, analysis)

@@ -1,0 +1,238 @@
+"""What both servers share: limits, problem documents, a token, threads for planners, a process that stops gracefully."""
+
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+import queue
+import signal
+import socket
+import threading
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+import uvicorn
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MAX_BODY_BYTES = 8_000_000
+"""What Weir may send: a request of a large application with its raw observations."""
+MAX_WAITING = 100
+"""Requests that wait for a thread; more are refused, because nobody would wait for their answers."""
+GRACE_SECONDS = 10
+"""Open requests get so long to end when the process is told to stop."""
+MEDIA_TYPE = "application/problem+json"
+
+log = logging.getLogger("weir_planner")
+Result = TypeVar("Result")
+
+
+class Busy(Exception):
+    """Too many requests wait already."""
+
+
+class Threads:
+    """Runs synchronous planners, at most `count` calls at a time, beside the event loop. Its threads never keep a process from ending:
+    a call that hangs is left behind."""
+
+    def __init__(self, count: int) -> None:
+        if count < 1:
+            raise ValueError(f"threads: must be at least 1, is {count}")
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._open = 0
+        for i in range(count):
+            threading.Thread(target=self._work, name=f"planner-{i}", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            self._calls.get()()
+
+    async def run(self, function: Callable[[], Result]) -> Result:
+        """The function's result, or what it raises. Raises `Busy`. Given up by its caller before it began, it is not called."""
+        if self._open >= MAX_WAITING:
+            raise Busy
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+
+        def call() -> None:
+            if future.cancelled():
+                loop.call_soon_threadsafe(settle, None, None)
+                return
+            try:
+                result, error = function(), None
+            except BaseException as raised:  # noqa: BLE001 - it belongs to the caller, whatever it is
+                result, error = None, raised
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(settle, result, error)
+
+        def settle(result: Any, error: BaseException | None) -> None:
+            self._open -= 1
+            if future.cancelled():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                # SystemExit or KeyboardInterrupt in a planner's thread must not end the server.
+                future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+        self._open += 1
+        self._calls.put(call)
+        return await future
+
+
+class Limits:
+    """Answers 413 to a body larger than the limit, announced or streamed."""
+
+    def __init__(self, app: ASGIApp, body_bytes: int) -> None:
+        self._app = app
+        self._most = body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        seen = int(length) if length.isdigit() else 0
+        body = b""
+        while seen <= self._most:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            seen = max(seen, len(body))
+            if not message.get("more_body", False):
+                break
+        if seen > self._most:
+            too_large = problem(413, f"the body is larger than {self._most} bytes")
+            too_large.headers["connection"] = "close"
+            await too_large(scope, receive, send)
+            return
+        given = False
+
+        async def replayed() -> Message:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self._app(scope, replayed, send)
+
+
+class _AnyText(JSONResponse):
+    """JSON of sentences from elsewhere: half a character in one must not cost the answer."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
+
+
+def problem(status: int, detail: str, errors: list[tuple[str, str]] | None = None) -> JSONResponse:
+    """An RFC 9457 problem document. `message` is the same sentence for those who look there, as KTA does."""
+    titles = {401: "Unauthorised", 413: "Too large", 422: "Invalid", 500: "The planner failed", 503: "Not available"}
+    body = {
+        "type": "about:blank",
+        "title": titles.get(status, "Error"),
+        "status": status,
+        "detail": detail[:4000],
+        "message": detail[:4000],
+        **({"errors": [{"field": f, "message": m} for f, m in errors[:50]]} if errors else {}),
+    }
+    return _AnyText(body, status_code=status, media_type=MEDIA_TYPE)
+
+
+def install(app: FastAPI, body_bytes: int = MAX_BODY_BYTES) -> None:
+    """Limits and problem documents for `app`."""
+    app.add_middleware(Limits, body_bytes=body_bytes)
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
+        found = [
+            (".".join(str(part) for part in e["loc"][1:]) or "body", str(e["msg"]).removeprefix("Value error, "))
+            for e in error.errors()[:50]
+        ]
+        return problem(422, "; ".join(f"{field}: {what}" for field, what in found), found)
+
+    @app.exception_handler(HTTPException)
+    async def _http(_request: Request, error: HTTPException) -> JSONResponse:
+        return problem(error.status_code, str(error.detail))
+
+    @app.exception_handler(Busy)
+    async def _busy(_request: Request, _error: Busy) -> JSONResponse:
+        return problem(503, f"{MAX_WAITING} requests wait already: the planner is too slow, or needs more threads")
+
+    @app.exception_handler(Exception)
+    async def _bug(request: Request, error: Exception) -> JSONResponse:
+        log.exception("%s: %s", request.url.path, type(error).__name__, exc_info=error)
+        return problem(500, f"{type(error).__name__}: {error}")
+
+
+def bearer(token: str | None) -> Callable[[Request], None]:
+    """A dependency that demands the token; None: nobody needs one."""
+
+    def check(request: Request) -> None:
+        if token is None:
+            return
+        given = request.headers.get("authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            raise HTTPException(401, "a bearer token is needed, and this is not the one")
+
+    return check
+
+
+class Server(uvicorn.Server):
+    """Ends with 0 on SIGTERM and SIGINT, after its open requests."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Says where it listens once it does."""
+        await super().startup(sockets)
+        for listener in self.servers:
+            for each in listener.sockets:
+                log.info("listening on %s port %d", *each.getsockname()[:2])
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leaves signals to the main thread's owner where this is not it."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def server(app: FastAPI, host: str, port: int) -> Server:
+    """A server of `app`, not yet running."""
+    return Server(
+        uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+            server_header=False,
+            ws="none",
+        )
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a listener there."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def run(app: FastAPI, host: str, port: int, token: str | None, *, open_to_all: bool = False) -> None:
+    """Serve until told to stop. Raises `ValueError` for a listener that others reach and that asks nobody for a token."""
+    if not is_loopback(host) and not token and not open_to_all:
+        raise ValueError(
+            f"others reach {host}: give a token (PLANNER_TOKEN), or say that nobody needs one (--no-token)"
+        )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    server(app, host, port).run()
+    log.info("stopped")

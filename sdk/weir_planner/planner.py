@@ -1,0 +1,149 @@
+"""A planner: a function or an object with `plan(request) -> reply`, and what it says of itself."""
+
+import asyncio
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from weir_contracts import VERSION, PlannerDescription, PlanReply
+
+from .request import MetricMissing, Request
+
+Scope = Literal["operator", "application"]
+Answer = PlanReply | Mapping[str, Any]
+Decorated = TypeVar("Decorated")
+_KEY = "__weir_planner__"
+
+
+class InvalidPlanner(TypeError):
+    """Something that cannot plan, or describes itself wrongly."""
+
+
+class InvalidReply(ValueError):
+    """What a planner returned is no reply to its request; the sentence says why."""
+
+
+def planner(
+    *,
+    name: str | None = None,
+    version: str | None = None,
+    description: str | None = None,
+    parameters: type[BaseModel] | None = None,
+    scope: Scope | None = None,
+    reads: list[Literal["observations", "history"]] | None = None,
+) -> Callable[[Decorated], Decorated]:
+    """Decorates a function or class with what `GET /` tells of it. All are optional: by default its name, its docstring, no
+    parameters, scope `operator`, and all of the request."""
+    given = {
+        "name": name,
+        "version": version,
+        "description": description,
+        "parameters": parameters,
+        "scope": scope,
+        "reads": reads,
+    }
+
+    def decorate(target: Decorated) -> Decorated:
+        setattr(target, _KEY, {key: value for key, value in given.items() if value is not None})
+        return target
+
+    return decorate
+
+
+class Planner:
+    """A function or object as it is served. `wrapped` may be a class without required arguments, too: one instance is made of it."""
+
+    def __init__(self, wrapped: Any) -> None:
+        if isinstance(wrapped, Planner):
+            wrapped = wrapped.wrapped
+        told = getattr(wrapped, _KEY, {})
+        self.wrapped: Any = wrapped() if inspect.isclass(wrapped) else wrapped
+        function = getattr(self.wrapped, "plan", self.wrapped)
+        if not callable(function):
+            raise InvalidPlanner(f"{wrapped!r} cannot plan: give a function, or an object with plan(request)")
+        self._plan: Callable[[Request], Answer | Awaitable[Answer]] = function
+        self.parameters: type[BaseModel] | None = told.get("parameters")
+        self.description = _description(wrapped, self.wrapped, told)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether `plan` is a coroutine function, which runs on the server's event loop."""
+        return inspect.iscoroutinefunction(self._plan) or inspect.iscoroutinefunction(
+            getattr(self._plan, "__call__", None)  # noqa: B004 - an object's own, which may be async
+        )
+
+    def plan(self, request: Request) -> PlanReply:
+        """The checked reply. Raises `InvalidParameters`, `InvalidReply`, or whatever the planner raises."""
+        self._check_parameters(request)
+        try:
+            answer = self._plan(request)
+            if inspect.isawaitable(answer):
+                answer = asyncio.run(_awaited(answer))
+        except MetricMissing as missing:
+            return _missing(request, missing)
+        return checked(answer, request)
+
+    async def plan_async(self, request: Request) -> PlanReply:
+        """The same for a planner whose `plan` is a coroutine function."""
+        self._check_parameters(request)
+        try:
+            answer = self._plan(request)
+            if inspect.isawaitable(answer):
+                answer = await answer
+        except MetricMissing as missing:
+            return _missing(request, missing)
+        return checked(answer, request)
+
+    def _check_parameters(self, request: Request) -> None:
+        if self.parameters is not None:
+            request.parameters(self.parameters)
+
+
+async def _awaited(answer: Awaitable[Answer]) -> Answer:
+    return await answer
+
+
+def _missing(request: Request, missing: MetricMissing) -> PlanReply:
+    sentence = f"{missing}, so everything stays as it is"
+    return PlanReply(kind="hold", code="metric-missing", sentence=sentence[:2000], memory=request.memory)
+
+
+def checked(answer: Any, request: Request) -> PlanReply:
+    """The answer as a reply that covers the topology, or `InvalidReply`: found here, its author sees it first."""
+    try:
+        reply = answer if isinstance(answer, PlanReply) else PlanReply.model_validate(answer)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "it"
+        raise InvalidReply(f"the planner returned no reply: {field}: {first['msg']}") from None
+    if reply.parallelism is not None and set(reply.parallelism) != set(request.operators):
+        missing = sorted(set(request.operators) - set(reply.parallelism))
+        extra = sorted(set(reply.parallelism) - set(request.operators))
+        parts = [f"misses {', '.join(missing)}"] if missing else []
+        parts += [f"names the unknown {', '.join(extra)}"] if extra else []
+        raise InvalidReply(f"the planner's parallelism {' and '.join(parts)}")
+    return reply
+
+
+def _description(original: Any, instance: Any, told: Mapping[str, Any]) -> PlannerDescription:
+    own = getattr(original, "__name__", None) or type(instance).__name__
+    name = told.get("name") or re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])([A-Z])", r"-\1", own).lower()).strip(
+        "-"
+    )
+    words = told.get("description") or inspect.getdoc(original) or f"the planner {name}"
+    parameters = told.get("parameters")
+    schema = {"type": "object", "additionalProperties": False} if parameters is None else parameters.model_json_schema()
+    try:
+        return PlannerDescription(
+            name=name or "planner",
+            version=told.get("version", "0.1.0"),
+            contract_versions=[VERSION],
+            parameters=schema,
+            scope=told.get("scope", "operator"),
+            description=words.split("\n\n")[0].replace("\n", " ")[:2000],
+            reads=told.get("reads"),
+        )
+    except ValidationError as error:
+        raise InvalidPlanner(f"the planner describes itself wrongly: {error}") from None

@@ -1,0 +1,167 @@
+"""A planner's question with what most planners ask of it, and the two answers."""
+
+import math
+import operator
+from collections.abc import Mapping
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel, ValidationError, model_validator
+from weir_contracts import Estimate, OperatorAnalysis, PlanReply, PlanRequest, Prediction
+
+from .capacity import capacity_at
+
+Parameters = TypeVar("Parameters", bound=BaseModel)
+
+
+class MetricMissing(Exception):
+    """Something a planner cannot do without is unknown: raised out of a planner it becomes a hold that names it."""
+
+
+class InvalidParameters(ValueError):
+    """The policy's `spec.planner.parameters` are not what the planner takes; the sentence names each."""
+
+
+class Request(PlanRequest):
+    """All a planner may know, taken at one instant, with helpers. Rates in records/s of the whole operator."""
+
+    @model_validator(mode="after")
+    def _can_be_planned(self) -> Self:
+        _check(self)
+        return self
+
+    @classmethod
+    def of(cls, request: PlanRequest) -> Self:
+        """A request that was read already, with the helpers. Raises `ValueError` where it cannot be planned."""
+        fields = {name: getattr(request, name) for name in PlanRequest.model_fields}
+        _check(request)
+        return cls.model_construct(**fields)
+
+    @property
+    def operators(self) -> list[str]:
+        """The operators in topological order, sources first."""
+        assert self.topology is not None  # noqa: S101 - validated above
+        return self.topology.names
+
+    @property
+    def sources(self) -> list[str]:
+        """Operators without inputs."""
+        assert self.topology is not None  # noqa: S101 - validated above
+        return self.topology.sources
+
+    def inputs(self, name: str) -> list[str]:
+        """The operators that feed `name`."""
+        assert self.topology is not None  # noqa: S101 - validated above
+        return self.topology.inputs(name)
+
+    @property
+    def current(self) -> dict[str, int]:
+        """The parallelism that runs, of every operator."""
+        assert self.deployment is not None  # noqa: S101 - validated above
+        return dict(self.deployment.observed)
+
+    def analysed(self, name: str) -> OperatorAnalysis:
+        """What is known of an operator. Raises `MetricMissing` if nothing is."""
+        found = self.analysis.operator(name)
+        if found is None:
+            raise MetricMissing(f"nothing was analysed of {name}")
+        return found
+
+    def bounds(self, name: str) -> tuple[int, int]:
+        """Smallest and largest parallelism that the policy, the key groups and the partitions leave `name`."""
+        assert self.topology is not None  # noqa: S101 - validated above
+        low, high = self.policy.spec.bounds.of(name)
+        node = self.topology.operator(name)
+        tops = [p for p in (node.max_parallelism, node.source_partitions) if p is not None]
+        return low, max(low, min([high, *tops]))
+
+    def useful_parallelisms(self, name: str) -> list[int]:
+        """The parallelisms within `bounds` worth having, ascending. Partitions and key groups are not divided: of those with the same
+        largest share the smallest will do, so with T of them it is one of ⌈T/k⌉. The smallest allowed is always among them."""
+        assert self.topology is not None  # noqa: S101 - validated above
+        low, high = self.bounds(name)
+        node = self.topology.operator(name)
+        shares = node.source_partitions or (node.max_parallelism if self.topology.is_keyed(name) else None)
+        if shares is None:
+            return list(range(low, high + 1))
+        useful = {math.ceil(shares / k) for k in range(1, shares + 1)}
+        return sorted({low} | {p for p in useful if low <= p <= high})
+
+    def capacity(self, name: str, parallelism: int | None = None) -> float | None:
+        """Records/s that `name` sustains at `parallelism` (default: the one that runs), by a curve through what was seen of it at this and
+        other parallelisms; None: unknown."""
+        found = self.analysis.operator(name)
+        return None if found is None else capacity_at(found, self.current[name] if parallelism is None else parallelism)
+
+    def demand(self, name: str) -> float | None:
+        """Records/s that would arrive at `name` if everything before it kept up; None: unknown."""
+        found = self.analysis.operator(name)
+        return None if found is None else found.target_input_rate.value
+
+    def needed(self, value: float | Estimate | None, what: str) -> float:
+        """The value, if it is known. Raises `MetricMissing`, which becomes a hold that names `what`: unknown is not 0."""
+        known = value.value if isinstance(value, Estimate) else value
+        if known is None:
+            because = f": {value.basis}" if isinstance(value, Estimate) else ""
+            raise MetricMissing(f"{what} is unknown{because}")
+        return known
+
+    def parameters(self, model: type[Parameters]) -> Parameters:
+        """The policy's parameters for this planner. Raises `InvalidParameters`."""
+        try:
+            return model.model_validate(self.policy.spec.planner.parameters)
+        except ValidationError as error:
+            wrong = (f"{'.'.join(str(p) for p in e['loc']) or 'parameters'}: {e['msg']}" for e in error.errors())
+            raise InvalidParameters("; ".join(wrong)) from None
+
+    def hold(
+        self, code: str, sentence: str, *, memory: Mapping[str, Any] | None = None, **evidence: float | str | None
+    ) -> PlanReply:
+        """Leave everything as it is, because. `code` is for programs (`metric-missing`), `evidence` the numbers used, with units in
+        their names. `memory` is what comes back with the next request; None: what came with this one."""
+        return PlanReply(
+            kind="hold",
+            code=code,
+            sentence=sentence,
+            evidence=_plain(evidence),
+            memory=dict(self.memory if memory is None else memory),
+        )
+
+    def scale(
+        self,
+        parallelism: Mapping[str, int],
+        code: str,
+        sentence: str,
+        *,
+        memory: Mapping[str, Any] | None = None,
+        prediction: Prediction | None = None,
+        **evidence: float | str | None,
+    ) -> PlanReply:
+        """Run with this parallelism; operators left out stay as they are. Raises `ValueError` for an operator that is not there."""
+        unknown = sorted(set(parallelism) - set(self.operators))
+        if unknown:
+            raise ValueError(f"there is no operator {', '.join(unknown)}; there are: {', '.join(self.operators)}")
+        wanted = {**self.current, **{name: operator.index(p) for name, p in parallelism.items()}}
+        return PlanReply(
+            kind="scale",
+            parallelism=wanted,
+            code=code,
+            sentence=sentence,
+            evidence=_plain(evidence),
+            prediction=prediction,
+            memory=dict(self.memory if memory is None else memory),
+        )
+
+
+def _check(request: PlanRequest) -> None:
+    """Weir asks nobody otherwise; with it every operator's parallelism can be looked up."""
+    if request.topology is None:
+        raise ValueError("topology: is unknown, and a planner answers for all of it")
+    if request.deployment is None:
+        raise ValueError("deployment: is unknown, so nobody knows what runs")
+    if set(request.deployment.observed) != set(request.topology.names):
+        raise ValueError("deployment.observed: is not of the topology's operators")
+
+
+def _plain(evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers of numpy become plain ones."""
+    return {name: value.item() if hasattr(value, "item") else value for name, value in evidence.items()}

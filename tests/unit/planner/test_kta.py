@@ -1,0 +1,329 @@
+"""KTA's wire protocol: what a container made with its SDK is asked, what it may answer, and what becomes of it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from weir_contracts import MEMORY_LIMIT_BYTES, PlannerRegistration, PlanReply, PlanRequest
+
+from services.planner.adapters.kta import ask
+from services.planner.core.kta import (
+    Answers,
+    InvalidAnswer,
+    Turn,
+    parse_node,
+    read_plan,
+    read_result,
+    reply_of,
+    turn_of,
+)
+from services.planner.failures import PlannerFailed
+
+from .build import NOON, after, policy, request, topology
+
+URL = "http://127.0.0.1:8096/api/v1alpha1"
+
+
+def key(node_id: str, *, spaced: bool = False) -> str:
+    """A node as a map's key: the operator writes it without blanks, the SDK with them."""
+    node = {"type": "flinkStreamingGraphNode", "fields": f"id={node_id}"}
+    return json.dumps(node) if spaced else json.dumps(node, separators=(",", ":"))
+
+
+def registration(**changes: Any) -> PlannerRegistration:
+    """A container with all three steps."""
+    return PlannerRegistration.model_validate(
+        {
+            "name": "toggler",
+            "kind": "kta",
+            "monitor_url": f"{URL}/monitor",
+            "analyze_url": f"{URL}/analyze",
+            "plan_url": f"{URL}/plan",
+            "version": 1,
+            "registered_at": NOON,
+            "registered_by": "me",
+            **changes,
+        }
+    )
+
+
+class Container:
+    """Answers as told, and keeps what it was asked."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = {"monitor": {"load": 3}, "analyze": {"state": 1}, **answers}
+        self.asked: list[tuple[str, Mapping[str, Any]]] = []
+        self.credentials: set[str | None] = set()
+        self.timeouts: list[float] = []
+
+    async def post(self, url: str, body: Any, timeout_seconds: float, credential: str | None) -> Any:
+        step = url.rpartition("/")[2]
+        self.asked.append((step, json.loads(json.dumps(body))))
+        self.credentials.add(credential)
+        self.timeouts.append(timeout_seconds)
+        answer = self.answers[step]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def plan(**parallelism: int) -> dict[str, Any]:
+    """A plan answer as the SDK writes it."""
+    return {key(node, spaced=True): {"parallelism": p} for node, p in parallelism.items()}
+
+
+def _turn(nodes: int, memory: dict[str, Any] | None = None) -> Turn:
+    graph = topology(["orders", "work"][:nodes])
+    return turn_of(request().model_copy(update={"topology": graph, "memory": memory or {}}))
+
+
+ONE, TWO = _turn(1), _turn(2)
+
+
+async def test_a_turn_asks_the_three_steps_one_after_the_other() -> None:
+    """Same id and start each time; results of the steps before are passed on untouched; the analysis is offered beside."""
+    container, question = Container(plan=plan(v0=2, v1=4)), request()
+    reply = await ask(question, registration(credential="cluster"), 2.0, container.post)
+    assert [step for step, _ in container.asked] == ["monitor", "analyze", "plan"]
+    monitor, analyze, planned = (body for _, body in container.asked)
+    assert monitor == {
+        "id": str(question.id),
+        "udfStartTimestampMillis": 1767268800000,
+        "topology": [
+            {"type": "flinkStreamingGraphNode", "fields": "id=v0"},
+            {"type": "flinkStreamingGraphNode", "fields": "id=v1"},
+        ],
+        "monitorResult": {},
+        "analyzeResult": {},
+        "resultHistory": [],
+        "weir": {"contractVersion": "v1alpha1", "analysis": monitor["weir"]["analysis"]},
+    }
+    assert analyze == monitor | {"monitorResult": {"load": 3}}
+    assert planned == analyze | {"analyzeResult": {"state": 1}}
+    assert monitor["weir"]["analysis"]["arrival_rate"]["value"] == question.analysis.arrival_rate.value
+    assert (reply.kind, reply.parallelism, reply.code) == ("scale", {"orders": 2, "work": 4}, "kta-plans")
+    assert container.credentials == {"cluster"}
+    assert all(0 < left <= 2.0 for left in container.timeouts)
+
+
+async def test_without_analyze_its_result_is_empty() -> None:
+    """The step is optional."""
+    container = Container(plan=plan(v0=2, v1=4))
+    await ask(request(), registration(analyze_url=None), 2.0, container.post)
+    assert [step for step, _ in container.asked] == ["monitor", "plan"]
+    assert container.asked[-1][1]["analyzeResult"] == {}
+
+
+async def test_history_is_newest_first_and_bounded() -> None:
+    """Each turn's result comes back in the next, with what was asked for and what the bounds left of it."""
+    container = Container(plan=plan(v0=3, v1=99))
+    memory: dict[str, Any] = {}
+    for turn in range(4):
+        question = request().model_copy(update={"memory": memory, "now": after(turn * 30)})
+        reply = await ask(question, registration(result_history_length=2), 2.0, container.post)
+        memory = json.loads(reply.model_dump_json())["memory"]
+    history = container.asked[-1][1]["resultHistory"]
+    assert [result["udfStartTimestampMillis"] - 1767268800000 for result in history] == [60_000, 30_000]
+    assert history[0] == {
+        "id": history[0]["id"],
+        "udfStartTimestampMillis": 1767268860000,
+        "udfEndTimestampMillis": history[0]["udfEndTimestampMillis"],
+        "monitorResult": {"load": 3},
+        "analyzeResult": {"state": 1},
+        "planResult": {key("v0"): {"parallelism": 3}, key("v1"): {"parallelism": 99}},
+        "parallelism": {key("v0"): 3, key("v1"): 12},
+    }
+    assert history[0]["udfEndTimestampMillis"] >= history[0]["udfStartTimestampMillis"]
+    assert reply.parallelism == {"orders": 3, "work": 12}
+    assert "it wanted work 99" in reply.sentence
+
+
+@pytest.mark.parametrize(
+    ("answer", "nodes", "found"),
+    [
+        ({"parallelism": 4}, 1, {"orders": 4}),
+        (plan(v0=4), 1, {"orders": 4}),
+        ({key("v1"): {"parallelism": 2}, key("v0", spaced=True): {"parallelism": 1}}, 2, {"orders": 1, "work": 2}),
+        ({key("v0"): 3, key("v1"): {"parallelism": 2, "why": "more"}}, 2, {"orders": 3, "work": 2}),
+        ({json.dumps(key("v0")): {"parallelism": 5}}, 1, {"orders": 5}),
+    ],
+)
+def test_what_a_plan_may_look_like(answer: Any, nodes: int, found: dict[str, int]) -> None:
+    """Map or bare object for a single node; keys with and without blanks, even encoded twice; numbers alone as values."""
+    assert read_plan(answer, _turn(nodes).nodes) == found
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (plan(v0=1), "says nothing of work"),
+        (plan(v0=1, v1=1, v7=2), "no node of the topology"),
+        (plan(v0=0, v1=1), "wants '0' of orders"),
+        ({"parallelism": 4}, "one parallelism for 2 operators"),
+        ({key("v0"): {"parallelism": 1}, key("v0", spaced=True): {"parallelism": 2}}, "orders twice"),
+        ({"orders": {"parallelism": 1}}, "'orders' is no node"),
+        ({key("v0"): {"parallelism": True}, key("v1"): 1}, "wants 'True' of orders"),
+        ({key("v0"): {"parallelism": 1.5}, key("v1"): 1}, "wants '1.5' of orders"),
+        ({key("v0"): {}, key("v1"): 1}, "wants 'None' of orders"),
+        ({'{"type":"flinkStreamingGraphNode","fields":"id"}': 1}, "key=value"),
+        ([1, 2], "a JSON object"),
+        (None, "a JSON object"),
+    ],
+)
+def test_what_is_no_plan_is_refused_with_the_reason(answer: Any, why: str) -> None:
+    """Partial plans, unknown nodes, zeros and halves: the sentence names the operator."""
+    with pytest.raises(InvalidAnswer, match=why):
+        read_plan(answer, _turn(2).nodes)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.just(key("v0")) | st.just("parallelism"), inner),
+    )
+)
+def test_whatever_is_answered_is_a_plan_or_explained(answer: Any) -> None:
+    """No answer reaches the loop as an exception of another kind."""
+    for nodes in (ONE.nodes, TWO.nodes):
+        try:
+            found = read_plan(answer, nodes)
+        except InvalidAnswer as error:
+            assert str(error)
+        else:
+            assert all(p >= 1 for p in found.values())
+
+
+@pytest.mark.parametrize(
+    "written", ['{"type": 1, "fields": "id=a"}', "[]", "3", None, '"x"', '{"type":"a"}', "[" * 9999]
+)
+def test_what_is_no_node_is_refused(written: Any) -> None:
+    """Also what is nested too deep to be read."""
+    with pytest.raises(InvalidAnswer, match="is no node"):
+        parse_node(written)
+
+
+def test_a_node_is_what_it_says_and_not_how_it_is_written() -> None:
+    """Blanks and the order of its fields do not count."""
+    one = parse_node('{"type":"scaleTargetRef","fields":"kind=Deployment|name=x"}')
+    other = parse_node({"fields": "name=x|kind=Deployment", "type": "scaleTargetRef"})
+    assert one == other
+    assert one.key == '{"type":"scaleTargetRef","fields":"kind=Deployment|name=x"}'
+
+
+@pytest.mark.parametrize("answer", [None, 3, [], "text", {"x": float("nan")}])
+def test_results_are_objects(answer: Any) -> None:
+    """What JSON cannot say cannot be passed on."""
+    with pytest.raises(InvalidAnswer):
+        read_result(answer)
+
+
+@pytest.mark.parametrize(
+    ("step", "asked", "failure", "told"),
+    [
+        ("monitor", 1, PlannerFailed("answered 500: boom"), "answered 500: boom (asked to monitor)"),
+        ("analyze", 2, PlannerFailed("answered 422: what", counts=False), "answered 422: what (asked to analyze)"),
+        (
+            "plan",
+            3,
+            PlannerFailed("gave no answer within 2 s", code="planner-timeout"),
+            "gave no answer within 2 s (asked to plan)",
+        ),
+    ],
+)
+async def test_a_step_that_fails_ends_the_turn(step: str, asked: int, failure: PlannerFailed, told: str) -> None:
+    """No second try, and the steps after it are not asked; the reason names the step."""
+    container = Container(**{"plan": plan(v0=1, v1=1), step: failure})
+    with pytest.raises(PlannerFailed) as caught:
+        await ask(request(), registration(), 2.0, container.post)
+    assert (caught.value.sentence, caught.value.code, caught.value.counts) == (told, failure.code, failure.counts)
+    assert len(container.asked) == asked
+
+
+async def test_analyze_must_answer_an_object() -> None:
+    """Null is no result, and what it is made of is said."""
+    with pytest.raises(PlannerFailed, match=r"asked to analyze.*JSON object") as caught:
+        await ask(request(), registration(), 2.0, Container(analyze=None).post)
+    assert caught.value.code == "invalid-reply"
+
+
+async def test_all_steps_share_one_deadline() -> None:
+    """Nobody is asked when the time is up."""
+    container = Container(plan=plan(v0=1, v1=1))
+    with pytest.raises(PlannerFailed, match="before it was asked to monitor") as caught:
+        await ask(request(), registration(), 0.0, container.post)
+    assert caught.value.code == "planner-timeout"
+    assert container.asked == []
+
+
+def test_an_id_that_cannot_be_written_is_refused() -> None:
+    """The encoding has no escapes."""
+    graph = topology()
+    odd = graph.operators[1].model_copy(update={"id": "a|b=c"})
+    question = request().model_copy(
+        update={"topology": graph.model_copy(update={"operators": [graph.operators[0], odd]})}
+    )
+    with pytest.raises(InvalidAnswer, match=r"work: its id 'a\|b=c'"):
+        turn_of(question)
+
+
+def test_the_history_that_does_not_fit_loses_its_oldest() -> None:
+    """The contract's limit holds whatever the steps answer, and a result too large for it is left out and told."""
+    memory: dict[str, Any] = {}
+    for turn in range(30):
+        reply = _reply({"blob": "x" * 1500}, memory, turn)
+        memory = reply.memory
+        assert len(json.dumps(memory, separators=(",", ":")).encode()) <= MEMORY_LIMIT_BYTES
+    assert 8 <= len(memory["results"]) <= 10
+    assert [r["started"] for r in memory["results"]] == sorted((r["started"] for r in memory["results"]), reverse=True)
+    huge = _reply({"blob": "x" * 20_000}, memory, 31)
+    assert huge.evidence["newest_result_too_large"] is True
+    assert huge.memory["results"] == memory["results"]
+
+
+def test_a_long_history_of_a_large_topology_fits() -> None:
+    """Ten operators, small results: what an hour of turns every 30 s needs is about there."""
+    memory: dict[str, Any] = {}
+    for turn in range(80):
+        memory = _reply({"n": turn}, memory, turn, names=[f"o{i}" for i in range(10)]).memory
+    assert len(memory["results"]) >= 60
+
+
+def test_results_about_an_earlier_graph_keep_their_nodes() -> None:
+    """The job was resubmitted with another graph: its history still says what it was about."""
+    memory = _reply({"n": 0}, {}, 0, names=["orders"]).memory
+    memory = _reply({"n": 1}, memory, 1).memory
+    history = Turn(request().model_copy(update={"memory": memory}), _turn(2).nodes).body()["resultHistory"]
+    assert [set(result["parallelism"]) for result in history] == [{key("v0"), key("v1")}, {key("v0")}]
+
+
+@pytest.mark.parametrize("memory", [{"results": 3}, {"other": "planner"}, {"results": [{"id": "x"}]}])
+def test_anothers_memory_is_no_history(memory: dict[str, Any]) -> None:
+    """It begins with none."""
+    assert _turn(2, memory).body()["resultHistory"] == []
+
+
+def test_what_stays_as_it_is_is_a_hold() -> None:
+    """KTA has no hold: a plan of the present parallelism is one."""
+    current = request().deployment.observed  # type: ignore[union-attr]
+    turn = _turn(2)
+    reply = reply_of(turn, Answers({}, {}, dict(current), NOON), "toggler")
+    assert (reply.kind, reply.code, reply.parallelism) == ("hold", "kta-holds", None)
+    assert len(reply.memory["results"]) == 1
+
+
+def test_the_same_request_gets_the_same_reply() -> None:
+    """A replay repeats ids and times."""
+    assert _turn(2).body() == _turn(2).body()
+
+
+def _reply(monitor: dict[str, Any], memory: dict[str, Any], turn: int, names: list[str] | None = None) -> PlanReply:
+    graph = topology(names or ["orders", "work"])
+    question: PlanRequest = request().model_copy(
+        update={"topology": graph, "memory": memory, "now": after(30 * turn), "policy": policy()}
+    )
+    planned = dict.fromkeys(graph.names, 2)
+    return reply_of(turn_of(question), Answers(monitor, {}, planned, after(30 * turn + 1)), "toggler")

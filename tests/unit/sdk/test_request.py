@@ -1,0 +1,183 @@
+"""The typed request: what a planner's author asks of it."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+from weir_contracts import CapacityPoint, OperatorAnalysis, PlanRequest, unknown
+from weir_planner import InvalidParameters, MetricMissing, Request
+from weir_planner.capacity import capacity_at
+from weir_planner.testing import NAMES, request, requests
+
+from predictor import curve_of, smallest_useful
+
+
+def test_the_recorded_requests_are_what_they_are_called() -> None:
+    """A planner's tests can rely on them."""
+    found = {name: request(name) for name in NAMES}
+    assert found["warming-up"].analysis.has("warming-up")
+    assert not found["steady"].analysis.symptoms
+    late = found["overloaded"]
+    assert late.needed(late.demand("enrich"), "demand") > late.needed(late.capacity("enrich"), "capacity")
+    assert found["catching-up"].analysis.has("catching-up")
+    much = found["over-provisioned"]
+    assert much.needed(much.capacity("enrich"), "capacity") > 4 * much.needed(much.demand("enrich"), "demand")
+    assert found["metric-missing"].analysis.lag_seconds.value is None
+    assert found["diamond"].inputs("join") == ["price", "fraud"]
+    assert len(found["two-sources"].sources) == 2
+    assert all(r.observations and r.memory == {} for r in found.values())
+
+
+def test_operators_come_in_topological_order() -> None:
+    """Sources first, and nobody before its inputs."""
+    for asked in requests():
+        for i, name in enumerate(asked.operators):
+            assert set(asked.inputs(name)) <= set(asked.operators[:i])
+
+
+def test_bounds_are_the_tightest_of_policy_and_partitions() -> None:
+    """More subtasks than partitions stay idle."""
+    asked = request("steady", bounds={"min": 1, "max": 100, "operators": {"enrich": {"min": 2, "max": 5}}})
+    assert asked.bounds("enrich") == (2, 5)
+    partitions = asked.topology.operator(asked.sources[0]).source_partitions  # type: ignore[union-attr]
+    assert asked.bounds(asked.sources[0]) == (1, partitions)
+
+
+def test_useful_parallelisms_are_those_that_do_something() -> None:
+    """Of those with the same largest share of partitions or key groups the smallest, as Weir's own guard rounds them."""
+    asked = request("steady", bounds={"min": 1, "max": 200})
+    for name in asked.operators:
+        low, high = asked.bounds(name)
+        rounded = {smallest_useful(asked.topology, name, p) for p in range(low, high + 1)}  # type: ignore[arg-type]
+        assert asked.useful_parallelisms(name) == sorted(rounded)
+
+
+def test_an_allowed_minimum_is_useful_by_definition() -> None:
+    """The policy's minimum may lie between two of them."""
+    source = request("steady").sources[0]
+    asked = request("steady", bounds={"min": 1, "max": 200, "operators": {source: {"min": 7, "max": 200}}})
+    assert asked.useful_parallelisms(source)[0] == 7
+
+
+STEADY = request("steady")
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.dictionaries(st.integers(1, 64), st.floats(0.8, 1.25), min_size=1, max_size=6),
+    st.floats(0, 0.7),
+    st.integers(1, 64),
+    st.one_of(st.none(), st.floats(0.8, 1.25)),
+)
+def test_capacity_is_what_weir_itself_would_say(
+    noise: dict[int, float], serial: float, now: int, measured: float | None
+) -> None:
+    """The same curve as the predictor's, but for operators that were seen to do less with more."""
+
+    def true(p: int) -> float:
+        return 500 * p / (1 + serial * (p - 1))
+
+    template = STEADY.analysed("enrich")
+    operator = template.model_copy(
+        update={
+            "parallelism": now,
+            "true_processing_rate": unknown("-")
+            if measured is None
+            else template.true_processing_rate.model_copy(update={"value": measured * true(now), "confidence": 0.5}),
+            "capacities": [
+                CapacityPoint(
+                    parallelism=p,
+                    records_per_second=share * true(p),
+                    confidence=0.9,
+                    saturated=False,
+                    measured_at=STEADY.now,
+                )
+                for p, share in noise.items()
+            ],
+        }
+    )
+    curve = curve_of(operator)
+    assert curve is not None
+    for p in (1, 2, now, 100):
+        assert capacity_at(operator, p) == pytest.approx(curve.rate(p), rel=1e-6)
+
+
+def test_what_was_never_seen_is_unknown() -> None:
+    """None, and never 0."""
+    operator: OperatorAnalysis = request("steady").analysed("enrich")
+    blank = operator.model_copy(update={"true_processing_rate": unknown("-"), "capacities": []})
+    assert capacity_at(blank, 3) is None
+    assert request("warming-up").capacity("enrich") is None
+    assert request("warming-up").demand("enrich") is None
+
+
+def test_what_is_needed_and_missing_is_named_with_its_reason() -> None:
+    """The sentence says what is unknown, and why."""
+    asked = request("metric-missing")
+    with pytest.raises(MetricMissing, match=r"the lag is unknown: .+"):
+        asked.needed(asked.analysis.lag_seconds, "the lag")
+    with pytest.raises(MetricMissing, match=r"^capacity is unknown$"):
+        asked.needed(None, "capacity")
+    assert asked.needed(0.0, "nothing") == 0.0
+    with pytest.raises(MetricMissing, match="nothing was analysed of nobody"):
+        asked.analysed("nobody")
+
+
+def test_operators_left_out_stay_as_they_are() -> None:
+    """A planner names what it changes."""
+    asked = request("steady")
+    reply = asked.scale({"enrich": 5}, "because", "five are better", demand_per_second=3.5)
+    assert reply.parallelism == {**asked.current, "enrich": 5}
+    assert reply.evidence == {"demand_per_second": 3.5}
+
+
+def test_an_operator_that_is_not_there_cannot_be_scaled() -> None:
+    """The sentence lists those that are."""
+    with pytest.raises(ValueError, match="there is no operator enrihc; there are: Source: orders, parse, enrich"):
+        request("steady").scale({"enrihc": 5}, "because", "five are better")
+
+
+@pytest.mark.parametrize("bad", [0, -1, 2.5, "3"])
+def test_parallelism_is_a_whole_number_from_one_on(bad: object) -> None:
+    """Told where it is made."""
+    with pytest.raises((ValidationError, TypeError)):
+        request("steady").scale({"enrich": bad}, "because", "so")  # type: ignore[dict-item]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """In parallelism and in evidence."""
+    import numpy as np
+
+    reply = request("steady").scale({"enrich": np.int64(3)}, "because", "so", rate=np.float64(2.5))  # type: ignore[dict-item]
+    assert reply.model_dump(mode="json")["evidence"] == {"rate": 2.5}
+    assert reply.parallelism is not None
+    assert type(reply.parallelism["enrich"]) is int
+
+
+def test_memory_is_kept_unless_another_is_given() -> None:
+    """What comes with the request comes with the next one, too."""
+    asked = request("steady").model_copy(update={"memory": {"n": 1}})
+    replies = [asked.hold("a", "b"), asked.scale({}, "a", "b"), asked.hold("a", "b", memory={})]
+    assert [reply.memory for reply in replies] == [{"n": 1}, {"n": 1}, {}]
+
+
+class _Parameters(BaseModel):
+    target: float = 0.8
+
+
+def test_parameters_are_read_into_a_type() -> None:
+    """What is wrong is named."""
+    asked = request("steady", planner={"name": "mine", "parameters": {"target": 0.5}})
+    assert asked.parameters(_Parameters).target == 0.5
+    with pytest.raises(InvalidParameters, match="target: "):
+        request("steady", planner={"name": "mine", "parameters": {"target": "x"}}).parameters(_Parameters)
+
+
+@pytest.mark.parametrize(("gone", "part"), [*product(["topology", "deployment"], ["read", "of"])])
+def test_what_cannot_be_planned_is_no_request(gone: str, part: str) -> None:
+    """Weir holds without asking; whoever asks all the same is told why not."""
+    whole = PlanRequest.model_validate(request("steady").model_dump(mode="json", by_alias=True) | {gone: None})
+    with pytest.raises(ValueError, match=f"{gone}: is unknown"):
+        Request.of(whole) if part == "of" else Request.model_validate_json(whole.model_dump_json())
