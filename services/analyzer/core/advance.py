@@ -12,7 +12,7 @@ from weir_contracts.analysis import Analysis
 
 from . import capacity, demand, history, lag, propagation, restarts, selectivity, window
 from .graph import Graph, graph_of
-from .memory import Memory, Point, RunMemory
+from .memory import LogHistory, Memory, Point, RunMemory
 from .numbers import estimate, slope
 from .picture import OperatorPicture, Picture, SourcePicture
 from .report import analysis_of
@@ -148,6 +148,11 @@ class Frame:
     stale_seconds: float | None
     """For how long the engine's snapshot has not changed; None while the job is not running."""
 
+    @property
+    def interval_seconds(self) -> float:
+        """Between two scrapes, as the policy says."""
+        return self.observation.policy.spec.interval.total_seconds()
+
     def run_of(self, memory: Memory) -> RunMemory | None:
         """The run the observation was taken in; None while the job is not running."""
         return None if self.stale_seconds is None else memory.run
@@ -168,7 +173,7 @@ def _picture(memory: Memory, topology: Graph | None, frame: Frame) -> tuple[Memo
     picture = Picture(frame.observation, frame.at, frame.run_of(memory), False, None, None)
     if topology is None:
         return memory, picture
-    operators = _operators(topology, frame, picture.run)
+    operators = _operators(topology, frame, picture.run, memory.history)
     memory, sources = _sources(memory, topology, operators, frame)
     measured = {name: _measured(name, topology, operators, sources, frame.settings) for name in topology.names}
     memory, ratios = _learn(memory, topology, operators, measured, frame)
@@ -185,9 +190,15 @@ def _picture(memory: Memory, topology: Graph | None, frame: Frame) -> tuple[Memo
     )
 
 
-def _operators(topology: Graph, frame: Frame, run: RunMemory | None) -> _Operators:
+def _operators(topology: Graph, frame: Frame, run: RunMemory | None, log: LogHistory) -> _Operators:
     readings = {reading.operator: reading for reading in _readings(frame.observation)} if run is not None else {}
-    views = {} if run is None else {name: window.view(run, i, frame.settings) for i, name in enumerate(run.names)}
+    views = {}
+    if run is not None:
+        # Without its brokers a sink is busy with waiting, and looks as if it could do next to nothing.
+        since = frame.at - frame.settings.capacity_window_seconds - frame.settings.warm_up_seconds
+        heard_at = [row.at for row in run.rows if row.at >= since]
+        back_at = history.brokers_back_at(log, heard_at, frame.interval_seconds)
+        views = {name: window.view(run, i, frame.settings, back_at) for i, name in enumerate(run.names)}
     spent = {}
     for name in topology.names:
         view, reading = views.get(name), readings.get(name)

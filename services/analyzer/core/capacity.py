@@ -66,7 +66,9 @@ def measure(
     """The true processing rate of one operator, of all its subtasks and of one."""
     uneven = skew(reading)
     if view is None or not view.taught:
-        why = unknown(f"no window of {settings.capacity_window_seconds:.0f} s after the warm-up of this run yet")
+        why = unknown(
+            f"no window of {settings.capacity_window_seconds:.0f} s after the warm-up of this run, or of its brokers, yet"
+        )
         return Measured(why, why, False, uneven)
     throughput = rate(view.taught, 1, view.parallelism)
     if throughput is None and pressure.is_source:

@@ -18,6 +18,9 @@ _DENSE_SECONDS = 65.0
 _SPACING_SECONDS = 2.0
 _AGE_PER_SPACING = 12.0
 _MOST_CELLS = 60_000
+_INTERVALS_AWAY = 2.5
+_SECONDS_AWAY = 5.0
+"""So long must nothing have been heard of the brokers for them to count as having been away: more than a lost scrape."""
 
 
 def key_of(partition: PartitionReading) -> str:
@@ -41,6 +44,22 @@ def extend(history: LogHistory, partitions: Sequence[PartitionReading], at: floa
     rows.append(LogRow(at, [ends.get(key) for key in keys]))
     rows = _decimated(rows, at, reach_seconds, len(keys))
     return _without_forgotten(keys, rows)
+
+
+def brokers_back_at(history: LogHistory, heard_at: Sequence[float], interval_seconds: float) -> float | None:
+    """When the brokers answered again after they did not while the engine was heard (at `heard_at`, oldest first); the last of these
+    where they just do not. None: they were there, or were never seen."""
+    if not history.rows or not heard_at:
+        return None
+    if history.rows[-1].at < heard_at[-1]:
+        return heard_at[-1]
+    silence = max(_INTERVALS_AWAY * interval_seconds, _SECONDS_AWAY)
+    for later, earlier in pairwise(row.at for row in reversed(history.rows)):
+        if later <= heard_at[0]:
+            return None
+        if later - earlier > silence and any(earlier < heard < later for heard in heard_at):
+            return later
+    return None
 
 
 def _recreated(keys: Sequence[str], rows: Sequence[LogRow], ends: dict[str, int]) -> set[int]:

@@ -129,8 +129,9 @@ class View:
         return self.taught[-1].at - self.taught[0].at if self.taught else 0.0
 
 
-def view(run: RunMemory, index: int, settings: AnalysisSettings) -> View:
-    """The samples of the operator at `index` of the run's names, as far back as any window of it reaches."""
+def view(run: RunMemory, index: int, settings: AnalysisSettings, undisturbed_from: float | None = None) -> View:
+    """The samples of the operator at `index` of the run's names, as far back as any window of it reaches. What was before
+    `undisturbed_from` teaches nothing, nor does a warm-up after it."""
     rows = run.rows
     reach = max(settings.capacity_window_seconds, settings.rate_window_seconds)
     first = len(rows) - 1
@@ -139,7 +140,7 @@ def view(run: RunMemory, index: int, settings: AnalysisSettings) -> View:
         first -= 1
     first = max(0, first - 1)
     samples = [Sample(row.at, *cell) for row in rows[first:] if (cell := row.cells[index]) is not None]
-    warm_from = run.started_at + settings.warm_up_seconds
+    warm_from = max(run.started_at, undisturbed_from or run.started_at) + settings.warm_up_seconds
     warm = [sample for sample in samples if sample.at >= warm_from]
     return View(run.parallelism[index], tuple(samples), suffix(warm, settings.capacity_window_seconds))
 

@@ -256,3 +256,34 @@ def test_another_job_id_halves_the_confidence_and_keeps_the_rates() -> None:
     assert analysis.edges[0].selectivity.value == ratio.value
     assert analysis.edges[0].selectivity.confidence < ratio.confidence / 2
     assert analysis.restart_times.samples == 0
+
+
+def test_an_outage_of_the_brokers_teaches_nothing() -> None:
+    """Its brokers are away for 30 s and slow for some more: the sink is busy all the time with waiting. What it can do stays as it was."""
+    job = Job(rate=300, stages=[Stage("Source: orders", 50_000), Stage("enrich", 600), Stage("sink: Writer", 2_000)])
+    loop = Loop(job)
+    before = _operator(loop.watch(120), "sink: Writer").capacities
+    job.stages[2].subtask_rate = 20
+    for _ in range(15):
+        job.run_for(2)
+        loop.see(job.observe().model_copy(update={"partitions": []}))
+    loop.watch(6)
+    job.stages[2].subtask_rate = 2_000
+    for _ in range(60):
+        after = _operator(loop.watch(2), "sink: Writer").capacities
+        assert [point.records_per_second for point in after] == pytest.approx(
+            [point.records_per_second for point in before], rel=0.1
+        )
+
+
+def test_a_lost_scrape_is_no_outage() -> None:
+    """Capacity goes on being learnt where the brokers did not answer once."""
+    job = Job(rate=300)
+    loop = Loop(job)
+    loop.watch(60)
+    for silent in (True, False):
+        job.run_for(2)
+        seen = job.observe()
+        last = loop.see(seen.model_copy(update={"partitions": []}) if silent else seen)
+    assert last is not None
+    assert _operator(last, "enrich").true_processing_rate.value == pytest.approx(600, rel=0.05)
