@@ -4,7 +4,10 @@
 knowledge makes of many hours.
 """
 
-from typing import Annotated, Literal
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import Field
@@ -30,6 +33,12 @@ MAX_ARRIVED = 60
 
 Role = Literal["chosen", "shadow", "observed"]
 """chosen: the policy's planner, simulated as the shadows are. observed: what really ran, for comparison."""
+
+
+def parameters_id(parameters: Mapping[str, Any]) -> str:
+    """Tells a planner's parameters from others."""
+    text = json.dumps(parameters, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 class VirtualBacklog(Message):

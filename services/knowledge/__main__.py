@@ -19,6 +19,7 @@ from .adapters.redis import RedisStore
 from .applications_api import applications_router, events_router
 from .core import Limits
 from .policies_api import policies_router
+from .score_keeper import ScoreKeeper
 from .service import Knowledge
 from .settings import KnowledgeSettings
 from .store import StoreUnavailable
@@ -59,6 +60,7 @@ async def run(settings: KnowledgeSettings) -> int:
         turns_count=settings.explained_turns,
     )
     knowledge = Knowledge(bus, store, clock, limits, settings.rebuild_seconds)
+    scores = ScoreKeeper(bus, store, clock)
     app = api()
     checks = health.Health(clock)
     checks.register("kafka", bus.ping)
@@ -78,7 +80,7 @@ async def run(settings: KnowledgeSettings) -> int:
         # Four topics are read one after the other, each within its time.
         longest = 4 * settings.rebuild_seconds + 5
         if await retry_until_ready("the rebuilt memory", knowledge.rebuild, stop, timeout_seconds=longest):
-            await asyncio.gather(knowledge.follow(stop), knowledge.publish_policies(stop))
+            await asyncio.gather(knowledge.follow(stop), knowledge.publish_policies(stop), scores.follow(stop))
 
     async def close() -> None:
         await bus.close()

@@ -17,6 +17,7 @@ from . import examples
 from .core import MOST_HISTORY, Limits, State, Summary, history_at, summarise
 from .documents import CHANGED, ERRORS, Applications, Explanation, History, Name, Namespace, example
 from .policies_api import parse_version
+from .scores_api import scores_router
 from .store import FeedEvent, Store, StoreUnavailable, VersionConflict
 from .what_if_api import what_if_router
 
@@ -173,6 +174,7 @@ def applications_router(store: Store, clock: Clock, limits: Limits = Limits()) -
         return _feed(store, request, f"{namespace}/{name}")
 
     routes.include_router(what_if_router(store))
+    routes.include_router(scores_router(store, clock))
     return routes
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
-from weir_contracts import ActionState, ScalingPolicy
+from weir_contracts import ActionState, ScalingPolicy, ScoredHour
 
 from .core import State
 
@@ -101,13 +102,21 @@ class Store(Protocol):
         ...
 
     async def forget(self, application: str) -> None:
-        """Remove an application's state."""
+        """Remove an application's state, action and scores."""
         ...
 
     async def action(self, application: str) -> ActionState | None: ...
 
     async def put_action(self, action: ActionState, expected: int) -> None:
         """Compare-and-swap by version (0: none yet); `VersionConflict` with what is there otherwise."""
+        ...
+
+    async def keep_scores(self, application: str, hours: Sequence[ScoredHour], oldest: datetime) -> None:
+        """Store these hours in the place of what is there of them, and forget those before `oldest`."""
+        ...
+
+    async def scores(self, application: str) -> list[ScoredHour]:
+        """All hours kept, oldest first."""
         ...
 
     async def events(self, after: str, count: int = 100, wait_seconds: float = 0.0) -> list[FeedEvent]:

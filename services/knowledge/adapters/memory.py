@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 
-from weir_contracts import ActionState, ScalingPolicy
+from weir_contracts import ActionState, ScalingPolicy, ScoredHour
 
 from services.knowledge.core import State
 from services.knowledge.store import FeedEvent, OutboxEntry, VersionConflict
@@ -20,6 +21,7 @@ class MemoryStore:
         self._events: list[FeedEvent] = []
         self._events_kept = events_kept
         self._modes: dict[str, str] = {}
+        self._hours: dict[str, dict[datetime, ScoredHour]] = {}
         self._whole = False
         self._count = 0
         self._came = asyncio.Condition()
@@ -102,6 +104,7 @@ class MemoryStore:
     async def forget(self, application: str) -> None:
         self._states.pop(application, None)
         self._actions.pop(application, None)
+        self._hours.pop(application, None)
 
     async def action(self, application: str) -> ActionState | None:
         return self._actions.get(application)
@@ -111,6 +114,14 @@ class MemoryStore:
         if (current.version if current else 0) != expected:
             raise VersionConflict(current)
         self._actions[action.application] = action
+
+    async def keep_scores(self, application: str, hours: Sequence[ScoredHour], oldest: datetime) -> None:
+        kept = self._hours.get(application, {}) | {each.hour: each for each in hours}
+        self._hours[application] = {hour: each for hour, each in kept.items() if hour >= oldest}
+
+    async def scores(self, application: str) -> list[ScoredHour]:
+        kept = self._hours.get(application, {})
+        return [kept[hour] for hour in sorted(kept)]
 
     async def events(self, after: str, count: int = 100, wait_seconds: float = 0.0) -> list[FeedEvent]:
         start = self._place(after)

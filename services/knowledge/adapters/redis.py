@@ -2,12 +2,13 @@
 
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import redis.asyncio as redis
 from pydantic import SecretStr
 from redis.exceptions import RedisError
-from weir_contracts import ActionState, ScalingPolicy
+from weir_contracts import ActionState, ScalingPolicy, ScoredHour
 
 from services.knowledge.adapters import state_documents
 from services.knowledge.adapters.state_documents import Stored
@@ -20,6 +21,8 @@ APPLICATIONS = "weir:applications"
 """The applications that a state is kept of, a set; each has a hash of its own."""
 STATE = "weir:state:"
 ACTIONS = "weir:actions"
+SCORES = "weir:scores:"
+"""Of each application a hash: hours, as `hour_key` writes them, with what was scored in each."""
 EVENTS = "weir:events"
 MODES = "weir:modes"
 WHOLE = "weir:whole"
@@ -71,6 +74,11 @@ return {1, ''}
 def _as_written(policy: ScalingPolicy) -> str:
     """What its user left out stays out: a default may change, and nobody wants to read nulls."""
     return policy.model_dump_json(exclude_unset=True)
+
+
+def hour_key(hour: datetime) -> str:
+    """Sorts as the hours do."""
+    return hour.astimezone(UTC).strftime("%Y-%m-%dT%H")
 
 
 class RedisStore:
@@ -223,6 +231,7 @@ class RedisStore:
             pipeline.delete(STATE + application)
             pipeline.srem(APPLICATIONS, application)
             pipeline.hdel(ACTIONS, application)
+            pipeline.delete(SCORES + application)
             await self._do(pipeline.execute())
 
     async def action(self, application: str) -> ActionState | None:
@@ -235,6 +244,22 @@ class RedisStore:
         )
         if done == 0:
             raise VersionConflict(ActionState.model_validate_json(current) if current else None)
+
+    async def keep_scores(self, application: str, hours: Sequence[ScoredHour], oldest: datetime) -> None:
+        key = SCORES + application
+        fields = {
+            hour_key(each.hour): each.model_dump_json(exclude_defaults=True) for each in hours if each.hour >= oldest
+        }
+        if fields:
+            await self._do(cast(Awaitable[Any], self._client.hset(key, mapping=cast(Any, fields))))
+        known = await self._do(cast(Awaitable[Any], self._client.hkeys(key)))
+        old = [hour for hour in known if hour < hour_key(oldest)]
+        if old:
+            await self._do(cast(Awaitable[Any], self._client.hdel(key, *old)))
+
+    async def scores(self, application: str) -> list[ScoredHour]:
+        found = await self._do(cast(Awaitable[Any], self._client.hgetall(SCORES + application)))
+        return [ScoredHour.model_validate_json(found[hour]) for hour in sorted(found)]
 
     async def events(self, after: str, count: int = 100, wait_seconds: float = 0.0) -> list[FeedEvent]:
         block = int(wait_seconds * 1000) or None

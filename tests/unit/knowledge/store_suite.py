@@ -1,14 +1,17 @@
 """What every store must do. Run against the memory store and against a real Redis."""
 
 import asyncio
+from datetime import timedelta
 
 import pytest
+from weir_contracts import CandidateScore, ScoredHour
 
 from services.knowledge.core import Limits, State, remember
 from services.knowledge.store import OutboxEntry, Store, VersionConflict
 from tests.unit.knowledge.builders import (
     APP,
     ATTEMPT,
+    NOON,
     SPACE,
     action,
     analysis,
@@ -217,6 +220,25 @@ class StoreSuite:
         assert not await store.is_whole()
         await store.mark_whole()
         assert await store.is_whole()
+
+    async def test_scores_are_kept_by_the_hour(self, store: Store) -> None:
+        """An hour told again takes the place of the one before; what is too old goes, and all of it with the application."""
+
+        def hour(number: int, slots: float) -> ScoredHour:
+            score = CandidateScore(
+                label="rate", planner="rate", parameters_id="1", role="chosen", simulated_seconds=60, slot_seconds=slots
+            )
+            return ScoredHour(hour=NOON + timedelta(hours=number), scores=[score])
+
+        assert await store.scores(APP) == []
+        await store.keep_scores(APP, [hour(0, 60), hour(1, 60)], NOON)
+        await store.keep_scores(APP, [hour(1, 120), hour(2, 60)], NOON)
+        assert await store.scores(APP) == [hour(0, 60), hour(1, 120), hour(2, 60)]
+        assert await store.scores(OTHER) == []
+        await store.keep_scores(APP, [hour(0, 60), hour(3, 60)], NOON + timedelta(hours=2))
+        assert await store.scores(APP) == [hour(2, 60), hour(3, 60)]
+        await store.forget(APP)
+        assert await store.scores(APP) == []
 
 
 async def _version(store: Store) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import TypeAdapter
-from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan, ScalingPolicy, WhatIf
+from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan, ScalingPolicy, Scores, WhatIf
 
 from runtime.clock import FakeClock
 from runtime.health import Health, router
@@ -109,6 +109,7 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
         (Outcome, examples.OUTCOME),
         (ActionState, examples.ACTION),
         (WhatIf, examples.WHAT_IF),
+        (Scores, examples.SCORES),
         (Summary, examples.SUMMARY),
         (Turn, examples.TURN),
         (documents.History, {"items": [examples.TURN_IN_SHORT]}),

@@ -1,7 +1,5 @@
 """A simulated copy of the application: where it begins, how it moves on, and what really ran beside it."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -13,7 +11,7 @@ from weir_contracts import (
     VirtualBacklog,
     VirtualReading,
 )
-from weir_contracts.shadows import Role
+from weir_contracts.shadows import Role, parameters_id
 
 from predictor import Backlog, Model, Restart, arrivals_at
 from predictor.stretch import Stretch, run_on
@@ -26,18 +24,13 @@ from .virtual import Lived
 MOST_READINGS, MOST_SUPPLIES = 30, 200
 
 
-def parameters_id(choice: PlannerChoice) -> str:
-    text = json.dumps(choice.parameters, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
 def newborn(known: Known, role: Role, label: str, choice: PlannerChoice) -> Candidate:
     """Where the real application is."""
     run = known.analysis.run
     return Candidate(
         label=label,
         planner=choice.name,
-        parameters_id=parameters_id(choice),
+        parameters_id=parameters_id(choice.parameters),
         role=role,
         parallelism=known.observed,
         backlogs=_real_backlogs(known),

@@ -15,12 +15,12 @@ from weir_contracts import (
     VirtualRescale,
     derive_id,
 )
-from weir_contracts.shadows import MAX_ARRIVED, Role
+from weir_contracts.shadows import MAX_ARRIVED, Role, parameters_id
 
 from services.planner.core.decide import make_plan
 from services.planner.core.wishes import condensed
 
-from .copies import moved_on, newborn, parameters_id, reads, standing, supplying, watched
+from .copies import moved_on, newborn, reads, standing, supplying, watched
 from .hindsight import Judged, judge
 from .known import Known, known_of
 from .sums import Sums, added
@@ -76,7 +76,11 @@ def begin(before: Shadows | None, request: PlanRequest) -> tuple[Shadows | None,
     for role, label, choice in _listed(request):
         sums[label] = Sums()
         old = kept.get(label)
-        if old is None or (old.planner, old.parameters_id, old.role) != (choice.name, parameters_id(choice), role):
+        if old is None or (old.planner, old.parameters_id, old.role) != (
+            choice.name,
+            parameters_id(choice.parameters),
+            role,
+        ):
             old = newborn(known, role, label, choice)
             candidate, life = old, standing(known, old)
         elif role == OBSERVED:

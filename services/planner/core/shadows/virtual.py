@@ -30,7 +30,7 @@ from weir_contracts import (
 )
 from weir_contracts.outcome import ActionState
 
-from predictor import arrivals_at, busiest
+from predictor import arrivals_at
 from predictor.stretch import Stretch
 
 from .known import Known
@@ -113,7 +113,7 @@ def _analysis(
 ) -> Analysis:
     real = known.analysis
     sources = [_source(known, source, lived) for source in real.sources]
-    used, where = busiest(known.model, lived.capacities, known.model.arrivals)
+    used, where = max(_loads(known, lived), default=(0.0, None))
     records = [s.lag_records.value for s in sources if s.lag_records.value is not None]
     growth = [s.lag_growth.value for s in sources if s.lag_growth.value is not None]
     return real.model_copy(
@@ -128,10 +128,18 @@ def _analysis(
             "lag_growth": _told(sum(growth)),
             "lag_seconds": _told(lived.stretch.lag_seconds),
             "expected_latency_seconds": _told(lived.stretch.latency_seconds),
-            "bottleneck": where if used is not None and used > 1 else None,
+            "bottleneck": where if used > 1 else None,
             "symptoms": _symptoms(known, candidate, sources),
         }
     )
+
+
+def _loads(known: Known, lived: Lived) -> list[tuple[float, str]]:
+    """Arrivals over capacity of each operator of which both are known."""
+    arriving = {name: arrivals_at(known.model.flow, name, known.model.arrivals) for name in lived.capacities}
+    return [
+        (load / lived.capacities[n], n) for n, load in arriving.items() if load is not None and lived.capacities[n] > 0
+    ]
 
 
 def _told(value: float | None, why: str = "the copy's capacity is unknown") -> Estimate:

@@ -1,0 +1,173 @@
+"""What many hours of scores say together. Pure.
+
+Formulas: SPEC RG's elasticity metrics, as `PlannerScore` tells them; the sums are the planner service's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from weir_contracts import CandidateScore, PlannerScore, PolicySpec, ScoredHour, Scores
+from weir_contracts.shadows import parameters_id
+
+KEPT = timedelta(days=7)
+LEAST_SECONDS = 600.0
+"""Simulated by both, before one is said to be cheaper than the other."""
+LEAST_COMPARED_SECONDS = 60.0
+EQUAL_VIOLATION = 0.001
+"""Share of the time by which a planner may be late more often and still count as equal."""
+CHEAPER = 0.99
+"""Of the slots: a smaller difference is none."""
+MOST_UNANSWERED = 0.05
+"""Share of the turns: a planner that gave no usable answer more often did not do what its score says."""
+
+_Key = tuple[str, str, str, str]
+_SUMS = tuple(n for n in CandidateScore.model_fields if n not in ("label", "planner", "parameters_id", "role"))
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One candidate's sums by hour."""
+
+    hours: Mapping[datetime, CandidateScore]
+
+    def total(self, of: Sequence[datetime] | None = None) -> CandidateScore:
+        """The sum, of these hours only if given."""
+        chosen = [score for hour, score in self.hours.items() if of is None or hour in of]
+        figures = {name: sum(getattr(score, name) for score in chosen) for name in _SUMS}
+        return next(iter(self.hours.values())).model_copy(update=figures)
+
+
+def tell(
+    application: str, hours: Sequence[ScoredHour], spec: PolicySpec | None, since: datetime, until: datetime
+) -> Scores | None:
+    """The scores from the hour of `since` on; None if there are none. `spec` tells which planners are listed now."""
+    begin = since.replace(minute=0, second=0, microsecond=0)
+    covered = [each for each in hours if begin <= each.hour <= until]
+    rows = _rows(covered)
+    if not rows:
+        return None
+    listed = _listed(spec)
+    chosen = next((row for key, row in rows.items() if key[3] == "chosen" and key in listed), None)
+    shadows = [row for key, row in rows.items() if key[3] == "shadow" and key in listed]
+    cheaper, sentence = _verdict(chosen, shadows)
+    compared = chosen.total() if chosen else None
+    seconds = compared.compared_seconds if compared else 0.0
+    return Scores(
+        application=application,
+        since=covered[0].hour,
+        until=until,
+        sentence=sentence,
+        confidence=round(max(0.0, 1 - compared.error / seconds), 3)
+        if compared and seconds >= LEAST_COMPARED_SECONDS
+        else None,
+        compared_seconds=round(seconds, 1),
+        cheaper=cheaper,
+        planners=[_told(row, key in listed) for key, row in sorted(rows.items(), key=_order)][:100],
+    )
+
+
+def _listed(spec: PolicySpec | None) -> set[_Key]:
+    if spec is None:
+        return set()
+    own = (spec.planner.name, parameters_id(spec.planner.parameters))
+    shadows = {(s.called, s.name, parameters_id(s.parameters), "shadow") for s in spec.shadows}
+    return {(own[0], *own, "chosen"), ("observed", *own, "observed"), *shadows}
+
+
+def _rows(hours: Sequence[ScoredHour]) -> dict[_Key, _Row]:
+    found: dict[_Key, dict[datetime, CandidateScore]] = {}
+    for each in hours:
+        for score in each.scores:
+            if score.simulated_seconds > 0 or score.judged_seconds > 0:
+                key = (score.label, score.planner, score.parameters_id, score.role)
+                found.setdefault(key, {})[each.hour] = score
+    return {key: _Row(scores) for key, scores in found.items()}
+
+
+def _order(item: tuple[_Key, _Row]) -> tuple[int, str]:
+    (label, _, _, role), _ = item
+    return ("chosen", "observed", "shadow").index(role), label
+
+
+def _told(row: _Row, current: bool) -> PlannerScore:
+    sums = row.total()
+    watched, judged = sums.simulated_seconds, sums.judged_seconds
+
+    def percent(value: float) -> float | None:
+        return round(100 * value / judged, 3) if judged > 0 else None
+
+    return PlannerScore(
+        label=sums.label,
+        planner=sums.planner,
+        role=sums.role,
+        current=current,
+        seconds=round(watched, 1),
+        slot_hours=round(sums.slot_seconds / 3600, 4),
+        mean_slots=round(sums.slot_seconds / watched, 3) if watched > 0 else None,
+        needed_slot_hours=round(sums.needed_slot_seconds / 3600, 4) if judged > 0 else None,
+        violation_seconds=round(sums.violation_seconds, 1),
+        violation_share=round(min(1.0, sums.violation_seconds / watched), 6) if watched > 0 else None,
+        rescales=sums.rescales,
+        under_provisioning=percent(sums.short),
+        over_provisioning=percent(sums.spare),
+        under_provisioned_time=percent(sums.short_seconds),
+        over_provisioned_time=percent(sums.spare_seconds),
+        instability=percent(sums.unstable_seconds),
+        unanswered=sums.unanswered,
+        turns=sums.turns,
+    )
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A shadow beside the chosen planner, over the hours that both were simulated in."""
+
+    label: str
+    slots: float
+    late: float
+    chosen_slots: float
+    chosen_late: float
+
+    @property
+    def is_cheaper(self) -> bool:
+        return self.slots < CHEAPER * self.chosen_slots and self.late <= self.chosen_late + EQUAL_VIOLATION
+
+
+def _verdict(chosen: _Row | None, shadows: Sequence[_Row]) -> tuple[str | None, str]:
+    if chosen is None:
+        return None, "the chosen planner has not been simulated in this time, so nothing can be compared with it"
+    pairs = [pair for row in shadows if (pair := _pair(chosen, row)) is not None]
+    name = chosen.total().label
+    if not pairs:
+        return (
+            None,
+            f"too little is known of any shadow yet to compare it with {name}: it takes {LEAST_SECONDS / 60:.0f} min of both",
+        )
+    better = [pair for pair in pairs if pair.is_cheaper]
+    if not better:
+        return None, f"none of the shadows would have been cheaper than {name} at equal violation"
+    best = min(better, key=lambda pair: pair.slots / pair.chosen_slots)
+    less = 1 - best.slots / best.chosen_slots
+    return best.label, (
+        f"{best.label} would have been cheaper than {name} at equal violation: {best.slots:.2f} instead of {best.chosen_slots:.2f} slots "
+        f"on average (−{less:.0%}), late {best.late:.2%} instead of {best.chosen_late:.2%} of the time"
+    )
+
+
+def _pair(chosen: _Row, row: _Row) -> _Pair | None:
+    common = [hour for hour in row.hours if hour in chosen.hours]
+    if not common:
+        return None
+    own, other = row.total(common), chosen.total(common)
+    if min(own.simulated_seconds, other.simulated_seconds) < LEAST_SECONDS:
+        return None
+    if own.unanswered > MOST_UNANSWERED * max(1, own.turns):
+        return None
+    return _Pair(
+        own.label,
+        own.slot_seconds / own.simulated_seconds,
+        own.violation_seconds / own.simulated_seconds,
+        other.slot_seconds / other.simulated_seconds,
+        other.violation_seconds / other.simulated_seconds,
+    )
