@@ -37,14 +37,18 @@ VICTIMS = (*SERVICES, "analyzer-state", "kafka", "redis", "redis-emptied", "jobm
 """Processes; `analyzer-state` and `redis-emptied` lose what they keep on disk as well."""
 MOMENTS = ("load-changed", "planned", "intended", "applying", "verifying", "verified")
 OBJECTIVE_SECONDS = 30.0
+RESTART_SECONDS = 5.0
+"""The longest that a rescale of the sample job usually takes."""
 RECOVERY_SECONDS = 240.0
 MOMENT_SECONDS = 60.0
 
 
 def right(rate: float) -> range:
     """The parallelisms that are right for a rate: enough for it, and no more than the planner's margins ask for."""
+    # `rate` sizes for arrivals a tenth higher at 80 %, and for what a restart leaves to be worked off in 30 s.
+    margins = rate * 1.1 / 0.8 + rate * RESTART_SECONDS / 30
     least = next(p for p in itertools.count(1) if capacity(p) >= rate)
-    most = next(p for p in itertools.count(1) if capacity(p) * 0.8 >= rate * 1.1)
+    most = next(p for p in itertools.count(1) if capacity(p) >= margins)
     return range(least, most + 1)
 
 
