@@ -44,20 +44,27 @@ def arrivals_at(flow: Flow, operator: str, rates: Mapping[str, float]) -> float 
     return None if shares is None else sum(share * rates.get(source, 0.0) for source, share in shares.items())
 
 
-Limit = tuple[float, list[tuple[int, float]]]
-"""What an operator can take, and the sources that feed it (by index) with their shares."""
+Fed = list[tuple[int, float]]
+"""The sources that feed an operator (by index) with their shares."""
+Limit = tuple[float, Fed]
+"""What an operator can take, and what feeds it."""
+
+
+def fed_by(flow: Flow, order: Sequence[str], sources: Sequence[str]) -> dict[str, Fed]:
+    """The operators that some source feeds, in topological order."""
+    index = {source: k for k, source in enumerate(sources)}
+    found: dict[str, Fed] = {}
+    for name in order:
+        fed = [(index[source], share) for source, share in flow.get(name, {}).items() if share > 0 and source in index]
+        if fed:
+            found[name] = fed
+    return found
 
 
 def limits_of(flow: Flow, order: Sequence[str], capacities: Mapping[str, float], sources: Sequence[str]) -> list[Limit]:
     """The operators of known capacity that hold sources back, in topological order."""
-    index = {source: k for k, source in enumerate(sources)}
-    limits: list[Limit] = []
-    for name in order:
-        capacity = capacities.get(name)
-        fed = [(index[source], share) for source, share in flow.get(name, {}).items() if share > 0 and source in index]
-        if capacity is not None and fed:
-            limits.append((capacity, fed))
-    return limits
+    fed = fed_by(flow, order, sources)
+    return [(capacities[name], shares) for name, shares in fed.items() if name in capacities]
 
 
 def throttle(limits: Sequence[Limit], wanted: Sequence[float]) -> list[float]:

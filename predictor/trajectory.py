@@ -7,14 +7,14 @@ P(t) processed, in order, `t − A⁻¹(P(t))`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, reduce
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, reduce
 
 import numpy as np
 from weir_contracts import Prediction, Topology
 
 from .capacity import CapacityCurve
-from .flow import Flow, Limit, arrivals_at, limits_of, throttle
+from .flow import Fed, Flow, Limit, arrivals_at, fed_by, throttle
 
 STEPS = 120
 POINTS = 24
@@ -59,11 +59,27 @@ class Model:
     def capacities(self, parallelism: Mapping[str, int]) -> dict[str, float]:
         """Records/s each known operator sustains; a source cannot use more subtasks than it has partitions."""
         found = {}
-        for operator in self.topology.operators:
-            curve, p = self.curves.get(operator.name), parallelism.get(operator.name)
-            if curve is not None and p is not None:
-                found[operator.name] = curve.rate(min(p, operator.source_partitions or p))
+        for name, curve, partitions in self._known:
+            p = parallelism.get(name)
+            if p is not None:
+                found[name] = curve.rate(p if partitions is None else min(p, partitions))
         return found
+
+    @cached_property
+    def loads(self) -> Mapping[str, float]:
+        """Records/s that arrive at each operator of which it can be told."""
+        return {name: load for name in self.flow if (load := arrivals_at(self.flow, name, self.arrivals)) is not None}
+
+    @cached_property
+    def _known(self) -> list[tuple[str, CapacityCurve, int | None]]:
+        """Operators of known capacity with their curve and partitions."""
+        operators = self.topology.operators
+        return [(o.name, self.curves[o.name], o.source_partitions or None) for o in operators if o.name in self.curves]
+
+    @cached_property
+    def fed(self) -> Mapping[str, Fed]:
+        """What feeds each operator, by the sources' places in `arrivals`."""
+        return fed_by(self.flow, self.topology.names, list(self.arrivals))
 
 
 def predict(
@@ -88,7 +104,7 @@ def predict(
     bounded = np.max([_latency(times, arrived[s], processed[s]) for s in model.arrivals], axis=0) if of_latency else lag
     late = bounded > objective_seconds if objective_seconds is not None else np.zeros_like(lag, dtype=bool)
     step, chosen = horizon_seconds / steps, _chosen(points, steps)
-    utilisation, bottleneck = busiest(model, capacities, model.arrivals)
+    utilisation, bottleneck = _busiest(capacities, model.loads)
     within = np.nonzero(late)[0]
     met_at = 0.0 if not within.size else float(times[within[-1] + 1]) if within[-1] + 1 < len(times) else None
     together = _over_sources(np.add, list(processed.values()))
@@ -144,7 +160,7 @@ def _run(
     """Cumulative records arrived and processed by source at each step; counted from the oldest waiting record."""
     times = _times(horizon_seconds, steps)
     sources, rates = list(model.arrivals), list(model.arrivals.values())
-    limits = limits_of(model.flow, model.topology.names, capacities, sources)
+    limits = [(capacities[name], fed) for name, fed in model.fed.items() if name in capacities]
     # What is processed again: counted as work still to do, though it arrived before everything that waits.
     replay = [rate * restart.replay_seconds for rate in throttle(limits, rates)]
     at_first = [model.backlogs[s].records + again for s, again in zip(sources, replay, strict=True)]
@@ -215,11 +231,11 @@ def busiest(
     model: Model, capacities: Mapping[str, float], rates: Mapping[str, float]
 ) -> tuple[float | None, str | None]:
     """The highest load over capacity among operators of which both are known, and whose it is."""
-    loads = {}
-    for name, capacity in capacities.items():
-        load = arrivals_at(model.flow, name, rates)
-        if load is not None and capacity > 0:
-            loads[name] = load / capacity
+    return _busiest(capacities, model.loads if rates is model.arrivals else replace(model, arrivals=rates).loads)
+
+
+def _busiest(capacities: Mapping[str, float], arriving: Mapping[str, float]) -> tuple[float | None, str | None]:
+    loads = {name: arriving[name] / rate for name, rate in capacities.items() if name in arriving and rate > 0}
     if not loads:
         return None, None
     name = max(loads, key=lambda n: loads[n])

@@ -12,7 +12,8 @@ needs no restart.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from pydantic import BaseModel, ConfigDict, Field
 from weir_contracts import (
@@ -91,6 +92,28 @@ class _Case:
     at_least: Mapping[str, float]
     """What operators of unknown capacity sustain at least, in records/s."""
     parameters: RateParameters
+
+    @cached_property
+    def most(self) -> Mapping[str, int]:
+        """What each operator may have at most: bounds, key groups, partitions."""
+        found = {}
+        for operator in self.topology.operators:
+            limits = (self.bounds[operator.name][1], operator.max_parallelism, operator.source_partitions)
+            found[operator.name] = max(1, min(limit for limit in limits if limit is not None))
+        return found
+
+    @cached_property
+    def waiting(self) -> Mapping[str, float]:
+        """Records that the backlogs bring to each operator."""
+        backlogs = {s: b.records for s, b in self.model.backlogs.items()}
+        return {name: arrivals_at(self.model.flow, name, backlogs) or 0.0 for name in self.topology.names}
+
+    def loads(self, margin: float) -> Mapping[str, float]:
+        """Records/s that arrive at each operator of which it can be told, `margin` higher than now."""
+        if margin == 0:
+            return self.model.loads
+        arrivals = {s: rate * (1 + margin) for s, rate in self.model.arrivals.items()}
+        return replace(self.model, arrivals=arrivals).loads
 
     @property
     def limit_seconds(self) -> float | None:
@@ -227,7 +250,7 @@ def _why_not_stay(case: _Case, staying: Prediction) -> tuple[str, str] | None:
             return "objective-at-risk", f"records would take more than {limit:.1f} s until they are done"
         return "objective-at-risk", f"lag would reach {staying.max_lag_seconds:.1f} s"
     unknown_but_full = [n for n in case.topology.names if n in case.saturated and _is_blind(case, n)]
-    if any(case.current[n] < _most(case, n) for n in unknown_but_full):
+    if any(case.current[n] < case.most[n] for n in unknown_but_full):
         return "saturated", f"{unknown_but_full[0]} is busy all the time and its demand is unknown"
     return None
 
@@ -240,7 +263,7 @@ def _is_blind(case: _Case, name: str) -> bool:
 def _needs(case: _Case, where: str | None) -> str:
     if where is None:
         return "demand is above capacity"
-    load = arrivals_at(case.model.flow, where, case.model.arrivals) or 0.0
+    load = case.model.loads.get(where, 0.0)
     p = case.current[where]
     capacity = case.model.capacities(case.current)[where]
     word = "subtask processes" if p == 1 else "subtasks process"
@@ -259,7 +282,7 @@ def _candidates(case: _Case, infeasible: list[Infeasible]) -> Iterator[Paralleli
         if vector not in seen:
             seen.append(vector)
             yield vector
-    most = {name: max(case.current[name], _most(case, name)) for name in case.topology.names}
+    most = {name: max(case.current[name], most) for name, most in case.most.items()}
     if most not in seen and infeasible:
         yield most
 
@@ -269,29 +292,27 @@ def _sized(
 ) -> Parallelism:
     """The traversal: the smallest useful parallelism of each operator for arrivals, backlog and restart."""
     vector: Parallelism = {}
-    backlogs = {s: b.records for s, b in case.model.backlogs.items()}
-    arrivals = {s: rate * (1 + margin) for s, rate in case.model.arrivals.items()}
-    for name in case.topology.names:
+    loads = case.loads(margin)
+    for name, most in case.most.items():
         now = case.current[name]
-        curve, load = case.model.curves.get(name), arrivals_at(case.model.flow, name, arrivals)
+        curve, load = case.model.curves.get(name), loads.get(name)
         if curve is None and may_shrink and name in case.at_least:
             # A bound is enough to take subtasks away by, and no reason to add any.
             curve = CapacityCurve(now / case.at_least[name])
         if curve is None or load is None:
             # Unknown is not small: it stays, or grows by a useful step where it is visibly full.
-            vector[name] = min(_most(case, name), now + max(1, now // 2)) if name in case.saturated else now
+            vector[name] = min(most, now + max(1, now // 2)) if name in case.saturated else now
             continue
-        waiting = arrivals_at(case.model.flow, name, backlogs) or 0.0
         demand = load / case.target_utilisation
         if drain_seconds is not None:
-            demand += (waiting + load * case.restart.seconds) / drain_seconds
+            demand += (case.waiting[name] + load * case.restart.seconds) / drain_seconds
         wanted = _at_least(case, name, curve, demand, notes)
-        vector[name] = wanted if may_shrink else max(wanted, min(now, _most(case, name)))
+        vector[name] = wanted if may_shrink else max(wanted, min(now, most))
     return vector
 
 
 def _at_least(case: _Case, name: str, curve: CapacityCurve, demand: float, notes: list[Infeasible]) -> int:
-    most, least = _most(case, name), case.bounds[name][0]
+    most, least = case.most[name], case.bounds[name][0]
     if curve.best is not None:
         most = min(most, max(curve.best, case.current[name]))  # more would do less
     wanted = curve.needed(demand)
@@ -317,12 +338,6 @@ def _at_least(case: _Case, name: str, curve: CapacityCurve, demand: float, notes
             )
         )
     return max(least, min(wanted, most))
-
-
-def _most(case: _Case, name: str) -> int:
-    operator = case.topology.operator(name)
-    limits = [case.bounds[name][1], operator.max_parallelism, operator.source_partitions]
-    return max(1, min(limit for limit in limits if limit is not None))
 
 
 def _grow(
@@ -441,7 +456,7 @@ def _reply(  # noqa: PLR0917 - the parts of a reply, in its order
         "horizon_seconds": round(case.horizon_seconds, 1),
     }
     for name in case.topology.names:
-        load = arrivals_at(case.model.flow, name, case.model.arrivals)
+        load = case.model.loads.get(name)
         evidence[f"target_rate[{name}]"] = None if load is None else round(load, 1)
         evidence[f"capacity[{name}]"] = round(capacities[name], 1) if name in capacities else None
         if name in case.at_least:

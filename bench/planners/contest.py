@@ -1,0 +1,229 @@
+"""One planner, one load, one application: the loop on the simulator, and how well it was held.
+
+A recording's day around its highest point is told in `DAY_SECONDS / SPEEDUP`; a pattern in hours of its own. Every planner gets the same
+policy, readings, guards and executor; only `spec.planner` differs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+from bench.compare.rules import STATIC_UTILISATION
+from bench.quality import static
+from cli.replay.command import run
+from cli.replay.options import DAY_SECONDS, START_UTILISATION, Replay, ReplayOptions, prepare
+from cli.replay.score import Point, Score
+from services.planner.core.planners import PLANNERS, parse_parameters
+from simulator import PRESETS, Application
+from simulator.clairvoyant import Clairvoyant
+from simulator.observe import START
+from workloads.loadgen.trace import BUNDLED, LoadTrace, Recording, Shape, Sine, Spike, Step, named
+
+SPEEDUP = 8.0
+INTERVAL_SECONDS = 15.0
+PEAK_RATE = 2400.0
+LOW = 0.2
+"""Of the peak: the lowest that a pattern goes."""
+PATTERN_SECONDS = 4800.0
+PERIOD_SECONDS = 2400.0
+BUCKET_SECONDS = 10.0
+CLAIRVOYANT, STATIC_PEAK = "clairvoyant", "static-peak"
+
+PATTERNS: Mapping[str, Callable[[], Shape]] = {
+    "step": lambda: Step(((0.0, LOW), (1200.0, 1.0), (2700.0, 0.5), (3900.0, LOW))),
+    "sine": lambda: Sine(low=LOW, period_seconds=PERIOD_SECONDS),
+    "spike": lambda: Spike(
+        low=LOW, at_seconds=900.0, rise_seconds=30.0, hold_seconds=300.0, period_seconds=PERIOD_SECONDS
+    ),
+    "ramp": lambda: Recording((0.0, PATTERN_SECONDS), (LOW, 1.0)),
+    # The last second of each period is the fall.
+    "sawtooth": lambda: Recording((0.0, PERIOD_SECONDS - 2, PERIOD_SECONDS - 1), (LOW, 1.0, 1.0)),
+}
+
+
+def skewed() -> Application:
+    """The chain with a key that has a tenth of all records: of `enrich`, more subtasks relieve all but one."""
+    application = PRESETS["chain"](1)
+    operators = tuple(
+        operator.model_copy(update={"hot_key_share": 0.1}) if operator.name == "enrich" else operator
+        for operator in application.operators
+    )
+    return application.model_copy(update={"operators": operators})
+
+
+TOPOLOGIES: Mapping[str, Callable[[], Application]] = {
+    "chain": lambda: PRESETS["chain"](1),
+    "diamond": lambda: PRESETS["diamond"](1),
+    "skewed": skewed,
+}
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What every planner meets in the same way."""
+
+    trace: str
+    topology: str
+
+
+@dataclass(frozen=True)
+class Held:
+    """What came of it."""
+
+    situation: Situation
+    planner: str
+    score: Score
+    points: Sequence[Point]
+    codes: Mapping[str, int]
+    ends: Mapping[str, int]
+
+
+def traces() -> list[str]:
+    """Recordings first."""
+    return [*sorted(path.stem for path in BUNDLED.glob("*.csv")), *PATTERNS]
+
+
+def situations() -> list[Situation]:
+    """All of them."""
+    return [Situation(trace, topology) for trace in traces() for topology in TOPOLOGIES]
+
+
+def contestants() -> list[str]:
+    """The references and every built-in planner."""
+    return [CLAIRVOYANT, STATIC_PEAK, *PLANNERS]
+
+
+def load_of(trace: str, peak_rate: float = PEAK_RATE) -> tuple[LoadTrace, float]:
+    """The load and how long it lasts, in s."""
+    if trace in PATTERNS:
+        return LoadTrace(PATTERNS[trace](), peak_rate), PATTERN_SECONDS
+    shape = named(trace)
+    if not isinstance(shape, Recording):
+        raise TypeError(f"{trace}: is a shape, not a recording")
+    highest = shape.offsets_seconds[shape.values.index(shape.peak)]
+    start = max(0.0, min(highest - DAY_SECONDS / 2, shape.period_seconds - DAY_SECONDS))
+    return LoadTrace(shape, peak_rate, SPEEDUP, start), DAY_SECONDS / SPEEDUP
+
+
+def prepared(situation: Situation, planner: str | None, duration_seconds: float | None = None) -> Replay:
+    """The run, ready; begun with what the first load needs and a little to spare."""
+    load, lasts = load_of(situation.trace)
+    replay = prepare(ReplayOptions(trace="sine", interval_seconds=INTERVAL_SECONDS, duration_seconds=lasts))
+    application = TOPOLOGIES[situation.topology]()
+    most = replay.policy.spec.bounds.max
+    clairvoyant = Clairvoyant(application, most)
+    policy = replay.policy
+    if planner is not None:
+        choice = policy.spec.planner.model_copy(
+            update={"name": planner, "parameters": parameters_of(planner, application, load, lasts, most)}
+        )
+        parse_parameters(planner, choice.parameters)
+        policy = policy.model_copy(update={"spec": policy.spec.model_copy(update={"planner": choice})})
+    started = application.started_with(clairvoyant.least(load.rate_at(0.0) / START_UTILISATION))
+    return replace(replay, trace=load, application=started, policy=policy, duration_seconds=duration_seconds or lasts)
+
+
+def parameters_of(planner: str, application: Application, load: LoadTrace, seconds: float, most: int) -> dict[str, Any]:
+    """What a careful user would set: defaults, `PARAMETERS`, and for those that only do as they are told, from the load."""
+    clairvoyant = Clairvoyant(application, most)
+    if planner == "static":
+        mean = sum(load.rate_at(at) for at in _moments(seconds)) / len(_moments(seconds))
+        return {"operators": clairvoyant.least(mean / STATIC_UTILISATION)}
+    if planner == "schedule":
+        return _schedule(clairvoyant, load, seconds)
+    return dict(PARAMETERS.get(planner, {}))
+
+
+PARAMETERS: Mapping[str, Mapping[str, Any]] = {
+    "ds2": {"scaling_factor": 0.2},
+    # The loads here move in minutes and a restart takes seconds; by default its windows are made for hours.
+    "flink-autoscaler": {
+        "metrics_window_minutes": 3,
+        "stabilization_interval_minutes": 0.5,
+        "scale_down_interval_minutes": 5,
+        "catch_up_duration_minutes": 3,
+        "restart_time_minutes": 0.2,
+        "restart_time_tracking_enabled": True,
+    },
+    # What a subtask of the costliest operator does in some seven seconds, the mean age of a commit and the interval.
+    "keda-kafka": {"lagThreshold": 3000},
+    "threshold": {"measure": "utilisation", "up_above": 0.8, "down_below": 0.4},
+}
+"""By planner, where its defaults do not fit a job with an objective of 30 s or there are none."""
+
+BLOCK_SECONDS = 600.0
+
+
+def _schedule(clairvoyant: Clairvoyant, load: LoadTrace, seconds: float) -> dict[str, Any]:
+    """Every ten minutes what they needed yesterday at 80 %: a recording's day before, a pattern's own."""
+    if isinstance(load.shape, Recording) and load.start_seconds >= DAY_SECONDS:
+        load = replace(load, start_seconds=load.start_seconds - DAY_SECONDS)
+    entries: list[dict[str, Any]] = []
+    before: dict[str, int] | None = None
+    for begins in range(0, int(seconds), int(BLOCK_SECONDS)):
+        # A minute early, so that the restart is over when the load comes.
+        rate = max(load.rate_at(float(begins + at)) for at in range(0, int(BLOCK_SECONDS) + 60, 15))
+        wanted = clairvoyant.least(rate / STATIC_UTILISATION)
+        at = START + timedelta(seconds=max(0, begins - 60))
+        if wanted != before:
+            entries.append({"cron": f"{at.minute} {at.hour} {at.day} {at.month} *", "operators": wanted})
+        before = wanted
+    return {"entries": entries, "time_zone": "UTC"}
+
+
+def _moments(seconds: float) -> list[float]:
+    return [i * 60.0 for i in range(max(1, int(seconds // 60)))]
+
+
+def held(situation: Situation, contestant: str, *, seed: int = 0, duration_seconds: float | None = None) -> Held:
+    """One contestant in one situation."""
+    if contestant == CLAIRVOYANT:
+        return _clairvoyant(situation, duration_seconds)
+    if contestant == STATIC_PEAK:
+        replay = prepared(situation, None, duration_seconds)
+        found = static(replay, max(replay.trace.rate_at(s) for s in _moments(replay.duration_seconds)))
+        return Held(situation, contestant, found.score, found.points, {}, {})
+    result = run(prepared(situation, contestant, duration_seconds), seed=seed, noise=0.02)
+    return Held(situation, contestant, result.score, result.points, result.codes, result.ends)
+
+
+def _clairvoyant(situation: Situation, duration_seconds: float | None) -> Held:
+    """Somebody who knows the load and rescales for free: never late, with the least slots there could be."""
+    replay = prepared(situation, None, duration_seconds)
+    known = Clairvoyant(replay.application, replay.policy.spec.bounds.max)
+    each = replay.duration_seconds / round(replay.duration_seconds / BUCKET_SECONDS)
+    points = []
+    for i in range(round(replay.duration_seconds / BUCKET_SECONDS)):
+        rate = replay.trace.rate_at((i + 0.5) * each)
+        least = known.slots(rate, (i + 0.5) * each)
+        points.append(Point(i * each, rate, 0.0, float(least), least))
+    whole = sum(p.slots for p in points) * each
+    peak = max(p.least_slots for p in points) * replay.duration_seconds
+    score = Score(
+        seconds=replay.duration_seconds,
+        objective_seconds=replay.policy.spec.objective.bound_seconds,
+        violation_share=0.0,
+        slot_seconds=round(whole, 1),
+        rescales=sum(1 for a, b in pairwise(points) if a.least_slots != b.least_slots),
+        max_lag_seconds=0.0,
+        least_slot_seconds=round(whole, 1),
+        peak_slot_seconds=round(peak, 1),
+    )
+    return Held(situation, CLAIRVOYANT, score, points, {}, {})
+
+
+def elasticity(points: Sequence[Point]) -> dict[str, float]:
+    """Under- and over-provisioning in % (SPEC RG's thU, thO, tU, tO): of slots, against the least that the load needed."""
+    if not points:
+        return {}
+    n = len(points)
+    under = [max(0.0, p.least_slots - p.slots) / max(1, p.least_slots) for p in points]
+    over = [max(0.0, p.slots - p.least_slots) / max(1, p.least_slots) for p in points]
+    return {
+        "under_accuracy_percent": round(100 * sum(under) / n, 2),
+        "over_accuracy_percent": round(100 * sum(over) / n, 2),
+        "under_time_percent": round(100 * sum(u > 0.01 for u in under) / n, 2),
+        "over_time_percent": round(100 * sum(o > 0.01 for o in over) / n, 2),
+    }
