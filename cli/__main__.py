@@ -7,7 +7,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-import httpx
 import typer
 import yaml
 from pydantic import ValidationError
@@ -18,9 +17,10 @@ from weir_contracts import InvalidPolicy, PlanRequest, ScalingPolicy, parse_poli
 from runtime.clock import SystemClock
 
 from . import output as tables
-from .client import Client, application_id
+from .client import Client, application_id, connect
 from .errors import EXIT_CODES, CommandError, InvalidInput, Unreachable
 from .output import Format, one_of_many, show, text_of
+from .planner import planner
 from .replay.chart import LABEL, WIDTH, save
 from .replay.command import replay
 from .trial.command import trial
@@ -230,6 +230,7 @@ def plan(
     show(document, output, lambda: tables.turn_panel(turn))
 
 
+app.add_typer(planner, name="planner")
 app.command()(trial)
 app.command()(replay)
 
@@ -244,18 +245,7 @@ def _switch(application: str, verb: str, client: Client, output: Format) -> None
 
 
 def _client(server: str, token_file: Path | None) -> Client:
-    if not server.startswith(("http://", "https://")):
-        raise InvalidInput(f"--server: {server!r} has no scheme: write http://{server}")
-    token = os.environ.get("WEIR_TOKEN")
-    if token_file is not None:
-        try:
-            token = token_file.read_text().strip()
-        except OSError as error:
-            raise InvalidInput(f"--token-file: {token_file}: {error.strerror}") from None
-    try:
-        return Client(server, token)
-    except httpx.InvalidURL as error:
-        raise InvalidInput(f"--server: {server!r}: {error}") from None
+    return connect(server, token_file)
 
 
 def _documents(file: str) -> list[tuple[str, Any]]:

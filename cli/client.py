@@ -1,7 +1,9 @@
 """The knowledge service's public API, as the command line uses it."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -24,6 +26,22 @@ def application_id(text: str) -> str:
     if not name or "/" in namespace:
         raise InvalidInput(f"{text!r} is not an application: write namespace/name")
     return f"{namespace or 'default'}/{name}"
+
+
+def connect(server: str, token_file: Path | None) -> "Client":
+    """A client of the server at an address, with the token of a file or of WEIR_TOKEN."""
+    if not server.startswith(("http://", "https://")):
+        raise InvalidInput(f"--server: {server!r} has no scheme: write http://{server}")
+    token = os.environ.get("WEIR_TOKEN")
+    if token_file is not None:
+        try:
+            token = token_file.read_text().strip()
+        except OSError as error:
+            raise InvalidInput(f"--token-file: {token_file}: {error.strerror}") from None
+    try:
+        return Client(server, token)
+    except httpx.InvalidURL as error:
+        raise InvalidInput(f"--server: {server!r}: {error}") from None
 
 
 class Client:
@@ -70,6 +88,10 @@ class Client:
             return dict(self._json("GET", f"/v1/applications/{quote(application)}/what-if?{parameters}"))
         except Conflict as missing:
             raise CommandError(str(missing)) from None  # nobody changed anything: too little is known yet
+
+    def scores(self, application: str, since: str) -> dict[str, Any]:
+        """How the chosen planner and its shadows did."""
+        return dict(self._json("GET", f"/v1/applications/{quote(application)}/scores?since={quote(since, safe='')}"))
 
     def follow(
         self, application: str, say: Callable[[str], None], sleep: Callable[[float], None] = time.sleep

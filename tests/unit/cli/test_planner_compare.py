@@ -1,0 +1,77 @@
+"""`weir planner compare`: what is asked of the server, and how its account is told."""
+
+import json
+from io import StringIO
+from typing import Any
+from unittest import mock
+
+import httpx
+from rich.console import Console
+
+from cli.client import Client
+from cli.planner_compare import scores_panel
+from tests.unit.cli.test_command import PROJECT, weir
+
+EXAMPLE = PROJECT / "contracts" / "examples" / "v1alpha1" / "scores" / "full.json"
+FOUND: dict[str, Any] = json.loads(EXAMPLE.read_text())
+
+
+class Server:
+    """Knowledge, as far as this command knows it."""
+
+    def __init__(self, status: int = 200, document: Any = None) -> None:
+        self.asked: list[httpx.Request] = []
+        self._answer = (status, FOUND if document is None else document)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request)
+        return httpx.Response(self._answer[0], json=self._answer[1])
+
+    def client(self, *_: Any) -> Client:
+        return Client("http://knowledge", None, httpx.MockTransport(self))
+
+
+def run(server: Server, *arguments: str) -> Any:
+    with mock.patch("cli.planner_compare.connect", server.client):
+        return weir("planner", "compare", "shop/orders", *arguments)
+
+
+def drawn(found: dict[str, Any]) -> str:
+    console = Console(file=StringIO(), width=180)
+    console.print(scores_panel(found))
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def test_for_programs() -> None:
+    """The service's own document, of the time that was asked for."""
+    server = Server()
+    done = run(server, "--since", "2h", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == FOUND
+    assert str(server.asked[0].url).endswith("/v1/applications/shop/orders/scores?since=2h")
+
+
+def test_for_people() -> None:
+    """A line for each planner, the one sentence, and how far to trust it."""
+    text = drawn(FOUND)
+    assert FOUND["sentence"] in text
+    assert "careful (rate)" in text
+    assert "what really ran" in text
+    assert "86 s (0.10%)" in text
+    assert "confidence 94%" in text
+
+
+def test_unknown_is_no_number() -> None:
+    """Nothing judged and nothing compared yet: dashes, and why there is no confidence."""
+    row = {**FOUND["planners"][0], "under_provisioning": None, "violation_share": None, "current": False}
+    text = drawn({**FOUND, "confidence": None, "cheaper": None, "planners": [row]})
+    assert "–" in text
+    assert "former" in text
+    assert "confidence unknown" in text
+
+
+def test_no_scores_yet() -> None:
+    """The server's sentence and the exit code of what is not there."""
+    done = run(Server(404, {"detail": "shop/orders has no scores of this time: its policy lists no shadows"}))
+    assert done.returncode == 3
+    assert "lists no shadows" in done.stderr
