@@ -11,6 +11,7 @@ from runtime.loop import Stop
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
+from .adapters import kta
 from .adapters.http import Credentials, PlannerClient
 from .api import planner_router
 from .memory import Applications
@@ -35,7 +36,7 @@ async def run(settings: PlannerSettings) -> int:
         request_bytes=settings.request_bytes,
         ca_file=settings.plugin_ca_file,
     )
-    remote = Remote(client, clock, {})
+    remote = Remote(client, clock, {"kta": kta.ask})
     registrations = Registrations(bus, clock, on_removed=remote.forget)
     planners = Planners(workers, registrations, remote)
     shadow_workers = ShadowWorkers()
@@ -55,7 +56,7 @@ async def run(settings: PlannerSettings) -> int:
     checks.register("outcomes", planner.ping)
     checks.register("planners", registrations.ping)
     app.include_router(health.router(checks))
-    app.include_router(planner_router(workers, clock))
+    app.include_router(planner_router(planners, clock))
 
     async def plan(stop: Stop) -> None:
         if await wait_for_topics(bus, settings.partitions, stop, checks):

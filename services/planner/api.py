@@ -1,41 +1,73 @@
-"""The planner's HTTP face: which planners there are, and what one would decide, without acting."""
+"""The planner's HTTP face: which planners there are, their registration, and what one would decide, without acting."""
 
+import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
-from weir_contracts import Plan, PlanRequest
+from fastapi import APIRouter, Depends, Query, Response
+from weir_contracts import NewPlanner, Plan, PlannerRegistration, PlanRequest
 
 from runtime.auth import Caller, requires
+from runtime.bus import BusError
 from runtime.clock import Clock
-from runtime.problems import Problem, documented
+from runtime.problems import Problem
 
+from .conformance import Report, check_planner
+from .conformance.suite import EACH_SECONDS
 from .core.decide import make_plan, precheck
-from .core.planners import PLANNERS, InvalidParameters, UnknownPlanner, parse_parameters
-from .workers import Workers
+from .core.planners import PLANNERS
+from .documents import (
+    ERRORS,
+    REFUSED,
+    CheckView,
+    Choices,
+    CircuitView,
+    PlannerName,
+    PlannerToRegister,
+    PlannerView,
+    PlannerViews,
+    Registered,
+    ReportView,
+    Verdict,
+    Wrong,
+)
+from .planners import Planners, decide
+from .registrations import MOST_PLANNERS
 
 Reader = Annotated[Caller, Depends(requires("read"))]
-
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": documented(
-        "What is wrong with the request",
-        422,
-        "there is no planner 'magic'; there are: rate",
-        ("policy.spec.planner.name", "there is no planner 'magic'; there are: rate"),
-    )
-}
+Writer = Annotated[Caller, Depends(requires("write"))]
+Seconds = Annotated[float, Query(ge=0.05, le=20, description="how long one exchange of a check may take, in s")]
 
 
-def planner_router(workers: Workers, clock: Clock) -> APIRouter:
+def planner_router(planners: Planners, clock: Clock) -> APIRouter:
     """The routes."""
-    routes = APIRouter(prefix="/v1", tags=["planners"], responses=_ERRORS)
+    routes = APIRouter(prefix="/v1", tags=["planners"], responses=ERRORS)
+    _register(routes, planners)
 
     @routes.get("/planners", summary="The planners and their parameters")
-    async def planners(_caller: Reader) -> dict[str, Any]:
-        items = [
-            {"name": name, "description": entry.description, "parameters": entry.parameters.model_json_schema()}
-            for name, entry in PLANNERS.items()
-        ]
-        return {"planners": items}
+    async def list_planners(_caller: Reader) -> PlannerViews:
+        registered = planners.registrations.latest
+        built_in = [_built_in(name) for name in PLANNERS if name not in registered]
+        return PlannerViews(planners=[*built_in, *(_view(planners, registered[name]) for name in sorted(registered))])
+
+    @routes.get("/planners/{name}", summary="One planner")
+    async def get_planner(name: PlannerName, _caller: Reader) -> PlannerView:
+        if name in planners.registrations.latest:
+            return _view(planners, planners.registrations.latest[name])
+        if name in PLANNERS:
+            return _built_in(name)
+        raise _unknown(planners, name)
+
+    @routes.post(
+        "/planners/validate",
+        summary="What is wrong with planners as a policy names them",
+        description="For each choice: whether there is such a planner, and whether it takes these parameters.",
+    )
+    async def validate(body: Choices, _caller: Reader) -> Verdict:
+        _ready(planners)
+        found = await asyncio.to_thread(
+            lambda: [each for c in body.choices for each in planners.problems(c.name, c.parameters, c.field)]
+        )
+        return Verdict(problems=[Wrong(field=field, message=message) for field, message in found])
 
     @routes.post(
         "/plan",
@@ -44,14 +76,16 @@ def planner_router(workers: Workers, clock: Clock) -> APIRouter:
     )
     async def plan(request: PlanRequest, _caller: Reader) -> Plan:
         choice = request.policy.spec.planner
-        try:
-            parse_parameters(choice.name, choice.parameters)
-        except UnknownPlanner as error:
-            raise Problem(422, str(error), errors=[("policy.spec.planner.name", str(error))]) from None
-        except InvalidParameters as error:
-            raise Problem(422, str(error), errors=[("policy.spec.planner.parameters", str(error))]) from None
+        named = [("policy.spec.planner", choice.name, choice.parameters)]
+        if choice.fallback is not None:
+            named.append(("policy.spec.planner.fallback", choice.fallback.name, choice.fallback.parameters))
+        wrong = await asyncio.to_thread(
+            lambda: [each for field, name, values in named for each in planners.problems(name, values, field)]
+        )
+        if wrong:
+            raise Problem(422, "; ".join(f"{field}: {what}" for field, what in wrong)[:2000], errors=wrong)
         began = clock.monotonic()
-        reply = precheck(request) or await workers.ask(request, choice.name, choice.timeout.total_seconds())
+        reply = precheck(request) or await decide(planners, request)
         return make_plan(
             request,
             reply,
@@ -62,3 +96,112 @@ def planner_router(workers: Workers, clock: Clock) -> APIRouter:
         )
 
     return routes
+
+
+def _register(routes: APIRouter, planners: Planners) -> None:
+    """The routes that change which planners there are."""
+    registrations = planners.registrations
+
+    @routes.post(
+        "/planners",
+        status_code=201,
+        summary="Register a planner",
+        description="It is checked first, by the conformance suite at its address, and refused with the list of what failed.",
+        responses=REFUSED,
+    )
+    async def register(
+        body: PlannerToRegister,
+        caller: Writer,
+        replace: Annotated[
+            bool, Query(description="take the place of the one of this name, as its next version")
+        ] = False,
+        timeout_seconds: Seconds = EACH_SECONDS,
+    ) -> Registered:
+        _may_be_registered(planners, body, replace)
+        report = await check_planner(planners.remote.apart(), body, timeout_seconds=timeout_seconds)
+        if not report.ok:
+            raise _refused(body.name, report)
+        _may_be_registered(planners, body, replace)  # somebody else may have been faster meanwhile
+        try:
+            made = await registrations.register(body, report.description, caller.name)
+        except BusError as error:
+            raise Problem(503, f"it could not be kept: {error}") from None
+        return Registered(planner=_view(planners, made), checks=_checks(report))
+
+    @routes.delete("/planners/{name}", status_code=204, summary="Remove a planner")
+    async def remove(name: PlannerName, _caller: Writer) -> Response:
+        _ready(planners)
+        if name not in registrations.latest:
+            raise _built_in_already(name) if name in PLANNERS else _unknown(planners, name)
+        try:
+            await registrations.remove(name)
+        except BusError as error:
+            raise Problem(503, f"it could not be removed: {error}") from None
+        return Response(status_code=204)
+
+    @routes.post(
+        "/planners/{name}/check",
+        summary="Check a registered planner again",
+        description="Runs the conformance suite at its address, whatever its circuit says. Changes nothing.",
+    )
+    async def check(name: PlannerName, _caller: Writer, timeout_seconds: Seconds = EACH_SECONDS) -> ReportView:
+        registration = registrations.latest.get(name)
+        if registration is None:
+            raise _built_in_already(name) if name in PLANNERS else _unknown(planners, name)
+        report = await check_planner(planners.remote.apart(), registration, timeout_seconds=timeout_seconds)
+        return ReportView(ok=report.ok, checks=_checks(report))
+
+
+def _ready(planners: Planners) -> None:
+    if not planners.registrations.ready:
+        raise Problem(503, "the registered planners are still being read")
+
+
+def _may_be_registered(planners: Planners, new: NewPlanner, replace: bool) -> None:
+    _ready(planners)
+    known = planners.registrations.latest
+    if new.name in PLANNERS and new.name not in known:
+        raise _built_in_already(new.name)
+    if new.name in known and not replace:
+        version = known[new.name].version
+        sentence = f"{new.name} is registered already, with version {version}: replace it with ?replace=true"
+        raise Problem(409, sentence, errors=[("name", "is taken")], extra={"currentVersion": version})
+    if new.name not in known and len(known) >= MOST_PLANNERS:
+        raise Problem(409, f"there are {len(known)} registered planners already, as many as there may be")
+
+
+def _built_in_already(name: str) -> Problem:
+    return Problem(422, f"{name} is built in", errors=[("name", f"{name} is the name of a built-in planner")])
+
+
+def _unknown(planners: Planners, name: str) -> Problem:
+    return Problem(404, f"there is no planner {name!r}; there are: {', '.join(planners.names)}")
+
+
+def _refused(name: str, report: Report) -> Problem:
+    failed = [(finding.check, finding.sentence) for finding in report.failed]
+    detail = "; ".join(f"{check}: {sentence}" for check, sentence in failed)
+    return Problem(422, f"{name} does not keep the plugin contract: {detail}"[:2000], errors=failed)
+
+
+def _checks(report: Report) -> list[CheckView]:
+    return [CheckView(check=f.check, ok=f.ok, sentence=f.sentence) for f in report.findings]
+
+
+def _built_in(name: str) -> PlannerView:
+    entry = PLANNERS[name]
+    parameters: dict[str, Any] = entry.parameters.model_json_schema()
+    return PlannerView(name=name, kind="built-in", description=entry.description, parameters=parameters)
+
+
+def _view(planners: Planners, registration: PlannerRegistration) -> PlannerView:
+    told = registration.description
+    return PlannerView(
+        **registration.model_dump(exclude={"description"}),
+        description=told.description if told else None,
+        parameters=told.parameters if told else None,
+        scope=told.scope if told else None,
+        planner_version=told.version if told else None,
+        contract_versions=told.contract_versions if told else None,
+        breaker=CircuitView(**planners.remote.breaker(registration)),
+    )

@@ -1,10 +1,12 @@
 """Whoever is called by a name, built in or registered, is asked in the same way; and who answers where that one does not."""
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from weir_contracts import PlannerChoice, PlannerFallback, PlanReply, PlanRequest
 
-from .core.planners import PLANNERS
+from .core.planners import PLANNERS, InvalidParameters, parse_parameters
+from .core.schemas import Problems, parameter_problems
 from .failures import INVALID, NO_ANSWER, no_answer
 from .registrations import Registrations
 from .remote import Remote
@@ -47,6 +49,24 @@ class Planners:
         return no_answer(
             planner, INVALID, f"there is no planner {planner!r}; there are: {', '.join(self.names)}", "unknown"
         )
+
+    def problems(self, name: str, parameters: Mapping[str, Any], field: str) -> Problems:
+        """What is wrong with a planner as a policy names it at `field`, as field and sentence."""
+        place = f"{field}.parameters"
+        registration = self.registrations.latest.get(name)
+        if registration is None and name not in PLANNERS:
+            return [(f"{field}.name", f"there is no planner {name!r}; there are: {', '.join(self.names)}")]
+        if registration is None:
+            try:
+                parse_parameters(name, parameters)
+            except InvalidParameters as error:
+                return [(f"{place}.{at}" if at else place, what) for at, what in error.problems]
+            return []
+        if registration.kind == "kta":
+            what = f"{name} is of kind kta, which takes its parameters when it is started"
+            return [(place, what)] if parameters else []
+        schema = registration.description.parameters if registration.description else {}
+        return parameter_problems(name, schema, parameters, place)
 
 
 async def decide(planners: Asks, request: PlanRequest) -> PlanReply:

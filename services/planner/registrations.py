@@ -1,6 +1,8 @@
 """The planners that were registered: a compacted topic that every replica follows whole."""
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from uuid import uuid5
 
 from weir_contracts import NewPlanner, PlannerDescription, PlannerRegistration
@@ -28,6 +30,7 @@ class Registrations:
         self._bus = bus
         self._clock = clock
         self._on_removed = on_removed
+        self._news = asyncio.Event()
         self._table = GlobalTable(
             bus,
             PLANNERS.name,
@@ -69,15 +72,26 @@ class Registrations:
         id = uuid5(WEIR_NAMESPACE, f"planner {made.name} {version}")
         body, headers = encode(made, type=PLANNERS.type, source="planner", id=id, time=now)
         await self._bus.publish(PLANNERS.name, made.name, body, headers)
+        await self._seen(lambda: made.name in self.latest and self.latest[made.name].version >= version)
         return made
 
     async def remove(self, name: str) -> None:
         """Publish its tombstone."""
         await self._bus.publish(PLANNERS.name, name, None)
+        await self._seen(lambda: name not in self.latest)
+
+    async def _seen(self, done: Callable[[], bool]) -> None:
+        """Until the change has come back, so that who made it finds it; it is kept whether or not it has come by then."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SEEN_SECONDS):
+                while not done():
+                    self._news.clear()
+                    await self._news.wait()
 
     def _changed(self, name: str, registration: PlannerRegistration | None) -> None:
         if registration is None:
             self._on_removed(name)
+        self._news.set()
 
 
 def _decode(record: Record) -> PlannerRegistration:

@@ -37,6 +37,10 @@ class Remote:
         self._gates: dict[str, asyncio.Semaphore] = {}
         self._log = structlog.get_logger("planner")
 
+    def apart(self) -> "Remote":
+        """For who asks outside the loop: the same client, and nothing else that is shared."""
+        return Remote(self.client, self._clock, self._others)
+
     async def ask(self, request: PlanRequest, registration: PlannerRegistration, timeout_seconds: float) -> PlanReply:
         """The planner's reply for the whole topology, or a hold that says why there is none."""
         name, now = registration.name, self._clock.monotonic()
@@ -73,7 +77,8 @@ class Remote:
             raise
         except Exception as error:
             # A planner's answer must not be able to end a turn of the loop, whatever is made of it.
-            self._log.exception("planner-answer-failed", planner=registration.name)
+            # Without the frames: their variables may hold a credential.
+            self._log.warning("planner-answer-failed", planner=registration.name, error=repr(error)[:500])
             raise PlannerFailed(f"answered something that could not be read: {type(error).__name__}") from error
 
     async def _reply(

@@ -3,11 +3,12 @@
 import asyncio
 
 from fastapi import FastAPI
-from weir_contracts import PlanReply, PlanRequest
+from weir_contracts import PlannerRegistration, PlanReply, PlanRequest
 
 from runtime.clock import FakeClock
 from runtime.health import Health, router
 from runtime.http import application
+from runtime.memory_bus import MemoryBus
 from services.knowledge.__main__ import api
 from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerCatalogue
@@ -15,10 +16,18 @@ from services.knowledge.applications_api import applications_router, events_rout
 from services.knowledge.core import Limits, State, remember
 from services.knowledge.policies_api import policies_router
 from services.knowledge.store import FeedEvent, StoreUnavailable
+from services.planner.adapters.http import PlannerClient
 from services.planner.api import planner_router
+from services.planner.core.addresses import Allowed
 from services.planner.core.planners import ask
+from services.planner.planners import Planners
+from services.planner.registrations import Registrations
+from services.planner.remote import Remote
 from services.planner.workers import Workers
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, observation, outcome, plan, policy
+
+NAME = APP.split("/")[1]
+"""Also of the planner that is registered, so that it is asked for."""
 
 
 class Library(MemoryStore):
@@ -38,6 +47,33 @@ class Library(MemoryStore):
         await self.save([state], [])
         if await self.action(APP) is None:
             await self.put_action(action(wanted), 0)
+
+
+class Shelf(Registrations):
+    """Registrations without a bus; one is there."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(MemoryBus(partitions=1, clock=clock), clock)
+        kept = PlannerRegistration(
+            name=NAME, url="https://planner.invalid", version=1, registered_at=NOON, registered_by="ada"
+        )
+        self._kept = {NAME: kept}
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+    @property
+    def latest(self) -> dict[str, PlannerRegistration]:
+        return self._kept
+
+    async def remove(self, name: str) -> None:
+        self._kept = {other: kept for other, kept in self._kept.items() if other != name}
+
+
+async def inside(_host: str, _port: int) -> list[str]:
+    """Every name stands for an address that may not be asked, so that nothing is."""
+    return ["127.0.0.1"]
 
 
 class Desk(Workers):
@@ -62,7 +98,8 @@ def planner() -> FastAPI:
     clock = FakeClock(NOON)
     app = application("Weir planner", "Which planners there are, and what one would decide.")
     app.include_router(router(Health(clock)))
-    app.include_router(planner_router(Desk(), clock))
+    client = PlannerClient(Allowed.of("http,https", "*", "public"), resolve=inside)
+    app.include_router(planner_router(Planners(Desk(), Shelf(clock), Remote(client, clock, {})), clock))
     return app
 
 

@@ -1,0 +1,262 @@
+"""Registering planners over HTTP: checked before, known to every replica, and still known after a restart."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from weir_contracts import DeadLetter
+from weir_contracts.topics import DEAD_LETTERS, PLANNERS
+
+from runtime.auth import Tokens
+from runtime.clock import FakeClock
+from runtime.http import application
+from runtime.loop import Stop
+from runtime.memory_bus import MemoryBus
+from runtime.tokens import Caller
+from services.planner.adapters.http import PlannerClient
+from services.planner.api import planner_router
+from services.planner.core.breaker import FAILURES_TO_OPEN
+from services.planner.planners import Planners
+from services.planner.registrations import Registrations
+from services.planner.remote import Remote
+from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, policy, request
+from tests.unit.planner.plugin import LOOPBACK, Plugin, good, says
+from tests.unit.planner.test_service import InProcess
+
+JSON = {"Content-Type": "application/json"}
+
+
+class Replica:
+    """One planner service: its routes and what it follows."""
+
+    def __init__(self, bus: MemoryBus, clock: FakeClock) -> None:
+        self.client = PlannerClient(LOOPBACK)
+        remote = Remote(self.client, clock, {})
+        self.registrations = Registrations(bus, clock, on_removed=remote.forget)
+        self.planners = Planners(InProcess(), self.registrations, remote)
+        self.app = application("Weir planner", "Planners.")
+        self.app.include_router(planner_router(self.planners, clock))
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://planner")
+        self.stop = Stop()
+        self.task = asyncio.create_task(self.registrations.follow(self.stop))
+
+    async def register(self, plugin: Plugin, name: str = "mine", status: int = 201, **query: Any) -> Any:
+        answer = await self.http.post("/v1/planners", json={"name": name, "url": plugin.url}, params=query)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    async def names(self) -> set[str]:
+        return {each["name"] for each in (await self.http.get("/v1/planners")).json()["planners"]}
+
+    async def end(self) -> None:
+        self.stop.request("the test is over")
+        await self.task
+        await self.client.close()
+
+
+class House:
+    def __init__(self) -> None:
+        self.clock = FakeClock(NOON)
+        self.bus = MemoryBus(partitions=4, clock=self.clock)
+        self.replicas: list[Replica] = []
+
+    async def replica(self) -> Replica:
+        made = Replica(self.bus, self.clock)
+        self.replicas.append(made)
+        await asyncio.wait_for(made.planners.start(), 5)
+        return made
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    made = House()
+    yield made
+    await asyncio.gather(*(replica.end() for replica in made.replicas))
+
+
+async def test_a_planner_is_registered_asked_and_removed(house: House) -> None:
+    """From the check to the plan; a credential, an address and its circuit are shown."""
+    replica = await house.replica()
+    question = request(analysis(the_policy=policy(planner={"name": "mine", "parameters": {"target": 0.5}})))
+    async with Plugin() as plugin:
+        told = await replica.register(plugin)
+        assert all(check["ok"] for check in told["checks"])
+        shown = (await replica.http.get("/v1/planners/mine")).json()
+        assert shown == told["planner"]
+        assert (shown["kind"], shown["url"], shown["registered_by"]) == ("http", plugin.url, "local")
+        assert (shown["version"], shown["breaker"]["state"]) == (int(NOON.timestamp() * 1000), "closed")
+        answer = await replica.http.post("/v1/plan", content=question.model_dump_json(), headers=JSON)
+        assert answer.json()["proposed"] == {SOURCE: 2, WORK: 3}, answer.text
+        assert (await replica.http.delete("/v1/planners/mine")).status_code == 204
+    assert "mine" not in await replica.names()
+    assert (await replica.http.delete("/v1/planners/mine")).status_code == 404
+    refused = await replica.http.post("/v1/plan", content=question.model_dump_json(), headers=JSON)
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["field"] == "policy.spec.planner.name"
+
+
+async def test_what_fails_the_suite_is_refused_with_the_list(house: House) -> None:
+    """And is not known afterwards."""
+    replica = await house.replica()
+    async with Plugin(lambda a: good(a) if a.method == "GET" else says({"detail": "no model"}, 500)) as plugin:
+        told = await replica.register(plugin, status=422)
+    assert "one-operator: answered 500: no model" in told["detail"]
+    assert {"field": "nothing-known", "message": "answered 500: no model"} in told["errors"]
+    assert "mine" not in await replica.names()
+    assert house.bus.records(PLANNERS.name) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"name": "rate", "url": "https://planner.example.org"}, "built-in"),
+        ({"name": "mine"}, "a planner of kind http needs one"),
+        ({"name": "mine", "kind": "kta", "url": "https://a.example.org"}, "is not for a planner of kind kta"),
+        ({"name": "Mine", "url": "https://a.example.org"}, "name"),
+        ({"name": "mine", "url": "https://user:word@a.example.org"}, "must not carry credentials"),
+        ({"name": "mine", "url": "ftp://a.example.org"}, "url"),
+        ({"name": "mine", "url": "https://a.example.org/?x=1"}, "query"),
+        ({"name": "mine", "url": "http://[::1"}, "url"),
+        ({"name": "mine", "url": "http://10.0.0.1"}, "WEIR_PLANNER_PLUGIN_NETWORKS"),
+        ({"name": "mine", "url": "http://169.254.169.254/latest"}, "WEIR_PLANNER_PLUGIN_NETWORKS"),
+        ({"name": "mine", "url": "http://127.0.0.1:1", "credential": "none"}, "WEIR_PLANNER_CREDENTIALS_FOLDER"),
+        ({"name": "mine", "url": "http://127.0.0.1:1", "token": "secret"}, "token"),
+    ],
+)
+async def test_what_cannot_be_a_planner_is_refused(house: House, body: dict[str, Any], says: str) -> None:
+    """The field and the reason, and where a setting forbids it, the setting."""
+    replica = await house.replica()
+    answer = await replica.http.post("/v1/planners", json=body)
+    assert answer.status_code == 422
+    assert says in answer.text
+    assert "word" not in answer.text
+
+
+async def test_names_are_unique_and_versioned(house: House) -> None:
+    """A name that is taken is replaced only where that is asked for, and then with the next version."""
+    replica = await house.replica()
+    async with Plugin() as plugin:
+        first = await replica.register(plugin)
+        taken = await replica.register(plugin, status=409)
+        assert taken["currentVersion"] == first["planner"]["version"]
+        second = await replica.register(plugin, replace=True)
+        assert second["planner"]["version"] == first["planner"]["version"] + 1
+        await replica.http.delete("/v1/planners/mine")
+        house.clock.advance(1)
+        third = await replica.register(plugin)
+        assert third["planner"]["version"] > second["planner"]["version"]
+
+
+async def test_every_replica_knows_it_also_after_a_restart(house: House) -> None:
+    """Registered at one, asked by another; a third, started later, has read it before it plans."""
+    first, second = await house.replica(), await house.replica()
+    async with Plugin() as plugin:
+        await first.register(plugin)
+        async with asyncio.timeout(5):
+            while "mine" not in await second.names():  # noqa: ASYNC110 - nobody signals it
+                await asyncio.sleep(0.01)
+        third = await house.replica()
+        assert "mine" in await third.names()
+        question = request(analysis(the_policy=policy(planner={"name": "mine"})))
+        assert (await third.planners.ask(question, "mine", 5.0)).code == "more"
+        await second.http.delete("/v1/planners/mine")
+        async with asyncio.timeout(5):
+            while "mine" in await first.names():  # noqa: ASYNC110 - nobody signals it
+                await asyncio.sleep(0.01)
+        held = await first.planners.ask(question, "mine", 5.0)
+        assert held.code == "planner-invalid"
+        assert "there is no planner 'mine'" in held.sentence
+
+
+async def test_a_check_runs_whatever_the_circuit_says(house: House) -> None:
+    """A report; the circuit stays as it is, and a built-in planner needs none."""
+    replica = await house.replica()
+    async with Plugin() as plugin:
+        await replica.register(plugin)
+        plugin.says = lambda _: says({}, 503)
+        for _ in range(FAILURES_TO_OPEN):
+            await replica.planners.ask(request(), "mine", 5.0)
+        assert (await replica.http.get("/v1/planners/mine")).json()["breaker"]["state"] == "open"
+        ill = (await replica.http.post("/v1/planners/mine/check")).json()
+        plugin.says = good
+        well = (await replica.http.post("/v1/planners/mine/check")).json()
+    assert (ill["ok"], ill["checks"][0]["ok"]) == (False, False)
+    assert well["ok"]
+    assert (await replica.http.post("/v1/planners/rate/check")).status_code == 422
+    assert (await replica.http.post("/v1/planners/magic/check")).status_code == 404
+
+
+async def test_choices_of_a_policy_are_judged(house: House) -> None:
+    """Built in or registered: the field, and what is allowed."""
+    replica = await house.replica()
+    async with Plugin() as plugin:
+        await replica.register(plugin)
+    choices = [
+        {"name": "rate", "parameters": {"drain_seconds": 90}},
+        {"name": "mine", "parameters": {"target": 0.5}},
+        {"name": "magic"},
+        {"name": "rate", "parameters": {"drain_seconds": "soon"}},
+        {"field": "spec.planner.fallback", "name": "mine", "parameters": {"target": 5}},
+        {"field": "spec.shadows.0", "name": "mine", "parameters": {"speed": 1}},
+    ]
+    answer = await replica.http.post("/v1/planners/validate", json={"choices": choices})
+    assert answer.status_code == 200
+    told = {problem["field"]: problem["message"] for problem in answer.json()["problems"]}
+    assert list(told) == [
+        "spec.planner.name",
+        "spec.planner.parameters.drain_seconds",
+        "spec.planner.fallback.parameters.target",
+        "spec.shadows.0.parameters.speed",
+    ]
+    assert "there is no planner 'magic'; there are:" in told["spec.planner.name"]
+    assert "mine" in told["spec.planner.name"]
+    assert "it has: target" in told["spec.shadows.0.parameters.speed"]
+
+
+async def test_who_may_only_read_registers_nothing(house: House) -> None:
+    """Reading is for everybody who may read; a check makes requests, so it is not."""
+    replica = await house.replica()
+    replica.app.state.tokens = Tokens({"reading-is-allowed": Caller("ada", "read")})
+    headers = {"Authorization": "Bearer reading-is-allowed"}
+    body = {"name": "mine", "url": "http://127.0.0.1:1"}
+    for method, path, status in (
+        ("GET", "/v1/planners", 200),
+        ("POST", "/v1/planners", 403),
+        ("POST", "/v1/planners/mine/check", 403),
+        ("DELETE", "/v1/planners/mine", 403),
+    ):
+        assert (await replica.http.request(method, path, headers=headers, json=body)).status_code == status
+        assert (await replica.http.request(method, path, json=body)).status_code == 401
+
+
+async def test_a_record_under_another_key_is_put_aside(house: House) -> None:
+    """Nobody gets a name by writing it under another; and nonsense changes nothing."""
+    replica = await house.replica()
+    async with Plugin() as plugin:
+        made = plugin.registered("mine")
+    await house.bus.publish(PLANNERS.name, "theirs", made.model_dump_json().encode())
+    await house.bus.publish(PLANNERS.name, "mine", b"nonsense")
+    await house.bus.publish(PLANNERS.name, "late", plugin.registered("late").model_dump_json().encode())
+    async with asyncio.timeout(5):
+        while "late" not in await replica.names():  # noqa: ASYNC110 - nobody signals it
+            await asyncio.sleep(0.01)
+    assert not {"mine", "theirs"} & await replica.names()
+    letters = [DeadLetter.model_validate_json(r.value or b"") for r in house.bus.records(DEAD_LETTERS.name)]
+    assert {letter.topic for letter in letters} == {PLANNERS.name}
+    assert len(letters) == 2
+
+
+async def test_before_they_are_read_nothing_is_registered_or_judged() -> None:
+    """503 rather than an answer that may be wrong."""
+    clock = FakeClock(NOON)
+    remote = Remote(PlannerClient(LOOPBACK), clock, {})
+    planners = Planners(InProcess(), Registrations(MemoryBus(partitions=4, clock=clock), clock), remote)
+    app = application("Weir planner", "Planners.")
+    app.include_router(planner_router(planners, clock))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://planner") as http:
+        assert (await http.post("/v1/planners/validate", json={"choices": []})).status_code == 503
+        body = {"name": "mine", "url": "http://127.0.0.1:1"}
+        assert (await http.post("/v1/planners", json=body)).status_code == 503
+    await remote.client.close()
