@@ -10,6 +10,7 @@ from .daedalus import DaedalusParameters, plan_by_daedalus
 from .dhalion import DhalionParameters, plan_by_dhalion
 from .ds2 import Ds2Parameters, plan_by_ds2
 from .entry import LARGE, Entry
+from .flink_autoscaler import FlinkAutoscalerParameters, plan_flink_autoscaler
 from .hpa import HpaParameters, plan_by_hpa
 from .keda_kafka import KedaKafkaParameters, plan_by_keda_kafka
 from .rate import RateParameters, plan_by_rate
@@ -43,6 +44,11 @@ PLANNERS: Mapping[str, Entry] = {
         plan_by_ds2,
         Ds2Parameters,
         "the optimal parallelism of each operator by true rates, in one pass from the sources (OSDI 2018)",
+    ),
+    "flink-autoscaler": Entry(
+        plan_flink_autoscaler,
+        FlinkAutoscalerParameters,
+        "the Flink Kubernetes Operator's autoscaler, number by number: windows, thresholds, catch-up, delayed scale-down, alignment",
     ),
     "hpa": Entry(
         plan_by_hpa,

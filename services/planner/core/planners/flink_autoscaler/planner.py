@@ -1,0 +1,404 @@
+"""The built-in planner `flink-autoscaler`: what the Flink Kubernetes Operator's autoscaler would do, number by number.
+
+Source: `apache/flink-kubernetes-operator`, module `flink-autoscaler`, versions 1.10.0 (compared with the original itself, see
+`tests/golden/flink-autoscaler`), 1.15.0, 1.16.0 and 1.16.1 (as documented; `parameters.py` has the differences). Formulas:
+`evaluation.py` (window, target rates, true processing rate, thresholds) and `decision.py` (factor, alignment, waiting). In short,
+for each operator in topological order
+
+    target(source) = records in/s + growth of lag/s         target(v) = Σ target(input) · records reaching v per record taken there
+    capacity needed = lag / catch_up + target · restart / catch_up + target / utilisation
+    p' = ⌈p · capacity needed / true processing rate⌉, limited per step, aligned to partitions or key groups
+
+and all that change are rescaled together once one of them lies outside its thresholds.
+
+What differs is where the numbers come from: each turn's sample is taken from the analysis, not from Flink's REST. Counters are the
+integrals of the analysed rates, the busiest subtask's busy share is the mean times the skew (the mean while the skew is unknown), lag is
+the brokers'. A turn counts as the original's loop, whatever the policy's interval. A rescale becomes history when its parallelism is
+seen to run, because the guards, the mode or the executor may have kept it from being done. Not part of it, because it has its place
+elsewhere in Weir or bears on nothing but Flink's memory: excluded periods and quotas (guards), memory pressure and tuning, events.
+
+It needs a window of 15 minutes without a restart, after 5 minutes of stabilization; it assumes linear scaling and an even load; it
+ignores the objective, the price of a restart, slots and any operator's backlog but the sources'.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from math import isfinite, isinf, isnan
+from typing import Any
+
+from weir_contracts import Estimate, Infeasible, OperatorAnalysis, Parallelism, PlanReply, PlanRequest, Topology
+
+from predictor.words import changes
+
+from .decision import Decision, JobDecision, Limits, decide_job
+from .evaluation import Evaluated, Graph, NoIngestionRate, Sample, evaluate
+from .ieee import NAN, smallest
+from .loop import (
+    Raw,
+    Stage,
+    State,
+    collected,
+    decided,
+    of_run,
+    rescaled,
+    restart_seconds,
+    sampled,
+    trimmed,
+)
+from .memory import read, write
+from .parameters import FlinkAutoscalerParameters, milliseconds
+
+Evidence = dict[str, float | int | str | bool | None]
+
+
+class _Missing(ValueError):
+    """A reading that it needs and does not have; the sentence names it."""
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """One request of a running application."""
+
+    request: PlanRequest
+    parameters: FlinkAutoscalerParameters
+    graph: Graph
+    now_ms: int
+    running_ms: int
+
+    @property
+    def topology(self) -> Topology:
+        return self.graph.topology
+
+    @property
+    def stable_ms(self) -> int:
+        return self.running_ms + milliseconds(self.parameters.stabilization_interval_minutes)
+
+
+def plan_flink_autoscaler(request: PlanRequest, parameters: FlinkAutoscalerParameters) -> PlanReply:
+    """The original's decision for the request's application; the window is kept in the reply's memory."""
+    if request.analysis.status != "running":
+        sentence = f"the application does not run ({request.analysis.status}), so nothing is decided"
+        return PlanReply(kind="hold", code="not-running", sentence=sentence, memory=request.memory)
+    try:
+        turn = _turn(request, parameters)
+    except _Missing as gap:
+        return PlanReply(kind="hold", code="metric-missing", sentence=str(gap)[:2000], memory=request.memory)
+    state = _caught_up(turn, read(request.memory, turn.topology.graph_hash(), turn.topology.names))
+    try:
+        sample = _sample(turn, state)
+    except _Missing as gap:
+        return _hold(turn, state, ("metric-missing", str(gap)), {})
+    stage, until_ms = _stage(turn, state)
+    if sample is not None:
+        state, stage, until_ms = collected(state, sample, parameters)
+    state = trimmed(state, turn.graph.parallelism, turn.now_ms, parameters)
+    evidence: Evidence = {
+        "version": parameters.version,
+        "samples": len(state.samples),
+        "window_seconds": (state.samples[-1].at_ms - state.samples[0].at_ms) / 1000 if state.samples else 0.0,
+        "restart_seconds": restart_seconds(state, parameters),
+    }
+    if stage != "full" or len(state.samples) < 2:
+        return _hold(turn, replace(state, decided=None), _not_yet(turn, stage, until_ms), evidence)
+    try:
+        known = evaluate(turn.graph, state.samples, parameters, restart_seconds(state, parameters))
+    except NoIngestionRate as gap:
+        return _hold(turn, state, ("metric-missing", f"nothing changes, because {gap}"), evidence)
+    return _decided(turn, state, known, evidence)
+
+
+def _turn(request: PlanRequest, parameters: FlinkAutoscalerParameters) -> _Turn:
+    analysis, topology, deployment = request.analysis, request.topology, request.deployment
+    if topology is None or deployment is None:
+        raise _Missing("the application's graph or deployment is unknown, so it stays as it is")
+    if any(name not in deployment.observed for name in topology.names):
+        raise _Missing("parallelism is not known of every operator, so nothing changes")
+    if analysis.run is None:
+        raise _Missing("it is unknown since when the application runs, so nothing changes")
+    return _Turn(
+        request,
+        parameters,
+        Graph(topology, {name: deployment.observed[name] for name in topology.names}),
+        _ms(analysis.observed_at),
+        _ms(analysis.run.running_since),
+    )
+
+
+def _ms(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
+
+
+def _caught_up(turn: _Turn, state: State) -> State:
+    """A decision that was carried out becomes history; one that cannot be any more is forgotten, and samples of an earlier run, too."""
+    past, running = state.decided, turn.graph.parallelism
+    if past is not None and any(running.get(name) != before for name, (before, *_) in past.vertices.items()):
+        state = rescaled(state, past, running, turn.parameters)
+    elif past is not None and turn.running_ms != state.running_ms:
+        state = replace(state, decided=None)
+    return of_run(state, turn.running_ms)
+
+
+def _stage(turn: _Turn, state: State) -> tuple[Stage, int]:
+    """Of a turn without a new sample: the one that its newest sample had."""
+    first = next((s.at_ms for s in state.samples if s.at_ms >= turn.stable_ms), None)
+    if first is None:
+        return "stabilizing", turn.stable_ms
+    full_ms = first + turn.parameters.metrics_window_ms
+    return ("full" if turn.now_ms >= full_ms else "filling"), full_ms
+
+
+def _sample(turn: _Turn, state: State) -> Sample | None:
+    """The turn's sample; None if its readings have been taken already. Counters go on from the last sample, at the analysed rates."""
+    last = state.samples[-1] if state.samples else None
+    if last is not None and turn.now_ms <= last.at_ms:
+        return None
+    # Before the first sample nothing was counted; where a run's counters begin does not matter.
+    seconds = 0.0 if last is None else (turn.now_ms - last.at_ms) / 1000
+    told = {o.operator: o for o in turn.request.analysis.operators}
+    raw = {}
+    for name in turn.topology.names:
+        operator = told.get(name)
+        if operator is None:
+            raise _Missing(f"{name} was not analysed, so nothing changes")
+        before = Raw() if last is None else last.readings[name]
+        taken = _needed(operator.input_rate, f"the input rate of {name}")
+        sent, busy = _sent(turn, operator), _busy(operator, "AVG")
+        raw[name] = Raw(
+            records_in=_counted(before.records_in, taken, seconds),
+            records_out=_counted(before.records_out, sent, seconds),
+            busy_ms=_counted(before.busy_ms, busy * turn.graph.parallelism[name], seconds),
+            busy_ms_per_second=_busy(operator, turn.parameters.busy_time_aggregator),
+            input_rate=taken,
+            backpressured_ms_per_second=1000 * _value(operator.backpressure),
+            lag=_lag(turn, name),
+        )
+    return sampled(raw, turn.topology.sources, state.samples, turn.now_ms, turn.parameters)
+
+
+def _counted(before: float, per_second: float, seconds: float) -> float:
+    """A counter that was `before`; one that was unknown begins anew."""
+    return (0.0 if isnan(before) else before) + per_second * seconds
+
+
+def _value(estimate: Estimate) -> float:
+    return NAN if estimate.value is None else max(0.0, estimate.value)
+
+
+def _needed(estimate: Estimate, what: str) -> float:
+    if estimate.value is None:
+        raise _Missing(f"{what} is unknown ({estimate.basis}), so nothing changes")
+    return max(0.0, estimate.value)
+
+
+def _sent(turn: _Turn, operator: OperatorAnalysis) -> float:
+    """Records/s sent. Needed where an output has other inputs, too: taken for 0 it would let that output look idle."""
+    joins = any(len(turn.topology.inputs(output)) > 1 for output in turn.topology.outputs(operator.operator))
+    return (
+        _needed(operator.output_rate, f"the output rate of {operator.operator}")
+        if joins
+        else _value(operator.output_rate)
+    )
+
+
+def _busy(operator: OperatorAnalysis, of: str) -> float:
+    """ms/s of the mean or of the busiest subtask; NaN if unknown."""
+    mean, skew = 1000 * _value(operator.utilisation), _value(operator.skew)
+    return mean if of == "AVG" or isnan(skew) else smallest(1000.0, mean * max(1.0, skew))
+
+
+def _lag(turn: _Turn, name: str) -> float:
+    if not turn.graph.is_source(name):
+        return NAN
+    source = next((s for s in turn.request.analysis.sources if s.operator == name), None)
+    if source is None:
+        raise _Missing(f"the lag of {name} is unknown (it was not analysed), so nothing changes")
+    return _needed(source.lag_records, f"the lag of {name}")
+
+
+def _limits(turn: _Turn, name: str) -> Limits:
+    operator, parameters = turn.topology.operator(name), turn.parameters
+    low, high = turn.request.policy.spec.bounds.of(name)
+    return Limits(
+        least=max(parameters.vertex_min_parallelism, low),
+        most=min(parameters.vertex_max_parallelism, high),
+        max_parallelism=operator.max_parallelism or 32768,
+        partitions=(operator.source_partitions or 0) if turn.graph.is_source(name) else 0,
+        keyed=operator.max_parallelism is not None and turn.topology.is_keyed(name),
+    )
+
+
+def _decided(turn: _Turn, state: State, known: Mapping[str, Evaluated], evidence: Evidence) -> PlanReply:
+    excluded = frozenset(turn.parameters.vertex_exclude)
+    limits = {
+        o.name: _limits(turn, o.name)
+        for o in turn.topology.operators
+        if o.name not in excluded and o.id not in excluded
+    }
+    told = {o.operator: o for o in turn.request.analysis.operators}
+    # Without a busy time an operator is left out of this turn.
+    limits = {name: limit for name, limit in limits.items() if not isnan(_busy(told[name], "AVG"))}
+    decision = decide_job(
+        known,
+        limits,
+        state.history,
+        state.waiting,
+        turn.parameters,
+        restart_seconds=restart_seconds(state, turn.parameters),
+        now_ms=turn.now_ms,
+    )
+    state = replace(state, waiting=decision.waiting)
+    evidence |= _numbers(known, decision)
+    infeasible = _infeasible(decision, limits, known)
+    if not decision.rescale:
+        state = replace(state, decided=None)
+        return _hold(turn, state, _why_not(turn, known, decision, limits), evidence, infeasible)
+    now = decided(decision, known, turn.now_ms)
+    if state.decided is not None and {n: v[:2] for n, v in state.decided.vertices.items()} == {
+        n: v[:2] for n, v in now.vertices.items()
+    }:
+        now = replace(now, at_ms=state.decided.at_ms)  # the same rescale, still under way
+    state = replace(state, decided=now)
+    vector: Parallelism = {**turn.graph.parallelism, **decision.changes}
+    grows = any(vector[name] > p for name, p in turn.graph.parallelism.items())
+    words = "; ".join(_words(known[n], decision.vertices[n]) for n in decision.changes if decision.vertices[n].outside)
+    return _reply(
+        turn,
+        state,
+        PlanReply(
+            kind="scale",
+            parallelism=vector,
+            code="overloaded" if grows else "over-provisioned",
+            sentence=f"{changes(turn.graph.parallelism, vector)}: {words}"[:2000],
+            evidence=dict(list(evidence.items())[:200]),
+            infeasible=infeasible,
+        ),
+    )
+
+
+def _rate(value: float) -> str:
+    return "any number of" if isinf(value) else f"{value:,.0f}"
+
+
+def _words(known: Evaluated, decision: Decision) -> str:
+    """Why an operator alone is a reason to rescale."""
+    if known.true_processing_rate < known.scale_up_threshold:
+        side = f"less than the {_rate(known.scale_up_threshold)} it takes"
+    else:
+        side = f"more than {_rate(known.scale_down_threshold)}, the most that is left alone"
+    if decision.waiting is not None:
+        side += ", and fewer subtasks were wanted for as long as a scale-down has to wait"
+    return f"{known.operator} can process {_rate(known.true_processing_rate)} records/s, {side}"
+
+
+def _not_yet(turn: _Turn, stage: Stage, until_ms: int) -> tuple[str, str]:
+    left = max(0.0, (until_ms - turn.now_ms) / 1000)
+    if stage == "stabilizing":
+        return "stabilizing", f"the application has just begun to run: readings count in {left:.0f} s"
+    return "window-not-full", f"the window of {turn.parameters.metrics_window_minutes:g} min is full in {left:.0f} s"
+
+
+def _why_not(
+    turn: _Turn, known: Mapping[str, Evaluated], decision: JobDecision, limits: Mapping[str, Limits]
+) -> tuple[str, str]:
+    """Code and words of a turn in which nothing is rescaled."""
+    blind = [n for n in turn.topology.names if isnan(known[n].true_processing_rate)]
+    blind += [n for n in turn.topology.names if n not in limits and n not in blind and not _is_excluded(turn, n)]
+    if blind:
+        return "metric-missing", f"the busy time of {blind[0]} is unknown, so nothing can be said of its capacity"
+    blocked = [n for n, d in decision.vertices.items() if d.ineffective and d.parallelism is None]
+    if blocked:
+        return "ineffective", f"{blocked[0]} gained too little by its last scale-up, so it gets no more"
+    if decision.changes:
+        moved = changes(turn.graph.parallelism, {**turn.graph.parallelism, **decision.changes})
+        return "within-thresholds", f"{moved} would fit better, and what runs is within its thresholds"
+    if decision.waiting:
+        name, first = min(decision.waiting.items(), key=lambda item: item[1].since_ms)
+        waited = (turn.now_ms - first.since_ms) / 60_000
+        interval = turn.parameters.scale_down_interval_minutes
+        return "scale-down-delayed", f"{name} wants fewer subtasks since {waited:.0f} of {interval:g} min"
+    return "within-thresholds", "every operator runs at the parallelism that its load asks for"
+
+
+def _is_excluded(turn: _Turn, name: str) -> bool:
+    return not {name, turn.topology.operator(name).id}.isdisjoint(turn.parameters.vertex_exclude)
+
+
+def _numbers(known: Mapping[str, Evaluated], decision: JobDecision) -> Evidence:
+    """Rates in records/s of each operator."""
+    told: Evidence = {}
+    for name, found in known.items():
+        told[f"true_processing_rate[{name}]"] = _told(found.true_processing_rate)
+        told[f"target_data_rate[{name}]"] = _told(found.target_data_rate)
+        told[f"catch_up_data_rate[{name}]"] = _told(found.catch_up_data_rate)
+        told[f"scale_up_threshold[{name}]"] = _told(found.scale_up_threshold)
+        told[f"scale_down_threshold[{name}]"] = _told(found.scale_down_threshold)
+        told[f"busy_share[{name}]"] = _told(found.load)
+        decided_of = decision.vertices.get(name)
+        if decided_of is not None and decided_of.parallelism is not None:
+            told[f"expected_processing_rate[{name}]"] = _told(decided_of.expected_processing_rate)
+    return told
+
+
+def _told(value: float) -> float | str | None:
+    if isfinite(value):
+        return value
+    return None if isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+def _infeasible(
+    decision: JobDecision, limits: Mapping[str, Limits], known: Mapping[str, Evaluated]
+) -> list[Infeasible]:
+    """Operators that would need more subtasks than their limits, key groups or partitions let them have."""
+    found = []
+    for name, verdict in decision.vertices.items():
+        had = known[name].parallelism if verdict.parallelism is None else verdict.parallelism
+        waits = verdict.parallelism is None and (verdict.waiting is not None or verdict.ineffective)
+        if verdict.raw is None or verdict.raw <= max(had, 0) or waits:
+            continue
+        limit = limits[name]
+        if verdict.raw > max(known[name].parallelism, limit.most):
+            code = "bounds"
+        elif verdict.raw > limit.max_parallelism:
+            code = "key-groups"
+        else:
+            code = "alignment"
+        because = f"{name} would need {verdict.raw} and gets {had}"
+        found.append(
+            Infeasible(operator=name, wanted=float(verdict.raw), limit=float(had), code=code, because=because[:2000])
+        )
+    return found[:100]
+
+
+def _hold(
+    turn: _Turn,
+    state: State,
+    why: tuple[str, str],
+    evidence: Evidence,
+    infeasible: list[Infeasible] | None = None,
+) -> PlanReply:
+    code, sentence = why
+    return _reply(
+        turn,
+        state,
+        PlanReply(
+            kind="hold",
+            code=code,
+            sentence=sentence[:2000],
+            evidence=dict(list(evidence.items())[:200]),
+            infeasible=infeasible or [],
+        ),
+    )
+
+
+def _reply(turn: _Turn, state: State, reply: PlanReply) -> PlanReply:
+    """The reply with its memory; a hold where the window of so many operators cannot be kept."""
+    memory: dict[str, Any] | None = write(state, turn.topology.names, turn.stable_ms)
+    if memory is not None:
+        return reply.model_copy(update={"memory": memory})
+    count = len(turn.topology.names)
+    return PlanReply(
+        kind="hold",
+        code="too-many-operators",
+        sentence=f"the window of {count} operators does not fit a planner's memory, so nothing can be decided",
+    )

@@ -1,0 +1,571 @@
+"""The planner `flink-autoscaler` in the loop: its window in memory, what it says, and what differs between the original's versions."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from weir_contracts import (
+    Analysis,
+    Edge,
+    EdgeAnalysis,
+    Operator,
+    PlanReply,
+    PlanRequest,
+    Run,
+    SourceAnalysis,
+    Topology,
+)
+from weir_contracts.planning import MEMORY_LIMIT_BYTES
+
+from services.planner.core.planners import InvalidParameters, ask, parse_parameters
+from services.planner.core.planners.flink_autoscaler import FlinkAutoscalerParameters
+from services.planner.core.planners.flink_autoscaler.decision import (
+    Limits,
+    Past,
+    Waiting,
+    Wish,
+    decide_vertex,
+    scalability,
+    scale,
+)
+from services.planner.core.planners.flink_autoscaler.evaluation import Evaluated, with_thresholds
+from services.planner.core.planners.flink_autoscaler.ieee import divide, metric, rounded, whole
+from tests.unit.planner.build import (
+    NOON,
+    SOURCE,
+    WORK,
+    after,
+    analysis,
+    deployment,
+    known,
+    operator,
+    policy,
+    request,
+    topology,
+)
+
+INFINITY = float("inf")
+NAN = float("nan")
+SHORT = {"metrics_window_minutes": 1, "stabilization_interval_minutes": 0.5, "catch_up_duration_minutes": 5}
+
+
+class Job:
+    """An application that runs since noon, looked at every five seconds: `work` takes what it can, the rest is lag at the source, which
+    is held back then. The planner's memory goes from turn to turn."""
+
+    def __init__(self, work: int = 2, per_subtask: float = 500.0, **parameters: Any) -> None:
+        self.work, self.per_subtask, self.parameters = work, per_subtask, {**SHORT, **parameters}
+        self.seconds, self.running, self.backlog, self.interval = 0.0, 0.0, 0.0, 5.0
+        self.memory: dict[str, Any] = {}
+
+    def analysis(self, arrivals: float, **changes: Any) -> Analysis:
+        capacity = self.work * self.per_subtask
+        taken = min(arrivals + self.backlog / 5, capacity)
+        self.backlog += 5 * (arrivals - taken)
+        held_back = known(0.9 if taken == capacity else 0.0)
+        told: dict[str, Any] = {
+            "operators": [
+                operator(SOURCE, 1, 100_000.0, taken, backpressure=held_back),
+                operator(WORK, self.work, capacity, taken),
+            ],
+            "run": Run(running_since=after(self.running)),
+            **changes,
+        }
+        chosen = policy(planner={"name": "flink-autoscaler", "parameters": self.parameters})
+        at = after(self.seconds)
+        return analysis(arrivals=arrivals, backlog=self.backlog, work=self.work, at=at, the_policy=chosen, **told)
+
+    def turn(self, arrivals: float, **changes: Any) -> PlanReply:
+        """Five seconds later, the reply."""
+        self.seconds += self.interval
+        found = self.analysis(arrivals, **changes)
+        reply = ask(request(found, now=after(self.seconds), memory=self.memory), "flink-autoscaler")
+        self.memory = reply.memory
+        return reply
+
+    def until(self, code: str, arrivals: float, *, most: int = 400, **changes: Any) -> PlanReply:
+        """Turns until a reply has that code."""
+        for _ in range(most):
+            reply = self.turn(arrivals, **changes)
+            if reply.code == code:
+                return reply
+        raise AssertionError(f"never {code}: {reply.sentence}")
+
+    def restarted(self, work: int) -> None:
+        """It runs anew, with another parallelism."""
+        self.seconds += 10
+        self.work, self.running = work, self.seconds
+
+
+def test_nothing_is_decided_before_the_window_is_full() -> None:
+    """Half a minute to settle, then a minute of samples: until then it holds and says how long. Then three times the load is answered."""
+    job = Job()
+    assert job.turn(2400).code == "stabilizing"
+    filling = job.until("window-not-full", 2400)
+    assert filling.sentence == "the window of 1 min is full in 60 s"
+    reply = job.until("overloaded", 2400)
+    assert job.seconds == 90
+    # Lag of 126,000 is 420/s in 300 s; a restart of 300 s asks for 2,400, and 2,400 at 70 % are 3,429: 6,249 in all, of 500 each.
+    assert reply.evidence["catch_up_data_rate[work]"] == 420
+    assert reply.evidence["target_data_rate[work]"] == 2400
+    assert reply.evidence["true_processing_rate[work]"] == 1000
+    assert reply.parallelism == {SOURCE: 1, WORK: 12}
+    assert reply.evidence["expected_processing_rate[work]"] == 6000
+    assert reply.sentence == "work 2 → 12: work can process 1,000 records/s, less than the 2,820 it takes"
+    (note,) = reply.infeasible
+    assert (note.operator, note.wanted, note.limit, note.code) == (WORK, 13, 12, "bounds")
+
+
+def test_what_is_within_its_thresholds_stays() -> None:
+    """A busy share of 80 % is within 0.7 ± 0.3, although 4 subtasks would fit better."""
+    job = Job()
+    reply = job.until("within-thresholds", 800)
+    assert reply.kind == "hold"
+    assert "within its thresholds" in reply.sentence
+    assert reply.evidence["scale_up_threshold[work]"] == 800
+
+
+def test_fewer_subtasks_wait_for_the_interval() -> None:
+    """100/s on 8 subtasks: a scale-down waits for two minutes, then at most 60 % are taken away at once."""
+    job = Job(work=8, scale_down_interval_minutes=2)
+    waiting = job.until("scale-down-delayed", 100)
+    assert waiting.sentence == "work wants fewer subtasks since 0 of 2 min"
+    began = job.seconds
+    reply = job.until("over-provisioned", 100)
+    assert job.seconds - began == 120
+    assert reply.parallelism == {SOURCE: 1, WORK: 4}
+    assert "fewer subtasks were wanted for as long as" in reply.sentence
+
+
+def test_the_largest_wish_of_the_interval_is_taken() -> None:
+    """In two minutes of little load there was one with more: what that minute wanted is what it goes down to."""
+    job = Job(work=8, scale_down_interval_minutes=5, restart_time_minutes=0, scale_down_max_factor=1)
+    job.until("scale-down-delayed", 100)
+    job.until("scale-down-delayed", 1750, most=1)
+    for _ in range(30):
+        job.turn(1750)
+    reply = job.until("over-provisioned", 100)
+    assert reply.parallelism == {SOURCE: 1, WORK: 5}
+
+
+def test_a_rescale_becomes_history_once_it_is_seen() -> None:
+    """It went from 2 to 12 and gained nothing: with detection on it gets no more, and the sentence says why."""
+    job = Job(scaling_effectiveness_detection_enabled=True, catch_up_duration_minutes=0)
+    assert job.until("overloaded", 2400).parallelism == {SOURCE: 1, WORK: 7}
+    job.restarted(7)
+    assert job.turn(4000).code == "stabilizing"
+    assert [h[1:3] for h in job.memory["history"][WORK]] == [[2, 7]]
+    assert job.memory["decided"] is None
+    job.per_subtask = 170.0
+    reply = job.until("ineffective", 4000)
+    assert reply.sentence == "work gained too little by its last scale-up, so it gets no more"
+
+
+def test_a_decision_that_was_not_carried_out_is_not_history() -> None:
+    """A policy may advise only, or a guard hold it: the planner says the same again and learns nothing from it."""
+    job = Job()
+    first = job.until("overloaded", 2400)
+    again = job.turn(2400)
+    assert again.parallelism == first.parallelism
+    assert job.memory["history"] == {}
+    job.running = job.seconds  # it restarted for another reason, with the old parallelism
+    job.turn(2400)
+    assert job.memory["history"] == {}
+    assert job.memory["decided"] is None
+
+
+def test_the_time_of_a_restart_is_learnt_if_wanted() -> None:
+    """From the decision to the run that has it: 10 s here, taken instead of the usual five minutes."""
+    job = Job(restart_time_tracking_enabled=True)
+    job.until("overloaded", 2400)
+    job.restarted(12)
+    assert job.turn(2400).evidence["restart_seconds"] == 10
+
+
+def test_a_guard_that_lets_less_through_is_remembered_as_that() -> None:
+    """12 were wanted and 6 run: the history has 6, and expects of 6 what 6 can do."""
+    job = Job(version="1.16.0")
+    job.until("overloaded", 2400)
+    job.restarted(6)
+    job.turn(2400)
+    ((_, before, now, rate, expected),) = job.memory["history"][WORK]
+    assert (before, now, rate, expected) == (2, 6, 1000, 3000)
+
+
+def wide(count: int) -> Topology:
+    """A chain of many."""
+    return topology([f"operator-{i}" for i in range(count)])
+
+
+def test_the_window_fits_the_memory_and_stays_true() -> None:
+    """20 operators, every 15 seconds, a window of 15 minutes: neighbouring samples are put together, and the rates stay right."""
+    graph = wide(20)
+    job = Job(metrics_window_minutes=15)
+    job.interval = 15
+    for i in range(90):
+        arrivals = 1000.0 + 10 * (i % 7)
+        of_all: dict[str, Any] = {
+            "graph": graph,
+            "deployment": deployment(dict.fromkeys(graph.names, 2), graph),
+            "operators": [operator(name, 2, 4000.0, arrivals) for name in graph.names],
+            "edges": [EdgeAnalysis(source=e.source, target=e.target, selectivity=known(1.0)) for e in graph.edges],
+            "sources": [source(graph.names[0])],
+        }
+        reply = job.turn(arrivals, **of_all)
+        assert len(json.dumps(reply.memory, separators=(",", ":"))) <= MEMORY_LIMIT_BYTES
+    assert reply.evidence["target_data_rate[operator-19]"] == pytest.approx(1030, rel=0.01)
+    assert reply.evidence["true_processing_rate[operator-19]"] == pytest.approx(4000, rel=0.01)
+    assert reply.code == "within-thresholds"
+    assert 900 <= float(str(reply.evidence["window_seconds"])) < 1050
+
+
+def source(name: str, lag: float | None = 0.0) -> SourceAnalysis:
+    """A source without lag."""
+    return SourceAnalysis(
+        operator=name,
+        arrival_rate=known(1000.0),
+        arrival_rate_trend=known(0.0),
+        lag_records=known(lag),
+        lag_growth=known(0.0),
+        lag_seconds=known(0.0),
+        expected_latency_seconds=known(0.0),
+    )
+
+
+def test_too_many_operators_are_a_hold_that_says_so() -> None:
+    """The window of 900 operators does not fit 16 kB, however few samples it has."""
+    graph = wide(900)
+    job = Job()
+    for _ in range(4):
+        reply = job.turn(
+            1000.0,
+            graph=graph,
+            deployment=deployment(dict.fromkeys(graph.names, 2), graph),
+            operators=[operator(name, 2, 4000.0, 1000.0) for name in graph.names],
+            sources=[source(graph.names[0])],
+        )
+    assert (reply.kind, reply.code) == ("hold", "too-many-operators")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"operators": [operator(SOURCE, 1, 1000.0, None)]}, "input rate of orders"),
+        ({"sources": []}, "lag of orders"),
+        ({"run": None}, "since when the application runs"),
+        ({"operators": []}, "orders was not analysed"),
+        ({"topology": None}, "graph or deployment"),
+    ],
+)
+def test_a_missing_reading_holds_and_is_named(changes: dict[str, Any], words: str) -> None:
+    """Unknown is not 0: nothing shrinks because its load could not be read."""
+    reply = Job(work=8).turn(800.0, **changes)
+    assert (reply.kind, reply.code) == ("hold", "metric-missing")
+    assert words in reply.sentence
+
+
+def test_an_unknown_lag_is_not_none() -> None:
+    """The original takes an absent lag for 0; here it is a reading that is missing."""
+    reply = Job(work=8).turn(800.0, sources=[source(SOURCE, None)])
+    assert (reply.kind, reply.code) == ("hold", "metric-missing")
+    assert "lag of orders is unknown (no reading yet)" in reply.sentence
+
+
+def test_while_it_does_not_run_nothing_is_decided() -> None:
+    """It is restarting: the memory is kept for the turn in which it runs again."""
+    job = Job()
+    kept = job.turn(800).memory
+    reply = job.turn(800, status="not_running", run=None)
+    assert (reply.code, reply.memory) == ("not-running", kept)
+
+
+def test_an_unknown_busy_time_leaves_an_operator_alone() -> None:
+    """Without it there is no capacity: that is said, and the others are decided all the same."""
+    job = Job()
+    blind = {"operators": [operator(SOURCE, 1, 100_000.0, 100.0), operator(WORK, 2, None, 100.0)]}
+    for _ in range(30):
+        reply = job.turn(100.0, **blind)
+    assert (reply.kind, reply.code) == ("hold", "metric-missing")
+    assert reply.sentence == "the busy time of work is unknown, so nothing can be said of its capacity"
+    assert reply.evidence["true_processing_rate[work]"] is None
+
+
+def test_the_same_analysis_twice_is_one_sample() -> None:
+    """A message that comes twice must not count twice, and gets the same answer."""
+    job = Job()
+    job.turn(2400)
+    job.turn(2400)
+    told = job.memory
+    job.seconds -= 5
+    reply = job.turn(2400)
+    assert reply.memory == told
+    assert reply.code == "stabilizing"
+
+
+@pytest.mark.parametrize("memory", [{}, {"graph": 3}, {"graph": "x", "samples": [[1]]}, {"anything": [None]}])
+def test_a_foreign_memory_is_a_fresh_start(memory: dict[str, Any]) -> None:
+    """Another planner's, another graph's or a broken one."""
+    job = Job()
+    job.memory = memory
+    assert job.turn(800).code == "stabilizing"
+
+
+def test_operators_may_be_left_out() -> None:
+    """An excluded operator keeps its parallelism, whatever its load."""
+    job = Job(vertex_exclude=[WORK])
+    assert job.until("within-thresholds", 2400).kind == "hold"
+
+
+# What differs between the versions, as their documentation and source tell it.
+
+ALIGNED = [
+    # current, factor, partitions -> 1.10.0, 1.15.0, 1.16.0 BALANCED, EVENLY_SPREAD, OFF, legacy MAXIMIZE_UTILISATION
+    (4, 2.0, 24, (8, 8, 8, 8, 8, 8)),
+    (4, 2.25, 24, (12, 12, 12, 12, 9, 12)),
+    (8, 1.5, 100, (20, 20, 13, 20, 12, 13)),
+    (4, 1.5, 13, (5, 13, 7, 13, 6, 7)),
+    (12, 1.2, 13, (13, 13, 15, 15, 15, 13)),
+    (12, 0.5, 13, (5, 5, 7, 6, 6, 7)),
+    (7, 0.8, 13, (5, 5, 7, 6, 6, 7)),
+]
+
+
+@pytest.mark.parametrize(("current", "factor", "partitions", "wanted"), ALIGNED)
+def test_alignment_by_version_and_mode(current: int, factor: float, partitions: int, wanted: tuple[int, ...]) -> None:
+    """A divisor, or fewer partitions for each, or nothing; prime counts are where the versions part."""
+    kinds: list[dict[str, Any]] = [
+        {"version": "1.10.0"},
+        {"version": "1.15.0"},
+        {"version": "1.16.0"},
+        {"version": "1.16.0", "parallelism_alignment_mode": "EVENLY_SPREAD"},
+        {"version": "1.16.0", "parallelism_alignment_mode": "OFF"},
+        {"version": "1.16.0", "key_group_partitions_adjust_mode": "MAXIMIZE_UTILISATION"},
+    ]
+    limits = Limits(1, 200, 720, partitions)
+    found = tuple(scale(current, factor, limits, FlinkAutoscalerParameters(**kind)).parallelism for kind in kinds)
+    assert found == wanted
+
+
+def test_a_kept_target_is_bounded_by_the_partitions_since_1_16_1() -> None:
+    """1.16.0 may ask for more subtasks than there are partitions."""
+    limits = Limits(1, 200, 720, 13)
+    for version, wanted in (("1.16.0", 18), ("1.16.1", 13)):
+        parameters = FlinkAutoscalerParameters.model_validate({"version": version})
+        assert scale(12, 1.5, limits, parameters).parallelism == wanted
+
+
+def test_1_15_moves_what_fits_but_is_not_aligned() -> None:
+    """Five subtasks of 24 partitions, and the load asks for five: 1.15 takes one away, later versions leave it."""
+    limits = Limits(1, 200, 720, 24)
+    assert scale(7, 1.0, limits, FlinkAutoscalerParameters(version="1.15.0")).parallelism == 6
+    assert scale(7, 1.0, limits, FlinkAutoscalerParameters(version="1.16.0")).parallelism == 7
+
+
+def situation(parallelism: int, rate: float, capacity: float, parameters: FlinkAutoscalerParameters) -> Evaluated:
+    """An operator without lag."""
+    return with_thresholds(Evaluated("v", parallelism, rate, 0.0, capacity), parameters, 0, behind=False)
+
+
+@pytest.mark.parametrize(("version", "expected"), [("1.10.0", 1428.0), ("1.15.0", 1428.0), ("1.16.0", 1500.0)])
+def test_the_expected_rate_is_of_the_factor_or_of_what_is_taken(version: str, expected: float) -> None:
+    """1,000/s at 70 % need 1,429; three subtasks of 500 each can do 1,500."""
+    parameters = FlinkAutoscalerParameters.model_validate({"version": version, "restart_time_minutes": 0})
+    known_of = situation(2, 1000.0, 999.0, parameters)
+    found = decide_vertex(known_of, Limits(1, 200, 720), (), None, parameters, restart_seconds=0, now_ms=0)
+    assert found.parallelism == 3
+    assert found.expected_processing_rate == pytest.approx(expected, abs=2)
+
+
+def test_until_1_10_a_waiting_scale_down_goes_with_another_change() -> None:
+    """It was optional until its time had come; later it waits by itself, whatever the others do."""
+    for version, wanted in (("1.10.0", 1), ("1.16.0", None)):
+        parameters = FlinkAutoscalerParameters.model_validate({"version": version, "scale_down_max_factor": 1})
+        found = decide_vertex(
+            situation(8, 10.0, 4000.0, parameters),
+            Limits(1, 200, 720),
+            (),
+            None,
+            parameters,
+            restart_seconds=0,
+            now_ms=0,
+        )
+        assert (found.parallelism, found.outside) == (wanted, found.outside and wanted is None)
+        assert found.waiting is not None
+
+
+def test_the_largest_wish_decides_with_its_own_word() -> None:
+    """The head of what waits is the decision, and whether it was outside the thresholds then."""
+    parameters = FlinkAutoscalerParameters(scale_down_max_factor=1, restart_time_minutes=0)
+    waiting = Waiting(0, (Wish(0, 6, True), Wish(1_000_000, 5, False)))
+    found = decide_vertex(
+        situation(8, 10.0, 4000.0, parameters),
+        Limits(1, 200, 720),
+        (),
+        waiting,
+        parameters,
+        restart_seconds=0,
+        now_ms=3_600_001,
+    )
+    assert (found.parallelism, found.outside) == (5, False)
+
+
+def past(before: int, rate: float) -> Past:
+    """A rescale of an operator with that capacity."""
+    return Past(0, before, before + 1, rate, rate)
+
+
+@pytest.mark.parametrize(
+    ("history", "share"),
+    [
+        ([], 1.0),
+        ([past(1, 100), past(2, 200)], 1.0),  # too few
+        ([past(1, 100), past(2, 200), past(4, 400)], 1.0),
+        ([past(1, 100), past(2, 160), past(4, 280)], 0.74),  # (100 + 320 + 1120) / (21 · 100) = 0.7333, rounded up
+        ([past(2, 200), past(4, 200), past(8, 200)], 0.5),  # less than half is not believed
+        ([past(2, 200), past(4, NAN), past(8, 800)], 1.0),
+        ([past(1, INFINITY), past(2, 200), past(4, 400)], 1.0),
+        ([past(1, 0.0), past(2, 0.0), past(4, 0.0)], 1.0),
+    ],
+)
+def test_observed_scalability(history: list[Past], share: float) -> None:
+    """The share of linear scaling that the past showed; 1 where it cannot be told."""
+    parameters = FlinkAutoscalerParameters(observed_scalability_enabled=True)
+    assert scalability(history, parameters) == share
+
+
+def test_arithmetic_is_the_originals() -> None:
+    """Halves go up, division by zero is infinite, NaN is 0 as an integer, and what would be rounded to 0 stays."""
+    assert [rounded(x) for x in (0.5, 2.5, -0.5, -1.5, 0.49999999999999994, NAN)] == [1, 3, 0, -1, 0, 0]
+    assert rounded(INFINITY) == 2.0**63
+    assert [divide(1.0, 0.0), divide(-1.0, 0.0)] == [INFINITY, -INFINITY]
+    assert str(divide(0.0, 0.0)) == "nan"
+    assert [metric(x) for x in (0.0005, 0.0004, 1.0005, 1e300, INFINITY)] == [0.001, 0.0004, 1.001, 1e300, INFINITY]
+    assert [whole(x) for x in (NAN, INFINITY, 3.9, -3.9)] == [0, 2**31 - 1, 3, -3]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"version": "1.9.0"}, "version"),
+        ({"utilization_target": 1.5}, "utilization_target"),
+        ({"utilization_target": 0.7, "utilization_max": 0.6}, "utilization_max"),
+        ({"version": "1.10.0", "parallelism_alignment_mode": "OFF"}, "parallelism_alignment_mode"),
+        ({"version": "1.10.0", "observed_scalability_enabled": True}, "observed_scalability_enabled"),
+        ({"metrics_window": "15m"}, "metrics_window"),
+        ({"busy_time_aggregator": "MIN"}, "busy_time_aggregator"),
+    ],
+)
+def test_wrong_parameters_are_named(parameters: dict[str, Any], words: str) -> None:
+    """What the chosen version does not have is refused, too."""
+    with pytest.raises(InvalidParameters, match=words):
+        parse_parameters("flink-autoscaler", parameters)
+
+
+def test_the_defaults_are_the_originals() -> None:
+    """Without a word one gets what the original does without a word."""
+    found = FlinkAutoscalerParameters()
+    assert (found.utilization_target, found.scale_down_interval_minutes, found.restart_time_minutes) == (0.7, 60, 5)
+    with pytest.raises(ValidationError):
+        FlinkAutoscalerParameters(scale_up_max_factor=INFINITY)
+
+
+# Whatever it is asked, it answers.
+
+estimates = st.one_of(
+    st.none(), st.sampled_from([0.0, 1.0, 1e-9, 1e15]), st.floats(min_value=-10, max_value=1e9, allow_nan=False)
+)
+JOIN = Topology(
+    operators=[
+        Operator(name="left", id="a", max_parallelism=120, source_partitions=13),
+        Operator(name="right", id="b", source_partitions=4),
+        Operator(name="join", id="c", max_parallelism=97),
+        Operator(name="sink", id="d"),
+    ],
+    edges=[
+        Edge(source="left", target="join", ship_strategy="HASH"),
+        Edge(source="right", target="join", ship_strategy="HASH"),
+        Edge(source="left", target="sink"),
+        Edge(source="join", target="sink"),
+    ],
+)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> list[PlanRequest]:
+    """A few turns of an application whose readings are anything."""
+    parameters = {
+        "version": draw(st.sampled_from(["1.10.0", "1.15.0", "1.16.0", "1.16.1"])),
+        "metrics_window_minutes": draw(st.sampled_from([0.01, 1, 15])),
+        "stabilization_interval_minutes": draw(st.sampled_from([0, 5])),
+        "scale_down_interval_minutes": draw(st.sampled_from([0, 1])),
+        "catch_up_duration_minutes": draw(st.sampled_from([0, 30])),
+        "utilization_target": draw(st.sampled_from([0.0, 0.7])),
+        "busy_time_aggregator": draw(st.sampled_from(["MAX", "AVG"])),
+        "scaling_effectiveness_detection_enabled": draw(st.booleans()),
+    }
+    the_policy = policy(planner={"name": "flink-autoscaler", "parameters": parameters})
+    told, seconds = [], 0.0
+    for _ in range(draw(st.integers(1, 5))):
+        seconds += draw(st.sampled_from([0.0, 1.0, 60.0, 4000.0]))
+        running = {name: draw(st.integers(1, 40)) for name in JOIN.names}
+        found = analysis(
+            at=after(seconds),
+            the_policy=the_policy,
+            graph=JOIN,
+            deployment=deployment(running, JOIN),
+            run=Run(running_since=NOON - timedelta(seconds=draw(st.sampled_from([0, 3600, -30])))),
+            operators=[
+                operator(
+                    name,
+                    running[name],
+                    100.0,
+                    draw(estimates),
+                    output_rate=known(draw(estimates)),
+                    utilisation=known(draw(estimates)),
+                    backpressure=known(draw(estimates)),
+                    skew=known(draw(estimates)),
+                )
+                for name in JOIN.names
+            ],
+            sources=[source(name, draw(estimates)) for name in JOIN.sources],
+        )
+        told.append(request(found, now=after(seconds)))
+    return told
+
+
+@settings(max_examples=60, deadline=None)
+@given(requests())
+def test_any_turns_get_a_reply(turns: list[PlanRequest]) -> None:
+    """A vector of the whole topology within the bounds' direction, or a hold; a sentence either way, and a memory that fits."""
+    memory: dict[str, Any] = {}
+    for turn in turns:
+        reply = ask(turn.model_copy(update={"memory": memory}), "flink-autoscaler")
+        again = ask(turn.model_copy(update={"memory": memory}), "flink-autoscaler")
+        assert reply == again
+        PlanReply.model_validate_json(reply.model_dump_json())
+        if reply.parallelism is not None:
+            assert set(reply.parallelism) == set(JOIN.names)
+        memory = json.loads(json.dumps(reply.memory))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["graph", "running_ms", "samples", "history", "waiting", "restarts", "decided"]),
+        st.recursive(
+            st.one_of(st.none(), st.booleans(), st.integers(-10, 2**40), st.text(max_size=5)),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+            max_leaves=8,
+        ),
+    )
+)
+def test_any_memory_gets_a_reply(memory: dict[str, Any]) -> None:
+    """Memory comes back from a topic: whatever stands in it, the planner goes on."""
+    job = Job()
+    job.turn(800)
+    job.memory = {**job.memory, **memory}
+    assert job.turn(800).kind == "hold"
