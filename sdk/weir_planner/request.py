@@ -30,7 +30,7 @@ class Request(PlanRequest):
         return self
 
     @classmethod
-    def of(cls, request: PlanRequest) -> Self:
+    def of(cls, request: PlanRequest) -> "Request":
         """A request that was read already, with the helpers. Raises `ValueError` where it cannot be planned."""
         fields = {name: getattr(request, name) for name in PlanRequest.model_fields}
         _check(request)

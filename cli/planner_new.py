@@ -1,0 +1,54 @@
+"""`weir planner new NAME`: a planner's project, ready to be tested, served and built."""
+
+import keyword
+import re
+import sys
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+from weir_contracts import NAME_PATTERN
+
+from cli.errors import InvalidInput
+
+FILES = ("README.md", "pyproject.toml", "Dockerfile", "planner.py", "test_planner.py")
+"""Of the template; `planner.py` takes the planner's own name."""
+
+
+def new(name: str, directory: Path) -> list[Path]:
+    """Write the project `name` below `directory` and return its files. Raises `InvalidInput` for a name that policies could not use, or
+    where something of that name is there already: nothing is ever overwritten."""
+    if not re.fullmatch(NAME_PATTERN, name) or "." in name:
+        raise InvalidInput(f"{name!r}: a planner's name has small letters, digits and dashes, as in my-planner")
+    module = name.replace("-", "_")
+    if not module.isidentifier() or keyword.iskeyword(module):
+        raise InvalidInput(f"{name!r}: its module could not be imported")
+    if module in sys.stdlib_module_names or module in ("weir_planner", "weir_contracts", "pytest", "pydantic"):
+        raise InvalidInput(f"{name!r}: its module would stand before the one of that name that it needs")
+    folder = directory / name
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise InvalidInput(f"{folder}: is there already") from None
+    except OSError as error:
+        raise InvalidInput(f"{folder}: cannot be made: {error.strerror}") from None
+    words = {"name": name, "module": module, "title": name.replace("-", " ").capitalize()}
+    written = []
+    for source in FILES:
+        text = (files("cli") / "planner_template" / f"{source}.txt").read_text(encoding="utf-8")
+        path = folder / source.replace("planner.py", f"{module}.py")
+        path.write_text(Template(text).substitute(words), encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def new_command(
+    name: Annotated[str, typer.Argument(help="What policies will call it: small letters, digits and dashes.")],
+    directory: Annotated[Path, typer.Option("--directory", "-C", help="Where its folder is to be.")] = Path(),
+) -> None:
+    """Write a planner's project: planner, test, Dockerfile."""
+    written = new(name, directory)
+    sys.stdout.writelines(f"{path}\n" for path in written)
+    sys.stdout.write(f"now: cd {written[0].parent} && pytest; then its README says how it is registered\n")

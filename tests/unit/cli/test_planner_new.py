@@ -1,0 +1,66 @@
+"""`weir planner new`: what it writes works."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cli.errors import InvalidInput
+from cli.planner_new import new
+
+
+def test_the_written_project_passes_its_own_test_and_style(tmp_path: Path) -> None:
+    """With the SDK installed, as its README says, and nothing edited."""
+    folder = new("my-planner", tmp_path)[0].parent
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "Dockerfile",
+        "README.md",
+        "my_planner.py",
+        "pyproject.toml",
+        "test_my_planner.py",
+    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", folder, folder]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "5 passed" in ran.stdout
+    python = [folder / "my_planner.py", folder / "test_my_planner.py"]
+    style = [sys.executable, "-m", "ruff", "format", "--check", "--no-cache", "--line-length", "120", *python]
+    styled = subprocess.run(style, capture_output=True, text=True, timeout=60, check=False)
+    assert styled.returncode == 0, styled.stdout
+
+
+def test_its_project_file_is_whole(tmp_path: Path) -> None:
+    """The command is the planner's name, the module its own."""
+    folder = new("my-planner", tmp_path)[0].parent
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert project["project"]["scripts"] == {"my-planner": "my_planner:run"}
+    assert not [path for path in folder.iterdir() if "${" in path.read_text() or "$name" in path.read_text()]
+
+
+@pytest.mark.parametrize("name", ["My", "a b", "../up", "", "a.b", "7up", "-x", "class", "json", "weir-planner"])
+def test_a_name_that_policies_could_not_use_is_refused(name: str, tmp_path: Path) -> None:
+    """Nothing is written."""
+    with pytest.raises(InvalidInput):
+        new(name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    """Somebody's work may be there."""
+    new("mine", tmp_path)
+    with pytest.raises(InvalidInput, match="is there already"):
+        new("mine", tmp_path)
+
+
+def test_the_command_names_what_it_wrote(tmp_path: Path) -> None:
+    """And what to do next; a wrong name is one line and exit code 2."""
+    from typer.testing import CliRunner
+
+    from cli.planner import planner
+
+    told = CliRunner().invoke(planner, ["new", "mine", "-C", str(tmp_path)])
+    assert told.exit_code == 0, told.output
+    assert str(tmp_path / "mine" / "mine.py") in told.output
+    assert "now: cd " in told.output
