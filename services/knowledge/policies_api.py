@@ -9,18 +9,20 @@ from typing import Annotated, Any, Literal
 import yaml
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
-from weir_contracts import InvalidPolicy, ScalingPolicy, parse_policy
+from weir_contracts import InvalidPolicy, PlannerChoice, ScalingPolicy, parse_policy
 
 from runtime.auth import Caller, requires
 from runtime.clock import Clock
 from runtime.problems import Problem
 
 from . import examples
-from .adapters.planner import PlannerCatalogue
+from .adapters.planner import PlannerAway, PlannerCatalogue, named
 from .documents import CHANGED, ERRORS, WRONG_POLICY, Name, Namespace, Policies, example
 from .store import Store, VersionConflict
 
 _POLICY_SCHEMA = {"$ref": "#/components/schemas/ScalingPolicy"}
+_USUAL_PLANNER = {"field": "spec.planner", "name": PlannerChoice().name, "parameters": PlannerChoice().parameters}
+"""Of a policy that names none: there is nothing to ask."""
 _VERSION = re.compile(r"[0-9]{1,18}")
 MOST_YAML_BYTES = 100_000
 """Twenty times the longest policy there is reason to write: YAML of nonsense takes up to 20 µs a byte."""
@@ -202,9 +204,7 @@ def policies_router(
                 f"metadata names {policy.application}, the address {namespace}/{name}",
                 errors=[("metadata", "must be the address's namespace and name")],
             )
-        wrong = await catalogue.problems(policy.spec.planner)
-        if wrong:
-            raise Problem(422, "; ".join(f"{field}: {what}" for field, what in wrong), errors=wrong)
+        await _check_planners(policy, await store.policy(policy.application), catalogue)
         expected = parse_version(request)
         expected = policy.metadata.resource_version if expected is None else expected
         if policy.spec.mode == "paused":
@@ -212,10 +212,8 @@ def policies_router(
             await store.keep_mode(policy.application, "advise")
         stored, created = await changes.write(policy, caller, expected)
         headers = {"ETag": f'"{stored.metadata.resource_version}"'}
-        if wrong is None:
-            headers["X-Weir-Warning"] = (
-                "the planner service could not be asked; planner and parameters were not checked"
-            )
+        if not catalogue.asks:
+            headers["X-Weir-Warning"] = "no planner service is set; planner and parameters were not checked"
         return JSONResponse(shown(stored), status_code=201 if created else 200, headers=headers)
 
     @routes.delete(
@@ -250,6 +248,22 @@ def policies_router(
         return JSONResponse(shown(await changes.resume(f"{namespace}/{name}", caller)))
 
     return routes
+
+
+async def _check_planners(policy: ScalingPolicy, before: ScalingPolicy | None, catalogue: PlannerCatalogue) -> None:
+    """A 422 for planners that are not there or would not take their parameters; asked only where they are others than before, so that
+    everything else of a policy can be changed while the planner service is away."""
+    spec = policy.spec
+    planners = named(spec)
+    if planners == (named(before.spec) if before else [_USUAL_PLANNER]):
+        return
+    try:
+        wrong = await catalogue.problems(spec)
+    except PlannerAway as away:
+        detail = f"the planner service cannot be asked about the policy's planners: {away}. Nothing was changed"
+        raise Problem(503, detail, errors=[("spec.planner", "was changed and could not be checked")]) from None
+    if wrong:
+        raise Problem(422, "; ".join(f"{field}: {what}" for field, what in wrong)[:2000], errors=wrong)
 
 
 def _conflict(application: str, current: Any) -> Problem:

@@ -8,13 +8,13 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from weir_contracts import PlannerChoice
+from weir_contracts import PolicySpec
 
 from runtime.auth import Caller, Tokens
 from runtime.clock import FakeClock
 from services.knowledge.__main__ import api
 from services.knowledge.adapters.memory import MemoryStore
-from services.knowledge.adapters.planner import PlannerCatalogue
+from services.knowledge.adapters.planner import PlannerAway, PlannerCatalogue, named
 from services.knowledge.applications_api import applications_router, events_router
 from services.knowledge.core import Limits, State, remember
 from services.knowledge.policies_api import policies_router
@@ -37,18 +37,25 @@ spec:
 
 
 class Catalogue(PlannerCatalogue):
-    """A planner service with one planner, or none to be asked."""
+    """A planner service that knows one planner, or is away, or is not set."""
 
     def __init__(self) -> None:
-        super().__init__(None)
+        super().__init__("http://planner")
         self.away = False
+        self.asked = 0
 
-    async def problems(self, choice: PlannerChoice) -> list[tuple[str, str]] | None:
+    def leave_out(self) -> None:
+        self._url = None
+
+    async def problems(self, spec: PolicySpec) -> list[tuple[str, str]]:
+        self.asked += 1
         if self.away:
-            return None
-        return (
-            [] if choice.name == "rate" else [("spec.planner.name", f"{choice.name!r} is not known; there are: rate")]
-        )
+            raise PlannerAway("it does not answer")
+        return [
+            (f"{each['field']}.name", f"there is no planner {each['name']!r}; there are: rate")
+            for each in named(spec)
+            if self.asks and each["name"] != "rate"
+        ]
 
 
 class House:
@@ -206,14 +213,37 @@ async def test_document_and_address_name_the_same(house: House) -> None:
 
 
 async def test_an_unknown_planner_is_refused_when_it_is_written(house: House) -> None:
-    """If the planner service can be asked; if not, a warning says that nobody checked."""
-    answer = await house.http.put(POLICY, json=document(planner={"name": "oracle"}))
-    assert answer.status_code == 422
-    assert fields(answer) == ["spec.planner.name"]
-    house.catalogue.away = True
+    """The chosen one, a fallback or a shadow: with its field. Where no planner service is set, a warning says that nobody checked."""
+    for spec, field in (
+        ({"planner": {"name": "oracle"}}, "spec.planner.name"),
+        ({"planner": {"name": "rate", "fallback": {"name": "oracle"}}}, "spec.planner.fallback.name"),
+        ({"shadows": [{"name": "oracle"}]}, "spec.shadows.0.name"),
+    ):
+        answer = await house.http.put(POLICY, json=document(**spec))
+        assert answer.status_code == 422
+        assert fields(answer) == [field]
+    house.catalogue.leave_out()
     answer = await house.http.put(POLICY, json=document(planner={"name": "oracle"}))
     assert answer.status_code == 201
     assert "not checked" in answer.headers["x-weir-warning"]
+
+
+async def test_while_the_planner_service_is_away_all_else_can_be_changed(house: House) -> None:
+    """It is asked about planners that changed, and about nothing else; where it cannot be, that is said and nothing is stored."""
+    chosen = {"name": "rate", "parameters": {"drain_seconds": 60}}
+    await house.apply(planner=chosen)
+    assert house.catalogue.asked == 1
+    house.catalogue.away = True
+    await house.apply(200, planner=chosen, mode="act")
+    assert (await house.http.post(f"{POLICY}/pause")).status_code == 200
+    answer = await house.http.put("/v1/policies/shop/other", json=document("shop/other"))
+    assert answer.status_code == 201  # it names no planner
+    assert house.catalogue.asked == 1
+    answer = await house.http.put(POLICY, json=document(planner={**chosen, "parameters": {"drain_seconds": 90}}))
+    assert answer.status_code == 503
+    assert "planner service cannot be asked" in answer.json()["detail"]
+    kept = (await house.http.get(POLICY)).json()
+    assert kept["spec"]["planner"]["parameters"] == {"drain_seconds": 60}
 
 
 async def test_history_grows_old_without_a_new_plan(house: House) -> None:
