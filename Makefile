@@ -7,7 +7,7 @@ ARGS ?=
 FAST := tests/unit tests/contracts tests/loop
 
 .PHONY: help environment setup means trial check lint types imports fast test test-integration test-e2e bench-loop \
-        bench-advance bench-backlog bench-compare bench-fidelity bench-fleet bench-quality bench-what-if chaos schemas lock clean
+        bench-advance bench-backlog bench-compare bench-fidelity bench-fleet bench-planners bench-quality bench-what-if chaos schemas lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -68,6 +68,9 @@ bench-compare: setup  ## Weir beside static parallelism and a reactive rule, int
 
 bench-quality: environment  ## Weir and a reactive rule on the simulator, into bench/results/quality.json (about 15 minutes)
 	@$(BIN)/python -m bench.quality $(ARGS)
+
+bench-planners: environment  ## every built-in planner on the simulator, into bench/results/planners.json (about 14 minutes of one core)
+	@$(BIN)/python -m bench.planners $(ARGS)
 
 bench-what-if: setup  ## what is predicted beside what the real job does, into bench/results/what_if.json (about 11 minutes)
 	@$(BIN)/python -m bench.what_if $(ARGS)

@@ -10,6 +10,8 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
+from weir_contracts import KafkaSignals, Signals
+
 from bench.compare.rules import STATIC_UTILISATION
 from bench.quality import static
 from cli.replay.command import run
@@ -29,6 +31,8 @@ LOW = 0.2
 PATTERN_SECONDS = 4800.0
 PERIOD_SECONDS = 2400.0
 BUCKET_SECONDS = 10.0
+SIGNALS = Signals(kafka=KafkaSignals(bootstrap_servers="127.0.0.1:9092", group_id="orders"))
+"""What a planner by committed offsets wants to be told; nothing is connected to."""
 CLAIRVOYANT, STATIC_PEAK = "clairvoyant", "static-peak"
 
 PATTERNS: Mapping[str, Callable[[], Shape]] = {
@@ -120,7 +124,9 @@ def prepared(situation: Situation, planner: str | None, duration_seconds: float 
             update={"name": planner, "parameters": parameters_of(planner, application, load, lasts, most)}
         )
         parse_parameters(planner, choice.parameters)
-        policy = policy.model_copy(update={"spec": policy.spec.model_copy(update={"planner": choice})})
+        policy = policy.model_copy(
+            update={"spec": policy.spec.model_copy(update={"planner": choice, "signals": SIGNALS})}
+        )
     started = application.started_with(clairvoyant.least(load.rate_at(0.0) / START_UTILISATION))
     return replace(replay, trace=load, application=started, policy=policy, duration_seconds=duration_seconds or lasts)
 

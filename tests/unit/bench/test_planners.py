@@ -1,0 +1,75 @@
+"""The table of `make bench-planners`: every built-in planner is in it, with parameters it takes, and is measured in the same way."""
+
+import pytest
+
+from bench.planners import contest, cost
+from bench.planners.__main__ import picture, summary
+from bench.planners.contest import CLAIRVOYANT, STATIC_PEAK, Situation, elasticity, held, load_of, prepared
+from cli.replay.score import Point
+from services.planner.core.planners import PLANNERS
+
+STEP = Situation("step", "chain")
+
+
+def test_every_built_in_planner_takes_part() -> None:
+    """A new one has to be in the comparison, and what it is given has to be its parameters."""
+    assert set(contest.contestants()) == {CLAIRVOYANT, STATIC_PEAK, *PLANNERS}
+    for name in PLANNERS:
+        assert prepared(STEP, name).policy.spec.planner.name == name
+    assert set(contest.PARAMETERS) <= set(PLANNERS)
+
+
+@pytest.mark.parametrize("trace", contest.traces())
+def test_every_load_reaches_its_peak_and_no_more(trace: str) -> None:
+    """The highest point lies within the run, whatever the shape."""
+    load, lasts = load_of(trace)
+    rates = [load.rate_at(float(at)) for at in range(int(lasts))]
+    assert max(rates) == pytest.approx(contest.PEAK_RATE, rel=0.02)
+    assert min(rates) >= 0
+    assert max(rates) > 1.5 * (sum(rates) / len(rates)) or min(rates) < 0.5 * max(rates)
+
+
+def test_the_references_hold_every_situation() -> None:
+    """Neither is ever late, and the clairvoyant has the least."""
+    for topology in contest.TOPOLOGIES:
+        situation = Situation("step", topology)
+        best = held(situation, CLAIRVOYANT, duration_seconds=1800.0)
+        peak = held(situation, STATIC_PEAK, duration_seconds=1800.0)
+        assert best.score.violation_share == peak.score.violation_share == 0.0
+        assert best.score.slot_seconds <= peak.score.slot_seconds
+        assert best.score.times_least == 1.0
+
+
+def test_a_planner_is_measured_and_drawn() -> None:
+    """A few minutes of one: plans were made, the table and the picture have it."""
+    found = held(STEP, "threshold", duration_seconds=300.0)
+    assert sum(found.codes.values()) >= 18
+    assert summary([found], ["threshold"]).row_count == 1
+    assert picture([found]) is not None
+
+
+def test_the_schedule_is_of_the_day_before() -> None:
+    """Whoever writes a schedule for a recording knows yesterday, not today."""
+    entries = prepared(Situation("nyc_taxi", "chain"), "schedule").policy.spec.planner.parameters["entries"]
+    assert 1 < len(entries) <= 100
+    assert entries[0]["cron"] == "0 0 5 1 *"
+
+
+def test_too_little_and_too_much_are_told_apart() -> None:
+    """Half of the time one slot of two is missing, half of the time there is one too many."""
+    points = [Point(0.0, 1.0, 0.0, 1.0, 2), Point(10.0, 1.0, 0.0, 3.0, 2)]
+    assert elasticity(points) == {
+        "under_accuracy_percent": 25.0,
+        "over_accuracy_percent": 25.0,
+        "under_time_percent": 50.0,
+        "over_time_percent": 50.0,
+    }
+
+
+def test_the_requests_of_the_cost_are_the_three_that_are_named() -> None:
+    """One with nothing to do, one to grow and one to shrink: together they go through all of planner and guards."""
+    asked = cost.requests()
+    codes = {load: cost.planned(requests[0]).code for load, requests in asked.items()}
+    assert codes["steady"] == "objective-held"
+    assert cost.planned(asked["overloaded"][0]).kind == "scale"
+    assert cost.planned(asked["idle"][0]).amendments
