@@ -350,6 +350,91 @@ def test_alignment_by_version_and_mode(current: int, factor: float, partitions: 
     assert found == wanted
 
 
+MAXIMIZE = {"version": "1.16.0", "key_group_partitions_adjust_mode": "MAXIMIZE_UTILISATION"}
+EVENLY = {"version": "1.16.0", "key_group_partitions_adjust_mode": "EVENLY_SPREAD"}
+NEW_EVENLY = {"version": "1.16.0", "parallelism_alignment_mode": "EVENLY_SPREAD"}
+OFF = {"version": "1.16.0", "parallelism_alignment_mode": "OFF"}
+LARGE = 2**31 - 1.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "current", "factor", "limits", "wanted"),
+    [
+        ({"version": "1.15.0"}, 16, 1.5, Limits(1, 32768, 128, keyed=True), 32),
+        ({"version": "1.15.0"}, 200, 1.3, Limits(1, 32768, 720, keyed=True), 360),
+        ({"version": "1.15.0"}, 200, LARGE, Limits(1, 32768, 720, keyed=True), 720),
+        ({"version": "1.15.0"}, 6, 0.8, Limits(1, 700, 720, keyed=True), 5),
+        ({"version": "1.15.0"}, 8, 0.8, Limits(8, 700, 720, keyed=True), 8),
+        ({"version": "1.15.0"}, 200, 2.0, Limits(1, 300, 720, keyed=True), 240),
+        ({"version": "1.15.0"}, 200, LARGE, Limits(1, 600, 720, keyed=True), 360),
+        ({"version": "1.15.0"}, 10, 2.5, Limits(1, 32768, 128, keyed=True), 32),
+        (MAXIMIZE, 10, 2.5, Limits(1, 32768, 128, keyed=True), 26),
+        ({"version": "1.16.0"}, 16, 1.5, Limits(1, 32768, 128, keyed=True), 26),
+        (NEW_EVENLY, 16, 1.5, Limits(1, 32768, 128, keyed=True), 32),
+        (OFF, 16, 1.5, Limits(1, 32768, 128, keyed=True), 24),
+        ({"version": "1.16.0"}, 22, 1.12, Limits(20, 30, 128, 35), 25),
+        (NEW_EVENLY, 22, 1.12, Limits(20, 30, 128, 35), 25),
+        (EVENLY, 22, 1.12, Limits(20, 30, 128, 35), 22),
+        (NEW_EVENLY, 5, 1.3, Limits(1, 32768, 8, 12), 7),
+        (EVENLY, 5, 1.3, Limits(1, 32768, 8, 12), 6),
+        *[
+            ({**kind, "version": "1.16.1"}, 100, factor, Limits(1, 32768, 180, 15), 15)
+            for kind in ({}, NEW_EVENLY, EVENLY, MAXIMIZE)
+            for factor in (1.8, 0.5, 0.16, 0.15)
+        ],
+        ({**OFF, "version": "1.16.1"}, 100, 1.8, Limits(1, 32768, 180, 15), 180),
+        ({**OFF, "version": "1.16.1"}, 100, 0.5, Limits(1, 32768, 180, 15), 50),
+        ({**EVENLY, "version": "1.16.1"}, 15, 1.3, Limits(1, 32768, 180, 15), 15),
+    ],
+)
+def test_alignment_as_the_originals_own_tests_have_it(
+    kind: dict[str, Any], current: int, factor: float, limits: Limits, wanted: int
+) -> None:
+    """Situations and results of its test suite, for the versions that cannot be called here."""
+    assert scale(current, factor, limits, FlinkAutoscalerParameters(**kind)).parallelism == wanted
+
+
+def test_a_delayed_scale_down_as_the_originals_own_test_has_it() -> None:
+    """100 subtasks of 10/s. In a minute 800, 900, 720, 640 and 700 are asked for: it is 90 then, and it was within its thresholds."""
+    parameters = FlinkAutoscalerParameters(
+        version="1.15.0", utilization_target=1, scale_down_interval_minutes=1, catch_up_duration_minutes=0
+    )
+    waiting, found = None, None
+    for seconds, rate in ((0, 800.0), (10, 900.0), (40, 720.0), (59, 640.0), (60, 700.0)):
+        assert found is None or found.parallelism is None
+        found = decide_vertex(
+            situation(100, rate, 1000.0, parameters),
+            Limits(1, 200, 720),
+            (),
+            waiting,
+            parameters,
+            restart_seconds=300,
+            now_ms=1000 * seconds,
+        )
+        waiting = found.waiting
+    assert found is not None
+    assert (found.parallelism, found.outside) == (90, False)
+
+
+@pytest.mark.parametrize(("rates", "wanted"), [((200, 100, 400), 10), ((160, 96, 240), 15)])
+def test_observed_scalability_as_the_originals_own_test_has_it(rates: tuple[int, ...], wanted: int) -> None:
+    """It went from 4 to 2 to 8 and now needs five times what 2 can do: 10 subtasks if it scaled linearly so far, 15 if by 0.69."""
+    parameters = FlinkAutoscalerParameters(
+        utilization_target=0.5, observed_scalability_enabled=True, catch_up_duration_minutes=0, scale_up_max_factor=1e9
+    )
+    history = [Past(at, p, p + 1, rate, rate) for at, (p, rate) in enumerate(zip((4, 2, 8), rates, strict=True))]
+    found = decide_vertex(
+        situation(2, 100.0, 40.0, parameters),
+        Limits(1, 200, 720),
+        history,
+        None,
+        parameters,
+        restart_seconds=0,
+        now_ms=9,
+    )
+    assert (found.parallelism, found.outside) == (wanted, True)
+
+
 def test_a_kept_target_is_bounded_by_the_partitions_since_1_16_1() -> None:
     """1.16.0 may ask for more subtasks than there are partitions."""
     limits = Limits(1, 200, 720, 13)
@@ -476,7 +561,9 @@ def test_the_defaults_are_the_originals() -> None:
 # Whatever it is asked, it answers.
 
 estimates = st.one_of(
-    st.none(), st.sampled_from([0.0, 1.0, 1e-9, 1e15]), st.floats(min_value=-10, max_value=1e9, allow_nan=False)
+    st.none(),
+    st.sampled_from([0.0, 1.0, 1e-9, 1e15, 1.7e308]),
+    st.floats(min_value=-10, max_value=1e9, allow_nan=False),
 )
 JOIN = Topology(
     operators=[

@@ -234,7 +234,8 @@ def scale(current: int, factor: float, limits: Limits, parameters: FlinkAutoscal
         return Scaled(target, raw)
     mode, legacy = parameters.parallelism_alignment_mode, parameters.key_group_partitions_adjust_mode
     if not parameters.is_1_16 or (mode is None and legacy is not None):
-        found, limited = _aligned_legacy(target, current, groups, lower, cap, loose=legacy == "MAXIMIZE_UTILISATION")
+        loose, may_cap = legacy == "MAXIMIZE_UTILISATION", parameters.version == "1.16.1"
+        found, limited = _aligned_legacy(target, current, groups, lower, cap, loose=loose, may_cap=may_cap)
         return Scaled(found, raw, limited)
     if mode == "OFF":
         return Scaled(target, raw)
@@ -271,14 +272,19 @@ def _aligned_1_10(target: int, groups: int, lower: int, cap: int, raw: int) -> t
     return (_below(target, groups, lower), raw, True) if aligned is None else (aligned, raw, False)
 
 
-def _aligned_legacy(target: int, current: int, groups: int, lower: int, cap: int, *, loose: bool) -> tuple[int, bool]:
-    """Up to 1.15, and later where its key is set: searches down where nothing is found upwards, but never turns the direction."""
+def _aligned_legacy(
+    target: int, current: int, groups: int, lower: int, cap: int, *, loose: bool, may_cap: bool
+) -> tuple[int, bool]:
+    """Up to 1.15, and later where its key is set: searches down where nothing is found upwards, and does not turn the direction; since
+    1.16.1 but for what runs with more subtasks than there are groups for."""
     grows = target > current
     end = min(groups, cap)
     aligned = _first_aligned(target, end if grows else min(current, end), groups, loose=loose)
     if aligned is not None:
         return aligned, False
     found = _below(target, groups, lower)
+    if grows and found == end < current and may_cap:
+        return found, True
     if (grows and found <= current) or (not grows and found >= current):
         return current, True
     return found, found != target

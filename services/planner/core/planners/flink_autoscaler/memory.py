@@ -7,7 +7,7 @@ only by where the window's far end lies, which then is earlier by at most one su
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import isfinite, isnan
+from math import isfinite
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -157,9 +157,10 @@ def _row(sample: Sample, names: Sequence[str], running_ms: int) -> list[Any]:
 def _cell(reading: Reading) -> Cell:
     """Counters, lag and gauges in a row; what is unknown or nothing is left off its end."""
     counters = (reading.records_in, reading.records_out, reading.busy_ms, reading.lag)
-    cell: Cell = [None if isnan(x) else _short(x) for x in counters]
+    cell: Cell = [_short(x) if isfinite(x) else None for x in counters]
     for values in (reading.load, reading.input_rate, reading.observed_rate):
-        cell += [_short(values.total), values.count, int(values.infinite)]
+        kept = values if isfinite(values.total) else Values(infinite=True)
+        cell += [_short(kept.total), kept.count, int(kept.infinite)]
     while cell and not cell[-1] and len(cell) > 4:
         cell.pop()
     return cell

@@ -249,6 +249,9 @@ def _decided(turn: _Turn, state: State, known: Mapping[str, Evaluated], evidence
     )
     state = replace(state, waiting=decision.waiting)
     evidence |= _numbers(known, decision)
+    by_mean = [n for n in turn.topology.names if told[n].skew.value is None and turn.graph.parallelism[n] > 1]
+    if by_mean and turn.parameters.busy_time_aggregator == "MAX":
+        evidence["busy_time_is_the_mean_of"] = ", ".join(by_mean)[:500]
     infeasible = _infeasible(decision, limits, known)
     if not decision.rescale:
         state = replace(state, decided=None)
