@@ -1,0 +1,58 @@
+"""A planner of one's own on the simulator, before anybody registers it."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+from weir_planner import Reply, Request, planner
+from weir_planner.testing import replay
+
+
+class Sizes(BaseModel):
+    enrich: int = 1
+
+
+@planner(name="fixed", parameters=Sizes)
+def fixed(request: Request) -> Reply:
+    """Gives `enrich` what the policy says, and counts its turns."""
+    turns = int(request.memory.get("turns", 0)) + 1
+    wanted = request.parameters(Sizes).enrich
+    return request.scale({"enrich": wanted}, "fixed", f"always {wanted}", memory={"turns": turns}, turns=turns)
+
+
+def test_a_planner_is_scored_in_weirs_own_loop() -> None:
+    """Its plans act on the simulated job, after the guards; memory comes back; the same arguments give the same score."""
+    enough = replay(fixed, "step", parameters={"enrich": 6}, duration_seconds=300)
+    assert enough.planner == "fixed"
+    assert (enough.seconds, enough.objective_seconds) == (300.0, 30.0)
+    assert enough.rescales == 1
+    assert enough.plans["fixed"] >= 1
+    assert enough.outcomes == {"verified": 1}
+    assert enough == replay(fixed, "step", parameters={"enrich": 6}, duration_seconds=300)
+    assert str(enough).startswith("fixed: 0.00% of the time late, ")
+
+
+def test_too_little_is_seen_to_be_too_little() -> None:
+    """What the simulation knows counts, not what the planner believes."""
+    little = replay(fixed, "step", parameters={"enrich": 2}, duration_seconds=300)
+    assert little.violation_share is not None
+    assert little.violation_share > 0.3
+    assert little.max_lag_seconds > 60
+
+
+def test_what_a_planner_raises_comes_out() -> None:
+    """Its author wants the traceback, not a hold."""
+
+    def broken(request: Request) -> Reply:
+        raise ZeroDivisionError("here")
+
+    with pytest.raises(ZeroDivisionError, match="here"):
+        replay(broken, "step", duration_seconds=60)
+
+
+def test_what_cannot_be_replayed_is_said(tmp_path: Path) -> None:
+    """Which argument, and why."""
+    with pytest.raises(ValueError, match="trace"):
+        replay(fixed, "no-such-trace")
+    with pytest.raises(ValueError, match="policy"):
+        replay(fixed, "step", policy=tmp_path / "none.yaml")
