@@ -1,11 +1,12 @@
 """The guards: one story each, and what holds for the whole chain whatever is proposed."""
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from weir_contracts import Parallelism, PlanReply, QuarantinedVector, Slots
+from weir_contracts import Parallelism, PastAction, PlanReply, QuarantinedVector, Slots, Symptom
 
 from services.planner.core.guards import GUARDS, Context, Draft, amend
 from tests.unit.planner.build import (
@@ -15,6 +16,7 @@ from tests.unit.planner.build import (
     after,
     analysis,
     context,
+    known,
     operator,
     point,
     policy,
@@ -226,6 +228,11 @@ def test_what_is_running_already_is_a_hold() -> None:
 
 
 NAMES = (SOURCE, "enrich", WORK)
+PERIODS = [
+    {"from": "11:00", "to": "13:00", "directions": ["down"]},
+    {"from": "22:00", "to": "12:01"},
+    {"cron": "0 10 * * *", "duration": "1h"},
+]
 sizes = st.integers(1, 20)
 vectors = st.fixed_dictionaries(dict.fromkeys(NAMES, sizes))
 
@@ -237,9 +244,18 @@ def situations(draw: st.DrawFn) -> Context:
     low = draw(st.integers(1, 8))
     steps = st.fixed_dictionaries({}, optional={"maxStep": st.integers(1, 5), "maxFactor": st.floats(1.1, 3)})
     seconds = st.sampled_from(["0s", "20s", "1m"])
+    total = draw(st.none() | st.tuples(st.integers(1, 60), st.integers(0, 30)))
     spec: dict[str, Any] = {
-        "bounds": {"min": low, "max": draw(st.integers(low, 24))},
+        "bounds": {
+            "min": low,
+            "max": draw(st.integers(low, 24)),
+            **({} if total is None else {"total": {"min": total[0], "max": total[0] + total[1]}}),
+        },
+        "budget": draw(st.fixed_dictionaries({}, optional={"slots": st.integers(1, 30)})),
         "behavior": {
+            "tolerance": draw(st.sampled_from([0.0, 0.1, 0.5])),
+            "maxActionsPerHour": draw(st.none() | st.integers(1, 3)),
+            "excludedPeriods": draw(st.lists(st.sampled_from(PERIODS), max_size=2)),
             "scaleUp": {"stabilization": draw(seconds), **draw(steps)},
             "scaleDown": {"stabilization": draw(seconds), **draw(steps)},
             "cooldown": draw(seconds),
@@ -252,7 +268,22 @@ def situations(draw: st.DrawFn) -> Context:
     found = analysis(
         graph=graph,
         the_policy=policy(**spec),
-        operators=[operator(name, p, draw(st.none() | st.floats(1, 5000)), draw(rates)) for name, p in current.items()],
+        operators=[
+            operator(
+                name,
+                p,
+                draw(st.none() | st.floats(1, 5000)),
+                draw(rates),
+                skew=known(draw(st.none() | st.floats(1, 9))),
+                backpressure=known(draw(st.none() | st.floats(0, 1))),
+            )
+            for name, p in current.items()
+        ],
+        symptoms=[
+            Symptom(code=code, operator=name, evidence="it is seen")
+            for code in draw(st.sets(st.sampled_from(["skewed", "catching-up", "downstream-bound"])))
+            for name in draw(st.sets(st.sampled_from(NAMES)))
+        ],
     )
     phase = draw(st.sampled_from([None, "applying", "verifying", "verified", "rolled-back"]))
     last = phase and action(phase, before=current, wanted=current, running_at=after(-9), finished_at=after(-5))
@@ -262,6 +293,10 @@ def situations(draw: st.DrawFn) -> Context:
         graph=graph,
         found=found,
         last_action=last,
+        actions=[
+            PastAction(id=uuid4(), at=after(-60 * i), before=draw(vectors), after=draw(vectors))
+            for i in range(draw(st.integers(0, 3)), 0, -1)
+        ],
         slots=draw(st.none() | st.builds(lambda free: Slots(total=60, available=free), st.integers(0, 20))),
         recommendations=[wish(at, draw(vectors)) for at in draw(st.sampled_from([(), (0,), (-30, 0), (-70, -10, 0)]))],
     )
@@ -288,3 +323,10 @@ def test_the_chain(wanted: Parallelism, given_: Context) -> None:
         now = given_.current[name]
         # A step limit may keep an operator on its way back into bounds outside for a while, never further than it is.
         assert min(low, now) <= p <= max(high, now)
+    # More than the budget pays for only where the bounds demand it, or as an end of what runs: nothing is added to that.
+    limit, least = given_.spec.budget.limit, {name: given_.spec.bounds.of(name)[0] for name in draft.vector}
+    if limit is not None:
+        assert given_.topology.slots(draft.vector) <= max(limit[0], given_.topology.slots(least))
+    total = given_.spec.bounds.total
+    if total is not None and total.max is not None:
+        assert sum(draft.vector.values()) <= max(total.max, sum(least.values()))

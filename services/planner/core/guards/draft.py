@@ -21,7 +21,7 @@ from weir_contracts import (
     UsualArrivals,
 )
 
-from predictor.capacity import CapacityCurve, curve_of
+from predictor.capacity import LEAST_CONFIDENCE, CapacityCurve, curve_of
 
 from .allowed import allowed
 
@@ -72,19 +72,24 @@ class Context:
 
     def load(self, name: str) -> float | None:
         """Records that would arrive if nothing held them back, over what the operator can do; None where either is unknown."""
-        curve, target = self.curve(name), self.target(name)
-        return None if curve is None or target is None else target / curve.rate(self.current[name])
+        capacity, target = self.capacity(name), self.target(name)
+        return None if capacity is None or target is None else target / capacity
+
+    def capacity(self, name: str) -> float | None:
+        """Records/s that an operator can do as it runs: where its curve goes through, without the fit."""
+        found, now = self.operators.get(name), self.current[name]
+        if found is None:
+            return None
+        here = (c for c in found.capacities if c.parallelism == now and c.confidence >= LEAST_CONFIDENCE)
+        seen = next((c.records_per_second for c in here), None)
+        rate = found.true_processing_rate
+        trusted = rate.value if found.parallelism == now and rate.confidence >= LEAST_CONFIDENCE else None
+        return seen or trusted or None
 
     def curve(self, name: str) -> CapacityCurve | None:
         """What an operator can do at each parallelism."""
-        if name not in self._curves:
-            found = self.operators.get(name)
-            self._curves[name] = None if found is None else curve_of(found)
-        return self._curves[name]
-
-    @cached_property
-    def _curves(self) -> dict[str, CapacityCurve | None]:
-        return {}
+        found = self.operators.get(name)
+        return None if found is None else curve_of(found)
 
     def target(self, name: str) -> float | None:
         """Records/s that would arrive at an operator if nothing held them back."""
@@ -105,9 +110,10 @@ class Context:
             return True
         return busy >= SATURATED or load > HIGHEST_UTILISATION or (lag is not None and lag > limit)
 
-    def is_free(self, name: str) -> bool:
-        """Whether the policy allows what is running of an operator: else nothing may hold it back on its way into bounds."""
-        return self.forced.get(name) == self.current.get(name)
+    @cached_property
+    def free(self) -> frozenset[str]:
+        """Operators of which the policy allows what is running: nothing may hold back the others on their way into bounds."""
+        return frozenset(name for name, p in self.current.items() if self.forced[name] == p)
 
 
 @dataclass(frozen=True)
@@ -144,8 +150,10 @@ class Draft:
 def moves(draft: Draft, context: Context) -> tuple[list[str], list[str]]:
     """The operators that the draft raises and lowers, but for those on their way into the policy's bounds: nothing else may hold
     these back."""
-    vector = draft.vector or {}
-    free = [name for name in vector if context.is_free(name)]
-    up = [name for name in free if vector[name] > context.current.get(name, vector[name])]
-    down = [name for name in free if vector[name] < context.current.get(name, vector[name])]
+    current, free = context.current, context.free
+    up: list[str] = []
+    down: list[str] = []
+    for name, p in (draft.vector or {}).items():
+        if p != current.get(name, p) and name in free:
+            (up if p > current[name] else down).append(name)
     return up, down

@@ -23,7 +23,7 @@ def scale_down_gate(draft: Draft, context: Context) -> Draft:
     limit = context.spec.objective.utilization or HIGHEST_UTILISATION
     vector, words = dict(draft.vector or {}), []
     for name in down:
-        least = _least_for(name, limit, context)
+        least = _least_for(name, limit, draft, context)
         if least is not None and vector[name] < least:
             words.append(f"{name} at {vector[name]} would be above {limit:.0%} of its capacity")
             vector[name] = min(least, context.current[name])
@@ -44,8 +44,12 @@ def _not_now(context: Context) -> str | None:
     return f"its backlog is {lag:.0f} s old" if lag is not None and lag > limit else None
 
 
-def _least_for(name: str, limit: float, context: Context) -> int | None:
-    """The smallest parallelism at which an operator is not above a utilisation; None where neither rates nor its busy share tell."""
+def _least_for(name: str, limit: float, draft: Draft, context: Context) -> int | None:
+    """The smallest parallelism at which an operator is not above a utilisation; None where what is wanted is as good, and where
+    neither rates nor its busy share tell."""
+    load, wanted = context.load(name), (draft.vector or {})[name]
+    if load is not None and load * context.current[name] / wanted <= limit:
+        return None  # fewer subtasks do at least as much each: no need to fit a curve
     curve, target = context.curve(name), context.target(name)
     if curve is not None and target is not None:
         return curve.needed(target / limit) or context.current[name]

@@ -1,0 +1,187 @@
+"""What a change would do: growth that cannot help, shrinking that would hurt, changes too small to matter."""
+
+from typing import Any
+
+import pytest
+from weir_contracts import Analysis, Parallelism, Run, Symptom
+
+from tests.unit.planner.build import SOURCE, WORK, after, analysis, context, known, operator, point, topology
+from tests.unit.planner.test_guards import NOW, behavior, guards, passed, seen_busy
+
+SINK = "sink"
+CHAIN = (SOURCE, WORK, SINK)
+
+
+def symptom(code: Any, name: str | None = None, **numbers: float) -> Symptom:
+    return Symptom(code=code, operator=name, evidence="it is seen", numbers=dict(numbers))
+
+
+# -- scaling down -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"symptoms": [symptom("restarting")]}, "it restarts"),
+        ({"status": "not_running"}, "it restarts"),
+        ({"symptoms": [symptom("warming-up", run_age_seconds=4, warm_up_seconds=10)]}, "it warms up"),
+        ({"symptoms": [symptom("catching-up", SOURCE)]}, "it has a backlog"),
+        ({"lag_seconds": known(16.0)}, "its backlog is 16 s old"),
+    ],
+)
+def test_nothing_goes_down_in_a_restore_a_warm_up_or_a_backlog(changes: dict[str, Any], why: str) -> None:
+    """What is not well yet needs what it has; it may still grow."""
+    given_ = context(NOW, found=seen_busy().model_copy(update=changes))
+    draft = passed({SOURCE: 1, WORK: 2}, given_)
+    assert (draft.vector, draft.code) == (None, "scale-down-gate")
+    assert why in draft.sentence
+    assert passed({SOURCE: 1, WORK: 6}, given_).vector == {SOURCE: 1, WORK: 6}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lag_seconds": known(14.0)},
+        {"lag_seconds": known(None)},
+        {"symptoms": [symptom("warming-up", needed_seconds=40)]},
+    ],
+    ids=["three intervals", "lag unknown", "a window that an idle application never fills"],
+)
+def test_what_is_well_may_go_down(changes: dict[str, Any]) -> None:
+    """A few seconds of lag are how it is read; an unknown one is the planner's to judge."""
+    draft = passed({SOURCE: 1, WORK: 2}, context(NOW, found=seen_busy().model_copy(update=changes)))
+    assert draft.vector == {SOURCE: 1, WORK: 2}
+
+
+def test_going_down_ends_where_the_target_would_be_passed() -> None:
+    """4 subtasks do 1,000/s each and 2,400 come: 2 would be 120 % busy, 3 are 80 %. With a target of 0.7 none may go."""
+    found = analysis(work=4, arrivals=2400.0, per_subtask=1000.0, seen=[point(4, 4000)])
+    draft = passed({SOURCE: 1, WORK: 2}, context(NOW, found=found))
+    assert draft.vector == {SOURCE: 1, WORK: 3}
+    assert "work at 2 would be above 92% of its capacity" in [a.because for a in draft.amendments]
+    narrow = context(NOW, found=found, spec={"objective": {"utilization": 0.7}})
+    assert (passed({SOURCE: 1, WORK: 3}, narrow).vector, passed({SOURCE: 1, WORK: 3}, narrow).code) == (
+        None,
+        "scale-down-gate",
+    )
+
+
+def test_contention_that_was_seen_counts_for_what_fewer_do() -> None:
+    """4 do 2,000/s and 2 did 1,500: less than half as many do three quarters, so 1,300/s fit on 2, which 2 of 4's would not do."""
+    found = analysis(work=4, arrivals=1300.0, per_subtask=500.0, seen=[point(4, 2000), point(2, 1500)])
+    assert passed({SOURCE: 1, WORK: 2}, context(NOW, found=found)).vector == {SOURCE: 1, WORK: 2}
+
+
+def test_cooldown_follows_a_restart_of_any_cause() -> None:
+    """The run is 20 s old, of 60, and no action is known: a rebalance, or a crash."""
+    found = seen_busy().model_copy(update={"run": Run(attempt=2, running_since=after(-20))})
+    draft = passed({SOURCE: 1, WORK: 2}, context(NOW, spec=behavior(cooldown="60s"), found=found))
+    assert (draft.vector, draft.code) == (None, "cooldown")
+    assert "another 40 s after a restart" in draft.sentence
+    later = context(NOW, spec=behavior(cooldown="60s"), found=found, now=after(40))
+    assert passed({SOURCE: 1, WORK: 2}, later).vector == {SOURCE: 1, WORK: 2}
+
+
+# -- growth that cannot help --------------------------------------------------------------------------------------------
+
+
+def uneven(skew: float, busy: float, target: float = 1500.0) -> Analysis:
+    """Of 4 subtasks that take 800 records/s one is full, the mean `busy`."""
+    hot = operator(WORK, 4, 900.0, 800.0, skew=known(skew), utilisation=known(busy), target_input_rate=known(target))
+    symptoms = [symptom("skewed", WORK, skew=skew)]
+    return analysis(work=4, operators=[operator(SOURCE, 1, 1e5, 800.0), hot], symptoms=symptoms)
+
+
+def test_a_hot_key_is_reported_and_not_scaled() -> None:
+    """One subtask does 2.5 times what the mean of 40 % does: evenly 4 would do 2,000/s, so that more would not help."""
+    draft = passed({SOURCE: 1, WORK: 8}, context(NOW, found=uneven(2.5, 0.4)))
+    assert (draft.vector, draft.code) == (None, "hot-key")
+    assert [(i.operator, i.code, i.wanted, i.limit) for i in draft.infeasible] == [(WORK, "hot-key", 8.0, 4.0)]
+    assert "more of them do not relieve a hot key" in draft.sentence
+
+
+def test_an_uneven_operator_grows_as_far_as_an_even_load_needs() -> None:
+    """Twice as much is to come: evenly it takes 6 at 80 %. Skew that key groups explain holds nothing back."""
+    assert passed({SOURCE: 1, WORK: 12}, context(NOW, found=uneven(2.5, 0.4, 2400.0))).vector == {SOURCE: 1, WORK: 6}
+    assert passed({SOURCE: 1, WORK: 8}, context(NOW, found=uneven(1.6, 0.6))).vector == {SOURCE: 1, WORK: 8}
+
+
+def bound(sink_busy: float, held_back: float) -> dict[str, Any]:
+    """Work waits for the sink for a share of its time."""
+    current = {SOURCE: 1, WORK: 2, SINK: 2}
+    graph = topology(CHAIN)
+    operators = [
+        operator(SOURCE, 1, 1e5, 800.0),
+        operator(WORK, 2, 1000.0, 800.0, backpressure=known(held_back)),
+        operator(SINK, 2, 800.0, 800.0, utilisation=known(sink_busy)),
+    ]
+    return {"current": current, "graph": graph, "found": analysis(graph=graph, operators=operators)}
+
+
+def test_what_waits_for_a_full_operator_behind_it_is_not_scaled() -> None:
+    """The sink is full and may not grow: work would only wait with more subtasks."""
+    spec = {"bounds": {"max": 12, "operators": {SINK: {"max": 2}}}}
+    draft = passed({SOURCE: 1, WORK: 4, SINK: 6}, context(**bound(1.0, 0.4), spec=spec))
+    assert (draft.vector, draft.code) == (None, "downstream-bound")
+    assert "work waits for sink, which is saturated and does not grow" in draft.sentence
+    assert [(i.operator, i.code) for i in draft.infeasible] == [(WORK, "downstream-bound")]
+
+
+@pytest.mark.parametrize(
+    ("sink", "wanted"),
+    [
+        (bound(1.0, 0.4), {SOURCE: 1, WORK: 4, SINK: 4}),
+        (bound(0.7, 0.4), {SOURCE: 1, WORK: 4, SINK: 2}),
+        (bound(1.0, 0.1), {SOURCE: 1, WORK: 4, SINK: 2}),
+        (bound(1.0, 0.4), {SOURCE: 1, WORK: 2, SINK: 4}),
+    ],
+    ids=["the sink grows, too", "the sink is not full", "work hardly waits", "only the sink grows"],
+)
+def test_growth_that_helps_passes(sink: dict[str, Any], wanted: Parallelism) -> None:
+    """Only what is sure to wait is held."""
+    assert passed(wanted, context(**sink)).vector == wanted
+
+
+# -- small changes --------------------------------------------------------------------------------------------------------
+
+MANY: Parallelism = {SOURCE: 1, WORK: 11}
+
+
+def loaded(arrivals: float) -> Analysis:
+    """11 subtasks do 100/s each."""
+    return analysis(work=11, arrivals=arrivals, per_subtask=100.0)
+
+
+def test_a_small_change_is_not_worth_a_restart() -> None:
+    """From 11 to 10 or 12 is less than 10 %; to 9 is more."""
+    for p in (10, 12):
+        draft = passed({SOURCE: 1, WORK: p}, context(MANY, found=loaded(700.0)))
+        assert (draft.vector, draft.code) == (None, "dead-band")
+    assert "work would change by 9%, within the tolerance of 10%" in draft.sentence
+    assert passed({SOURCE: 1, WORK: 9}, context(MANY, found=loaded(700.0))).vector == {SOURCE: 1, WORK: 9}
+
+
+def test_needed_growth_is_no_small_change() -> None:
+    """11 subtasks are asked for 1,060/s and do 1,100, or their need is unknown, or a backlog waits: 12 it is."""
+    backlogged = loaded(700.0).model_copy(update={"lag_seconds": known(20.0)})
+    blind = analysis(work=11, operators=[operator(SOURCE, 1, 1e5, 700.0), operator(WORK, 11, None, None)])
+    for found in (loaded(1060.0), backlogged, blind):
+        assert passed({SOURCE: 1, WORK: 12}, context(MANY, found=found)).vector == {SOURCE: 1, WORK: 12}
+
+
+def test_from_one_to_two_is_no_small_change() -> None:
+    """It is counted in whole subtasks; the largest tolerance there may be leaves it alone."""
+    spec = {"behavior": {"tolerance": 0.5, "scaleDown": {"stabilization": "0s"}, "cooldown": "0s"}}
+    one = {SOURCE: 1, WORK: 1}
+    quiet = analysis(work=1, arrivals=100.0, per_subtask=500.0)
+    assert passed({SOURCE: 1, WORK: 2}, context(one, spec=spec, found=quiet)).vector == {SOURCE: 1, WORK: 2}
+
+
+def test_small_changes_ride_along_with_a_large_one() -> None:
+    """The restart is taken anyway; and with one that the bounds demand."""
+    large = {SOURCE: 3, WORK: 12}
+    assert passed(large, context(MANY, found=loaded(700.0))).vector == large
+    spec = {"bounds": {"min": 1, "max": 12, "operators": {SOURCE: {"min": 2}}}}
+    draft = passed({SOURCE: 1, WORK: 12}, context(MANY, found=loaded(700.0), spec=spec))
+    assert draft.vector == {SOURCE: 2, WORK: 12}
+    assert "dead-band" not in guards(draft)

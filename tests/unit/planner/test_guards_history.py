@@ -1,0 +1,184 @@
+"""What the last hour's actions say: how many there were, whether they swung, whether they did any good."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid5
+
+import pytest
+from weir_contracts import CapacityPoint, Parallelism, PastAction, PlanState
+
+from services.planner.core.decide import make_plan
+from services.planner.core.guards.history import MOST_ACTIONS, MOST_ENTRIES, past_actions
+from tests.unit.planner.build import (
+    NOON,
+    SOURCE,
+    SPACE,
+    WORK,
+    action,
+    after,
+    analysis,
+    context,
+    outcome,
+    point,
+    request,
+    scale,
+)
+from tests.unit.planner.test_guards import NOW, guards, passed, seen_busy
+
+
+def past(at: float, now: int, wanted: int, /, **changes: Any) -> PastAction:
+    """An action on work, so many seconds after noon."""
+    parts = {"id": uuid5(SPACE, f"{at}"), "at": after(at), "before": {WORK: now}, "after": {WORK: wanted}}
+    return PastAction(**{**parts, **changes})
+
+
+def limited(most: int) -> dict[str, Any]:
+    return {
+        "behavior": {"scaleDown": {"stabilization": "0s"}, "cooldown": "0s", "maxActionsPerHour": most},
+    }
+
+
+THREE = [past(-3000, 1, 2), past(-2000, 2, 3), past(-1000, 3, 4)]
+
+
+def test_no_more_actions_than_the_policy_allows_in_an_hour() -> None:
+    """Three were taken: with 3 allowed the next is possible when the first is an hour old, in 600 s; with 5 it passes."""
+    wanted = {SOURCE: 1, WORK: 6}
+    draft = passed(wanted, context(NOW, spec=limited(3), actions=THREE))
+    assert (draft.vector, draft.code) == (None, "action-budget")
+    assert "the next in 600 s" in draft.sentence
+    assert passed(wanted, context(NOW, spec=limited(5), actions=THREE)).vector == wanted
+    later = context(NOW, spec=limited(3), actions=THREE, now=after(600))
+    assert passed(wanted, later).vector == wanted
+
+
+def test_the_last_action_of_the_hour_is_kept_for_growth() -> None:
+    """Of 4 actions 3 were taken: shrinking waits, growing need not. Where there is but one, it is anybody's."""
+    given_ = context(NOW, spec=limited(4), actions=THREE, found=seen_busy())
+    assert passed({SOURCE: 1, WORK: 3}, given_).code == "action-budget"
+    assert passed({SOURCE: 1, WORK: 6}, given_).vector == {SOURCE: 1, WORK: 6}
+    single = context(NOW, spec=limited(1), found=seen_busy())
+    assert passed({SOURCE: 1, WORK: 3}, single).vector == {SOURCE: 1, WORK: 3}
+
+
+def test_what_is_out_of_bounds_needs_no_action_left() -> None:
+    """12 run and 8 are allowed."""
+    spec = {**limited(3), "bounds": {"max": 8}}
+    draft = passed({SOURCE: 1, WORK: 12}, context({SOURCE: 1, WORK: 12}, spec=spec, actions=THREE))
+    assert draft.vector == {SOURCE: 1, WORK: 8}
+
+
+SWING = [past(-1500, 2, 4), past(-900, 4, 2), past(-100, 2, 4)]
+
+
+def test_what_swings_is_held_longer() -> None:
+    """Up, down and up again within half an hour: no scale-down for ten minutes after the last. Growth goes on."""
+    given_ = context(NOW, actions=SWING, found=seen_busy())
+    draft = passed({SOURCE: 1, WORK: 2}, given_)
+    assert (draft.vector, draft.code) == (None, "reversal")
+    assert "another 500 s" in draft.sentence
+    assert passed({SOURCE: 1, WORK: 6}, given_).vector == {SOURCE: 1, WORK: 6}
+
+
+@pytest.mark.parametrize(
+    ("actions", "now"),
+    [
+        (SWING, 501),
+        (SWING[1:], 0),
+        ([past(-1700, 1, 2), past(-900, 2, 3), past(-100, 3, 4)], 0),
+        ([past(-2500, 2, 4), *SWING[1:]], 0),
+        ([*SWING[:2], past(-100, 2, 4, undone=True)], 0),
+        ([*SWING[:2], past(-100, 1, 2, before={SOURCE: 1}, after={SOURCE: 2})], 0),
+    ],
+    ids=[
+        "its time is over",
+        "down and up",
+        "steadily up",
+        "slower than half an hour",
+        "rolled back",
+        "another operator",
+    ],
+)
+def test_what_does_not_swing_is_not(actions: Sequence[PastAction], now: float) -> None:
+    """Following a load is no swinging."""
+    draft = passed({SOURCE: 1, WORK: 3}, context(NOW, actions=actions, found=seen_busy(), now=after(now)))
+    assert draft.vector == {SOURCE: 1, WORK: 3}
+
+
+def measured(parallelism: int, rate: float, at: float, **changes: Any) -> CapacityPoint:
+    return point(parallelism, rate).model_copy(update={"measured_at": after(at), **changes})
+
+
+GREW = [past(-200, 2, 4)]
+
+
+def full(*seen: CapacityPoint) -> Any:
+    """Work is full at 4 subtasks, and so much was seen."""
+    return analysis(work=4, arrivals=1500.0, per_subtask=250.0, seen=seen)
+
+
+def test_growth_that_brought_nothing_is_not_repeated_for_a_while() -> None:
+    """2 subtasks did 1,000 records/s and 4 do 1,050, both full: not grown again for ten minutes after that; then once more."""
+    found = full(measured(2, 1000, -300), measured(4, 1050, -20))
+    draft = passed({SOURCE: 1, WORK: 8}, context(NOW, actions=GREW, found=found))
+    assert (draft.vector, draft.code) == (None, "ineffective-growth")
+    assert "work does 1,050 records/s with 4 and did 1,000 with 2: not grown again for 400 s" in draft.sentence
+    assert [(i.operator, i.code, i.limit) for i in draft.infeasible] == [(WORK, "ineffective-growth", 4.0)]
+    again = context(NOW, actions=GREW, found=found, now=after(400))
+    assert passed({SOURCE: 1, WORK: 8}, again).vector == {SOURCE: 1, WORK: 8}
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        (measured(2, 1000, -300), measured(4, 1300, -20)),
+        (measured(4, 1050, -20),),
+        (measured(2, 1000, -300), measured(4, 1050, -250)),
+        (measured(2, 1000, -300), measured(4, 1050, -20, saturated=False)),
+        (measured(2, 1000, -300, confidence=0.4), measured(4, 1050, -20)),
+        (measured(2, 1000, -9000), measured(4, 1050, -20)),
+    ],
+    ids=["it helped", "before is unknown", "not measured since", "not full", "not trusted", "long ago"],
+)
+def test_growth_that_may_have_helped_is_not_held_against_it(seen: Sequence[CapacityPoint]) -> None:
+    """Under overload only what was measured on both sides counts."""
+    draft = passed({SOURCE: 1, WORK: 8}, context(NOW, actions=GREW, found=full(*seen)))
+    assert draft.vector == {SOURCE: 1, WORK: 8}
+
+
+def test_actions_are_remembered_from_their_outcomes_once_and_for_an_hour() -> None:
+    """By the operators they changed; a second outcome of the same action tells that it was rolled back."""
+    done = action(before={SOURCE: 1, WORK: 2}, wanted=NOW, requested_at=after(-50))
+    known = past_actions([past(-3700, 1, 2), past(-1000, 1, 2)], [outcome(done)], NOON)
+    assert [(a.before, a.after, a.undone) for a in known] == [
+        ({WORK: 1}, {WORK: 2}, False),
+        ({WORK: 2}, {WORK: 4}, False),
+    ]
+    back = done.model_copy(update={"phase": "rolled-back"})
+    told = past_actions(known, [outcome(back), outcome(done)], NOON)
+    assert [a.undone for a in told] == [False, True]
+    refused = action("refused", before={SOURCE: 1, WORK: 2}, wanted=NOW)
+    assert past_actions([], [outcome(refused), outcome(None)], NOON) == []
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Very many actions, and actions on very many operators: all are counted, the newest known by operator."""
+    many = [past(-i, 1, 2) for i in range(100, 0, -1)]
+    assert len(past_actions(many, [], NOON)) == MOST_ACTIONS
+    wide: Parallelism = {f"operator {i}": 1 for i in range(900)}
+    large = [past(-i, 1, 2, before=wide, after=wide) for i in (30, 20, 10)]
+    kept = past_actions(large, [], NOON)
+    assert [len(a.after) for a in kept] == [0, 900, 900]
+    assert sum(len(a.after) for a in kept) <= MOST_ENTRIES
+
+
+def test_a_plan_hands_them_to_the_next() -> None:
+    """So that a planner that takes over knows them, too; a hold does as well."""
+    done = action(before={SOURCE: 1, WORK: 2}, wanted=NOW, requested_at=after(-50))
+    asked = request(analysis(work=4), outcomes=[outcome(done)])
+    plan = make_plan(asked, scale({SOURCE: 1, WORK: 6}), PlanState(), planner="rate", created_at=NOON)
+    assert [a.after for a in plan.state.actions] == [{WORK: 4}]
+    later = make_plan(request(analysis(work=4)), scale(NOW), plan.state, planner="rate", created_at=NOON)
+    assert later.kind == "hold"
+    assert later.state.actions == plan.state.actions
+    assert "reversal" not in guards(passed({SOURCE: 1, WORK: 3}, context(NOW, actions=plan.state.actions)))
