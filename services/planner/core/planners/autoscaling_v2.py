@@ -1,6 +1,6 @@
 """The arithmetic of a HorizontalPodAutoscaler (`autoscaling/v2`): what `hpa` and `keda-kafka` decide by.
 
-After `pkg/controller/podautoscaler` of Kubernetes 1.34.2 (replica_calculator.go, horizontal.go) and, with `version="1.32"`, of 1.32.10.
+After `pkg/controller/podautoscaler` of Kubernetes 1.34.2 (replica_calculator.go, horizontal.go) and, with `version="1.32"`, of 1.32.9.
 It gives the numbers of that code, rounding included; `tests/golden/hpa` has what that code answered. Values and targets are integers in
 thousandths, ratios are floats, and a division of integers truncates towards zero, as there.
 """
@@ -8,6 +8,7 @@ thousandths, ratios are floats, and a division of integers truncates towards zer
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Literal
 
 Version = Literal["1.32", "1.34"]
@@ -155,7 +156,7 @@ def from_total(
 ) -> int:
     """Object or External metric, target `Value`: the total over the target, times the replicas that are ready. None: there are none
     at all, ready or not."""
-    ratio = _total(series_milli) / target_milli
+    ratio = min(sum(series_milli), MOST_MILLI) / target_milli
     if current == 0:
         return _ceiling(ratio)
     if tolerance.covers(ratio):
@@ -167,15 +168,14 @@ def from_total(
 
 def from_average(series_milli: Sequence[int], target_milli: int, status: int, tolerance: Tolerance) -> int:
     """Object or External metric, target `AverageValue`: the total over the target, whatever runs (`status`) now."""
-    total = _total(series_milli)
+    total = sum(series_milli)
+    if tolerance.version != "1.32" and any(t < 0 or t > MOST_MILLI for t in accumulate(series_milli)):
+        # Since 1.33 a sum below 0 is taken for an overflow, so that a negative value asks for the most there may be.
+        total = MOST_MILLI
     # With nothing running the original divides by 0, which no tolerance covers.
     if status > 0 and tolerance.covers(total / (float(target_milli) * status)):
         return status
     return _ceiling(total / target_milli)
-
-
-def _total(series_milli: Sequence[int]) -> int:
-    return min(sum(series_milli), MOST_MILLI)
 
 
 def _quotient(a: int, b: int) -> int:

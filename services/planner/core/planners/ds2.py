@@ -24,7 +24,7 @@ that is hardly busy has a lower bound instead, which may take subtasks away and 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -97,7 +97,7 @@ def optimal(graph: Graph, scaling_factor: float = 0.0) -> dict[str, int]:
         else:
             rates = graph.rates[name]
             ideal = arriving.get(name, 0.0) / (rates.processing / instances)
-            found[name] = math.ceil(ideal * (1.0 + scaling_factor))
+            found[name] = _whole(ideal * (1.0 + scaling_factor))
             flowing = {target: output * (ideal / instances) for target, output in rates.outputs.items()}
         for target, rate in flowing.items():
             arriving[target] = arriving.get(target, 0.0) + rate
@@ -111,7 +111,12 @@ def corrected(
     goes_up = any(p > instances[name] for name, p in wanted.items())
     if ratio is None or threshold is None or goes_up or ratio <= threshold:
         return dict(wanted)
-    return {name: math.ceil(ratio * p) for name, p in wanted.items()}
+    return {name: _whole(ratio * p) for name, p in wanted.items()}
+
+
+def _whole(instances: float) -> int:
+    """Rounded up; what is too large for a number is the most there may be."""
+    return math.ceil(instances) if instances < MOST else MOST
 
 
 def plan_by_ds2(request: PlanRequest, parameters: Ds2Parameters) -> PlanReply:
@@ -137,7 +142,7 @@ def plan_by_ds2(request: PlanRequest, parameters: Ds2Parameters) -> PlanReply:
         return reply_of(present, None, "activating", sentence, evidence, memory.kept())
     combined = dict(zip(wanted, _combined(memory.decisions, parameters.activation), strict=True))
     vector = {name: present.within(name, p) for name, p in combined.items()}
-    return _answer(present, vector, parameters, evidence, memory)
+    return _answer(present, vector, parameters, sum(read.arrivals.values()), evidence, memory)
 
 
 @dataclass(frozen=True)
@@ -208,7 +213,7 @@ def _sized(read: _Read, present: Present, parameters: Ds2Parameters) -> Parallel
     wanted = optimal(read.graph, parameters.scaling_factor)
     for name, rate in read.source_rates.items():
         ideal = read.arrivals[name] / (rate / present.current[name])
-        wanted[name] = math.ceil(ideal * (1.0 + parameters.scaling_factor))
+        wanted[name] = _whole(ideal * (1.0 + parameters.scaling_factor))
     for name in read.at_most & set(wanted):
         wanted[name] = min(wanted[name], present.current[name])
     wanted = corrected(wanted, present.current, read.ratio, parameters.target_rate_ratio)
@@ -223,8 +228,13 @@ def _combined(decisions: Sequence[Sequence[int]], how: str) -> Sequence[int]:
     return decisions[-1]
 
 
-def _answer(
-    present: Present, vector: Parallelism, parameters: Ds2Parameters, evidence: dict[str, Number], memory: "_Memory"
+def _answer(  # noqa: PLR0917 - what a decision rests on, in its order
+    present: Present,
+    vector: Parallelism,
+    parameters: Ds2Parameters,
+    demand: float,
+    evidence: dict[str, Number],
+    memory: "_Memory",
 ) -> PlanReply:
     moved = {name: p - present.current[name] for name, p in vector.items()}
     told = changes(present.current, vector)
@@ -236,8 +246,7 @@ def _answer(
         sentence = f"{told} is too small a change for a restart"
         return reply_of(present, None, "small-change", sentence, evidence, memory.kept())
     code = "under-provisioned" if any(by > 0 for by in moved.values()) else "over-provisioned"
-    demand = ", ".join(f"{name} {p:,.0f}" for name, p in evidence.items() if name.startswith("arrival_rate") and p)
-    sentence = f"{told}: the optimum by true rates for {demand or 'no arrivals'} records/s"
+    sentence = f"{told}: the optimum by true rates where {demand:,.0f} records/s arrive"
     return reply_of(present, vector, code, sentence, evidence, memory.kept())
 
 
@@ -282,7 +291,11 @@ class _Memory:
 
     def kept(self) -> dict[str, Any]:
         """For the plan."""
-        return asdict(self)
+        return {
+            "vector": list(self.vector),
+            "intervals": self.intervals,
+            "decisions": [list(decision) for decision in self.decisions],
+        }
 
 
 _KEPT = TypeAdapter(_Memory)

@@ -33,6 +33,8 @@ from .replica_records import Ask, TooManyWorkloads, Workloads
 
 METRICS_WINDOW_SECONDS = 30.0
 """Of a CPU sample, as metrics servers take them."""
+LARGEST = 9e15
+"""Of a metric's value: its thousandths are 64 bits long."""
 
 
 class Written(BaseModel):
@@ -192,6 +194,8 @@ class Decision:
     current: int
     wanted: int
     proposal: int | None = None
+    allowed: int | None = None
+    """The proposal within the limits."""
     able: str = ""
     limited: str = ""
     missing: str | None = None
@@ -255,7 +259,8 @@ def decide(
             decision = Decision(current, current, missing=str(error))
         else:
             verdict, records = v2.settle(records, limits, current, proposal, now)
-            decision = Decision(current, verdict.replicas, proposal, verdict.able, verdict.limited)
+            allowed = max(limits.smallest, min(proposal, limits.largest))
+            decision = Decision(current, verdict.replicas, proposal, allowed, verdict.able, verdict.limited)
     workloads.keep(name, records, current, Ask(now, decision.wanted) if decision.wanted != current else None)
     return decision
 
@@ -329,7 +334,7 @@ def _reasons(decisions: Mapping[str, Decision], observed: Parallelism, wanted: P
         return ("above-target" if grows else "below-target"), "; ".join(told)
     if missing:
         return "metric-missing", f"{'; '.join(missing)}, so nothing changes"
-    held = [(n, d) for n, d in decisions.items() if d.proposal not in {None, d.current}]
+    held = [(n, d) for n, d in decisions.items() if d.allowed not in {None, d.current}]
     for name, decision in held:
         reason = decision.able if decision.able in _STABILISED else decision.limited
         return _kebab(reason), _explained(name, decision)
@@ -423,7 +428,7 @@ def _subtasks(request: PlanRequest, metric: str, workload: str) -> list[v2.Repli
             best = each, found.parallelism
     if best is None:
         raise v2.NoMetric(f"{metric} is unknown (there are no operators)")
-    return [v2.Replica(value_milli=round(1000 * best[0]))] * best[1]
+    return [v2.Replica(value_milli=round(1000 * _bounded(best[0])))] * best[1]
 
 
 def _pods(request: PlanRequest, deployment: Deployment | None) -> list[v2.Replica]:
@@ -449,7 +454,12 @@ def _pods(request: PlanRequest, deployment: Deployment | None) -> list[v2.Replic
 
 def thousandths(value: float) -> int:
     """As a quantity holds it: rounded up, but not for a float's last bits."""
-    return math.ceil(round(min(value, 9e15) * 1000, 3))
+    return math.ceil(round(_bounded(value) * 1000, 3))
+
+
+def _bounded(value: float) -> float:
+    """Within what a quantity may hold."""
+    return max(-LARGEST, min(value, LARGEST))
 
 
 def _shown(request: PlanRequest, deployment: Deployment, metric: str, workload: str) -> float | None:

@@ -108,4 +108,12 @@ def in_force(entries: list[ScheduleEntry], now: datetime, zone: ZoneInfo) -> tup
 def last_time(cron: str, now: datetime, zone: ZoneInfo) -> datetime | None:
     """The last time of an expression, up to and including now; None: none in the last 50 years."""
     just_after = (now + timedelta(seconds=1)).replace(microsecond=0).astimezone(zone)
-    return next(CronSim(cron, just_after, reverse=True), None)
+    found = next(CronSim(cron, just_after, reverse=True), None)
+    if found is None:
+        return None
+    # Going back through the hour that comes twice, cronsim leaves out its first pass; going forward it does not.
+    for later in CronSim(cron, found):
+        if later.timestamp() > now.timestamp():
+            break
+        found = later
+    return found

@@ -68,6 +68,7 @@ def plan_by_threshold(request: PlanRequest, parameters: ThresholdParameters) -> 
     readings = _readings(request, parameters.measure, chosen)
     wanted, evidence = dict(present.current), dict[str, Number]()
     told: list[str] = []
+    stuck: list[str] = []
     unread: list[tuple[str, str]] = []
     for name in chosen:
         what, estimate = readings[name]
@@ -79,15 +80,16 @@ def plan_by_threshold(request: PlanRequest, parameters: ThresholdParameters) -> 
         direction = (value > parameters.up_above) - (value < parameters.down_below)
         if direction:
             wanted[name] = _kept(present, name, parameters.moved(present.current[name], direction))
-            told.append(f"{what} is {value:,.4g}, {_relation(parameters, direction)}")
-    because = "; ".join(dict.fromkeys(told))
+            moves = wanted[name] != present.current[name]
+            (told if moves else stuck).append(f"{what} is {value:,.4g}, {_relation(parameters, direction)}")
+    because = "; ".join(dict.fromkeys(told or stuck))
     if wanted != present.current:
         grows = any(wanted[name] > p for name, p in present.current.items())
         code = "above-threshold" if grows else "below-threshold"
         return reply_of(present, wanted, code, f"{changes(present.current, wanted)}: {because}", evidence, {})
     if unread:
         return missing(unread[0][0], unread[0][1], {}).model_copy(update={"evidence": evidence})
-    if told:
+    if stuck:
         return reply_of(present, None, "at-bound", f"{because}, and there is no step left", evidence, {})
     sentence = f"{parameters.measure} lies between {parameters.down_below:g} and {parameters.up_above:g}"
     return reply_of(present, None, "within-thresholds", sentence, evidence, {})
