@@ -16,6 +16,8 @@ FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 """Between two tries to go on with a feed that broke; doubled from the first to the longest."""
 
+CHECK_SECONDS = 40.0
+"""A planner service answers within 35 s, however slow the planner is that it checks."""
 _FEED_TIMEOUT = httpx.Timeout(10.0, read=60.0)
 """A quiet feed says every few seconds that it is still there."""
 
@@ -92,6 +94,24 @@ class Client:
     def scores(self, application: str, since: str) -> dict[str, Any]:
         """How the chosen planner and its shadows did."""
         return dict(self._json("GET", f"/v1/applications/{quote(application)}/scores?since={quote(since, safe='')}"))
+
+    def planners(self) -> list[dict[str, Any]]:
+        """Of a planner service: all that policies can name."""
+        return list(self._json("GET", "/v1/planners")["planners"])
+
+    def register_planner(self, document: Any, *, replace: bool, timeout_seconds: float) -> dict[str, Any]:
+        """What was registered, and what was checked before."""
+        asked = {"replace": replace, "timeout_seconds": timeout_seconds}
+        answer = self._ask("POST", "/v1/planners", json=document, params=asked, timeout=CHECK_SECONDS)
+        return dict(answer.json())
+
+    def remove_planner(self, name: str) -> None:
+        self._ask("DELETE", f"/v1/planners/{quote(name, safe='')}")
+
+    def check_planner(self, name: str, *, timeout_seconds: float) -> dict[str, Any]:
+        """What the conformance suite found at a registered planner's address."""
+        path, asked = f"/v1/planners/{quote(name, safe='')}/check", {"timeout_seconds": timeout_seconds}
+        return dict(self._ask("POST", path, params=asked, timeout=CHECK_SECONDS).json())
 
     def follow(
         self, application: str, say: Callable[[str], None], sleep: Callable[[float], None] = time.sleep

@@ -14,7 +14,7 @@ from weir_contracts import ScalingPolicy
 from testbed.flink import FlinkApi, FlinkCluster, FlinkError
 from testbed.jars import sample_job_jar, spark_jars
 from testbed.kafka import KafkaBroker
-from testbed.process import ManagedProcess, free_port, stop_all
+from testbed.process import ManagedProcess, free_port, port_is_free, stop_all
 from testbed.redis import RedisServer
 from testbed.service import WeirService, wait_all_ready
 from workloads import sample_job
@@ -33,6 +33,8 @@ from .options import (
 )
 
 SERVICES = ("knowledge", "monitor", "analyzer", "planner", "executor")
+PLANNER_PORT = 8093
+"""Where `weir planner` looks for it; another one where somebody else has it."""
 SLOTS = 16
 LOOP_PARTITIONS = 2
 """Of Weir's own topics: on a small machine every further Spark partition costs latency."""
@@ -131,10 +133,15 @@ class TrialStack:
             "WEIR_ANALYZER_CHECKPOINT": str((self.folder / "spark").resolve()),
             "WEIR_ANALYZER_SHUFFLE_PARTITIONS": str(LOOP_PARTITIONS),
             "WEIR_ANALYZER_JARS": str(spark_jars()[0].parent),
+            # Whoever tries their own planner runs it on this machine.
+            "WEIR_PLANNER_PLUGIN_SCHEMES": "http,https",
+            "WEIR_PLANNER_PLUGIN_NETWORKS": "public,127.0.0.0/8,::1/128",
         }
 
     def _start_services(self, say: Say) -> None:
-        planner_port = free_port()
+        planner_port = PLANNER_PORT if port_is_free(PLANNER_PORT) else free_port()
+        if planner_port != PLANNER_PORT:
+            say(f"the planner service answers at http://127.0.0.1:{planner_port}: set WEIR_PLANNER_SERVER to it")
         environment = {**self._environment(), "WEIR_KNOWLEDGE_PLANNER_URL": f"http://127.0.0.1:{planner_port}"}
         ports = {"knowledge": self.options.port, "planner": planner_port}
         say(f"starting {', '.join(SERVICES)}")

@@ -1,0 +1,213 @@
+"""`weir planner register`, `list`, `check`, `remove`: planners that run elsewhere."""
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from weir_contracts import NewPlanner
+
+from .client import connect
+from .errors import CommandError, InvalidInput
+from .output import Format, show, text_of
+
+if TYPE_CHECKING:
+    from services.planner.conformance import Report
+
+LOCAL = "http://127.0.0.1:8093"
+Server = Annotated[str, typer.Option("--server", envvar="WEIR_PLANNER_SERVER", help="Address of the planner service.")]
+TokenFile = Annotated[Path | None, typer.Option("--token-file", help="File with the bearer token (else WEIR_TOKEN).")]
+Output = Annotated[Format, typer.Option("--output", "-o", help="For people or for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
+Kta = Annotated[
+    bool, typer.Option("--kta", help="It speaks KTA's protocol: URL is its base, its steps are at /api/v1alpha1/….")
+]
+NoAnalyze = Annotated[bool, typer.Option("--no-analyze", help="With --kta: it has no analyze step.")]
+MonitorUrl = Annotated[
+    str | None, typer.Option("--monitor-url", help="KTA's monitor step, where it has its own address.")
+]
+AnalyzeUrl = Annotated[str | None, typer.Option("--analyze-url", help="KTA's analyze step, the same.")]
+PlanUrl = Annotated[str | None, typer.Option("--plan-url", help="KTA's plan step, the same.")]
+Timeout = Annotated[float, typer.Option(min=0.05, max=20, help="Seconds that one exchange of a check may take.")]
+_KTA = "/api/v1alpha1"
+
+
+def register(
+    name: Annotated[str, typer.Argument(help="What policies will call it.")],
+    url: Annotated[str | None, typer.Argument(help="Where it answers, as the planner service reaches it.")] = None,
+    kta: Kta = False,
+    no_analyze: NoAnalyze = False,
+    monitor_url: MonitorUrl = None,
+    analyze_url: AnalyzeUrl = None,
+    plan_url: PlanUrl = None,
+    history: Annotated[int | None, typer.Option(help="KTA: how many earlier results are sent along, at most.")] = None,
+    credential: Annotated[
+        str | None, typer.Option(help="Name of a bearer token that the planner service has; never the token.")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Take the place of the one of this name.")] = False,
+    timeout: Timeout = 5.0,
+    server: Server = LOCAL,
+    token_file: TokenFile = None,
+    output: Output = Format.TABLE,
+    json: Json = False,
+) -> None:
+    """Register a planner: it is checked first, and refused with what failed."""
+    steps = {"monitor_url": monitor_url, "analyze_url": analyze_url, "plan_url": plan_url}
+    new = new_planner(name, url, kta=kta, no_analyze=no_analyze, steps=steps, credential=credential, history=history)
+    told = connect(server, token_file).register_planner(_document(new), replace=replace, timeout_seconds=timeout)
+    if json or output is not Format.TABLE:
+        sys.stdout.write(text_of(told, Format.JSON if json else output))
+        return
+    planner = told["planner"]
+    passed = f"{len(told['checks'])} checks passed"
+    sys.stdout.write(f"{planner['name']} registered (version {planner['version']}, {passed})\n")
+    sys.stdout.write(f"a policy chooses it with spec.planner.name: {planner['name']}\n")
+
+
+def list_planners(
+    server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE, json: Json = False
+) -> None:
+    """The planners that policies can name, built in and registered."""
+    planners = connect(server, token_file).planners()
+    show(planners, Format.JSON if json else output, lambda: planners_table(planners))
+
+
+def remove(
+    name: Annotated[str, typer.Argument(help="As it was registered.")],
+    server: Server = LOCAL,
+    token_file: TokenFile = None,
+    output: Output = Format.TABLE,
+    json: Json = False,
+) -> None:
+    """Remove a registered planner; policies that name it hold, or use their fallback."""
+    connect(server, token_file).remove_planner(name)
+    if json or output is not Format.TABLE:
+        sys.stdout.write(text_of({"planner": name, "removed": True}, Format.JSON if json else output))
+    else:
+        sys.stdout.write(f"{name} removed; policies that name it hold, or use their fallback\n")
+
+
+def check(
+    planner: Annotated[
+        str | None,
+        typer.Argument(help="A URL, asked from here; or a registered planner's name, asked by the planner service."),
+    ] = None,
+    kta: Kta = False,
+    no_analyze: NoAnalyze = False,
+    monitor_url: MonitorUrl = None,
+    analyze_url: AnalyzeUrl = None,
+    plan_url: PlanUrl = None,
+    credential_file: Annotated[
+        Path | None, typer.Option("--credential-file", help="With a URL: file of the bearer token that it wants.")
+    ] = None,
+    timeout: Timeout = 5.0,
+    server: Server = LOCAL,
+    token_file: TokenFile = None,
+    output: Output = Format.TABLE,
+    json: Json = False,
+) -> None:
+    """Whether a planner keeps the plugin contract. Ends with 1 if not."""
+    if planner is not None and "://" not in planner:
+        report = connect(server, token_file).check_planner(planner, timeout_seconds=timeout)
+    else:
+        steps = {"monitor_url": monitor_url, "analyze_url": analyze_url, "plan_url": plan_url}
+        new = new_planner("conformance", planner, kta=kta, no_analyze=no_analyze, steps=steps)
+        report = asyncio.run(check_from_here(new, credential_file, timeout)).to_document()
+    show(report, Format.JSON if json else output, lambda: report_table(report["checks"]))
+    if not report["ok"]:
+        failed = sum(not each["ok"] for each in report["checks"])
+        raise CommandError(f"{failed} of {len(report['checks'])} checks failed")
+
+
+async def check_from_here(new: NewPlanner, credential_file: Path | None, timeout_seconds: float) -> "Report":
+    """The suite itself, without a planner service; whoever runs it may reach what they can reach."""
+    from runtime.clock import SystemClock
+    from services.planner.adapters import kta
+    from services.planner.adapters.http import Credentials, PlannerClient
+    from services.planner.conformance import check_planner
+    from services.planner.core.addresses import Allowed
+    from services.planner.remote import Remote
+
+    allowed = Allowed.of("http,https", "*", "public,0.0.0.0/0,::/0")
+    if credential_file is not None:
+        new = new.model_copy(update={"credential": credential_file.name})
+    client = PlannerClient(allowed, Credentials(credential_file.parent if credential_file else None))
+    try:
+        report = await check_planner(
+            Remote(client, SystemClock(), {"kta": kta.ask}), new, timeout_seconds=timeout_seconds, all_seconds=300.0
+        )
+    finally:
+        await client.close()
+    return report
+
+
+def new_planner(
+    name: str,
+    url: str | None,
+    *,
+    kta: bool,
+    no_analyze: bool,
+    steps: Mapping[str, str | None],
+    credential: str | None = None,
+    history: int | None = None,
+) -> NewPlanner:
+    """A planner as the options tell it; `InvalidInput` that names what is wrong."""
+    told: dict[str, Any] = {"name": name, "credential": credential, "result_history_length": history}
+    given = {step: address for step, address in steps.items() if address is not None}
+    if kta and url is not None:
+        named = ("monitor", "plan") if no_analyze else ("monitor", "analyze", "plan")
+        told |= {f"{step}_url": f"{url.rstrip('/')}{_KTA}/{step}" for step in named} | given
+    elif given:
+        told |= given
+    else:
+        told["url"] = url
+    told["kind"] = "kta" if kta or given else "http"
+    if url is None and not given:
+        raise InvalidInput("URL: where does the planner answer?")
+    try:
+        return NewPlanner.model_validate(told)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise InvalidInput(f"{field}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def _document(new: NewPlanner) -> dict[str, Any]:
+    return new.model_dump(mode="json", exclude_none=True)
+
+
+def planners_table(planners: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """A line for each; a circuit that is not closed in red, with the last failure below."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("PLANNER", "KIND", "SCOPE", "CIRCUIT", "ADDRESS", "DESCRIPTION"):
+        table.add_column(heading, no_wrap=heading not in ("ADDRESS", "DESCRIPTION"))
+    notes = []
+    for each in planners:
+        breaker = each.get("breaker") or {}
+        state = breaker.get("state") or "–"
+        if breaker.get("last_failure"):
+            notes.append(Text(f"{each['name']}: {breaker['last_failure']}", "dim"))
+        table.add_row(
+            each["name"],
+            each["kind"],
+            each.get("scope") or "–",
+            Text(state, "bold red" if state in ("open", "half-open") else ""),
+            each.get("url") or each.get("plan_url") or "–",
+            each.get("description") or "–",
+        )
+    return Group(table, *notes)
+
+
+def report_table(checks: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """A line for each check."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for each in checks:
+        mark = Text("ok", "green") if each["ok"] else Text("failed", "bold red")
+        table.add_row(mark, each["check"], Text(str(each["sentence"])))
+    return table

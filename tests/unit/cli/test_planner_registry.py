@@ -1,0 +1,166 @@
+"""`weir planner register|list|check|remove`: what is asked of the planner service, and what is printed."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.planner.conformance import CHECKS
+from tests.unit.cli.test_command import _Server as Server
+from tests.unit.cli.test_command import server, weir
+from tests.unit.planner.plugin import Asked, good
+
+__all__ = ["server"]
+VIEW = {
+    "name": "mine",
+    "kind": "http",
+    "description": "one more each",
+    "scope": "operator",
+    "version": 7,
+    "url": "http://127.0.0.1:8097",
+    "breaker": {
+        "state": "open",
+        "failures_in_a_row": 5,
+        "asked_again_in_seconds": 8.0,
+        "last_failure": "answered 503: ill",
+    },
+}
+PASSED = [{"check": "describes-itself", "ok": True, "sentence": "mine 1: one more each"}]
+FAILED = [*PASSED, {"check": "nothing-known", "ok": False, "sentence": "answered 500: KeyError"}]
+
+
+@pytest.fixture(scope="module")
+def planner_url() -> Iterator[str]:
+    """A planner that keeps the contract, on this machine."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            told = good(Asked(self.command, self.path, {}, body))
+            assert isinstance(told, bytes)
+            self.wfile.write(told)
+            self.close_connection = True
+
+        do_GET = do_POST = _answer  # noqa: N815 - the handler's own names
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{http.server_address[1]}"
+    http.shutdown()
+    http.server_close()
+    thread.join(5)
+
+
+def test_a_planner_is_registered(server: Server) -> None:
+    """What is sent is what was said; what was checked is counted."""
+    server.answers["POST", "/v1/planners"] = (201, {"planner": VIEW, "checks": PASSED})
+    done = weir(
+        *("planner", "register", "mine", "http://127.0.0.1:8097/", "--credential", "for-mine"), "--server", server.url
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("mine registered (version 7, 1 checks passed)\n")
+    assert server.asked[-1][3] == {
+        "name": "mine",
+        "kind": "http",
+        "url": "http://127.0.0.1:8097",
+        "credential": "for-mine",
+    }
+    told = weir("planner", "register", "mine", "http://127.0.0.1:8097", "--json", "--server", server.url)
+    assert json.loads(told.stdout)["planner"]["name"] == "mine"
+
+
+def test_a_planner_of_kind_kta_has_its_steps(server: Server) -> None:
+    """From one base, or each where it is."""
+    server.answers["POST", "/v1/planners"] = (201, {"planner": VIEW, "checks": PASSED})
+    base = "http://kta.example.org:8096"
+    weir("planner", "register", "mine", base, "--kta", "--no-analyze", "--history", "5", "--server", server.url)
+    steps = {"monitor_url": f"{base}/api/v1alpha1/monitor", "plan_url": f"{base}/api/v1alpha1/plan"}
+    assert server.asked[-1][3] == {"name": "mine", "kind": "kta", "result_history_length": 5, **steps}
+    apart = ["--monitor-url", "http://a.example.org/m", "--plan-url", "http://b.example.org/p"]
+    weir("planner", "register", "mine", *apart, "--server", server.url)
+    told = server.asked[-1][3]
+    assert (told["kind"], told["monitor_url"], told["plan_url"]) == ("kta", apart[1], apart[3])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["mine"], "where does the planner answer"),
+        (["Mine", "http://a.example.org"], "name"),
+        (["mine", "a.example.org"], "url"),
+        (["mine", "http://user:word@a.example.org"], "must not carry credentials"),
+        (["mine", "--monitor-url", "http://a.example.org"], "plan_url"),
+    ],
+)
+def test_what_cannot_be_one_is_said_without_asking(server: Server, arguments: list[str], says: str) -> None:
+    """One line, code 2."""
+    done = weir("planner", "register", *arguments, "--server", server.url)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert server.asked == []
+
+
+def test_a_refusal_tells_what_failed(server: Server) -> None:
+    """With the server's own words; and a name that is taken is code 4."""
+    detail = "mine does not keep the plugin contract: nothing-known: answered 500: KeyError"
+    server.answers["POST", "/v1/planners"] = (422, {"detail": detail})
+    done = weir("planner", "register", "mine", "http://127.0.0.1:1", "--server", server.url)
+    assert (done.returncode, done.stderr) == (2, f"weir: {detail}\n")
+    server.answers["POST", "/v1/planners"] = (409, {"detail": "mine is registered already"})
+    assert weir("planner", "register", "mine", "http://127.0.0.1:1", "--server", server.url).returncode == 4
+
+
+def test_planners_are_listed_with_their_circuits(server: Server) -> None:
+    """Built-in ones have none."""
+    built_in = {"name": "rate", "kind": "built-in", "description": "compares", "parameters": {}, "breaker": None}
+    server.answers["GET", "/v1/planners"] = (200, {"planners": [built_in, VIEW]})
+    done = weir("planner", "list", "--server", server.url)
+    assert [part in done.stdout for part in ("rate", "built-in", "open", "answered 503: ill")] == [True] * 4
+    assert json.loads(weir("planner", "list", "--json", "--server", server.url).stdout)[1]["name"] == "mine"
+
+
+def test_a_registered_planner_is_checked_and_removed_by_name(server: Server) -> None:
+    """The check ends with 1 where something failed."""
+    server.answers["POST", "/v1/planners/mine/check"] = (200, {"ok": False, "checks": FAILED})
+    done = weir("planner", "check", "mine", "--server", server.url)
+    assert (done.returncode, done.stderr) == (1, "weir: 1 of 2 checks failed\n")
+    assert "answered 500: KeyError" in done.stdout
+    server.answers["DELETE", "/v1/planners/mine"] = (204, None)
+    assert weir("planner", "remove", "mine", "--server", server.url).returncode == 0
+    assert weir("planner", "remove", "theirs", "--server", server.url).returncode == 3
+
+
+def test_any_address_can_be_checked_from_here(planner_url: str) -> None:
+    """Without any service; what is listed is every check there is."""
+    done = weir("planner", "check", planner_url, "--json")
+    assert done.returncode == 0, done.stdout
+    told = json.loads(done.stdout)
+    assert told["ok"]
+    assert {each["check"] for each in told["checks"]} == set(CHECKS)
+    away = weir("planner", "check", "http://127.0.0.1:1")
+    assert away.returncode == 1
+    assert "could not be asked" in away.stdout
+
+
+def test_the_suite_runs_under_pytest(planner_url: str) -> None:
+    """`pytest tests/conformance --planner-url=…`; without one it is skipped with one line."""
+    root = Path(__file__).resolve().parents[3]
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/conformance", *arguments]
+        return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False).stdout
+
+    assert f"{len(CHECKS)} passed" in run(f"--planner-url={planner_url}")
+    without = run()
+    assert without.count("no --planner-url") == 1
+    assert f"{len(CHECKS)} skipped" in without
