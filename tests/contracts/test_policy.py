@@ -64,6 +64,18 @@ def test_what_a_user_wrote_comes_back() -> None:
         ("spec.mode", "auto", "spec.mode", "'advise', 'act' or 'paused'"),
         ("spec.interval", "10ms", "spec", "between 1s and 10m"),
         ("spec.signals", {"kafka": {"bootstrapServers": "kafka"}}, "spec.signals.kafka.bootstrapServers", "match"),
+        ("spec.bounds.total", {"min": 9, "max": 3}, "spec.bounds.total", "min must not be above max"),
+        ("spec.budget", {"cpu": 4}, "spec.budget", "cpu needs perSlot.cpu"),
+        (
+            "spec.budget",
+            {"memory": "1Gi", "perSlot": {"memory": "2Gi"}},
+            "spec.budget",
+            "less than a single slot takes",
+        ),
+        ("spec.budget.memory", "4", "spec.budget.memory", "size with a unit"),
+        ("spec.budget.memory", "9999999Ti", "spec.budget.memory", "size with a unit"),
+        ("spec.behavior.tolerance", 0.6, "spec.behavior.tolerance", "less than or equal to 0.5"),
+        ("spec.behavior.maxActionsPerHour", 0, "spec.behavior.maxActionsPerHour", "greater than or equal to 1"),
         ("spec.shadow", [], "spec.shadow", "not a field"),
         ("metadata.name", "Orders!", "metadata.name", "match"),
         ("apiVersion", "weir.dev/v2", "apiVersion", "weir.dev/v1alpha1"),
@@ -74,6 +86,49 @@ def test_a_wrong_field_is_named(path: str, value: Any, field: str, says: str) ->
     with pytest.raises(InvalidPolicy) as caught:
         parse_policy(_with(path, value))
     assert any(named == field and says in what for named, what in caught.value.problems), caught.value.problems
+
+
+NIGHT = {"from": "22:00", "to": "06:00"}
+OFFICE = {"cron": "0 9 * * MON-FRI", "duration": "8h"}
+
+
+@pytest.mark.parametrize(
+    ("period", "field", "says"),
+    [
+        ({}, "", "either cron and duration, or from and to"),
+        ({"cron": "0 9 * * *"}, "", "either cron and duration, or from and to"),
+        ({**NIGHT, **OFFICE}, "", "either cron and duration, or from and to"),
+        ({"from": "22:00", "to": "22:00"}, "", "from and to must differ"),
+        ({**OFFICE, "duration": "10s"}, "", "duration must lie between 1m and 31d"),
+        ({**OFFICE, "cron": "9 o'clock"}, ".cron", "must have five fields"),
+        ({**OFFICE, "cron": "0 25 * * *"}, ".cron", "bad hour"),
+        ({**OFFICE, "cron": "0 9 31 2 *"}, ".cron", "bad day-of-month"),
+        ({**NIGHT, "from": 1320}, ".from", "in quotes (YAML reads 22:00 without them as a number)"),
+        ({**NIGHT, "to": "24:00"}, ".to", "time of day"),
+        ({**NIGHT, "timeZone": "Mars/Olympus"}, ".timeZone", "Europe/Berlin or UTC"),
+        ({**NIGHT, "timeZone": "../../etc/passwd"}, ".timeZone", "no time zone"),
+        ({**NIGHT, "timeZone": "Europe"}, ".timeZone", "no time zone"),
+        ({**NIGHT, "directions": []}, ".directions", "at least 1"),
+        ({**NIGHT, "directions": ["sideways"]}, ".directions.0", "'up' or 'down'"),
+        ({**NIGHT, "zone": "UTC"}, ".zone", "not a field"),
+    ],
+)
+def test_a_wrong_excluded_period_is_told_apart(period: dict[str, Any], field: str, says: str) -> None:
+    """By its place in the list and its field."""
+    with pytest.raises(InvalidPolicy) as caught:
+        parse_policy(_with("spec.behavior", {"excludedPeriods": [OFFICE, period]}))
+    found = caught.value.problems
+    assert any(named == f"spec.behavior.excludedPeriods.1{field}" and says in what for named, what in found), found
+
+
+def test_an_excluded_period_and_a_budget_come_back_as_they_were_written() -> None:
+    """Times of day, days of the week and sizes as text."""
+    behavior = {"excludedPeriods": [{**NIGHT, "directions": ["down"], "timeZone": "Europe/Berlin"}, OFFICE]}
+    assert parse_policy(_with("spec.behavior", behavior)).to_document()["spec"]["behavior"] == behavior
+    budget = {"memory": "16Gi", "perSlot": {"memory": "1536Mi"}}
+    policy = parse_policy(_with("spec.budget", budget))
+    assert policy.to_document()["spec"]["budget"] == budget
+    assert policy.spec.budget.limit == (10, "memory")
 
 
 def test_an_error_never_repeats_a_secret() -> None:
