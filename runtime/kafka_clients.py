@@ -142,7 +142,9 @@ class KafkaConsumer(_Client):
             # 8 s are three heartbeats that a busy machine may lose.
             "session.timeout.ms": 8_000,
             "heartbeat.interval.ms": 2_000,
-            "max.poll.interval.ms": 300_000,
+            # Between two polls lies the longest deadline of a planner, 60 s. By default it is 5 min, and for as long (it is also the
+            # time limit of joining) a member waited whose request got lost with its broker.
+            "max.poll.interval.ms": 75_000,
             # Every member reads the same partition numbers of all its topics: one key, one owner.
             "partition.assignment.strategy": "range",
         }
