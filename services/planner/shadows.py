@@ -36,6 +36,8 @@ from .workers import Workers
 GRACE_SECONDS = 5.0
 """A process that has not come back so long after its time is ended."""
 LAST_WORDS_SECONDS = 5.0
+SHORTEST_SECONDS = 0.001
+"""A timer of much less than that never goes off."""
 _TURNS = Counter("weir_planner_shadow_turns_total", "Turns of an application's shadows", ["result"])
 _QUEUED = Gauge("weir_planner_shadow_turns_queued", "Turns of shadows that wait")
 _SECONDS = Histogram(
@@ -67,6 +69,7 @@ class _Kept:
     at: datetime
     published_at: float | None = None
     hour: datetime | None = None
+    is_told: bool = False
 
 
 class ShadowWorkers(Workers):
@@ -202,7 +205,7 @@ class Sideline:
                     continue
                 known = self._kept.get(message.application)
                 if known is None or known.at < message.at:
-                    self._kept[message.application] = _Kept(message.model_dump_json(), message.at)
+                    self._kept[message.application] = _Kept(message.model_dump_json(), message.at, is_told=True)
             if await reader.caught_up():
                 break
         await reader.assign([])
@@ -259,14 +262,14 @@ class Sideline:
 
     async def _publish(self, application: str) -> None:
         kept = self._kept.get(application)
-        if kept is None or not self._is_mine(application):
+        if kept is None or kept.is_told or not self._is_mine(application):
             return
         message = Shadows.model_validate_json(kept.text)
         body, headers = encode(
             message, type=SHADOWS.type, source="planner", id=derive_id(message.id, "told"), time=self._clock.now()
         )
         await self._bus.publish(SHADOWS.name, application, body, headers)
-        kept.published_at = self._clock.monotonic()
+        kept.published_at, kept.is_told = self._clock.monotonic(), True
         kept.hour = message.at.replace(minute=0, second=0, microsecond=0)
 
 
@@ -289,11 +292,12 @@ def turn(text: str) -> str:
     if after is None or (before is not None and after is before):
         return json.dumps({"after": None, "asks": [], "seconds": 0.0})
     left, answers, open_asks = float(question["seconds"]), [], []
-    for each in asks:
+    for i, each in enumerate(asks):
         if each.planner in question["elsewhere"]:
             open_asks.append(_written(each))
             continue
-        reply, took = _answered(each, left)
+        # One that takes its whole share leaves the others theirs.
+        reply, took = _answered(each, left / (len(asks) - i))
         left -= took
         answers.append((each, reply))
     return json.dumps({"after": finish(after, answers).model_dump_json(), "asks": open_asks, "seconds": left})
@@ -323,7 +327,7 @@ def _written(each: Ask) -> dict[str, Any]:
 
 def _answered(each: Ask, left_seconds: float) -> tuple[PlanReply, float]:
     """A built-in planner's reply, or a hold that says why there is none, and the seconds it took."""
-    if left_seconds <= 0:
+    if left_seconds < SHORTEST_SECONDS:
         return _none("planner-timeout", f"no time was left for {each.planner}"), 0.0
     seconds = min(left_seconds, each.timeout_seconds)
     clock = SystemClock()

@@ -1,0 +1,71 @@
+"""Shadows beside a whole loop: what they would have done, and whether that can be believed."""
+
+import math
+
+from weir_contracts import Analysis, CandidateScore, Shadows
+
+from services.knowledge.scores import tell
+from services.planner.core.planners import ask
+from services.planner.core.shadows import begin, finish
+from tests.loop.world import WORK, World, job
+
+THRIFTY = {"name": "rate", "label": "thrifty", "parameters": {"target_utilisation": 0.9}}
+LAVISH = {"name": "rate", "label": "lavish", "parameters": {"target_utilisation": 0.4}}
+LAZY = {"name": "static", "label": "lazy", "parameters": {"parallelism": 1}}
+
+
+class Watched(World):
+    """A loop with its shadows."""
+
+    shadows: Shadows | None = None
+
+    async def decide(self, analysis: Analysis) -> None:
+        asked = self.planner.request(analysis, self.now)
+        await super().decide(analysis)
+        moved, asks = begin(self.shadows, asked)
+        if moved is not None:
+            self.shadows = finish(moved, [(each, ask(each.request, each.planner)) for each in asks])
+
+    def scores(self) -> dict[str, CandidateScore]:
+        assert self.shadows is not None
+        return {score.label: score for score in self.shadows.hours[-1].scores}
+
+
+def wave(seconds: float) -> float:
+    """Between 200 and 1,600 records/s within 20 minutes."""
+    return 900.0 - 700.0 * math.cos(2 * math.pi * seconds / 1200)
+
+
+def test_shadows_are_told_apart_and_the_chosen_ones_copy_is_what_happens() -> None:
+    """A wave of 20 minutes. The copy of the chosen planner does nearly what the application really does, without having seen it after
+    the first minute. The lavish one holds more slots than needed, the one that never moves is late for most of the wave; the sentence
+    names neither."""
+    world = Watched(job(1), wave, interval="10s", shadows=[THRIFTY, LAVISH, LAZY])
+    world.live(1200)
+    scores = world.scores()
+    chosen, real = scores["rate"], scores["observed"]
+    assert chosen.error / chosen.compared_seconds < 0.1
+    assert abs(chosen.slot_seconds - real.slot_seconds) < 0.15 * real.slot_seconds
+    assert abs(chosen.rescales - real.rescales) <= 3
+    assert scores["lavish"].spare > 2 * chosen.spare
+    assert scores["lazy"].rescales == 0
+    assert scores["lazy"].violation_seconds > 300 > chosen.violation_seconds
+    assert scores["lazy"].short > 10 * chosen.short
+    assert scores["lazy"].slot_seconds == scores["lazy"].simulated_seconds
+    assert world.shadows is not None
+    told = tell("shop/orders", world.shadows.hours, world.policy.spec, world.observer.at(0.0), world.now)
+    assert told is not None
+    assert told.confidence is not None
+    assert told.confidence > 0.9
+    assert told.cheaper in (None, "thrifty")
+
+
+def test_the_application_notices_nothing_of_its_shadows() -> None:
+    """The same load with and without: the same plans."""
+    with_them, without = Watched(job(1), wave, shadows=[LAVISH]), World(job(1), wave)
+    for world in (with_them, without):
+        world.live(240)
+    assert [(p.kind, p.code, p.approved) for p in with_them.plans] == [
+        (p.kind, p.code, p.approved) for p in without.plans
+    ]
+    assert with_them.p(WORK) == without.p(WORK)
