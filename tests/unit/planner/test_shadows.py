@@ -6,10 +6,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from weir_contracts import CandidateScore, PlanReply, PlanRequest, Shadows, Slots
+from weir_contracts import (
+    CandidateScore,
+    Observation,
+    PartitionReading,
+    PlanReply,
+    PlanRequest,
+    Shadows,
+    Slots,
+    observation_id,
+)
 
 from services.planner.core.shadows import begin, finish, wants
 from tests.unit.planner.build import (
+    APP,
     SOURCE,
     WORK,
     action,
@@ -155,6 +165,47 @@ def test_the_slots_are_those_the_copy_would_find() -> None:
     life.turn(5)
     slots = life.asked["bold"].deployment.slots if life.asked["bold"].deployment else None
     assert slots == Slots(total=32, available=18)
+
+
+def scrape(seconds: float, end: int) -> Observation:
+    """Two partitions of the real application, which has read all and committed it 50 records ago."""
+    partitions = [
+        PartitionReading(
+            operator=SOURCE,
+            topic="orders",
+            partition=i,
+            log_end_offset=end,
+            current_offset=end,
+            committed_offset=end - 50,
+        )
+        for i in range(2)
+    ]
+    return Observation(
+        id=observation_id(APP, after(seconds)),
+        application=APP,
+        observed_at=after(seconds),
+        policy=policy(),
+        status="running",
+        partitions=partitions,
+    )
+
+
+def test_raw_readings_are_the_copys_too() -> None:
+    """`keda-kafka` reads offsets. 1,500/s arrive at 1,000/s of the copy: after 10 s 5,000 wait, half of them in each partition, and
+    it is told so in the broker's own numbers; counters grow by what the copy took in."""
+    shadows = [{"name": "keda-kafka"}]
+    life, scrapes = Life(), [scrape(5 * i, 100_000 + 3750 * i) for i in range(3)]
+    for i in range(3):
+        life.turn(5 * i, arrivals=1500, shadows=shadows, observations=scrapes[: i + 1])
+    seen = life.asked["keda-kafka"].observations
+    assert [o.observed_at for o in seen] == [after(5), after(10)]
+    assert [p.current_offset for p in seen[-1].partitions] == [pytest.approx(107_500 - 2500, abs=2)] * 2
+    assert [p.committed_offset for p in seen[-1].partitions] == [pytest.approx(107_500 - 2550, abs=2)] * 2
+    work = next(o for o in seen[-1].operators if o.operator == WORK)
+    assert (work.parallelism, work.records_in) == (2, pytest.approx(10_000, rel=0.01))
+    assert work.busy_ms == pytest.approx(2 * 10_000, rel=0.01)
+    # Who does not look at them is sent none.
+    assert life.asked["rate"].observations == []
 
 
 def test_memory_is_each_copys_own() -> None:

@@ -151,7 +151,8 @@ def _read(known: Known, old: Candidate, lived: Lived, seconds: float, ran: float
     """The counters a scrape of the copy would show; kept for planners that look at raw observations."""
     if "observations" not in reads(old.planner):
         return []
-    last = old.readings[-1] if old.readings else None
+    # Counters begin with a run.
+    last = old.readings[-1] if old.readings and not old.replay else None
     taken, given, busy = (dict(getattr(last, f)) if last else {} for f in ("records_in", "records_out", "busy_seconds"))
     for operator in known.analysis.operators:
         name, reaching = operator.operator, arrivals_at(known.model.flow, operator.operator, lived.rates)

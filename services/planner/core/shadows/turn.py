@@ -225,8 +225,6 @@ def _planned(candidate: Candidate, ask: Ask, reply: PlanReply) -> tuple[Candidat
             "replay": True,
             "running_since": rescale.running_at,
             "rescales": [rescale, *kept.rescales][:MOST_RESCALES],
-            # Counters begin with a run.
-            "readings": [],
         }
     )
     return rescaled, plan.code

@@ -286,13 +286,13 @@ def _observations(
     """The real scrapes with the copy's readings, as far as it lived then."""
     lived = {reading.at: reading for reading in candidate.readings}
     found = [(real, lived[real.observed_at]) for real in known.request.observations if real.observed_at in lived]
-    run = Run(running_since=candidate.running_since) if candidate.running_since else None
+    since = candidate.running_since
     return [
         real.model_copy(
             update={
                 "policy": policy,
                 "status": "running",
-                "run": run,
+                "run": Run(running_since=since) if since and reading.at >= since else None,
                 "deployment": deployment.model_copy(
                     update={"observed": reading.parallelism, "requested": reading.parallelism}
                 ),
@@ -325,19 +325,25 @@ def _partitions(real: Observation, reading: VirtualReading) -> list[PartitionRea
     placed = []
     for partition in real.partitions:
         waiting, end = reading.backlogs.get(partition.operator), partition.log_end_offset
-        at = (
-            None
-            if waiting is None or end is None
-            else max(partition.log_start_offset or 0, end - round(waiting / counts[partition.operator]))
-        )
+        at = None
+        if waiting is not None and end is not None:
+            at = max(partition.log_start_offset or 0, end - round(waiting / counts[partition.operator]))
         placed.append(
             partition.model_copy(
                 update={
                     "current_offset": at,
-                    "committed_offset": at,
+                    "committed_offset": _committed(partition, at),
                     "committed_at": None,
                     "position_appended_at": None,
                 }
             )
         )
     return placed
+
+
+def _committed(real: PartitionReading, at: int | None) -> int | None:
+    """As far behind the position as the real commit is behind the real position; what was never committed is not."""
+    if at is None or real.committed_offset is None:
+        return None
+    behind = 0 if real.current_offset is None else max(0, real.current_offset - real.committed_offset)
+    return max(real.log_start_offset or 0, at - behind)
