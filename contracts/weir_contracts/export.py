@@ -16,6 +16,7 @@ from .dead_letter import DeadLetter
 from .observation import Observation
 from .outcome import ActionState, Outcome
 from .planning import Plan, PlanReply, PlanRequest
+from .plugin_api import plugin_openapi
 from .plugins import PlannerDescription, PlannerRegistration
 from .policy import ScalingPolicy
 from .shadows import Scores, Shadows
@@ -52,14 +53,20 @@ def schema_text(model: type[BaseModel], name: str) -> str:
     return json.dumps(schema, indent=2, sort_keys=True) + "\n"
 
 
+def documents() -> dict[str, str]:
+    """Every exported file's text by its name: a schema for each contract, and what a planner elsewhere implements as OpenAPI."""
+    schemas = {f"{name}.schema.json": schema_text(model, name) for name, model in CONTRACTS.items()}
+    return schemas | {"planner.openapi.json": json.dumps(plugin_openapi(), indent=2, sort_keys=True) + "\n"}
+
+
 def drift(folder: Path = FOLDER) -> list[str]:
     """One sentence for each exported schema that is missing or no longer what the types say."""
     found = []
-    for name, model in CONTRACTS.items():
-        path = folder / VERSION / f"{name}.schema.json"
+    for name, text in documents().items():
+        path = folder / VERSION / name
         if not path.exists():
             found.append(f"{path.name} is missing: run `make schemas`")
-        elif path.read_text() != schema_text(model, name):
+        elif path.read_text() != text:
             found.append(f"{path.name} is not what the types say: run `make schemas` and read the difference")
     return found
 
@@ -69,9 +76,9 @@ def export(folder: Path = FOLDER) -> list[Path]:
     target = folder / VERSION
     target.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, model in CONTRACTS.items():
-        path = target / f"{name}.schema.json"
-        path.write_text(schema_text(model, name))
+    for name, text in documents().items():
+        path = target / name
+        path.write_text(text)
         written.append(path)
     return written
 

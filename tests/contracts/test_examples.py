@@ -1,13 +1,16 @@
 """The golden examples and exported schemas: what other programs rely on."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
+from weir_contracts import PLAN_OBLIGATIONS
 from weir_contracts.base import VERSION
 from weir_contracts.export import CONTRACTS, drift, export
+from weir_contracts.plugin_api import plugin_openapi
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "contracts" / "examples" / VERSION
 CASES = [(name, which) for name in CONTRACTS for which in ("minimal", "full")]
@@ -78,3 +81,14 @@ def test_no_required_field_may_be_null(name: str) -> None:
         with pytest.raises(ValidationError) as caught:
             CONTRACTS[name].model_validate(document | {field: None})
         assert any(error["loc"][0] in (field, CONTRACTS[name].__name__) for error in caught.value.errors())
+
+
+def test_what_a_planner_implements_is_a_whole_document() -> None:
+    """Valid OpenAPI whose references lead somewhere, with every obligation beside what it is about."""
+    document = plugin_openapi()
+    plan = document["paths"]["/plan"]["post"]
+    assert all(obligation in plan["description"] for obligation in PLAN_OBLIGATIONS)
+    told = " ".join(PLAN_OBLIGATIONS)
+    assert all(word in told for word in ("timeout", "same answer", "bytes", "null"))
+    references = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
+    assert {"PlannerDescription", "PlanRequest", "PlanReply"} <= references <= set(document["components"]["schemas"])
