@@ -1,0 +1,126 @@
+"""Stories of the guards around planners that know less than `rate`: each holds what would not help, and nothing that would."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from simulator import Application, chain
+from tests.loop.world import WORK, World, job, policy, settled
+
+RULE = {"name": "threshold", "parameters": {"up_above": 0.8, "down_below": 0.3, "operators": [WORK]}}
+"""One subtask more above 80 %, one less below 30 %."""
+
+
+def held_by(world: World, guard: str) -> Iterator[str]:
+    """What the guard said in each plan that it amended."""
+    return (a.because for plan in world.plans for a in plan.amendments if a.guard == guard)
+
+
+def test_an_excluded_period_holds_and_its_end_lets_go() -> None:
+    """The simulation begins at midnight; until 00:04 nothing is changed though the load triples, then it is answered at once."""
+    quiet = {"cooldown": "30s", "excludedPeriods": [{"from": "23:00", "to": "00:04", "directions": ["up", "down"]}]}
+    world = settled(behavior=quiet)
+    world.load = 1200.0
+    world.live(135)
+    assert world.moves() == []
+    assert world.plans[-1].code == "excluded-period"
+    world.live(30)
+    assert len(world.moves()) == 1
+    world.live(90)
+    assert world.p() >= 3
+    assert world.lag < 30
+
+
+def test_a_budget_is_used_up_and_not_passed() -> None:
+    """2 cores at half a core a slot: 4 slots for a load that needs 9, and the plan says what was infeasible. With more of it, more."""
+    budget: dict[str, Any] = {"cpu": 2, "perSlot": {"cpu": 0.5}}
+    world = settled(budget=budget)
+    world.load = 3600.0
+    world.live(60)
+    assert world.p() == 4
+    assert any(i.code == "budget" for plan in world.plans for i in plan.infeasible)
+    world.policy = policy(version=2, budget={**budget, "cpu": 8})
+    world.live(60)
+    assert world.p() >= 8
+
+
+def test_a_lowered_total_is_kept_at_once() -> None:
+    """7 subtasks run; the policy now allows 5 in all. Neither stabilisation nor cooldown keep the rest, and no bound is passed
+    afterwards."""
+    world = settled(1700.0, start=6)
+    world.policy = policy(version=2, bounds={"max": 16, "total": {"max": 5}})
+    world.live(20)
+    assert (world.p(), sum(world.simulation.observed.values())) == (4, 5)
+    assert any(plan.code == "out-of-bounds" for plan in world.plans)
+    world.load = 3000.0
+    world.live(60)
+    assert sum(world.simulation.observed.values()) == 5
+
+
+def swinging(**behavior: Any) -> World:
+    """A load that swings every 5 minutes, for 40 minutes; stabilisation alone would follow each swing."""
+    calm = {"scaleDown": {"stabilization": "30s", **behavior.pop("down", {})}, "cooldown": "10s", **behavior}
+    return World(job(2), lambda t: 1300.0 if t % 600 < 300 else 500.0, interval="15s", behavior=calm).live(2400)
+
+
+def test_a_swing_is_answered_by_fewer_rescales_and_no_violation() -> None:
+    """What went up, down and up again stays up for a while; without the guard every swing is followed."""
+    held, followed = swinging(), swinging(down={"reversalHold": "0s"})
+    assert any(held_by(held, "reversal"))
+    assert not any(held_by(followed, "reversal"))
+    assert len(held.moves()) <= 0.7 * len(followed.moves())
+    assert held.worst(since=200) <= max(30.0, followed.worst(since=200))
+
+
+def test_the_hours_actions_are_counted_and_the_last_of_them_grows() -> None:
+    """The same swing with 4 actions an hour: never more within any hour, and the last one was upwards, so that nothing is late at the
+    end."""
+    world = swinging(maxActionsPerHour=4)
+    asked = [o for o in world.outcomes if o.phase == "verifying" and o.code == "accepted"]
+    assert 1 <= len(world.moves()) <= 4
+    assert all((b.at - a.at).total_seconds() >= 0 for a, b in pairwise(asked))
+    assert any(held_by(world, "action-budget"))
+    assert world.moves()[-1][1] > world.moves()[-1][0]
+    assert world.lag < 30
+
+
+def test_growth_that_is_measured_to_bring_nothing_is_not_repeated() -> None:
+    """A rule that adds a subtask whenever work is full, and a work that contends for one lock: 4 do no more than 3. The rule alone would
+    go on to 12."""
+    world = World(job(contention=1.0), 900.0, planner=RULE, bounds={"min": 1, "max": 12}).live(500)
+    assert any(held_by(world, "ineffective-growth"))
+    assert world.p() <= 4
+    assert any(i.code == "ineffective-growth" for plan in world.plans for i in plan.infeasible)
+
+
+def test_growth_that_helps_is_never_called_ineffective() -> None:
+    """The same rule and a work that scales: it gets all it needs, one subtask after the other."""
+    world = World(job(), 2600.0, planner=RULE, bounds={"min": 1, "max": 12}).live(500)
+    assert not any(held_by(world, "ineffective-growth"))
+    assert world.p() >= 7
+
+
+def hot(share: float) -> Application:
+    """The chain, with a share of all records on one key of `enrich`."""
+    application = chain(2)
+    operators = tuple(
+        o.model_copy(update={"hot_key_share": share}) if o.name == "enrich" else o for o in application.operators
+    )
+    return application.model_copy(update={"operators": operators})
+
+
+def test_a_rule_that_follows_lag_is_kept_from_chasing_a_hot_key() -> None:
+    """60 % of all records have one key, and the rule adds to `enrich` for as long as there is lag. Once its subtasks have been measured
+    it is kept at what an even load would need; without a hot key the same rule gets what it asks for."""
+    rule = {
+        "name": "threshold",
+        "parameters": {"measure": "lag_seconds", "up_above": 10, "down_below": 0, "operators": ["enrich"], "step": 2},
+    }
+    patient = {"scaleUp": {"stabilization": "1m"}, "cooldown": "30s"}
+    world = World(hot(0.6), 1200.0, planner=rule, behavior=patient).live(400)
+    assert any(held_by(world, "hot-key"))
+    assert world.p("enrich") <= 6
+    assert any(i.code == "hot-key" and i.operator == "enrich" for plan in world.plans for i in plan.infeasible)
+    even = World(hot(0.0), 1200.0, planner=rule, behavior=patient).live(400)
+    assert not any(held_by(even, "hot-key"))
+    assert even.lag < 30
