@@ -21,12 +21,12 @@ from .core.decide import make_plan, precheck
 from .memory import Applications
 from .planners import Asks, decide
 from .shadows import Sideline
+from .turns import UNCOMMITTED_SECONDS, Turns, skipped
 
 M = TypeVar("M", bound=BaseModel)
 
 GROUP = "weir-planner"
 _PLANS = Counter("weir_planner_plans_total", "Plans published", ["kind", "code"])
-_SKIPPED = Counter("weir_planner_analyses_skipped_total", "Analyses left out because a newer one was there")
 _AGE = Histogram(
     "weir_planner_observation_age_seconds",
     "From an observation to its plan",
@@ -63,6 +63,8 @@ class Planner:
         )
         self._owned: frozenset[int] = frozenset()
         self._pending: list[Record] = []
+        self._turns = Turns(self._decide)
+        self._uncommitted_since: float | None = None
         self._log = structlog.get_logger("planner")
 
     async def ping(self) -> None:
@@ -88,6 +90,8 @@ class Planner:
         try:
             await run_forever("planner", lambda: self._cycle(member, plans, observations, stop), stop)
         finally:
+            await self._turns.settle()
+            await self._turns.close()
             for opened in (member, plans, observations):
                 await opened.close()
 
@@ -100,14 +104,28 @@ class Planner:
         for record in await observations.receive(timeout_seconds=0.0):
             await self._take_observation(record)
         if self._pending:
-            await self._plan_newest(self._pending)
-            await member.commit()
+            await self._begin_newest(self._pending)
+            self._uncommitted_since = self._uncommitted_since or self._clock.monotonic()
             self._pending = []
+        await self._settle(member)
+
+    async def _settle(self, member: Consumer) -> None:
+        """What has failed is decided again; what was received is committed once all of its plans are out."""
+        failed = await self._turns.settle()
+        if failed:
+            self._pending = [record for record, _ in failed]
+            raise failed[0][1]
+        since = self._uncommitted_since
+        if since is None or not (self._turns.quiet or self._clock.monotonic() - since > UNCOMMITTED_SECONDS):
+            return
+        await member.commit()
+        self._uncommitted_since = None
 
     async def _take_share(self, owned: frozenset[int], plans: Reader, observations: Reader, stop: Stop) -> None:
         """After a rebalance: read the plans of the new share to their end, so that what they carry is known."""
         self._log.info("share", partitions=sorted(owned))
         # Whoever has them now plans on; what is known of them here would be out of date if they came back.
+        self._turns.drop(lambda application: partition_of(application, self._partitions) in owned)
         self._applications.keep_only(lambda application: partition_of(application, self._partitions) in owned)
         if self._shadows is not None:
             self._shadows.share(owned)
@@ -139,8 +157,8 @@ class Planner:
             await self._dead_letters.undecodable(record, error)
             return None
 
-    async def _plan_newest(self, records: list[Record]) -> None:
-        """One plan for each application in the batch: after an outage one current decision, not hundreds of old ones."""
+    async def _begin_newest(self, records: list[Record]) -> None:
+        """One decision for each application in the batch: after an outage one current decision, not hundreds of old ones."""
         newest: dict[str, Decoded[Analysis]] = {}
         for record in records:
             decoded = await self._decoded(record, Analysis)
@@ -149,14 +167,15 @@ class Planner:
             if decoded.message.status == "ended" and self._stands_right(decoded):
                 # Also where the application is back by the end of the batch: what was known of it ended here.
                 self._applications.ended(decoded.message)
+                self._turns.drop(lambda name, ended=decoded.message.application: name != ended)  # type: ignore[misc]
                 if self._shadows is not None:
                     self._shadows.ended(decoded.message.application)
             known = newest.get(decoded.message.application)
             if known is not None:
-                _SKIPPED.inc()
+                skipped()
             if known is None or decoded.message.observed_at >= known.message.observed_at:
                 newest[decoded.message.application] = decoded
-        await asyncio.gather(*(self._decide(decoded) for decoded in newest.values()))
+        self._turns.begin(newest)
 
     def _stands_right(self, decoded: Decoded[Analysis]) -> bool:
         """Whether it is in its key's partition."""

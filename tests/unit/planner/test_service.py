@@ -314,3 +314,49 @@ async def test_an_end_in_the_middle_of_a_batch_counts(desk: Desk) -> None:
     replica.applications.planned(desk.plans()[-1])
     replica.applications.ended(analysis(at=after(1), status="ended"))
     assert replica.applications.plan(APP) is not None  # what ended before it is no end of it
+
+
+async def test_a_slow_planner_holds_up_its_own_application_only(desk: Desk) -> None:
+    """One never answers: the others are planned for, turn after turn; then it does, and its newest analysis is planned next."""
+    answered = asyncio.Event()
+
+    class Elsewhere(InProcess):
+        async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply:
+            if request.application == APP:
+                await answered.wait()
+            return await super().ask(request, planner, timeout_seconds)
+
+    workers = Elsewhere()
+    replica = desk.replica(workers)
+    await desk.analysed(0)
+    for turn in range(3):
+        await desk.analysed(turn + 0.5)
+        await desk.analysed(turn, "shop/other")
+        await desk.planned(turn + 1, "shop/other")
+    assert desk.plans() == []
+    answered.set()
+    plan = await desk.planned(2)
+    assert desk.plans()[0].observed_at <= after(0.5)
+    assert plan.observed_at == after(2.5)
+    await replica.end()
+    desk.replicas.clear()
+
+
+async def test_what_is_under_way_at_the_end_is_planned_by_the_next(desk: Desk) -> None:
+    """The first one is stopped while its planner thinks: nothing was committed, so the analysis comes again."""
+
+    class Thinking(InProcess):
+        async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply:
+            self.asked.append(request)
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    thinking = Thinking()
+    first = desk.replica(thinking)
+    await desk.analysed(0)
+    await desk.until(lambda: thinking.asked)
+    await first.end()
+    assert desk.plans() == []
+    desk.replicas.clear()
+    desk.replica()
+    assert (await desk.planned(1)).observed_at == after(0)
