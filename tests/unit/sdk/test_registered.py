@@ -1,0 +1,82 @@
+"""What the SDK serves keeps Weir's contract: checked, registered and asked as Weir does it."""
+
+from typing import Any
+
+import pytest
+from weir_contracts import NewPlanner
+from weir_planner import Reply, Request, application
+from weir_planner import kta as sdk_kta
+from weir_planner.testing import running
+
+from runtime.clock import FakeClock
+from services.planner.adapters import kta
+from services.planner.adapters.http import PlannerClient
+from services.planner.conformance import check_planner
+from services.planner.conformance.suite import CHECKS, HTTP_ONLY
+from services.planner.remote import Remote
+from tests.unit.planner.build import NOON
+from tests.unit.planner.plugin import LOOPBACK
+
+
+async def report(new: NewPlanner) -> Any:
+    """The conformance suite's, at a real listener."""
+    client = PlannerClient(LOOPBACK)
+    try:
+        remote = Remote(client, FakeClock(NOON), {"kta": kta.ask})
+        return await check_planner(remote, new, timeout_seconds=20.0, all_seconds=120.0)
+    finally:
+        await client.close()
+
+
+def grows(request: Request) -> Reply:
+    """One more of everything whose demand is known and above its capacity."""
+    short = {}
+    for name in request.operators:
+        demand = request.needed(request.demand(name), f"the demand of {name}")
+        capacity = request.needed(request.capacity(name), f"the capacity of {name}")
+        if demand > capacity:
+            short[name] = min(request.current[name] + 1, request.bounds(name)[1])
+    if not short:
+        return request.hold("enough", "nobody needs more", memory={"n": request.memory.get("n", 0) + 1})
+    return request.scale(short, "short", f"more for {', '.join(short)}")
+
+
+async def test_a_planner_of_the_sdk_conforms() -> None:
+    """Every obligation of the plugin contract, the odd names and the nonsense included."""
+    with running(grows) as url:
+        found = await report(NewPlanner(name="grows", url=url))
+    assert found.failed == []
+    assert {finding.check for finding in found.findings} == set(CHECKS)
+    assert found.description.name == "grows"
+
+
+class Doubler:
+    """In KTA's shape."""
+
+    def monitor(self, ctx: sdk_kta.Context[Any, Any, Any]) -> dict[str, Any]:
+        return {"turn": len(ctx.resultHistory)}
+
+    def plan(self, ctx: sdk_kta.Context[Any, Any, Any]) -> dict[Any, int]:
+        return dict.fromkeys(ctx.nodes, 1 + ctx.monitorResult.turn % 2)
+
+
+async def test_a_class_in_ktas_shape_conforms() -> None:
+    """As far as KTA's protocol goes: it cannot say who it is."""
+    with running(sdk_kta.application(Doubler)) as url:
+        steps = {"monitor_url": f"{url}/api/v1alpha1/monitor", "plan_url": f"{url}/api/v1alpha1/plan"}
+        found = await report(NewPlanner.model_validate({"name": "doubler", "kind": "kta", **steps}))
+    assert found.failed == []
+    assert {finding.check for finding in found.findings} == set(CHECKS) - HTTP_ONLY
+
+
+def test_its_interface_is_described() -> None:
+    """An OpenAPI document with request and reply."""
+    for app, route in ((application(grows), "/plan"), (sdk_kta.application(Doubler), "/api/v1alpha1/plan")):
+        assert "requestBody" in app.openapi()["paths"][route]["post"]
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_there_is_at_least_one_thread(threads: int) -> None:
+    """Said before anything is served."""
+    with pytest.raises(ValueError, match="threads"):
+        application(grows, threads=threads)
