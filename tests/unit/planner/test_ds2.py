@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from weir_contracts import Analysis, EdgeAnalysis, PlanReply, PlanRequest
 
@@ -182,8 +182,8 @@ def test_what_cannot_be_had_is_said() -> None:
 
 
 def test_its_memory_fits_a_plan() -> None:
-    """1,000 operators and 100 decisions in a row: as many as fit."""
-    names = [SOURCE, *(f"operator-{i}" for i in range(999))]
+    """300 operators and 100 decisions in a row: as many as fit."""
+    names = [SOURCE, *(f"operator-{i}" for i in range(299))]
     graph = topology(names)
     found: Analysis = analysis(
         the_policy=policy(planner={"name": "ds2", "parameters": {"warm_up_intervals": 0, "activation_intervals": 100}}),
@@ -192,9 +192,14 @@ def test_its_memory_fits_a_plan() -> None:
         operators=[operator(name, 12, 1200.0, 800.0) for name in names],
         edges=[EdgeAnalysis(source=a, target=b, selectivity=known(1.0)) for a, b in pairwise(names)],
     )
-    reply = ask(request(found), "ds2")
-    assert reply.code == "over-provisioned"
-    assert len(json.dumps(reply.memory)) < 16_000
+    memory: dict[str, Any] = {}
+    codes = []
+    for _ in range(5):
+        reply = ask(request(found, memory=memory), "ds2")
+        codes.append(reply.code)
+        memory = reply.memory
+    assert codes == [*["activating"] * 4, "over-provisioned"]
+    assert len(json.dumps(memory)) < 16_000
 
 
 def test_wrong_parameters_are_named() -> None:
@@ -204,6 +209,7 @@ def test_wrong_parameters_are_named() -> None:
 
 
 @given(requests("ds2", warm_up_intervals=0, scale_sources=True, target_rate_ratio=1.5))
+@settings(max_examples=40)
 def test_every_request_is_answered(asked: PlanRequest) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason."""
     assert is_whole(ask(asked, "ds2"), asked)

@@ -6,12 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from weir_contracts import PlanReply
 from weir_contracts.deployment import Pod
 
-from services.planner.core.planners import InvalidParameters, ask, parse_parameters
+from services.planner.core.planners import InvalidParameters, ask, parse_parameters, replica_records
 from services.planner.core.planners import autoscaling_v2 as v2
 from services.planner.core.planners.hpa import HpaParameters
 from services.planner.core.planners.replica_records import Ask, TooManyWorkloads, Workloads
@@ -25,7 +25,6 @@ from tests.unit.planner.build import (
     operator,
     policy,
     request,
-    topology,
 )
 from tests.unit.planner.requests import is_whole, requests
 
@@ -251,8 +250,8 @@ def test_a_strange_memory_is_forgotten() -> None:
         assert answer(arrivals=2400, work=2, memory=memory).parallelism == {SOURCE: 1, WORK: 3}
 
 
-def test_memory_fits_or_it_says_so() -> None:
-    """300 operators with records each fit, condensed; thousands hold and are told what to do."""
+def test_memory_fits_or_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """150 operators with 40 records each fit, condensed; thousands hold and are told what to do."""
 
     def remembered(count: int) -> Workloads:
         names = [f"operator-{i}" for i in range(count)]
@@ -264,13 +263,10 @@ def test_memory_fits_or_it_says_so() -> None:
 
     assert len(json.dumps(remembered(150).memory())) < 16_000
     with pytest.raises(TooManyWorkloads, match="take one for the application"):
-        remembered(2000).memory()
-    names = [SOURCE, *(f"operator-{i}" for i in range(999))]
-    graph = topology(names)
-    busy = {"operators": [operator(name, 2, 1000.0, 800.0) for name in names], "graph": graph}
-    running = deployment(dict.fromkeys(names, 2), graph)
-    assert answer(deployment=running, **busy).code == "too-many-operators"
-    assert answer({"scope": "application"}, deployment=running, **busy).code == "within-tolerance"
+        remembered(800).memory()
+    monkeypatch.setattr(replica_records, "LARGEST_BYTES", 100)
+    assert answer(arrivals=800).code == "too-many-operators"
+    assert answer({"scope": "application"}, arrivals=800).code == "within-tolerance"
 
 
 @pytest.mark.parametrize(
@@ -330,6 +326,7 @@ def test_a_tolerance_per_direction() -> None:
     ),
     st.data(),
 )
+@settings(max_examples=40)
 def test_every_request_is_answered(parameters: dict[str, Any], data: st.DataObject) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason."""
     asked = data.draw(requests("hpa", **parameters))

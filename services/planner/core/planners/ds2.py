@@ -159,32 +159,30 @@ class _Read:
 def _read(request: PlanRequest, present: Present, parameters: Ds2Parameters) -> _Read | str:
     """The rates, or `what: why` of the first that is missing."""
     analysis, topology = request.analysis, present.topology
-    selectivity: dict[tuple[str, str], float] = {}
+    analysed = {(e.source, e.target): e.selectivity for e in analysis.edges}
+    selectivity: dict[str, dict[str, float]] = {name: {} for name in present.current}
     for edge in topology.edges:
-        found = next(
-            (e.selectivity for e in analysis.edges if (e.source, e.target) == (edge.source, edge.target)), None
-        )
+        found = analysed.get((edge.source, edge.target))
         if found is None or found.value is None:
             why = "it was not analysed" if found is None else found.basis
             return f"the selectivity from {edge.source} to {edge.target}: {why}"
-        selectivity[edge.source, edge.target] = max(0.0, found.value)
+        selectivity[edge.source][edge.target] = max(0.0, found.value)
+    sources, given = set(topology.sources), {s.operator: s.arrival_rate for s in analysis.sources}
     arrivals: dict[str, float] = {}
     ratios: list[float] = []
     processing: dict[str, float] = {}
     at_most: set[str] = set()
     for name in present.current:
-        reaches = {name} if name in topology.sources else set()
-        if reaches:
-            rate = next((s.arrival_rate for s in analysis.sources if s.operator == name), None)
+        operator = analysis.operator(name)
+        if name in sources:
+            rate = given.get(name)
             if rate is None or rate.value is None:
                 return f"the arrival rate of {name}: {'it was not analysed' if rate is None else rate.basis}"
             arrivals[name] = max(0.0, rate.value)
-            operator = analysis.operator(name)
             seen = operator.input_rate.value if operator else None
             if seen is not None and seen > 0:
                 ratios.append(arrivals[name] / seen)
-        if not reaches or parameters.scale_sources:
-            operator = analysis.operator(name)
+        if name not in sources or parameters.scale_sources:
             rate_of = operator.true_processing_rate if operator else None
             value = rate_of.value if rate_of else None
             if value is None and operator and operator.least_processing_rate:
@@ -198,11 +196,14 @@ def _read(request: PlanRequest, present: Present, parameters: Ds2Parameters) -> 
     graph = Graph(
         instances=present.current,
         rates={
-            n: Rates(r, {t: r * s for (o, t), s in selectivity.items() if o == n})
-            for n, r in processing.items()
-            if n not in arrivals
+            name: Rates(rate, {target: rate * share for target, share in selectivity[name].items()})
+            for name, rate in processing.items()
+            if name not in arrivals
         },
-        sources={n: {t: r * s for (o, t), s in selectivity.items() if o == n} for n, r in arrivals.items()},
+        sources={
+            name: {target: rate * share for target, share in selectivity[name].items()}
+            for name, rate in arrivals.items()
+        },
     )
     source_rates = {n: r for n, r in processing.items() if n in arrivals}
     return _Read(graph, arrivals, max(ratios, default=None), source_rates, frozenset(at_most))

@@ -12,6 +12,8 @@ from .autoscaling_v2 import Event, Limits, Records, changed, condensed
 
 LARGEST_BYTES = 14_000
 """Of a plan's memory, with room for what a planner keeps beside it."""
+LEAST_BYTES = 20
+"""Of one workload with a single record."""
 FORGOTTEN_SECONDS = 600.0
 """After which an ask that nobody followed is no longer taken for the cause of a change."""
 
@@ -83,7 +85,8 @@ class Workloads:
         """For the plan; condensed, cautiously, where it would be too large."""
         times = [at for records in self._records.values() for at, _ in records.recommendations]
         base = int(min(times, default=0.0))
-        for most in (1_000_000, 64, 32, 16, 8, 4, 2):
+        fits = len(self.names) * LEAST_BYTES <= LARGEST_BYTES
+        for most in (1_000_000, 64, 32, 16, 8, 4, 2) if fits else ():
             memory = self._encoded(base, most)
             if len(json.dumps(memory, separators=(",", ":"))) <= LARGEST_BYTES:
                 return {"autoscaler": memory}
