@@ -10,7 +10,7 @@ from .flow import Flow, arrivals_at, flow_of
 from .limits import smallest_useful
 from .question import InvalidQuestion, Load, parse_load, parse_parallelism
 from .reading import Gap, model_of, restart_of
-from .trajectory import STAY, Backlog, Model, Restart, busiest, predict
+from .trajectory import STAY, Backlog, Model, Outlook, Restart, busiest, outlook, predict
 
 __all__ = [
     "STAY",
@@ -22,12 +22,14 @@ __all__ = [
     "Load",
     "Model",
     "NotYet",
+    "Outlook",
     "Restart",
     "arrivals_at",
     "busiest",
     "curve_of",
     "flow_of",
     "model_of",
+    "outlook",
     "parse_load",
     "parse_parallelism",
     "predict",

@@ -1,6 +1,6 @@
 """How records flow through a graph: what each operator takes in per record that a source takes in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from weir_contracts import Topology
 
@@ -14,22 +14,24 @@ def flow_of(topology: Topology, selectivities: Mapping[tuple[str, str], float | 
     An unknown selectivity makes everything behind it unknown, which is not 0: such operators are left out.
     """
     flow: dict[str, dict[str, float]] = {}
-    sources = set(topology.sources)
+    inputs: dict[str, dict[str, None]] = {}
+    for edge in topology.edges:
+        inputs.setdefault(edge.target, {})[edge.source] = None
     for name in topology.names:
-        if name in sources:
+        if name not in inputs:
             flow[name] = {name: 1.0}
             continue
-        arriving = _arriving(topology, name, selectivities, flow)
+        arriving = _arriving(name, inputs[name], selectivities, flow)
         if arriving is not None:
             flow[name] = arriving
     return flow
 
 
 def _arriving(
-    topology: Topology, name: str, selectivities: Mapping[tuple[str, str], float | None], flow: Flow
+    name: str, inputs: Iterable[str], selectivities: Mapping[tuple[str, str], float | None], flow: Flow
 ) -> dict[str, float] | None:
     arriving: dict[str, float] = {}
-    for upstream in topology.inputs(name):
+    for upstream in inputs:
         ratio, known = selectivities.get((upstream, name)), flow.get(upstream)
         if ratio is None or known is None:
             return None

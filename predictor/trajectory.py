@@ -82,6 +82,66 @@ class Model:
         return fed_by(self.flow, self.topology.names, list(self.arrivals))
 
 
+@dataclass(frozen=True)
+class Outlook:
+    """What a parallelism would bring, as figures to compare by: a prediction that nobody has been told yet. Telling takes longer than
+    finding it, and of a dozen that are compared two are told."""
+
+    horizon_seconds: float
+    downtime_seconds: float
+    max_lag_seconds: float
+    violation_seconds: float
+    max_utilisation: float | None
+    bottleneck: str | None
+    times: np.ndarray
+    lag: np.ndarray
+    late: np.ndarray
+    """Whether the objective does not hold, step by step."""
+    arrived: Mapping[str, np.ndarray]
+    processed: Mapping[str, np.ndarray]
+
+    @property
+    def objective_met_at_seconds(self) -> float | None:
+        """From when on the objective holds until the horizon's end; None: not within it."""
+        within = np.nonzero(self.late)[0]
+        if not within.size:
+            return 0.0
+        return round(float(self.times[within[-1] + 1]), 1) if within[-1] + 1 < len(self.times) else None
+
+    def told(self, points: int = POINTS) -> Prediction:
+        """As a message, with so many points of the trajectory."""
+        times, steps = self.times, len(self.times) - 1
+        step, chosen = self.horizon_seconds / steps, _chosen(points, steps)
+        within = np.nonzero(self.late)[0]
+        backlog = _over_sources(np.add, [self.arrived[s] - self.processed[s] for s in self.arrived])
+        together = _over_sources(np.add, list(self.processed.values()))
+        taken = np.concatenate([[0.0], together[1:] - together[:-1]]) / step
+        # Validated as one document: making each point by itself takes longer than the whole prediction.
+        return Prediction.model_validate(
+            {
+                "horizon_seconds": self.horizon_seconds,
+                "max_lag_seconds": self.max_lag_seconds,
+                "final_lag_seconds": round(float(self.lag[-1]), 2),
+                "violation_seconds": self.violation_seconds,
+                "objective_left_at_seconds": round(float(times[within[0]]), 1) if within.size else None,
+                "objective_met_at_seconds": self.objective_met_at_seconds,
+                "downtime_seconds": self.downtime_seconds,
+                "max_utilisation": self.max_utilisation,
+                "bottleneck": self.bottleneck,
+                "points": [
+                    {"at_seconds": at, "lag_seconds": late_by, "backlog_records": left, "throughput": rate}
+                    for at, late_by, left, rate in zip(
+                        times[chosen].round(1).tolist(),
+                        self.lag[chosen].round(2).tolist(),
+                        np.maximum(0.0, backlog[chosen]).round(1).tolist(),
+                        np.maximum(0.0, taken[chosen]).round(1).tolist(),
+                        strict=True,
+                    )
+                ],
+            }
+        )
+
+
 def predict(
     model: Model,
     parallelism: Mapping[str, int],
@@ -97,41 +157,47 @@ def predict(
 
     The objective bounds lag, or with `of_latency` the time from a record's arrival until it is done.
     """
+    found = outlook(
+        model,
+        parallelism,
+        restart,
+        horizon_seconds=horizon_seconds,
+        objective_seconds=objective_seconds,
+        of_latency=of_latency,
+        steps=steps,
+    )
+    return found.told(points)
+
+
+def outlook(
+    model: Model,
+    parallelism: Mapping[str, int],
+    restart: Restart,
+    *,
+    horizon_seconds: float,
+    objective_seconds: float | None,
+    of_latency: bool = False,
+    steps: int = STEPS,
+) -> Outlook:
+    """`predict`, not yet told."""
     capacities = model.capacities(parallelism)
     times, arrived, processed = _run(model, capacities, restart, horizon_seconds, steps)
     lag = _over_sources(np.maximum, [_lag(times, arrived[s], processed[s], model, s) for s in model.arrivals])
-    backlog = _over_sources(np.add, [arrived[s] - processed[s] for s in model.arrivals])
     bounded = np.max([_latency(times, arrived[s], processed[s]) for s in model.arrivals], axis=0) if of_latency else lag
     late = bounded > objective_seconds if objective_seconds is not None else np.zeros_like(lag, dtype=bool)
-    step, chosen = horizon_seconds / steps, _chosen(points, steps)
     utilisation, bottleneck = _busiest(capacities, model.loads)
-    within = np.nonzero(late)[0]
-    met_at = 0.0 if not within.size else float(times[within[-1] + 1]) if within[-1] + 1 < len(times) else None
-    together = _over_sources(np.add, list(processed.values()))
-    taken = np.concatenate([[0.0], together[1:] - together[:-1]]) / step
-    # Validated as one document: making each point by itself takes longer than the whole prediction.
-    return Prediction.model_validate(
-        {
-            "horizon_seconds": horizon_seconds,
-            "max_lag_seconds": round(float(lag.max()), 2),
-            "final_lag_seconds": round(float(lag[-1]), 2),
-            "violation_seconds": round(float(late.sum()) * step, 2),
-            "objective_left_at_seconds": round(float(times[within[0]]), 1) if within.size else None,
-            "objective_met_at_seconds": None if met_at is None else round(met_at, 1),
-            "downtime_seconds": restart.seconds,
-            "max_utilisation": None if utilisation is None else round(utilisation, 3),
-            "bottleneck": bottleneck,
-            "points": [
-                {"at_seconds": at, "lag_seconds": late_by, "backlog_records": left, "throughput": rate}
-                for at, late_by, left, rate in zip(
-                    times[chosen].round(1).tolist(),
-                    lag[chosen].round(2).tolist(),
-                    np.maximum(0.0, backlog[chosen]).round(1).tolist(),
-                    np.maximum(0.0, taken[chosen]).round(1).tolist(),
-                    strict=True,
-                )
-            ],
-        }
+    return Outlook(
+        horizon_seconds=horizon_seconds,
+        downtime_seconds=restart.seconds,
+        max_lag_seconds=round(float(lag.max()), 2),
+        violation_seconds=round(float(np.count_nonzero(late)) * (horizon_seconds / steps), 2),
+        max_utilisation=None if utilisation is None else round(utilisation, 3),
+        bottleneck=bottleneck,
+        times=times,
+        lag=lag,
+        late=late,
+        arrived=arrived,
+        processed=processed,
     )
 
 

@@ -28,7 +28,7 @@ from weir_contracts import (
     Topology,
 )
 
-from predictor import STAY, CapacityCurve, Model, Restart, arrivals_at, model_of, predict, restart_of
+from predictor import STAY, CapacityCurve, Model, Outlook, Restart, arrivals_at, model_of, outlook, restart_of
 from predictor.reading import USUAL_RESTART_SECONDS
 from predictor.words import changes
 
@@ -140,8 +140,8 @@ class _Case:
         """Slots first; of equal slots the fewer subtasks."""
         return self.topology.slots(vector), sum(vector.values())
 
-    def predicted(self, vector: Mapping[str, int]) -> Prediction:
-        return predict(
+    def predicted(self, vector: Mapping[str, int]) -> Outlook:
+        return outlook(
             self.model,
             vector,
             STAY if vector == self.current else self.restart,
@@ -154,7 +154,7 @@ class _Case:
 @dataclass(frozen=True)
 class _Option:
     vector: Parallelism
-    prediction: Prediction
+    prediction: Outlook
     cost: tuple[int, int]
 
 
@@ -184,7 +184,7 @@ def foresee(
     case = _case_of(request, parameters)
     if isinstance(case, PlanReply):
         return None
-    return case.predicted(case.current), case.predicted(parallelism)
+    return case.predicted(case.current).told(), case.predicted(parallelism).told()
 
 
 def _case_of(request: PlanRequest, parameters: RateParameters) -> _Case | PlanReply:
@@ -238,7 +238,7 @@ def _full(analysis: Analysis) -> frozenset[str]:
     return frozenset(name for name, share in shares.items() if share is not None and share >= SATURATED)
 
 
-def _why_not_stay(case: _Case, staying: Prediction) -> tuple[str, str] | None:
+def _why_not_stay(case: _Case, staying: Outlook) -> tuple[str, str] | None:
     """Code and words of why staying is not good enough; None if it is."""
     limit = case.limit_seconds
     used, where = staying.max_utilisation, staying.bottleneck
@@ -381,7 +381,7 @@ def _grow(
     return _reply(case, "scale", best, hold, code, sentence, infeasible, [o for o in options if o is not best])
 
 
-def _is_good(case: _Case, prediction: Prediction) -> bool:
+def _is_good(case: _Case, prediction: Outlook) -> bool:
     """Meets the objective all the time, and can keep up afterwards."""
     steady = prediction.max_utilisation is None or prediction.max_utilisation <= case.highest_utilisation
     return prediction.violation_seconds == 0 and steady
@@ -392,14 +392,14 @@ def _nearly(badness: float) -> float:
     return badness * 1.15 + 1.0
 
 
-def _badness(case: _Case, prediction: Prediction) -> float:
+def _badness(case: _Case, prediction: Outlook) -> float:
     """Seconds of violation; where no time bound was given, the load beyond the target as a share of the horizon."""
     over = max(0.0, (prediction.max_utilisation or 0.0) - case.highest_utilisation)
     late = prediction.violation_seconds if case.limit_seconds is not None else 0.0
     return late + over * prediction.horizon_seconds
 
 
-def _steadier(staying: Prediction, going: Prediction) -> bool:
+def _steadier(staying: Outlook, going: Outlook) -> bool:
     """Whether only the change lets the application keep up."""
     return (staying.max_utilisation or 0.0) > 1.0 >= (going.max_utilisation or 0.0)
 
@@ -468,8 +468,8 @@ def _reply(  # noqa: PLR0917 - the parts of a reply, in its order
         code=code,
         sentence=sentence[:2000],
         evidence=dict(list(evidence.items())[:200]),
-        prediction=chosen.prediction,
-        hold_prediction=None if kind == "hold" else hold.prediction,
+        prediction=chosen.prediction.told(),
+        hold_prediction=None if kind == "hold" else hold.prediction.told(),
         infeasible=infeasible[:100],
         alternatives=[
             Alternative(
