@@ -178,6 +178,19 @@ def test_a_decision_that_was_not_carried_out_is_not_history() -> None:
     assert job.memory["decided"] is None
 
 
+def test_another_parallelism_without_a_new_run_begins_anew() -> None:
+    """Samples of two parallelisms in one window would be nonsense, however it came to the second."""
+    job = Job()
+    job.until("overloaded", 2400)
+    job.work = 6
+    assert job.turn(2400).code == "stabilizing"
+    assert job.turn(2400).code == "stabilizing"
+    assert job.memory["history"][WORK][0][1:3] == [2, 6]
+    began = job.seconds
+    job.until("within-thresholds", 2400)
+    assert job.seconds - began == 85
+
+
 def test_the_time_of_a_restart_is_learnt_if_wanted() -> None:
     """From the decision to the run that has it: 10 s here, taken instead of the usual five minutes."""
     job = Job(restart_time_tracking_enabled=True)

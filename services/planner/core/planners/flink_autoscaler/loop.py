@@ -34,6 +34,8 @@ class Decided:
 class State:
     graph: str = ""
     running_ms: int = 0
+    parallelism: Mapping[str, int] = field(default_factory=dict)
+    """Of the samples."""
     samples: tuple[Sample, ...] = ()
     history: Mapping[str, tuple[Past, ...]] = field(default_factory=dict)
     waiting: Mapping[str, Waiting] = field(default_factory=dict)

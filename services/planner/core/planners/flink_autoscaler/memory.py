@@ -29,6 +29,7 @@ class _Written(BaseModel):
 
     graph: str
     running_ms: int
+    parallelism: list[int]
     samples: list[tuple[int, int, list[Cell]]]
     """At, in ms since `running_ms`, and how much later the last one put into it was; then a row for each operator in the graph's order."""
     history: dict[str, list[tuple[int, int, int, float | None, float | None]]]
@@ -46,6 +47,7 @@ def read(memory: Mapping[str, Any], graph: str, names: Sequence[str]) -> State:
         return State(
             graph=graph,
             running_ms=written.running_ms,
+            parallelism=dict(zip(names, written.parallelism, strict=True)),
             samples=tuple(_sample(written.running_ms + at, span, rows, names) for at, span, rows in written.samples),
             history={
                 n: tuple(
@@ -70,7 +72,7 @@ def read(memory: Mapping[str, Any], graph: str, names: Sequence[str]) -> State:
 
 def write(state: State, names: Sequence[str], stable_ms: int) -> dict[str, Any] | None:
     """The memory, with samples put together until it fits; None if it does not even with three of them."""
-    rest = _written(state, [])
+    rest = _written(state, names)
     room = MEMORY_LIMIT_BYTES - SPARE_BYTES - _size(rest)
     samples = list(state.samples)
     rows = [_row(s, names, state.running_ms) for s in samples]
@@ -85,12 +87,13 @@ def write(state: State, names: Sequence[str], stable_ms: int) -> dict[str, Any] 
     return {**rest, "samples": rows}
 
 
-def _written(state: State, rows: list[Any]) -> dict[str, Any]:
+def _written(state: State, names: Sequence[str]) -> dict[str, Any]:
     decided = state.decided
     return {
         "graph": state.graph,
         "running_ms": state.running_ms,
-        "samples": rows,
+        "parallelism": [state.parallelism[name] for name in names],
+        "samples": [],
         "history": {
             n: [
                 [p.at_ms, p.before, p.after, _finite(p.true_processing_rate), _finite(p.expected_processing_rate)]

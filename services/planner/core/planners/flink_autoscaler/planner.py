@@ -1,7 +1,7 @@
 """The built-in planner `flink-autoscaler`: what the Flink Kubernetes Operator's autoscaler would do, number by number.
 
 Source: `apache/flink-kubernetes-operator`, module `flink-autoscaler`, versions 1.10.0 (compared with the original itself, see
-`tests/golden/flink-autoscaler`), 1.15.0, 1.16.0 and 1.16.1 (as documented; `parameters.py` has the differences). Formulas:
+`tests/golden/flink-autoscaler`), 1.15.0, 1.16.0 and 1.16.1 (as documented, and as their own tests have it). Formulas:
 `evaluation.py` (window, target rates, true processing rate, thresholds) and `decision.py` (factor, alignment, waiting). In short,
 for each operator in topological order
 
@@ -22,57 +22,22 @@ ignores the objective, the price of a restart, slots and any operator's backlog 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from math import isfinite, isinf, isnan
 from typing import Any
 
-from weir_contracts import Estimate, Infeasible, OperatorAnalysis, Parallelism, PlanReply, PlanRequest, Topology
+from weir_contracts import Infeasible, Parallelism, PlanReply, PlanRequest
 
 from predictor.words import changes
 
 from .decision import Decision, JobDecision, Limits, decide_job
-from .evaluation import Evaluated, Graph, NoIngestionRate, Sample, evaluate
-from .ieee import NAN, smallest
-from .loop import (
-    Raw,
-    Stage,
-    State,
-    collected,
-    decided,
-    of_run,
-    rescaled,
-    restart_seconds,
-    sampled,
-    trimmed,
-)
+from .evaluation import Evaluated, NoIngestionRate, evaluate
+from .loop import Stage, State, collected, decided, of_run, rescaled, restart_seconds, trimmed
 from .memory import read, write
-from .parameters import FlinkAutoscalerParameters, milliseconds
+from .parameters import FlinkAutoscalerParameters
+from .readings import Missing, Turn, busy_ms_per_second, limits_of, sample_of, turn_of
 
 Evidence = dict[str, float | int | str | bool | None]
-
-
-class _Missing(ValueError):
-    """A reading that it needs and does not have; the sentence names it."""
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """One request of a running application."""
-
-    request: PlanRequest
-    parameters: FlinkAutoscalerParameters
-    graph: Graph
-    now_ms: int
-    running_ms: int
-
-    @property
-    def topology(self) -> Topology:
-        return self.graph.topology
-
-    @property
-    def stable_ms(self) -> int:
-        return self.running_ms + milliseconds(self.parameters.stabilization_interval_minutes)
 
 
 def plan_flink_autoscaler(request: PlanRequest, parameters: FlinkAutoscalerParameters) -> PlanReply:
@@ -81,13 +46,13 @@ def plan_flink_autoscaler(request: PlanRequest, parameters: FlinkAutoscalerParam
         sentence = f"the application does not run ({request.analysis.status}), so nothing is decided"
         return PlanReply(kind="hold", code="not-running", sentence=sentence, memory=request.memory)
     try:
-        turn = _turn(request, parameters)
-    except _Missing as gap:
+        turn = turn_of(request, parameters)
+    except Missing as gap:
         return PlanReply(kind="hold", code="metric-missing", sentence=str(gap)[:2000], memory=request.memory)
-    state = _caught_up(turn, read(request.memory, turn.topology.graph_hash(), turn.topology.names))
+    turn, state = _caught_up(turn, read(request.memory, turn.topology.graph_hash(), turn.topology.names))
     try:
-        sample = _sample(turn, state)
-    except _Missing as gap:
+        sample = sample_of(turn, state)
+    except Missing as gap:
         return _hold(turn, state, ("metric-missing", str(gap)), {})
     stage, until_ms = _stage(turn, state)
     if sample is not None:
@@ -108,38 +73,23 @@ def plan_flink_autoscaler(request: PlanRequest, parameters: FlinkAutoscalerParam
     return _decided(turn, state, known, evidence)
 
 
-def _turn(request: PlanRequest, parameters: FlinkAutoscalerParameters) -> _Turn:
-    analysis, topology, deployment = request.analysis, request.topology, request.deployment
-    if topology is None or deployment is None:
-        raise _Missing("the application's graph or deployment is unknown, so it stays as it is")
-    if any(name not in deployment.observed for name in topology.names):
-        raise _Missing("parallelism is not known of every operator, so nothing changes")
-    if analysis.run is None:
-        raise _Missing("it is unknown since when the application runs, so nothing changes")
-    return _Turn(
-        request,
-        parameters,
-        Graph(topology, {name: deployment.observed[name] for name in topology.names}),
-        _ms(analysis.observed_at),
-        _ms(analysis.run.running_since),
-    )
-
-
-def _ms(at: datetime) -> int:
-    return round(at.timestamp() * 1000)
-
-
-def _caught_up(turn: _Turn, state: State) -> State:
-    """A decision that was carried out becomes history; one that cannot be any more is forgotten, and samples of an earlier run, too."""
-    past, running = state.decided, turn.graph.parallelism
+def _caught_up(turn: Turn, state: State) -> tuple[Turn, State]:
+    """A decision that was carried out becomes history; one that cannot be any more is forgotten, and samples of an earlier run, too.
+    What changed its parallelism without a new run counts as running anew."""
+    past, running, since_ms = state.decided, turn.graph.parallelism, turn.running_ms
     if past is not None and any(running.get(name) != before for name, (before, *_) in past.vertices.items()):
         state = rescaled(state, past, running, turn.parameters)
-    elif past is not None and turn.running_ms != state.running_ms:
+    elif past is not None and turn.running_ms > state.running_ms:
         state = replace(state, decided=None)
-    return of_run(state, turn.running_ms)
+    if state.samples and state.parallelism != running and turn.running_ms <= state.samples[-1].at_ms:
+        since_ms = turn.now_ms
+    elif turn.running_ms < state.running_ms <= turn.now_ms:
+        since_ms = state.running_ms
+    state = of_run(replace(state, parallelism=running), since_ms)
+    return replace(turn, running_ms=since_ms), state
 
 
-def _stage(turn: _Turn, state: State) -> tuple[Stage, int]:
+def _stage(turn: Turn, state: State) -> tuple[Stage, int]:
     """Of a turn without a new sample: the one that its newest sample had."""
     first = next((s.at_ms for s in state.samples if s.at_ms >= turn.stable_ms), None)
     if first is None:
@@ -148,96 +98,20 @@ def _stage(turn: _Turn, state: State) -> tuple[Stage, int]:
     return ("full" if turn.now_ms >= full_ms else "filling"), full_ms
 
 
-def _sample(turn: _Turn, state: State) -> Sample | None:
-    """The turn's sample; None if its readings have been taken already. Counters go on from the last sample, at the analysed rates."""
-    last = state.samples[-1] if state.samples else None
-    if last is not None and turn.now_ms <= last.at_ms:
-        return None
-    # Before the first sample nothing was counted; where a run's counters begin does not matter.
-    seconds = 0.0 if last is None else (turn.now_ms - last.at_ms) / 1000
-    told = {o.operator: o for o in turn.request.analysis.operators}
-    raw = {}
-    for name in turn.topology.names:
-        operator = told.get(name)
-        if operator is None:
-            raise _Missing(f"{name} was not analysed, so nothing changes")
-        before = Raw() if last is None else last.readings[name]
-        taken = _needed(operator.input_rate, f"the input rate of {name}")
-        sent, busy = _sent(turn, operator), _busy(operator, "AVG")
-        raw[name] = Raw(
-            records_in=_counted(before.records_in, taken, seconds),
-            records_out=_counted(before.records_out, sent, seconds),
-            busy_ms=_counted(before.busy_ms, busy * turn.graph.parallelism[name], seconds),
-            busy_ms_per_second=_busy(operator, turn.parameters.busy_time_aggregator),
-            input_rate=taken,
-            backpressured_ms_per_second=1000 * _value(operator.backpressure),
-            lag=_lag(turn, name),
-        )
-    return sampled(raw, turn.topology.sources, state.samples, turn.now_ms, turn.parameters)
-
-
-def _counted(before: float, per_second: float, seconds: float) -> float:
-    """A counter that was `before`; one that was unknown begins anew."""
-    return (0.0 if isnan(before) else before) + per_second * seconds
-
-
-def _value(estimate: Estimate) -> float:
-    return NAN if estimate.value is None else max(0.0, estimate.value)
-
-
-def _needed(estimate: Estimate, what: str) -> float:
-    if estimate.value is None:
-        raise _Missing(f"{what} is unknown ({estimate.basis}), so nothing changes")
-    return max(0.0, estimate.value)
-
-
-def _sent(turn: _Turn, operator: OperatorAnalysis) -> float:
-    """Records/s sent. Needed where an output has other inputs, too: taken for 0 it would let that output look idle."""
-    joins = any(len(turn.topology.inputs(output)) > 1 for output in turn.topology.outputs(operator.operator))
-    return (
-        _needed(operator.output_rate, f"the output rate of {operator.operator}")
-        if joins
-        else _value(operator.output_rate)
-    )
-
-
-def _busy(operator: OperatorAnalysis, of: str) -> float:
-    """ms/s of the mean or of the busiest subtask; NaN if unknown."""
-    mean, skew = 1000 * _value(operator.utilisation), _value(operator.skew)
-    return mean if of == "AVG" or isnan(skew) else smallest(1000.0, mean * max(1.0, skew))
-
-
-def _lag(turn: _Turn, name: str) -> float:
-    if not turn.graph.is_source(name):
-        return NAN
-    source = next((s for s in turn.request.analysis.sources if s.operator == name), None)
-    if source is None:
-        raise _Missing(f"the lag of {name} is unknown (it was not analysed), so nothing changes")
-    return _needed(source.lag_records, f"the lag of {name}")
-
-
-def _limits(turn: _Turn, name: str) -> Limits:
-    operator, parameters = turn.topology.operator(name), turn.parameters
-    low, high = turn.request.policy.spec.bounds.of(name)
-    return Limits(
-        least=max(parameters.vertex_min_parallelism, low),
-        most=min(parameters.vertex_max_parallelism, high),
-        max_parallelism=operator.max_parallelism or 32768,
-        partitions=(operator.source_partitions or 0) if turn.graph.is_source(name) else 0,
-        keyed=operator.max_parallelism is not None and turn.topology.is_keyed(name),
-    )
-
-
-def _decided(turn: _Turn, state: State, known: Mapping[str, Evaluated], evidence: Evidence) -> PlanReply:
+def _decided(turn: Turn, state: State, known: Mapping[str, Evaluated], evidence: Evidence) -> PlanReply:
     excluded = frozenset(turn.parameters.vertex_exclude)
     limits = {
-        o.name: _limits(turn, o.name)
+        o.name: limits_of(turn, o.name)
         for o in turn.topology.operators
         if o.name not in excluded and o.id not in excluded
     }
     told = {o.operator: o for o in turn.request.analysis.operators}
     # Without a busy time an operator is left out of this turn.
-    limits = {name: limit for name, limit in limits.items() if not isnan(_busy(told[name], "AVG"))}
+    limits = {
+        name: limit
+        for name, limit in limits.items()
+        if name in told and not isnan(busy_ms_per_second(told[name], "AVG"))
+    }
     decision = decide_job(
         known,
         limits,
@@ -249,7 +123,7 @@ def _decided(turn: _Turn, state: State, known: Mapping[str, Evaluated], evidence
     )
     state = replace(state, waiting=decision.waiting)
     evidence |= _numbers(known, decision)
-    by_mean = [n for n in turn.topology.names if told[n].skew.value is None and turn.graph.parallelism[n] > 1]
+    by_mean = [n for n, p in turn.graph.parallelism.items() if n in told and told[n].skew.value is None and p > 1]
     if by_mean and turn.parameters.busy_time_aggregator == "MAX":
         evidence["busy_time_is_the_mean_of"] = ", ".join(by_mean)[:500]
     infeasible = _infeasible(decision, limits, known)
@@ -294,7 +168,7 @@ def _words(known: Evaluated, decision: Decision) -> str:
     return f"{known.operator} can process {_rate(known.true_processing_rate)} records/s, {side}"
 
 
-def _not_yet(turn: _Turn, stage: Stage, until_ms: int) -> tuple[str, str]:
+def _not_yet(turn: Turn, stage: Stage, until_ms: int) -> tuple[str, str]:
     left = max(0.0, (until_ms - turn.now_ms) / 1000)
     if stage == "stabilizing":
         return "stabilizing", f"the application has just begun to run: readings count in {left:.0f} s"
@@ -302,7 +176,7 @@ def _not_yet(turn: _Turn, stage: Stage, until_ms: int) -> tuple[str, str]:
 
 
 def _why_not(
-    turn: _Turn, known: Mapping[str, Evaluated], decision: JobDecision, limits: Mapping[str, Limits]
+    turn: Turn, known: Mapping[str, Evaluated], decision: JobDecision, limits: Mapping[str, Limits]
 ) -> tuple[str, str]:
     """Code and words of a turn in which nothing is rescaled."""
     blind = [n for n in turn.topology.names if isnan(known[n].true_processing_rate)]
@@ -323,7 +197,7 @@ def _why_not(
     return "within-thresholds", "every operator runs at the parallelism that its load asks for"
 
 
-def _is_excluded(turn: _Turn, name: str) -> bool:
+def _is_excluded(turn: Turn, name: str) -> bool:
     return not {name, turn.topology.operator(name).id}.isdisjoint(turn.parameters.vertex_exclude)
 
 
@@ -374,7 +248,7 @@ def _infeasible(
 
 
 def _hold(
-    turn: _Turn,
+    turn: Turn,
     state: State,
     why: tuple[str, str],
     evidence: Evidence,
@@ -394,7 +268,7 @@ def _hold(
     )
 
 
-def _reply(turn: _Turn, state: State, reply: PlanReply) -> PlanReply:
+def _reply(turn: Turn, state: State, reply: PlanReply) -> PlanReply:
     """The reply with its memory; a hold where the window of so many operators cannot be kept."""
     memory: dict[str, Any] | None = write(state, turn.topology.names, turn.stable_ms)
     if memory is not None:

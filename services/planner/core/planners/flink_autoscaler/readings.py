@@ -1,0 +1,139 @@
+"""What an analysis says, as the original's readings of one turn: counters, gauges and limits of each operator."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from math import isnan
+
+from weir_contracts import Estimate, OperatorAnalysis, PlanRequest, Topology
+
+from .decision import Limits
+from .evaluation import Graph, Sample
+from .ieee import NAN, smallest
+from .loop import Raw, State, sampled
+from .parameters import FlinkAutoscalerParameters, milliseconds
+
+
+class Missing(ValueError):
+    """A reading that it needs and does not have; the sentence names it."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One request of a running application."""
+
+    request: PlanRequest
+    parameters: FlinkAutoscalerParameters
+    graph: Graph
+    now_ms: int
+    running_ms: int
+
+    @property
+    def topology(self) -> Topology:
+        return self.graph.topology
+
+    @property
+    def stable_ms(self) -> int:
+        return self.running_ms + milliseconds(self.parameters.stabilization_interval_minutes)
+
+
+def turn_of(request: PlanRequest, parameters: FlinkAutoscalerParameters) -> Turn:
+    """The request as a turn. Raises `Missing`."""
+    analysis, topology, deployment = request.analysis, request.topology, request.deployment
+    if topology is None or deployment is None:
+        raise Missing("the application's graph or deployment is unknown, so it stays as it is")
+    if any(name not in deployment.observed for name in topology.names):
+        raise Missing("parallelism is not known of every operator, so nothing changes")
+    if analysis.run is None:
+        raise Missing("it is unknown since when the application runs, so nothing changes")
+    return Turn(
+        request,
+        parameters,
+        Graph(topology, {name: deployment.observed[name] for name in topology.names}),
+        _ms(analysis.observed_at),
+        _ms(analysis.run.running_since),
+    )
+
+
+def _ms(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
+
+
+def sample_of(turn: Turn, state: State) -> Sample | None:
+    """The turn's sample; None if its readings have been taken already. Counters go on from the last sample, at the analysed rates.
+    Raises `Missing`."""
+    last = state.samples[-1] if state.samples else None
+    if last is not None and turn.now_ms <= last.at_ms:
+        return None
+    # Before the first sample nothing was counted; where a run's counters begin does not matter.
+    seconds = 0.0 if last is None else (turn.now_ms - last.at_ms) / 1000
+    told = {o.operator: o for o in turn.request.analysis.operators}
+    raw = {}
+    for name in turn.topology.names:
+        operator = told.get(name)
+        if operator is None:
+            raise Missing(f"{name} was not analysed, so nothing changes")
+        before = Raw() if last is None else last.readings[name]
+        taken = _needed(operator.input_rate, f"the input rate of {name}")
+        sent, busy = _sent(turn, operator), busy_ms_per_second(operator, "AVG")
+        raw[name] = Raw(
+            records_in=_counted(before.records_in, taken, seconds),
+            records_out=_counted(before.records_out, sent, seconds),
+            busy_ms=_counted(before.busy_ms, busy * turn.graph.parallelism[name], seconds),
+            busy_ms_per_second=busy_ms_per_second(operator, turn.parameters.busy_time_aggregator),
+            input_rate=taken,
+            backpressured_ms_per_second=1000 * _value(operator.backpressure),
+            lag=_lag(turn, name),
+        )
+    return sampled(raw, turn.topology.sources, state.samples, turn.now_ms, turn.parameters)
+
+
+def _counted(before: float, per_second: float, seconds: float) -> float:
+    """A counter that was `before`; one that was unknown begins anew."""
+    return (0.0 if isnan(before) else before) + per_second * seconds
+
+
+def _value(estimate: Estimate) -> float:
+    return NAN if estimate.value is None else max(0.0, estimate.value)
+
+
+def _needed(estimate: Estimate, what: str) -> float:
+    if estimate.value is None:
+        raise Missing(f"{what} is unknown ({estimate.basis}), so nothing changes")
+    return max(0.0, estimate.value)
+
+
+def _sent(turn: Turn, operator: OperatorAnalysis) -> float:
+    """Records/s sent. Needed where an output has other inputs, too: taken for 0 it would let that output look idle."""
+    joins = any(len(turn.topology.inputs(output)) > 1 for output in turn.topology.outputs(operator.operator))
+    return (
+        _needed(operator.output_rate, f"the output rate of {operator.operator}")
+        if joins
+        else _value(operator.output_rate)
+    )
+
+
+def busy_ms_per_second(operator: OperatorAnalysis, of: str) -> float:
+    """ms/s of the mean or of the busiest subtask; NaN if unknown."""
+    mean, skew = 1000 * _value(operator.utilisation), _value(operator.skew)
+    return mean if of == "AVG" or isnan(skew) else smallest(1000.0, mean * max(1.0, skew))
+
+
+def _lag(turn: Turn, name: str) -> float:
+    if not turn.graph.is_source(name):
+        return NAN
+    source = next((s for s in turn.request.analysis.sources if s.operator == name), None)
+    if source is None:
+        raise Missing(f"the lag of {name} is unknown (it was not analysed), so nothing changes")
+    return _needed(source.lag_records, f"the lag of {name}")
+
+
+def limits_of(turn: Turn, name: str) -> Limits:
+    operator, parameters = turn.topology.operator(name), turn.parameters
+    low, high = turn.request.policy.spec.bounds.of(name)
+    return Limits(
+        least=max(parameters.vertex_min_parallelism, low),
+        most=min(parameters.vertex_max_parallelism, high),
+        max_parallelism=operator.max_parallelism or 32768,
+        partitions=(operator.source_partitions or 0) if turn.graph.is_source(name) else 0,
+        keyed=operator.max_parallelism is not None and turn.topology.is_keyed(name),
+    )
