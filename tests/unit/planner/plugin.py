@@ -70,6 +70,8 @@ def good(asked: Asked) -> bytes:
 class Plugin:
     """Listens on 127.0.0.1 while the `with` lasts. `says` may write to the connection itself and return nothing."""
 
+    port = 0
+
     def __init__(self, says: Says = good) -> None:
         self.says = says
         self.asked: list[Asked] = []
