@@ -27,7 +27,7 @@ def usual_arrivals(before: UsualArrivals | None, analysis: Analysis, now: dateti
     known = [rate for rate in rates if rate is not None]
     if not rates or len(known) < len(rates):
         return before
-    arriving = sum(known)
+    arriving = max(0.0, sum(known))  # an estimate may be anything
     if before is None:
         return UsualArrivals(at=now, records_per_second=arriving, lately=arriving)
     age = max(0.0, (now - before.at).total_seconds())
