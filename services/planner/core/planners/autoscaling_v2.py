@@ -1,6 +1,6 @@
 """The arithmetic of a HorizontalPodAutoscaler (`autoscaling/v2`): what `hpa` and `keda-kafka` decide by.
 
-After `pkg/controller/podautoscaler` of Kubernetes 1.34.2 (replica_calculator.go, horizontal.go) and, with `version="1.32"`, of 1.32.9.
+After `pkg/controller/podautoscaler` of Kubernetes 1.34.2 (replica_calculator.go, horizontal.go) and, with `version="1.32"`, of 1.32.10.
 It gives the numbers of that code, rounding included; `tests/golden/hpa` has what that code answered. Values and targets are integers in
 thousandths, ratios are floats, and a division of integers truncates towards zero, as there.
 """
