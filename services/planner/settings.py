@@ -54,7 +54,10 @@ class PlannerSettings(ServiceSettings):
         description="share of an application's interval that all its shadow planners together may take",
     )
     shadows_queued: int = Field(
-        default=1_000, ge=1, le=100_000, description="applications whose shadows may wait; more are left out and counted"
+        default=1_000,
+        ge=1,
+        le=100_000,
+        description="applications whose shadows may wait; more are left out and counted",
     )
     shadows_published_seconds: float = Field(
         default=30.0,

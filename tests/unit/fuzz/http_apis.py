@@ -1,9 +1,10 @@
 """The HTTP APIs as their services make them, on memory instead of Redis and without processes for planners."""
 
 import asyncio
+from datetime import timedelta
 
 from fastapi import FastAPI
-from weir_contracts import PlannerRegistration, PlanReply, PlanRequest
+from weir_contracts import CandidateScore, PlannerRegistration, PlanReply, PlanRequest, ScoredHour
 
 from runtime.clock import FakeClock
 from runtime.health import Health, router
@@ -30,6 +31,12 @@ NAME = APP.split("/")[1]
 """Also of the planner that is registered, so that it is asked for."""
 
 
+SCORED = ScoredHour(
+    hour=NOON,
+    scores=[CandidateScore(label="rate", planner="rate", parameters_id="0", role="chosen", simulated_seconds=60.0)],
+)
+
+
 class Library(MemoryStore):
     """A store that knows one application, and whose feed ends, so that a request for it does."""
 
@@ -45,6 +52,7 @@ class Library(MemoryStore):
             state = remember(state, event, Limits())
         await self.restore_policy(policy())
         await self.save([state], [])
+        await self.keep_scores(APP, [SCORED], NOON - timedelta(days=7))
         if await self.action(APP) is None:
             await self.put_action(action(wanted), 0)
 

@@ -37,6 +37,10 @@ HOLD = PlanReply(kind="hold", code="objective-held", sentence="as it should be")
 BOLD: list[dict[str, Any]] = [{"name": "rate", "label": "bold", "parameters": {"target_utilisation": 0.5}}]
 
 
+def vector(work: int) -> dict[str, int]:
+    return {SOURCE: 1, WORK: work}
+
+
 def question(
     seconds: float, *, shadows: list[dict[str, Any]] | None = None, spec: Any = None, **of: Any
 ) -> PlanRequest:
@@ -70,10 +74,6 @@ class Life:
     def score(self, label: str) -> CandidateScore:
         assert self.shadows is not None
         return next(s for s in self.shadows.hours[-1].scores if s.label == label)
-
-
-def vector(work: int) -> dict[str, int]:
-    return {SOURCE: 1, WORK: work}
 
 
 def test_only_where_a_policy_lists_them() -> None:
@@ -224,10 +224,18 @@ def test_memory_is_each_copys_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "lost", [{"arrivals": None}, {"backlog": None}, {"topology": None}, {"deployment": None}, {"status": "unreachable"}]
+    "lost",
+    [
+        {"arrivals": None},
+        {"backlog": None},
+        {"topology": None},
+        {"deployment": None},
+        {"status": "unreachable"},
+        {"deployment": deployment(vector(2), state="FAILED")},
+    ],
 )
 def test_on_what_is_unknown_nothing_is_simulated(lost: dict[str, Any]) -> None:
-    """The copies stay as they are, and the time is in nobody's score."""
+    """Nor where the job has ended: the copies stay as they are, and the time is in nobody's score."""
     life = Life()
     before = life.turn(0)
     assert begin(before, question(5, **lost)) == (before, [])

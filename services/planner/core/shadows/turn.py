@@ -17,7 +17,7 @@ from weir_contracts import (
 )
 from weir_contracts.shadows import MAX_ARRIVED, Role, parameters_id
 
-from services.planner.core.decide import make_plan
+from services.planner.core.decide import make_plan, precheck
 from services.planner.core.wishes import condensed
 
 from .copies import moved_on, newborn, reads, standing, supplying, watched
@@ -59,7 +59,7 @@ def begin(before: Shadows | None, request: PlanRequest) -> tuple[Shadows | None,
     Whoever is new, or has other parameters, begins where the real application is; so do all where the job or its graph changed. Nothing
     is simulated through a gap or on what is unknown: the copies stand still for that time, and it is not scored.
     """
-    known = known_of(request)
+    known = known_of(request) if precheck(request) is None else None
     if known is None:
         return before, []
     at = request.analysis.observed_at
