@@ -26,7 +26,7 @@ from weir_contracts import ActionState, Outcome, Plan, parse_policy
 from bench.latency import PlanLatencies
 from bench.results_file import PROJECT, distribution, write
 from cli.trial.events import EventFollower
-from cli.trial.options import TrialOptions
+from cli.trial.options import TrialOptions, short_behavior
 from cli.trial.stack import LOOP_PARTITIONS, TrialStack
 from testbed.process import ManagedProcess, NotInTime, TestbedError, wait_until
 from workloads.sample_job import SLOWEST
@@ -164,7 +164,7 @@ def measure_steps(steps: int) -> dict[str, Any]:
         stack = TrialStack(options, Path(folder))
         document = stack.policy.to_document()
         # Down again soon after each step: what is measured is the way up, twenty times.
-        document["spec"]["behavior"] = {"scaleDown": {"stabilization": "12s"}, "cooldown": "5s"}
+        document["spec"]["behavior"] = short_behavior(12, 5)
         stack.policy = parse_policy(document)
         bench = LoopBench(stack)
         try:

@@ -24,7 +24,7 @@ from weir_contracts.topics import OBSERVATIONS
 
 from bench.results_file import distribution, write
 from cli.trial.events import EventFollower
-from cli.trial.options import TrialOptions
+from cli.trial.options import TrialOptions, short_behavior
 from cli.trial.stack import LOOP_PARTITIONS, SERVICES, TrialStack
 from testbed.flink import FlinkCluster
 from testbed.process import NotInTime, TestbedError, wait_until
@@ -244,7 +244,7 @@ def campaign(kills: int, seed: int, outage_seconds: float, folder: Path) -> dict
     """Run it; returns the results."""
     stack = TrialStack(TrialOptions(peak_rate=HIGH, objective_seconds=OBJECTIVE_SECONDS), folder)
     document = stack.policy.to_document()
-    document["spec"]["behavior"] = {"scaleDown": {"stabilization": "12s"}, "cooldown": "5s"}
+    document["spec"]["behavior"] = short_behavior(12, 5)
     stack.policy = parse_policy(document)
     fire = Campaign(stack, seed)
     ledger = Ledger()

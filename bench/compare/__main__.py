@@ -26,7 +26,7 @@ from weir_contracts import parse_policy
 
 from bench.results_file import RESULTS, write
 from cli.replay.chart import Curve, panel, save
-from cli.trial.options import TrialOptions
+from cli.trial.options import TrialOptions, short_behavior
 from cli.trial.stack import TrialStack
 from workloads.loadgen.trace import BUNDLED
 from workloads.sample_job import CONTENTION, SERVICE_MICROS, SLOWEST, SUBTASK_RATE
@@ -103,8 +103,8 @@ def stack_of(load: Load, objective_seconds: float, seconds: float, folder: Path)
     )
     stack = TrialStack(options, folder, task_managers=len(STRATEGIES))
     document = stack.policy.to_document()
-    times = {"stabilization": f"{120 / load.speedup:.2f}s"}
-    document["spec"]["behavior"] = {"scaleDown": times, "cooldown": f"{60 / load.speedup:.2f}s"}
+    # The defaults, as much faster as the load.
+    document["spec"]["behavior"] = short_behavior(120 / load.speedup, 60 / load.speedup, 600 / load.speedup)
     stack.policy = parse_policy(document)
     return stack
 

@@ -114,6 +114,17 @@ def _read(path: Path) -> Any:
         raise TrialError(f"--policy: {path} is not YAML: {str(error).splitlines()[0]}") from None
 
 
+def short_behavior(stabilization_seconds: float, cooldown_seconds: float, hold_seconds: float = 0.0) -> dict[str, Any]:
+    """A policy's times where minutes stand for hours: restarts take seconds, and the load goes up and down by design. `hold_seconds` is
+    what a swing, or growth that brought nothing, holds further moves for; 10 min by default."""
+    hold = f"{hold_seconds:.2f}s"
+    return {
+        "scaleUp": {"ineffectiveHold": hold},
+        "scaleDown": {"stabilization": f"{stabilization_seconds:.2f}s", "reversalHold": hold},
+        "cooldown": f"{cooldown_seconds:.2f}s",
+    }
+
+
 def _default(options: TrialOptions) -> dict[str, Any]:
     return {
         "apiVersion": "weir.dev/v1alpha1",
@@ -123,8 +134,7 @@ def _default(options: TrialOptions) -> dict[str, Any]:
             "objective": {"maxLag": f"{options.objective_seconds:g}s"},
             "bounds": {"min": 1, "max": 12},
             "planner": {"name": "rate"},
-            # Shorter than the defaults: a trial is minutes long, and its restarts take seconds.
-            "behavior": {"scaleDown": {"stabilization": "40s"}, "cooldown": "20s"},
+            "behavior": short_behavior(40, 20),
             "interval": f"{options.interval_seconds:g}s",
         },
     }
