@@ -110,7 +110,7 @@ async def test_what_would_be_decided(kafka: KafkaBroker, tmp_path: Path) -> None
         await asyncio.to_thread(service.wait_ready)
         async with httpx.AsyncClient(base_url=service.url, timeout=10.0, headers=JSON) as client:
             told = (await client.get("/v1/planners")).json()["planners"]
-            assert [entry["name"] for entry in told] == ["rate"]
+            assert told[0]["name"] == "rate"
             assert "drain_seconds" in told[0]["parameters"]["properties"]
 
             answer = await client.post("/v1/plan", content=question.model_dump_json())
