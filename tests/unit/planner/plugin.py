@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -72,15 +73,16 @@ class Plugin:
 
     port = 0
 
-    def __init__(self, says: Says = good) -> None:
+    def __init__(self, says: Says = good, tls: ssl.SSLContext | None = None) -> None:
         self.says = says
+        self._tls = tls
         self.asked: list[Asked] = []
         self.connections = 0
         self.writer: asyncio.StreamWriter
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

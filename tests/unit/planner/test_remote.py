@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import shutil
+import ssl
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -296,3 +299,41 @@ async def test_large_parts_that_it_does_not_read_are_not_sent() -> None:
             assert len(plugin.asked[-1].json["observations"]) == sent
     await small.close()
     await wide.close()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
+async def test_certificates_are_verified_for_the_name(tmp_path: Path) -> None:
+    """A certificate that nobody vouches for is refused; with its authority in the settings it counts, for its own name only."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    making = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    making += ["-keyout", str(key), "-out", str(certificate), "-subj", "/CN=planner.example.org"]
+    making += ["-addext", "subjectAltName=DNS:planner.example.org"]
+    await asyncio.to_thread(subprocess.run, making, check=True, capture_output=True, timeout=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    async def resolve(_host: str, _port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    stranger = PlannerClient(LOOPBACK, resolve=resolve)
+    friend = PlannerClient(LOOPBACK, resolve=resolve, ca_file=certificate)
+    async with Plugin(tls=context) as plugin:
+        ours, theirs = (f"https://{name}.example.org:{plugin.port}/" for name in ("planner", "other"))
+        assert (await friend.get_json(ours, 10.0, None))["name"] == "mine"
+        for client, url in ((stranger, ours), (friend, theirs)):
+            with pytest.raises(PlannerFailed, match="certificate verify failed"):
+                await client.get_json(url, 10.0, None)
+        assert len(plugin.asked) == 1
+    await stranger.close()
+    await friend.close()
