@@ -57,7 +57,7 @@ class Present:
 
 
 def present_of(request: PlanRequest, memory: Mapping[str, Any]) -> Present | PlanReply:
-    """What runs; a hold where graph or parallelism is unknown, or no readings can be had."""
+    """What runs and may run; a hold where graph, deployment or an operator's parallelism is unknown."""
     topology, deployment = request.topology, request.deployment
     if topology is None or deployment is None:
         return missing("the application's graph or deployment", "it was not observed", memory)
