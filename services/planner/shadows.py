@@ -36,6 +36,7 @@ from .workers import Workers
 GRACE_SECONDS = 5.0
 """A process that has not come back so long after its time is ended."""
 LAST_WORDS_SECONDS = 5.0
+START_SECONDS = 60.0
 SHORTEST_SECONDS = 0.001
 """A timer of much less than that never goes off."""
 _TURNS = Counter("weir_planner_shadow_turns_total", "Turns of an application's shadows", ["result"])
@@ -75,15 +76,23 @@ class _Kept:
 class ShadowWorkers(Workers):
     """A pool of its own, with less right to the processor than everything else."""
 
+    async def start(self) -> None:
+        """Make the process and let it import what it needs."""
+        await asyncio.get_running_loop().run_in_executor(self._made(), give_way)
+
     async def run(self, work: Callable[[str], str], text: str, timeout_seconds: float) -> str:
-        """`work(text)` in a process. `TimeoutError`, or whatever went wrong there."""
+        """`work(text)` in a process, which is made when it is first needed. `TimeoutError`, or whatever went wrong there."""
         async with self._free:
-            pool = self._made()
+            pool = self._pool
             try:
+                if pool is None:
+                    pool = self._made()
+                    await asyncio.wait_for(self.start(), START_SECONDS)  # the other time is for the work
                 done = asyncio.get_running_loop().run_in_executor(pool, work, text)
                 return await asyncio.wait_for(done, timeout_seconds)
             except (TimeoutError, BrokenProcessPool):
-                self._discard(pool)
+                if pool is not None:
+                    self._discard(pool)
                 raise
 
 
@@ -153,7 +162,6 @@ class Sideline:
 
     async def run(self, stop: Stop) -> None:
         """Work until stopped; then say where the copies are."""
-        await stop.race(self._workers.start())
         reader = self._bus.reader(SHADOWS.name, partitions=[])
         try:
             await run_forever("shadows", lambda: self._cycle(reader, stop), stop)
@@ -285,7 +293,6 @@ def _needed(request: PlanRequest, planners: set[str]) -> PlanRequest:
 
 def turn(text: str) -> str:
     """Lets the copies run until now and asks the planners that are built in; those elsewhere are left to be asked."""
-    _give_way()
     question = json.loads(text)
     before = Shadows.model_validate_json(question["before"]) if question["before"] else None
     after, asks = begin(before, PlanRequest.model_validate_json(question["request"]))
@@ -368,13 +375,7 @@ def _at_most(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, earlier)
 
 
-_GAVE_WAY = False
-
-
-def _give_way() -> None:
+def give_way() -> None:
     """Once in each process: the loop goes first."""
-    global _GAVE_WAY  # noqa: PLW0603 - of the process, as its priority is
-    if not _GAVE_WAY:
-        with contextlib.suppress(OSError):
-            os.nice(10)
-        _GAVE_WAY = True
+    with contextlib.suppress(OSError):
+        os.nice(10)

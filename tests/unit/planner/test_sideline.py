@@ -234,7 +234,6 @@ def asked_in_process(monkeypatch: pytest.MonkeyPatch, plan: Callable[..., PlanRe
     found = dict(PLANNERS)
     entry = found["threshold"]
     monkeypatch.setattr(entry, "plan", plan)
-    monkeypatch.setattr(shell, "_give_way", lambda: None)
     question_text = json.dumps(
         {
             "before": None,
@@ -277,9 +276,8 @@ def test_one_that_fails_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_it_works_in_a_real_process() -> None:
-    """Text goes in and comes out, from a pool of its own."""
+    """Text goes in and comes out, from a pool of its own that is made when it is first needed."""
     workers = ShadowWorkers(1)
-    await workers.start()
     try:
         text = json.dumps({"before": None, "request": question(0).model_dump_json(), "elsewhere": [], "seconds": 30.0})
         found = json.loads(await workers.run(shell.turn, text, 60.0))
