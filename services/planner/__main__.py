@@ -47,7 +47,7 @@ async def run(settings: PlannerSettings) -> int:
         partitions=settings.partitions,
         limits=Limits(settings.shadows_share, settings.shadows_queued, settings.shadows_published_seconds),
         registered=lambda: frozenset(registrations.latest),
-        ask_registered=planners.ask,
+        ask_registered=planners.apart().ask,
     )
     planner = Planner(bus, clock, planners, applications, partitions=settings.partitions, shadows=shadows)
     app = application("Weir planner", "Which planners there are, and what one would decide.")

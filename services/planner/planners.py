@@ -35,6 +35,10 @@ class Planners:
         while not await self.registrations.wait_ready(1.0):
             continue
 
+    def apart(self) -> "Planners":
+        """For who asks beside the loop, with little time: what fails there must not keep the loop from asking."""
+        return Planners(self.workers, self.registrations, self.remote.apart())
+
     @property
     def names(self) -> list[str]:
         return sorted({*PLANNERS, *self.registrations.latest})

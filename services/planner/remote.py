@@ -28,9 +28,12 @@ Protocol = Callable[[PlanRequest, PlannerRegistration, float, Post], Awaitable[P
 class Remote:
     """The registered planners, each with a circuit of its own. A new version of a registration starts with a closed one."""
 
-    def __init__(self, client: PlannerClient, clock: Clock, others: Mapping[str, Protocol]) -> None:
-        """`others`: how the kinds beside `http` are asked."""
+    def __init__(
+        self, client: PlannerClient, clock: Clock, others: Mapping[str, Protocol], *, is_told: bool = True
+    ) -> None:
+        """`others`: how the kinds beside `http` are asked. `is_told`: whether its circuits are metrics."""
         self.client = client
+        self._is_told = is_told
         self._others = others
         self._clock = clock
         self._breakers: dict[str, tuple[int, Breaker]] = {}
@@ -39,7 +42,7 @@ class Remote:
 
     def apart(self) -> "Remote":
         """For who asks outside the loop: the same client, and nothing else that is shared."""
-        return Remote(self.client, self._clock, self._others)
+        return Remote(self.client, self._clock, self._others, is_told=False)
 
     async def ask(self, request: PlanRequest, registration: PlannerRegistration, timeout_seconds: float) -> PlanReply:
         """The planner's reply for the whole topology, or a hold that says why there is none."""
@@ -121,12 +124,13 @@ class Remote:
 
     def _keep(self, registration: PlannerRegistration, breaker: Breaker) -> None:
         self._breakers[registration.name] = (registration.version, breaker)
-        _OPEN.labels(registration.name).set(0 if breaker.open_until is None else 1)
+        if self._is_told:
+            _OPEN.labels(registration.name).set(0 if breaker.open_until is None else 1)
 
     def forget(self, name: str) -> None:
         """The planner was removed."""
         self._gates.pop(name, None)
-        if self._breakers.pop(name, None) is not None:
+        if self._breakers.pop(name, None) is not None and self._is_told:
             _OPEN.remove(name)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from prometheus_client import REGISTRY
 from weir_contracts import Observation, PlanReply
 
 from runtime.clock import FakeClock
@@ -207,6 +208,19 @@ async def test_after_failures_in_a_row_it_is_left_alone_for_a_while(client: Plan
         plugin.says = good
         assert (await asked(remote, plugin)).kind == "hold"
         assert (await asked(remote, plugin, version=2)).kind == "scale"
+
+
+async def test_what_fails_beside_the_loop_opens_no_circuit_in_it(remote: Remote) -> None:
+    """A shadow that is left with too little time fails again and again; the same planner, chosen, is asked all the same, and no
+    metric says otherwise."""
+    beside = remote.apart()
+    async with Plugin(lambda _: says({"detail": "ill"}, 503)) as plugin:
+        for _ in range(FAILURES_TO_OPEN):
+            await asked(beside, plugin, name="shadowed")
+        assert beside.breaker(plugin.registered("shadowed"))["state"] == "open"
+        assert REGISTRY.get_sample_value("weir_planner_circuit_open", {"planner": "shadowed"}) is None
+        plugin.says = good
+        assert (await asked(remote, plugin, name="shadowed")).kind == "scale"
 
 
 async def test_a_refusal_of_one_request_does_not_open_the_circuit(remote: Remote) -> None:
