@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import httpx
+from weir_contracts import ScalingPolicy
 
-from services.planner.core.planners import parse_parameters
+from services.planner.core.planners import InvalidParameters, UnknownPlanner, parse_parameters
 from testbed import bootstrap
 from testbed.process import port_is_free
 from workloads.loadgen.trace import InvalidTrace, named
@@ -26,9 +27,9 @@ def preflight(options: TrialOptions) -> None:
     policy = trial_policy(options, "http://127.0.0.1:1", "127.0.0.1:1")
     try:
         named(options.trace)
-        parse_parameters(policy.spec.planner.name, policy.spec.planner.parameters)
-    except (InvalidTrace, ValueError) as error:
+    except InvalidTrace as error:
         raise TrialError(str(error)) from None
+    check_planners(policy)
     try:
         least_memory_megabytes = bootstrap.least_memory_megabytes()
         problem = bootstrap.missing(
@@ -44,6 +45,22 @@ def preflight(options: TrialOptions) -> None:
         raise TrialError(f"port {options.port} is in use: choose another for the API with --port")
     if options.external_flink is not None:
         check_cluster(options.external_flink)
+
+
+def check_planners(policy: ScalingPolicy) -> None:
+    """Every planner that the policy names has to be built in: the trial's planner service begins without registrations."""
+    spec = policy.spec
+    for choice in (spec.planner, spec.planner.fallback, *spec.shadows):
+        if choice is None:
+            continue
+        try:
+            parse_parameters(choice.name, choice.parameters)
+        except UnknownPlanner as error:
+            raise TrialError(
+                f"{error}; one of your own is registered once the trial runs: docs/tutorial-planner.md"
+            ) from None
+        except InvalidParameters as error:
+            raise TrialError(str(error)) from None
 
 
 def check_writable(path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cli.trial.options import TrialError, TrialOptions
-from cli.trial.preflight import check_cluster, check_writable
+from cli.trial.options import TrialError, TrialOptions, trial_policy
+from cli.trial.preflight import check_cluster, check_planners, check_writable
 from cli.trial.stack import TrialStack
 
 Serve = Callable[[int, Any], str]
@@ -53,6 +53,33 @@ def test_a_cluster_with_the_adaptive_scheduler_will_do(serve: Serve) -> None:
     url = serve(200, [entry("jobmanager.scheduler", "Adaptive")])
     check_cluster(url)
     check_cluster(f"{url}/")
+
+
+@pytest.mark.parametrize("name", ["hpa", "flink-autoscaler", "keda-kafka"])
+def test_the_built_in_planners_are_known(name: str) -> None:
+    """By the same table as the planner service's."""
+    check_planners(trial_policy(TrialOptions(planner=name), "http://127.0.0.1:1", "127.0.0.1:1"))
+
+
+@pytest.mark.parametrize(
+    ("planners", "says"),
+    [
+        ("planner: {name: mine}", "no planner 'mine'; there are: .*registered once the trial runs"),
+        ("planner: {name: static}", "planner static: .*(parallelism|operators)"),
+        ("planner: {fallback: {name: rate, parameters: {speed: 3}}}", "planner rate: speed: is not a parameter"),
+        ("shadows: [{name: hpa}, {name: mine}]", "no planner 'mine'"),
+    ],
+)
+def test_a_planner_that_nobody_could_ask_is_refused_before_anything_starts(
+    tmp_path: Path, planners: str, says: str
+) -> None:
+    """Chosen, as a fallback or as a shadow: minutes later knowledge would refuse the policy, with everything running."""
+    file = tmp_path / "policy.yaml"
+    head = "apiVersion: weir.dev/v1alpha1\nkind: ScalingPolicy\nmetadata: {}\nspec:\n"
+    file.write_text(f"{head}  objective: {{maxLag: 30s}}\n  {planners}\n")
+    policy = trial_policy(TrialOptions(policy_file=file), "http://127.0.0.1:1", "127.0.0.1:1")
+    with pytest.raises(TrialError, match=says):
+        check_planners(policy)
 
 
 @pytest.mark.parametrize(
