@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 from weir_contracts import Observation, PlanReply
 
 from runtime.clock import FakeClock
