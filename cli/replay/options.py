@@ -104,7 +104,10 @@ def _policy(options: ReplayOptions, trace: LoadTrace) -> ScalingPolicy:
     document["metadata"]["resourceVersion"] = 1
     if options.interval_seconds is not None:
         spec["interval"] = f"{options.interval_seconds:g}s"
-    if options.planner is not None:
+    chosen = spec.get("planner")
+    named_already = chosen.get("name", "rate") if isinstance(chosen, dict) else "rate"
+    if options.planner is not None and options.planner != named_already:
+        # Parameters belong to the planner they were written for.
         spec["planner"] = {"name": options.planner}
     try:
         policy = parse_policy(document)
@@ -112,8 +115,11 @@ def _policy(options: ReplayOptions, trace: LoadTrace) -> ScalingPolicy:
         raise InvalidInput(f"--policy: {options.policy_file}: {error}" if options.policy_file else str(error)) from None
     try:
         parse_parameters(policy.spec.planner.name, policy.spec.planner.parameters)
-    except (UnknownPlanner, InvalidParameters) as error:
+    except UnknownPlanner as error:
         raise InvalidInput(f"--planner: {error}") from None
+    except InvalidParameters as error:
+        where = "" if chosen else "; parameters stand in the file of --policy, in spec.planner.parameters"
+        raise InvalidInput(f"--planner: {error}{where}") from None
     return policy
 
 
@@ -133,5 +139,11 @@ def _default(trace: LoadTrace) -> dict[str, Any]:
         "apiVersion": "weir.dev/v1alpha1",
         "kind": "ScalingPolicy",
         "metadata": {"namespace": "replay", "name": "replay"},
-        "spec": {"objective": {"maxLag": "30s"}, "bounds": {"min": 1, "max": 16}, "interval": "30s" if slow else "10s"},
+        "spec": {
+            # The simulated source commits what it has read, and some planners go by that.
+            "signals": {"kafka": {"bootstrapServers": "127.0.0.1:9092", "groupId": "replay"}},
+            "objective": {"maxLag": "30s"},
+            "bounds": {"min": 1, "max": 16},
+            "interval": "30s" if slow else "10s",
+        },
     }

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from weir_contracts import Target
 
+from cli.errors import InvalidInput
+from cli.replay.command import run
 from cli.replay.driver import SimulatedDriver
 from cli.replay.loop import Loop
 from cli.replay.options import ReplayOptions, prepare
 from services.executor.core import Accepted, Snapshot, Unanswered
+from services.planner.core.planners import PLANNERS
 from simulator import Noise, Simulation, chain
 from simulator.observe import START, Observer
 from tests.unit.cli.test_command import Done, weir
@@ -110,6 +113,35 @@ def test_what_cannot_be_done_is_told_in_a_line(arguments: list[str], told: str) 
     assert done.returncode == 2
     assert told in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+NEEDS_PARAMETERS = {"static": "parallelism", "schedule": "entries", "threshold": "up_above: Field required"}
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+def test_each_built_in_planner_can_be_replayed(name: str) -> None:
+    """With its default parameters and what the default policy tells it; one that has to be told something says what."""
+    options = ReplayOptions("step", planner=name, duration_seconds=60.0)
+    if name in NEEDS_PARAMETERS:
+        with pytest.raises(
+            InvalidInput, match=f"--planner: planner {name}: .*{NEEDS_PARAMETERS[name]}.*in the file of --policy"
+        ):
+            prepare(options)
+        return
+    codes = run(prepare(options)).codes
+    assert sum(codes.values()) == 6
+    assert set(codes) - {"metric-missing"}, codes
+
+
+def test_a_policys_parameters_are_kept_for_the_planner_they_were_written_for(tmp_path: Path) -> None:
+    """Asked for by its name once more, too; another one begins with its defaults."""
+    file = tmp_path / "policy.yaml"
+    planner = "{name: static, parameters: {parallelism: 3}, timeout: 1s}"
+    spec = f"{{objective: {{maxLag: 30s}}, bounds: {{max: 9}}, planner: {planner}}}"
+    file.write_text(f"{{apiVersion: weir.dev/v1alpha1, kind: ScalingPolicy, spec: {spec}}}")
+    kept = prepare(ReplayOptions("step", planner="static", policy_file=file)).policy.spec.planner
+    assert kept.parameters == {"parallelism": 3}
+    assert prepare(ReplayOptions("step", planner="hpa", policy_file=file)).policy.spec.planner.parameters == {}
 
 
 class SimulatedRig:
