@@ -158,6 +158,22 @@ def test_what_really_happened_to_the_application_is_not_the_copys() -> None:
     assert list(seen.outcomes[0].restarts_seconds) == [7.0, 7.0]
 
 
+def test_the_guards_count_the_copys_own_actions() -> None:
+    """One action an hour is allowed, and the real application had it: the copy grows all the same, once. What the guards look back on
+    (budget, reversals, growth without effect) is the copy's past."""
+    behavior = {**policy().to_document()["spec"]["behavior"], "maxActionsPerHour": 1}
+    real = outcome(
+        action("verified", before=vector(2), wanted=vector(4), requested_at=after(-55), running_at=after(-50))
+    )
+    life = Life()
+    for seconds, wanted in ((0, 4), (10, 4), (20, 4), (30, 6)):
+        life.turn(seconds, {"bold": vector(wanted)}, outcomes=[real], spec={"behavior": behavior})
+        assert dict(life.copy("bold").parallelism) == vector(4)
+    [done] = life.copy("bold").state.actions
+    assert (done.id, done.after) == (life.copy("bold").rescales[0].id, {WORK: 4})
+    assert life.copy("rate").state.actions == []
+
+
 def test_the_slots_are_those_the_copy_would_find() -> None:
     """20 are free while the real one holds 2: a copy of 4 finds 18."""
     life = Life()
