@@ -35,7 +35,8 @@ from weir_contracts.observation import PartitionReading
 from weir_contracts.planning import Number
 
 from . import autoscaling_v2 as v2
-from .hpa import Autoscaler, Decision, HpaBehavior, answer, decide, narrowed, unknown_graph
+from .hpa import Autoscaler, HpaBehavior
+from .replica_decisions import Decision, answer, decide, narrowed, unknown_graph
 from .replica_records import Workloads
 
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")

@@ -1,0 +1,160 @@
+"""What the autoscalers `hpa` and `keda-kafka` make of proposals: the decision of each workload, and the reply that these make."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from weir_contracts import Infeasible, Parallelism, PlanReply, PlanRequest
+
+from predictor.words import changes
+
+from . import autoscaling_v2 as v2
+from .replica_records import Ask, TooManyWorkloads, Workloads
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one workload's autoscaler wants, or why it wants nothing."""
+
+    current: int
+    wanted: int
+    proposal: int | None = None
+    allowed: int | None = None
+    """The proposal within the limits."""
+    able: str = ""
+    limited: str = ""
+    missing: str | None = None
+
+
+def unknown_graph() -> PlanReply:
+    """The hold of a planner that cannot see what runs."""
+    sentence = "the application's graph or parallelism is unknown, so it stays as it is"
+    return PlanReply(kind="hold", code="metric-missing", sentence=sentence)
+
+
+def narrowed(smallest: int, largest: int, low: int | None, high: int | None) -> tuple[int, int]:
+    """The policy's bounds, where the parameters have none; never crossed."""
+    low, high = smallest if low is None else low, largest if high is None else high
+    return min(low, high), high
+
+
+def decide(
+    workloads: Workloads,
+    name: str,
+    limits: v2.Limits,
+    current: int,
+    *,
+    proposals: Sequence[int | v2.NoMetric],
+    now: float,
+) -> Decision:
+    """One sync of one workload; its records in `workloads` move on."""
+    records = v2.begun(workloads.seen(name, limits, current, now), current, now)
+    wanted = v2.outside(limits, current)
+    if wanted is not None:
+        decision = Decision(current, wanted, limited="TooManyReplicas" if wanted < current else "TooFewReplicas")
+    else:
+        try:
+            proposal = v2.largest(proposals, current)
+        except v2.NoMetric as error:
+            decision = Decision(current, current, missing=str(error))
+        else:
+            verdict, records = v2.settle(records, limits, current, proposal, now)
+            allowed = max(limits.smallest, min(proposal, limits.largest))
+            decision = Decision(current, verdict.replicas, proposal, allowed, verdict.able, verdict.limited)
+    workloads.keep(name, records, current, Ask(now, decision.wanted) if decision.wanted != current else None)
+    return decision
+
+
+def spread(decisions: Mapping[str, Decision], observed: Parallelism, request: PlanRequest) -> Parallelism:
+    """The vector that the workloads' sizes make. An application's size is that of each operator, as far as it may have it."""
+    whole = decisions.get("")
+    if whole is None:
+        return {name: decisions[name].wanted if name in decisions else p for name, p in observed.items()}
+    if whole.wanted == whole.current or request.topology is None:
+        return dict(observed)
+    vector = {}
+    for operator in request.topology.operators:
+        low, high = request.policy.spec.bounds.of(operator.name)
+        vector[operator.name] = max(1, low, min(whole.wanted, high, operator.max_parallelism or high))
+    return vector
+
+
+def answer(
+    request: PlanRequest,
+    decisions: Mapping[str, Decision],
+    observed: Parallelism,
+    workloads: Workloads,
+    *,
+    evidence: Mapping[str, float | int | str | bool | None],
+    infeasible: Sequence[Infeasible] = (),
+) -> PlanReply:
+    """The reply that the workloads' decisions make."""
+    wanted = spread(decisions, observed, request)
+    try:
+        memory = workloads.memory()
+    except TooManyWorkloads as error:
+        return PlanReply(kind="hold", code="too-many-operators", sentence=str(error))
+    told: dict[str, float | int | str | bool | None] = dict(evidence)
+    for name, decision in decisions.items():
+        told[label("proposal", name)] = decision.proposal
+        told[label("wanted", name)] = decision.wanted
+    code, why = _reasons(decisions, observed, wanted)
+    moved = changes(observed, wanted)
+    is_scale = wanted != observed
+    return PlanReply(
+        kind="scale" if is_scale else "hold",
+        parallelism=wanted if is_scale else None,
+        code=code,
+        sentence=(f"{moved}: {why}" if is_scale else why)[:2000],
+        evidence=dict(list(told.items())[:200]),
+        infeasible=list(infeasible)[:100],
+        memory=memory,
+    )
+
+
+_LIMITED = {
+    "ScaleUpLimit": "no more may be added at once",
+    "ScaleDownLimit": "no more may be taken away at once",
+    "TooManyReplicas": "there may be no more",
+    "TooFewReplicas": "there may be no fewer",
+}
+_STABILISED = {
+    "ScaleUpStabilized": "less was asked for lately",
+    "ScaleDownStabilized": "more was asked for lately",
+}
+
+
+def _reasons(decisions: Mapping[str, Decision], observed: Parallelism, wanted: Parallelism) -> tuple[str, str]:
+    """Code and words. Of what holds, the first reason that is more than being on target."""
+    moved = {name: d for name, d in decisions.items() if d.wanted != d.current}
+    missing = [d.missing for d in decisions.values() if d.missing is not None]
+    if wanted != observed:
+        grows = any(wanted[name] > observed[name] for name in wanted)
+        told = [_explained(name, d) for name, d in moved.items()] + missing
+        return ("above-target" if grows else "below-target"), "; ".join(told)
+    if missing:
+        return "metric-missing", f"{'; '.join(missing)}, so nothing changes"
+    held = [(n, d) for n, d in decisions.items() if d.allowed not in {None, d.current}]
+    for name, decision in held:
+        reason = decision.able if decision.able in _STABILISED else decision.limited
+        return _kebab(reason), _explained(name, decision)
+    sizes = ", ".join(f"{name or 'the application'} at {d.current}" for name, d in decisions.items())
+    return "within-tolerance", f"{sizes}: on target, or too close to it for a change"
+
+
+def _explained(workload: str, decision: Decision) -> str:
+    """`the metric asks work for 9, and no more may be added at once`."""
+    who = workload or "the application"
+    if decision.proposal is None:
+        return f"{who} runs at {decision.current}, outside of what it may"
+    parts = [f"{who} is asked to have {decision.proposal}"]
+    parts += [words[r] for words, r in ((_STABILISED, decision.able), (_LIMITED, decision.limited)) if r in words]
+    return " and ".join(parts)
+
+
+def _kebab(reason: str) -> str:
+    return "".join(f"-{c.lower()}" if c.isupper() else c for c in reason).lstrip("-")
+
+
+def label(metric: str, workload: str) -> str:
+    """As evidence is named."""
+    return f"{metric}[{workload}]" if workload else metric
