@@ -68,28 +68,10 @@ def begin(before: Shadows | None, request: PlanRequest) -> tuple[Shadows | None,
     hours = before.hours if before is not None else []
     if before is not None and not _goes_on(before, known, at):
         before = None
-    kept = {c.label: c for c in before.candidates} if before is not None else {}
     seconds = (at - before.at).total_seconds() if before is not None else 0.0
     if seconds > _longest(request):
         seconds = 0.0
-    candidates, sums, lived = [], dict[str, Sums](), dict[str, Lived]()
-    for role, label, choice in _listed(request):
-        sums[label] = Sums()
-        old = kept.get(label)
-        if old is None or (old.planner, old.parameters_id, old.role) != (
-            choice.name,
-            parameters_id(choice.parameters),
-            role,
-        ):
-            old = newborn(known, role, label, choice)
-            candidate, life = old, standing(known, old)
-        elif role == OBSERVED:
-            candidate, life = watched(known, old, seconds, sums[label])
-        else:
-            candidate, life = moved_on(known, old, seconds, sums[label])
-        candidates.append(candidate)
-        if life is not None:
-            lived[label] = life
+    candidates, sums, lived = _lived(before, known, seconds)
     _compare(known, candidates, lived, seconds, sums)
     arrived = _with_arrived(before.arrived if before is not None else [], known, at, seconds)
     judged = Judged(before.judged_until, before.judged_need) if before is not None else Judged()
@@ -113,6 +95,29 @@ def begin(before: Shadows | None, request: PlanRequest) -> tuple[Shadows | None,
         hours=added(hours, at, candidates, sums),
     )
     return after, asks
+
+
+def _lived(
+    before: Shadows | None, known: Known, seconds: float
+) -> tuple[list[Candidate], dict[str, Sums], dict[str, Lived]]:
+    """Every copy that is listed after so many seconds, with what they add to its score, and what it did in them."""
+    kept = {c.label: c for c in before.candidates} if before is not None else {}
+    candidates, sums, lived = [], dict[str, Sums](), dict[str, Lived]()
+    for role, label, choice in _listed(known.request):
+        sums[label] = Sums()
+        old = kept.get(label)
+        same = (choice.name, parameters_id(choice.parameters), role)
+        if old is None or (old.planner, old.parameters_id, old.role) != same:
+            candidate = newborn(known, role, label, choice)
+            life = standing(known, candidate)
+        elif role == OBSERVED:
+            candidate, life = watched(known, old, seconds, sums[label])
+        else:
+            candidate, life = moved_on(known, old, seconds, sums[label])
+        candidates.append(candidate)
+        if life is not None:
+            lived[label] = life
+    return candidates, sums, lived
 
 
 def finish(after: Shadows, answers: Sequence[tuple[Ask, PlanReply]]) -> Shadows:
