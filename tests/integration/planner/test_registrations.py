@@ -1,17 +1,28 @@
-"""Registered planners on a real Kafka: registered at one replica, known to the other, and still known after both were restarted."""
+"""Registered planners on a real Kafka: registered at one replica, known to the other, and still known after both were restarted; one
+that is chosen decides, its fallback where it does not, and shadows of it are scored."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
+import pytest
+from weir_contracts import Plan, ScalingPolicy, Shadows
+from weir_contracts.topics import ANALYSES, PLANS, SHADOWS
 
+from runtime.envelope import encode
+from runtime.kafka_bus import KafkaBus
 from testbed.kafka import KafkaBroker
 from testbed.service import WeirService
 from tests.integration.planner.test_service import until
 from tests.unit.planner.build import SOURCE, WORK, analysis, policy, request
-from tests.unit.planner.plugin import Plugin
+from tests.unit.planner.plugin import Plugin, says
 
-NAME = "registered-once"
+NAME, CHOSEN = "registered-once", "registered-and-chosen"
+MORE = {SOURCE: 2, WORK: 3}
+"""What the plugin wants of the application as the analyses here have it: one more of each."""
 JSON = {"Content-Type": "application/json"}
 
 
@@ -21,6 +32,7 @@ def replica(kafka: KafkaBroker, folder: Path) -> WeirService:
         "WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
         "WEIR_PLANNER_PLUGIN_SCHEMES": "http",
         "WEIR_PLANNER_PLUGIN_NETWORKS": "127.0.0.0/8",
+        "WEIR_PLANNER_SHADOWS_PUBLISHED_SECONDS": "1",
     }
     return WeirService("planner", folder, environment)
 
@@ -39,23 +51,107 @@ async def decided(service: WeirService) -> object:
     return answer.json()["proposed"]
 
 
+@pytest.fixture
+async def bus(kafka: KafkaBroker) -> AsyncIterator[KafkaBus]:
+    made = KafkaBus(kafka.bootstrap_servers)
+    await made.start()
+    yield made
+    await made.close()
+
+
+class Listener:
+    """The application's analyses, one a turn, and what comes of them."""
+
+    def __init__(self, bus: KafkaBus, the_policy: ScalingPolicy) -> None:
+        self._bus, self._policy = bus, the_policy
+        self._application = the_policy.application
+        self._plans, self._shadows = bus.reader(PLANS.name), bus.reader(SHADOWS.name)
+        self.plan: Plan | None = None
+        self.shadows: Shadows | None = None
+
+    async def turn(self) -> None:
+        """A fresh analysis, and a second for what it leads to."""
+        now = datetime.now(UTC)
+        found = analysis(at=now, the_policy=self._policy, arrivals=2400)
+        body, headers = encode(found, type=ANALYSES.type, source="test", id=found.id, time=now)
+        await self._bus.publish(ANALYSES.name, self._application, body, headers)
+        for record in await self._plans.receive(timeout_seconds=1.0):
+            if record.key == self._application:
+                self.plan = Plan.model_validate_json(record.value or b"")
+        for record in await self._shadows.receive(timeout_seconds=0.1):
+            if record.key == self._application:
+                self.shadows = Shadows.model_validate_json(record.value or b"")
+
+    async def until(self, seen: Callable[[Plan, Shadows | None], bool], what: str) -> None:
+        async def told() -> bool:
+            await self.turn()
+            return self.plan is not None and seen(self.plan, self.shadows)
+
+        await until(told, seconds=120, what=what)
+
+
+def copies(shadows: Shadows | None) -> dict[str, dict[str, int]]:
+    return {each.label: dict(each.parallelism) for each in shadows.candidates} if shadows else {}
+
+
+def unanswered(shadows: Shadows | None) -> dict[str, int]:
+    return {score.label: score.unanswered for score in shadows.hours[-1].scores} if shadows else {}
+
+
+async def test_one_that_is_chosen_decides_and_its_fallback_where_it_does_not(
+    kafka: KafkaBroker, bus: KafkaBus, tmp_path: Path
+) -> None:
+    """The plan is the plugin's; a shadow of it and a built-in one live on beside it; when it answers 503, the plan is the fallback's and
+    says so, its copies are without an answer, and the built-in shadow has had its own."""
+    the_policy = policy(
+        f"story-{uuid4().hex[:8]}/orders",
+        planner={"name": CHOSEN, "timeout": "10s", "fallback": {"name": "static", "parameters": {"parallelism": 2}}},
+        shadows=[{"name": CHOSEN, "label": "again", "timeout": "10s"}, {"name": "hpa"}],
+        interval="30s",
+    )
+    async with Plugin() as plugin:
+        with replica(kafka, tmp_path / "planner") as service:
+            await asyncio.to_thread(service.wait_ready, 180.0)
+            async with httpx.AsyncClient(timeout=60.0) as client:
+                body = {"name": CHOSEN, "url": plugin.url}
+                answer = await client.post(f"{service.url}/v1/planners?timeout_seconds=10", json=body)
+            assert answer.status_code == 201, answer.text
+            loop = Listener(bus, the_policy)
+            await loop.until(lambda plan, _: plan.code == "more", "the plugin's plan")
+            assert loop.plan is not None
+            assert (loop.plan.planner, loop.plan.proposed) == (CHOSEN, MORE)
+            everybody = {CHOSEN, "again", "hpa", "observed"}
+            await loop.until(lambda _, told: set(copies(told)) == everybody, "the shadows' message")
+            await loop.until(lambda _, told: copies(told)["again"] != copies(told)["observed"], "its copy grows")
+
+            plugin.says = lambda _: says({"detail": "ill"}, 503)
+            await loop.until(lambda plan, _: plan.evidence.get("answered_by") == "static", "the fallback's plan")
+            assert loop.plan.proposed == {SOURCE: 2, WORK: 2}
+            assert loop.plan.evidence["planner_failure"] == "planner-failed"
+            assert f"planner {CHOSEN} answered 503: ill, so static decides" in loop.plan.sentence
+            await loop.until(lambda _, told: unanswered(told)["again"] > 0, "a shadow's turn without an answer")
+            assert loop.shadows is not None
+            built_in = next(score for score in loop.shadows.hours[-1].scores if score.label == "hpa")
+            assert built_in.turns > built_in.unanswered
+
+
 async def test_every_replica_knows_it_and_a_restart_forgets_nothing(kafka: KafkaBroker, tmp_path: Path) -> None:
     """Register on A, B plans with it; both end, a new one has it as soon as it is ready; removed, it is gone everywhere."""
     async with Plugin() as plugin:
         body = {"name": NAME, "url": plugin.url}
         with replica(kafka, tmp_path / "a") as first, replica(kafka, tmp_path / "b") as second:
             for service in (first, second):
-                await asyncio.to_thread(service.wait_ready)
+                await asyncio.to_thread(service.wait_ready, 180.0)
             async with httpx.AsyncClient(timeout=40.0) as client:
                 answer = await client.post(f"{first.url}/v1/planners", json=body)
             assert answer.status_code == 201, answer.text
             assert await knows(first)
-            await until(lambda: knows(second), seconds=15, what="the other replica knows it")
-            assert await decided(second) == {SOURCE: 2, WORK: 3}
+            await until(lambda: knows(second), seconds=30, what="the other replica knows it")
+            assert await decided(second) == MORE
         with replica(kafka, tmp_path / "c") as third:
-            await asyncio.to_thread(third.wait_ready)
+            await asyncio.to_thread(third.wait_ready, 180.0)
             assert await knows(third)
-            assert await decided(third) == {SOURCE: 2, WORK: 3}
+            assert await decided(third) == MORE
             async with httpx.AsyncClient(timeout=20.0) as client:
                 assert (await client.delete(f"{third.url}/v1/planners/{NAME}")).status_code == 204
             assert not await knows(third)
