@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 import structlog
@@ -68,6 +69,8 @@ class Knowledge:
             await self._restore_states()
             # Last, so that a rebuild that was cut short is begun again.
             await self._store.mark_whole()
+        else:
+            await self._complete_actions()
         self._log.info("rebuilt", policies=restored)
         self.rebuilt.set()
 
@@ -96,6 +99,24 @@ class Knowledge:
                 await self._store.put_action(action, 0)
             except VersionConflict:
                 return  # the executor was faster, and knows better
+
+    async def _complete_actions(self) -> None:
+        """After an outage: actions whose end was published, and could not be written or was lost with the store's last second."""
+        for record in (await self._latest(OUTCOMES)).values():
+            outcome = await self._read(record, Outcome)
+            if outcome is not None:
+                await self._end_action(outcome)
+
+    async def _end_action(self, outcome: Outcome) -> None:
+        """Who acts writes its action itself, and goes on where it cannot: the end of one that is stored is taken from its outcome, too."""
+        action = outcome.newest_action
+        if action is None or not action.terminal:
+            return
+        stored = await self._store.action(action.application)
+        if stored is not None and stored.id == action.id and stored.version < action.version:
+            # A conflict: the executor was faster.
+            with suppress(VersionConflict):
+                await self._store.put_action(action, stored.version)
 
     async def _latest(self, topic: Topic) -> dict[str, Record]:
         """The newest record of each key, tombstones taken out."""
@@ -172,6 +193,10 @@ class Knowledge:
                 states.append(state)
         if states or events:
             await self._store.save(states, events)
+        for messages in by_application.values():
+            for message, _ in messages:
+                if isinstance(message, Outcome):
+                    await self._end_action(message)
         for kind, _, _ in events:
             _REMEMBERED.labels(kind).inc()
         return len(events)

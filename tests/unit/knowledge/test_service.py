@@ -370,6 +370,46 @@ async def test_a_store_that_comes_back_without_its_last_second_is_completed(worl
     assert found is not None and found.metadata.resource_version == 2
 
 
+async def test_the_end_of_an_action_is_known_by_its_outcome(world: World) -> None:
+    """The executor could not write that its action ended: the outcome tells it. What is older, or another action's end, changes nothing."""
+    await world.knowledge.rebuild()
+    begun = action(plan(1, 2), version=3, phase="verifying")
+    ended = begun.model_copy(update={"version": 4, "phase": "verified"})
+    other = action(plan(2, 3), version=9, phase="verified")
+    await world.store.put_action(begun, 0)
+    async with world.running():
+        await world.say(observation(1), analysis(1), plan(1, 2), outcome(plan(1, 2), "verifying", action=begun))
+        await world.say(outcome(plan(2, 3), "verified", action=other))
+        await world.until(lambda: _has(world, "outcome"))
+        assert await world.store.action(APP) == begun
+        await world.say(outcome(plan(1, 2), "verified", 20, action=ended))
+        await world.until(lambda: _ended(world))
+    assert await world.store.action(APP) == ended
+
+
+async def test_the_end_of_an_action_is_not_lost_with_the_last_second(world: World) -> None:
+    """Its end was written, and Redis came back without it: once it answers again the end is there."""
+    await world.knowledge.rebuild()
+    begun = action(plan(1, 2), version=3, phase="verifying")
+    ended = begun.model_copy(update={"version": 4, "phase": "verified"})
+    await world.store.put_action(ended, 0)
+    async with world.running():
+        await world.say(observation(1), analysis(1), plan(1, 2), outcome(plan(1, 2), "verified", action=ended))
+        await world.until(lambda: _has(world, "outcome"))
+        world.store.away = True
+        await world.say(observation(2))
+        await world.until(lambda: _refused(world))
+        vars(world.store)["_actions"][APP] = begun
+        world.store.away = False
+        await world.until(lambda: _ended(world))
+    assert await world.store.action(APP) == ended
+
+
+async def _ended(world: World) -> bool:
+    found = await world.store.action(APP)
+    return found is not None and found.terminal
+
+
 async def test_a_newer_policy_in_the_store_stays(world: World) -> None:
     """A change that waits for publication is newer than the topic."""
     await world.store.put_policy(policy(version=2), 1)
