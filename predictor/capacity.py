@@ -57,8 +57,9 @@ class CapacityCurve:
         """The smallest parallelism that sustains `demand` records/s; None if none does."""
         if demand <= 0:
             return 1
-        if self.best is not None:
-            return next((p for p in range(1, self.best + 1) if self.rate(p) >= demand * (1 - 1e-9)), None)
+        best = self.best
+        if best is not None:
+            return next((p for p in range(1, best + 1) if self.rate(p) >= demand * (1 - 1e-9)), None)
         left = 1 - demand * self.serial_seconds
         if left <= 1e-9:
             return None
@@ -80,6 +81,9 @@ def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
         confidences.append(now.confidence)
     if not seen:
         return None
+    if len(seen) == 1 and seen[0][0] == operator.parallelism:
+        # Most are seen as they run and nowhere else: the line through that point.
+        return CapacityCurve(operator.parallelism / seen[0][1], 0.0, confidences[0])
     curve = _falling(seen, max(confidences)) if _falls(trusted) else _fit(seen, max(confidences))
     here = next((rate for p, rate, _ in seen if p == operator.parallelism), None)
     if here is None:

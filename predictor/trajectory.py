@@ -6,15 +6,16 @@ checkpoint is processed again (replay). Lag in seconds is the age of the oldest 
 P(t) processed, in order, `t − A⁻¹(P(t))`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
 
 import numpy as np
 from weir_contracts import Prediction, Topology
 
 from .capacity import CapacityCurve
-from .flow import Fed, Flow, Limit, arrivals_at, fed_by, throttle
+from .flow import Fed, Flow, Limit, fed_by, loads_of, throttle
 
 STEPS = 120
 POINTS = 24
@@ -68,7 +69,7 @@ class Model:
     @cached_property
     def loads(self) -> Mapping[str, float]:
         """Records/s that arrive at each operator of which it can be told."""
-        return {name: load for name in self.flow if (load := arrivals_at(self.flow, name, self.arrivals)) is not None}
+        return loads_of(self.flow, self.arrivals)
 
     @cached_property
     def _known(self) -> list[tuple[str, CapacityCurve, int | None]]:
@@ -113,9 +114,9 @@ class Outlook:
         times, steps = self.times, len(self.times) - 1
         step, chosen = self.horizon_seconds / steps, _chosen(points, steps)
         within = np.nonzero(self.late)[0]
-        backlog = _over_sources(np.add, [self.arrived[s] - self.processed[s] for s in self.arrived])
+        backlog = _over_sources(np.add, [self.arrived[s][chosen] - self.processed[s][chosen] for s in self.arrived])
         together = _over_sources(np.add, list(self.processed.values()))
-        taken = np.concatenate([[0.0], together[1:] - together[:-1]]) / step
+        taken = (together[chosen] - together[np.maximum(0, chosen - 1)]) / step
         # Validated as one document: making each point by itself takes longer than the whole prediction.
         return Prediction.model_validate(
             {
@@ -131,10 +132,10 @@ class Outlook:
                 "points": [
                     {"at_seconds": at, "lag_seconds": late_by, "backlog_records": left, "throughput": rate}
                     for at, late_by, left, rate in zip(
-                        times[chosen].round(1).tolist(),
+                        _told_times(self.horizon_seconds, steps, points),
                         self.lag[chosen].round(2).tolist(),
-                        np.maximum(0.0, backlog[chosen]).round(1).tolist(),
-                        np.maximum(0.0, taken[chosen]).round(1).tolist(),
+                        np.maximum(0.0, backlog).round(1).tolist(),
+                        np.maximum(0.0, taken).round(1).tolist(),
                         strict=True,
                     )
                 ],
@@ -220,6 +221,29 @@ def _times(horizon_seconds: float, steps: int) -> np.ndarray:
     return times
 
 
+@lru_cache(maxsize=64)
+def _told_times(horizon_seconds: float, steps: int, points: int) -> tuple[float, ...]:
+    return tuple(_times(horizon_seconds, steps)[_chosen(points, steps)].round(1).tolist())
+
+
+@lru_cache(maxsize=64)
+def _running(horizon_seconds: float, steps: int, down_seconds: float) -> np.ndarray:
+    """Seconds of each step in which the application runs, when it is down at first."""
+    running: np.ndarray = np.minimum(
+        horizon_seconds / steps, np.maximum(0.0, _times(horizon_seconds, steps)[1:] - down_seconds)
+    )
+    running.flags.writeable = False
+    return running
+
+
+@lru_cache(maxsize=8)
+def _rising(count: int) -> np.ndarray:
+    """What makes counts that stand still grow, by less than matters."""
+    rising = np.arange(count) * 1e-9
+    rising.flags.writeable = False
+    return rising
+
+
 def _run(
     model: Model, capacities: Mapping[str, float], restart: Restart, horizon_seconds: float, steps: int
 ) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -228,10 +252,12 @@ def _run(
     sources, rates = list(model.arrivals), list(model.arrivals.values())
     limits = [(capacities[name], fed) for name, fed in model.fed.items() if name in capacities]
     # What is processed again: counted as work still to do, though it arrived before everything that waits.
-    replay = [rate * restart.replay_seconds for rate in throttle(limits, rates)]
-    at_first = [model.backlogs[s].records + again for s, again in zip(sources, replay, strict=True)]
+    at_first = [model.backlogs[s].records for s in sources]
+    if restart.replay_seconds > 0:
+        taken = throttle(limits, rates)
+        at_first = [left + rate * restart.replay_seconds for left, rate in zip(at_first, taken, strict=True)]
     arrived = [first + rate * times for first, rate in zip(at_first, rates, strict=True)]
-    running = np.minimum(horizon_seconds / steps, np.maximum(0.0, times[1:] - restart.seconds))
+    running = _running(horizon_seconds, steps, restart.seconds)
     alone = len(sources) == 1
     processed = [_drained(arrived[0], running, limits)] if alone else _drained_together(arrived, running, limits)
     return times, dict(zip(sources, arrived, strict=True)), dict(zip(sources, processed, strict=True))
@@ -240,11 +266,12 @@ def _run(
 def _drained(arrived: np.ndarray, running: np.ndarray, limits: Sequence[Limit]) -> np.ndarray:
     """Processed by a single source: P(i) = min(A(i), P(i−1) + r·running(i)), solved for all i at once: with C the sum of
     r·running, P = C + min over j ≤ i of (A − C)(j), and P(0) = 0."""
-    rate = min((capacity / fed[0][1] for capacity, fed in limits), default=np.inf)
-    if not np.isfinite(rate):
+    rate = min([capacity / fed[0][1] for capacity, fed in limits], default=math.inf)
+    if not math.isfinite(rate):
         return np.where(np.cumsum(np.concatenate([[0.0], running])) > 0, arrived, 0.0)
-    could = np.zeros(len(arrived))
-    np.cumsum(rate * running, out=could[1:])
+    could = np.empty(len(arrived))
+    could[0] = 0.0
+    (rate * running).cumsum(out=could[1:])
     ahead = arrived - could
     ahead[0] = 0.0
     return could + np.minimum.accumulate(ahead)
@@ -266,25 +293,35 @@ def _drained_together(arrived: Sequence[np.ndarray], running: np.ndarray, limits
 def _lag(times: np.ndarray, arrived: np.ndarray, processed: np.ndarray, model: Model, source: str) -> np.ndarray:
     """`t − A⁻¹(P(t))`; what waited at the start is taken to have arrived evenly over its age."""
     waiting, rate = float(arrived[0]), model.arrivals[source]
+    left = arrived - processed
+    # Less than a thousandth of a second's arrivals is a rounding error, not a backlog.
+    waits = left > max(1e-6, rate * 1e-3)
+    if not np.count_nonzero(waits):
+        return np.zeros(len(times))
     known = model.backlogs[source]
     age = known.age_seconds
     if age is None or age <= 0:
         age = known.records / rate if rate > LEAST_RATE else 0.0
     # Replayed records are a little older still.
     age += (waiting - known.records) / rate if rate > LEAST_RATE else 0.0
-    at = np.concatenate([[-age], times]) if waiting > 0 else times
-    count = np.concatenate([[0.0], arrived]) if waiting > 0 else arrived
+    at, count = (_led(-age, times), _led(0.0, arrived)) if waiting > 0 else (times, arrived)
     # np.interp wants increasing counts: without arrivals they stand still, and the newest instant is the right one.
-    since = np.interp(processed, count + np.arange(len(count)) * 1e-9, at)
-    left = arrived - processed
-    # Less than a thousandth of a second's arrivals is a rounding error, not a backlog.
-    return np.where(left > max(1e-6, rate * 1e-3), np.maximum(0.0, times - since), 0.0)
+    since = np.interp(processed, count + _rising(len(count)), at)
+    return np.where(waits, np.maximum(0.0, times - since), 0.0)
+
+
+def _led(first: float, rest: np.ndarray) -> np.ndarray:
+    """A value and what follows it."""
+    whole = np.empty(len(rest) + 1)
+    whole[0] = first
+    whole[1:] = rest
+    return whole
 
 
 def _latency(times: np.ndarray, arrived: np.ndarray, processed: np.ndarray) -> np.ndarray:
     """`P⁻¹(A(t)) − t`: how long what arrives at t will wait; beyond the horizon at the rate of the last step, at most as long again."""
     horizon, step = float(times[-1]), float(times[1] - times[0])
-    count = processed + np.arange(len(processed)) * 1e-9
+    count = processed + _rising(len(processed))
     done = np.interp(arrived, count, times)
     rate = float(processed[-1] - processed[-2]) / step
     beyond = np.maximum(0.0, arrived - processed[-1])
@@ -297,12 +334,15 @@ def busiest(
     model: Model, capacities: Mapping[str, float], rates: Mapping[str, float]
 ) -> tuple[float | None, str | None]:
     """The highest load over capacity among operators of which both are known, and whose it is."""
-    return _busiest(capacities, model.loads if rates is model.arrivals else replace(model, arrivals=rates).loads)
+    return _busiest(capacities, model.loads if rates is model.arrivals else loads_of(model.flow, rates))
 
 
 def _busiest(capacities: Mapping[str, float], arriving: Mapping[str, float]) -> tuple[float | None, str | None]:
-    loads = {name: arriving[name] / rate for name, rate in capacities.items() if name in arriving and rate > 0}
-    if not loads:
-        return None, None
-    name = max(loads, key=lambda n: loads[n])
-    return loads[name], name
+    highest: float | None = None
+    where = None
+    for name, rate in capacities.items():
+        if rate > 0 and name in arriving:
+            load = arriving[name] / rate
+            if highest is None or load > highest:
+                highest, where = load, name
+    return highest, where

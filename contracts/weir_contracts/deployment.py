@@ -74,8 +74,9 @@ class Topology(Message):
         """Σ over slot sharing groups of their largest parallelism: the slots that it takes. An operator left out counts 1."""
         groups: dict[str | None, int] = {}
         for operator in self.operators:
-            key = operator.slot_sharing_group
-            groups[key] = max(groups.get(key, 0), parallelism.get(operator.name, 1))
+            key, p = operator.slot_sharing_group, parallelism.get(operator.name, 1)
+            if p > groups.get(key, 0):
+                groups[key] = p
         return sum(groups.values())
 
     def inputs(self, name: str) -> list[str]:

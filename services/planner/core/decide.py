@@ -25,7 +25,8 @@ from .guards import Context, amend
 from .guards.allowed import allowed
 from .guards.draft import HIGHEST_UTILISATION, Draft
 from .guards.history import past_actions
-from .planners.rate import RateParameters, foresee
+from .planners.rate import foresee
+from .planners.rate_case import RateParameters
 from .wishes import condensed
 
 LEAST_EXPIRY_SECONDS = 15.0
@@ -205,15 +206,18 @@ def _recommendations(
     if wanted is not None and request.deployment is not None and holds_for_collapse(arrivals, behavior, request.now):
         # What is wanted of a dry input must not count when the input comes back.
         wanted = request.deployment.observed
-    kept = list(state.recommendations)
     if wanted is None:
         # Nobody knows what would have been wanted: a window with a gap must be covered anew.
         return []
-    kept = [r for r in kept if set(r.parallelism) == set(wanted)]
-    kept.append(Recommendation(at=request.now, parallelism=wanted))
+    names = wanted.keys()
     since = request.now - max(behavior.scale_up.stabilization, behavior.scale_down.stabilization)
-    before = [i for i, r in enumerate(kept) if r.at <= since]
-    return condensed(kept[before[-1] if before else 0 :], MOST_RECOMMENDATIONS)
+    kept = [Recommendation(at=request.now, parallelism=wanted)]
+    for wish in reversed(state.recommendations):
+        if kept[-1].at <= since:
+            break
+        if wish.parallelism.keys() == names:
+            kept.append(wish)
+    return condensed(kept[::-1], MOST_RECOMMENDATIONS)
 
 
 def _memory(reply: PlanReply, state: PlanState, planner: str) -> dict[str, Any]:

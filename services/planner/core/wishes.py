@@ -29,12 +29,15 @@ def condensed(wishes: Sequence[Recommendation], most: int) -> list[Recommendatio
 
 
 def _ends_of_runs(wishes: Sequence[Recommendation]) -> list[Recommendation]:
-    kept: list[Recommendation] = []
-    for wish in wishes:
-        if len(kept) > 1 and kept[-1].parallelism == kept[-2].parallelism == wish.parallelism:
+    kept = list(wishes[:1])
+    in_run = False  # whether the last two that are kept are equal
+    for wish in wishes[1:]:
+        same = wish.parallelism == kept[-1].parallelism
+        if same and in_run:
             kept[-1] = wish
         else:
             kept.append(wish)
+        in_run = same
     return kept
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from weir_contracts import Analysis, Parallelism, PlanReply, Slots, WhatIf
 
 from predictor import InvalidQuestion, Load, NotYet, parse_load, parse_parallelism, what_if
-from services.planner.core.planners.rate import RateParameters, plan_by_rate
+from services.planner.core.planners.rate import plan_by_rate
+from services.planner.core.planners.rate_case import RateParameters
 from tests.unit.planner.build import (
     SOURCE,
     WORK,

@@ -14,8 +14,11 @@ def subtasks(vector: Mapping[str, int]) -> int:
 
 def clamped(vector: Mapping[str, int], spec: PolicySpec) -> Parallelism:
     """Each operator between its own bounds."""
-    bounds = {name: spec.bounds.of(name) for name in vector}
-    return {name: max(bounds[name][0], min(p, bounds[name][1])) for name, p in vector.items()}
+    found = {}
+    for name, p in vector.items():
+        least, highest = spec.bounds.of(name)
+        found[name] = p if least <= p <= highest else max(least, min(p, highest))
+    return found
 
 
 def cut(vector: Mapping[str, int], floors: Mapping[str, int], cost: Cost, limit: int) -> Parallelism:

@@ -154,6 +154,7 @@ def moves(draft: Draft, context: Context) -> tuple[list[str], list[str]]:
     up: list[str] = []
     down: list[str] = []
     for name, p in (draft.vector or {}).items():
-        if p != current.get(name, p) and name in free:
-            (up if p > current[name] else down).append(name)
+        now = current.get(name, p)
+        if p != now and name in free:
+            (up if p > now else down).append(name)
     return up, down

@@ -31,15 +31,12 @@ def useful_parallelism(draft: Draft, context: Context) -> Draft:
     least = total.min if total is not None and total.min is not None else 0
     why = []
     for name, p in (draft.vector or {}).items():
+        if p == context.current.get(name):
+            continue  # an unbalanced present is no reason to touch what the planner left alone
         low, most = context.spec.bounds.of(name)[0], context.topology.operator(name).max_parallelism
         # The policy's minimum was asked for, useful or not; more than its key groups an operator cannot have.
         useful = max(smallest_useful(context.topology, name, p), min(low, p, most or p))
-        # An unbalanced present is no reason to touch what the planner left alone.
-        if (
-            useful != p
-            and p != context.current.get(name)
-            and subtasks(vector) - p + useful >= min(least, subtasks(vector))
-        ):
+        if useful != p and subtasks(vector) - p + useful >= min(least, subtasks(vector)):
             vector[name] = useful
             why.append(f"{name} gains nothing from {p} over {useful}")
     return draft.changed("useful-parallelism", "useful-parallelism", "; ".join(why), vector)
@@ -51,7 +48,7 @@ def saturated_stays(draft: Draft, context: Context) -> Draft:
     vector = dict(draft.vector or {})
     why = []
     for name in moves(draft, context)[1]:
-        found = context.analysis.operator(name)
+        found = context.operators.get(name)
         busy = found.utilisation.value if found else None
         if busy is None or busy > limit:
             vector[name] = context.current[name]
@@ -64,7 +61,7 @@ def sustained_rate(draft: Draft, context: Context) -> Draft:
     vector = dict(draft.vector or {})
     why = []
     for name in moves(draft, context)[1]:
-        found = context.analysis.operator(name)
+        found = context.operators.get(name)
         target = found.target_input_rate.value if found else None
         # What a subtask really took in: points measured under saturation, and its share of the present input.
         seen = [c.records_per_second / c.parallelism for c in found.capacities if c.saturated] if found else []

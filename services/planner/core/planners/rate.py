@@ -11,144 +11,15 @@ cheapest that meets the objective wins, else the one with the least violation. H
 needs no restart.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict, Field
-from weir_contracts import (
-    Alternative,
-    Analysis,
-    Infeasible,
-    Objective,
-    Parallelism,
-    PlanReply,
-    PlanRequest,
-    Prediction,
-    Topology,
-)
+from weir_contracts import Alternative, Infeasible, Parallelism, PlanReply, PlanRequest, Prediction
 
-from predictor import STAY, CapacityCurve, Model, Outlook, Restart, arrivals_at, model_of, outlook, restart_of
-from predictor.reading import USUAL_RESTART_SECONDS
+from predictor import CapacityCurve, Outlook
 from predictor.words import changes
 
-SATURATED = 0.95
-"""Busy share from which an operator of unknown demand counts as too small."""
-
-
-class RateParameters(BaseModel):
-    """The planner's own settings."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    target_utilisation: float = Field(
-        default=0.8, gt=0.1, le=1, description="load over capacity that a new parallelism is sized for"
-    )
-    highest_utilisation: float = Field(
-        default=0.92, gt=0.1, le=1, description="load over capacity from which staying is not good enough"
-    )
-    drain_seconds: float = Field(
-        default=30.0,
-        gt=0,
-        le=86_400,
-        description="time in which a backlog is to be worked off, in s; not the objective",
-    )
-    restart_seconds: float = Field(
-        default=USUAL_RESTART_SECONDS,
-        ge=0,
-        le=3_600,
-        description="taken for a rescale's downtime until one was seen, in s",
-    )
-    objective_share: float = Field(
-        default=0.8, gt=0, le=1, description="share of the objective that predicted lag may reach: room for error"
-    )
-    arrival_margin: float = Field(
-        default=0.1, ge=0, le=2, description="arrivals are taken to be this much higher before anything is shrunk"
-    )
-    least_saving: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="share of the slots that must be saved for a scale-down to be worth a restart",
-    )
-    horizon_seconds: float | None = Field(
-        default=None, gt=0, le=86_400, description="how far to look, in s; by default restart + 2 · drain + objective"
-    )
-
-
-@dataclass(frozen=True)
-class _Case:
-    """The request, read once."""
-
-    topology: Topology
-    current: Parallelism
-    model: Model
-    lag_seconds: float | None
-    backlog_records: float
-    restart: Restart
-    objective: Objective
-    bounds: Mapping[str, tuple[int, int]]
-    saturated: frozenset[str]
-    at_least: Mapping[str, float]
-    """What operators of unknown capacity sustain at least, in records/s."""
-    parameters: RateParameters
-
-    @cached_property
-    def most(self) -> Mapping[str, int]:
-        """What each operator may have at most: bounds, key groups, partitions."""
-        found = {}
-        for operator in self.topology.operators:
-            limits = (self.bounds[operator.name][1], operator.max_parallelism, operator.source_partitions)
-            found[operator.name] = max(1, min(limit for limit in limits if limit is not None))
-        return found
-
-    @cached_property
-    def waiting(self) -> Mapping[str, float]:
-        """Records that the backlogs bring to each operator."""
-        backlogs = {s: b.records for s, b in self.model.backlogs.items()}
-        return {name: arrivals_at(self.model.flow, name, backlogs) or 0.0 for name in self.topology.names}
-
-    def loads(self, margin: float) -> Mapping[str, float]:
-        """Records/s that arrive at each operator of which it can be told, `margin` higher than now."""
-        if margin == 0:
-            return self.model.loads
-        arrivals = {s: rate * (1 + margin) for s, rate in self.model.arrivals.items()}
-        return replace(self.model, arrivals=arrivals).loads
-
-    @property
-    def limit_seconds(self) -> float | None:
-        bound = self.objective.bound_seconds
-        return None if bound is None else bound * self.parameters.objective_share
-
-    @property
-    def horizon_seconds(self) -> float:
-        if self.parameters.horizon_seconds is not None:
-            return self.parameters.horizon_seconds
-        return self.restart.seconds + 2 * self.parameters.drain_seconds + (self.objective.bound_seconds or 30.0)
-
-    @property
-    def target_utilisation(self) -> float:
-        return self.objective.utilization or self.parameters.target_utilisation
-
-    @property
-    def highest_utilisation(self) -> float:
-        if self.objective.utilization is not None:
-            return min(1.0, self.objective.utilization * 1.1)
-        return max(self.parameters.highest_utilisation, self.parameters.target_utilisation)
-
-    def cost(self, vector: Mapping[str, int]) -> tuple[int, int]:
-        """Slots first; of equal slots the fewer subtasks."""
-        return self.topology.slots(vector), sum(vector.values())
-
-    def predicted(self, vector: Mapping[str, int]) -> Outlook:
-        return outlook(
-            self.model,
-            vector,
-            STAY if vector == self.current else self.restart,
-            horizon_seconds=self.horizon_seconds,
-            objective_seconds=self.limit_seconds,
-            of_latency=self.objective.max_latency is not None,
-        )
+from .rate_case import Case, Demand, RateParameters, case_of
 
 
 @dataclass(frozen=True)
@@ -160,14 +31,14 @@ class _Option:
 
 def plan_by_rate(request: PlanRequest, parameters: RateParameters) -> PlanReply:
     """The answer to one request; see the module."""
-    case = _case_of(request, parameters)
+    case = case_of(request, parameters)
     if isinstance(case, PlanReply):
         return case
     hold = _Option(dict(case.current), case.predicted(case.current), case.cost(case.current))
     infeasible: list[Infeasible] = []
     why = _why_not_stay(case, hold.prediction)
     if why is None:
-        _sized(case, parameters.drain_seconds, 0.0, infeasible)  # for what it notes
+        _sized(case, case.demands(0.0), parameters.drain_seconds, infeasible)  # for what it notes
         return _shrink(case, hold, infeasible)
     options = [
         _Option(vector, case.predicted(vector), case.cost(vector))
@@ -181,64 +52,13 @@ def foresee(
     request: PlanRequest, parameters: RateParameters, parallelism: Parallelism
 ) -> tuple[Prediction, Prediction] | None:
     """What staying and a vector would bring, by this planner's model; None where the model knows too little."""
-    case = _case_of(request, parameters)
+    case = case_of(request, parameters)
     if isinstance(case, PlanReply):
         return None
     return case.predicted(case.current).told(), case.predicted(parallelism).told()
 
 
-def _case_of(request: PlanRequest, parameters: RateParameters) -> _Case | PlanReply:
-    analysis, topology, deployment = request.analysis, request.topology, request.deployment
-    if topology is None or deployment is None:
-        return PlanReply(
-            kind="hold", code="metric-missing", sentence="the application's graph is unknown, so it stays as it is"
-        )
-    model, gaps = model_of(analysis, topology)
-    needs_lag = request.policy.spec.objective.utilization is None
-    for gap in gaps:
-        if gap.what == "arrival rate" or (gap.what == "lag" and needs_lag):
-            return PlanReply(
-                kind="hold",
-                code="metric-missing",
-                sentence=f"the {gap.what} of {gap.operator} is unknown ({gap.because}), so nothing changes",
-            )
-    at_least = {name: rate for name, rate in _at_rest(analysis).items() if name not in model.curves}
-    if not model.curves and not at_least:
-        return PlanReply(
-            kind="hold",
-            code="warming-up",
-            sentence="no operator's capacity is known yet: it takes a window of a warmed-up run",
-        )
-    return _Case(
-        topology=topology,
-        current=dict(deployment.observed),
-        model=model,
-        lag_seconds=analysis.lag_seconds.value,
-        backlog_records=sum(backlog.records for backlog in model.backlogs.values()),
-        restart=restart_of(analysis, deployment, request.outcomes, parameters.restart_seconds),
-        objective=request.policy.spec.objective,
-        bounds={name: request.policy.spec.bounds.of(name) for name in topology.names},
-        saturated=_full(analysis),
-        at_least=at_least,
-        parameters=parameters,
-    )
-
-
-def _at_rest(analysis: Analysis) -> dict[str, float]:
-    """Lower bounds of what hardly busy operators sustain."""
-    bounds = {o.operator: o.least_processing_rate for o in analysis.operators}
-    return {name: bound.value for name, bound in bounds.items() if bound is not None and bound.value}
-
-
-def _full(analysis: Analysis) -> frozenset[str]:
-    """Operators that are busy all the time. Not while warming up: starting and catching up fill every one of them."""
-    if analysis.has("warming-up") or analysis.has("catching-up"):
-        return frozenset()
-    shares = {o.operator: o.utilisation.value for o in analysis.operators}
-    return frozenset(name for name, share in shares.items() if share is not None and share >= SATURATED)
-
-
-def _why_not_stay(case: _Case, staying: Outlook) -> tuple[str, str] | None:
+def _why_not_stay(case: Case, staying: Outlook) -> tuple[str, str] | None:
     """Code and words of why staying is not good enough; None if it is."""
     limit = case.limit_seconds
     used, where = staying.max_utilisation, staying.bottleneck
@@ -255,12 +75,12 @@ def _why_not_stay(case: _Case, staying: Outlook) -> tuple[str, str] | None:
     return None
 
 
-def _is_blind(case: _Case, name: str) -> bool:
+def _is_blind(case: Case, name: str) -> bool:
     """Whether an operator's demand or its capacity cannot be told."""
     return name not in case.model.flow or name not in case.model.curves
 
 
-def _needs(case: _Case, where: str | None) -> str:
+def _needs(case: Case, where: str | None) -> str:
     if where is None:
         return "demand is above capacity"
     load = case.model.loads.get(where, 0.0)
@@ -270,15 +90,12 @@ def _needs(case: _Case, where: str | None) -> str:
     return f"{load:,.0f} records/s arrive at {where}, {p} {word} {capacity:,.0f}"
 
 
-def _candidates(case: _Case, infeasible: list[Infeasible]) -> Iterator[Parallelism]:
+def _candidates(case: Case, infeasible: list[Infeasible]) -> Iterator[Parallelism]:
     """Vectors worth comparing, each once: with different haste for the backlog, none for it, and the most there may be."""
-    drain = case.parameters.drain_seconds
+    drain, demands = case.parameters.drain_seconds, case.demands(0.0)
     seen: list[Parallelism] = []
     for seconds in (None, 4 * drain, 2 * drain, drain, drain / 2, drain / 4):
-        notes: list[Infeasible] = []
-        vector = _sized(case, seconds, 0.0, notes)
-        if seconds == drain:
-            infeasible += notes
+        vector = _sized(case, demands, seconds, infeasible if seconds == drain else None)
         if vector not in seen:
             seen.append(vector)
             yield vector
@@ -288,60 +105,69 @@ def _candidates(case: _Case, infeasible: list[Infeasible]) -> Iterator[Paralleli
 
 
 def _sized(
-    case: _Case, drain_seconds: float | None, margin: float, notes: list[Infeasible], *, may_shrink: bool = False
+    case: Case,
+    demands: list[Demand],
+    drain_seconds: float | None,
+    notes: list[Infeasible] | None,
+    *,
+    may_shrink: bool = False,
 ) -> Parallelism:
     """The traversal: the smallest useful parallelism of each operator for arrivals, backlog and restart."""
     vector: Parallelism = {}
-    loads = case.loads(margin)
-    for name, most in case.most.items():
-        now = case.current[name]
-        curve, load = case.model.curves.get(name), loads.get(name)
+    for each in demands:
+        name, now, most, curve = each.operator, each.now, each.most, each.curve
         if curve is None and may_shrink and name in case.at_least:
             # A bound is enough to take subtasks away by, and no reason to add any.
             curve = CapacityCurve(now / case.at_least[name])
-        if curve is None or load is None:
+        if curve is None or each.steady is None:
             # Unknown is not small: it stays, or grows by a useful step where it is visibly full.
             vector[name] = min(most, now + max(1, now // 2)) if name in case.saturated else now
             continue
-        demand = load / case.target_utilisation
+        demand = each.steady
         if drain_seconds is not None:
-            demand += (case.waiting[name] + load * case.restart.seconds) / drain_seconds
-        wanted = _at_least(case, name, curve, demand, notes)
-        vector[name] = wanted if may_shrink else max(wanted, min(now, most))
+            demand += each.waiting / drain_seconds
+        wanted = _at_least(each, curve, demand, notes)
+        if not may_shrink and wanted < now:
+            wanted = max(wanted, min(now, most))
+        vector[name] = wanted
     return vector
 
 
-def _at_least(case: _Case, name: str, curve: CapacityCurve, demand: float, notes: list[Infeasible]) -> int:
-    most, least = case.most[name], case.bounds[name][0]
-    if curve.best is not None:
-        most = min(most, max(curve.best, case.current[name]))  # more would do less
-    wanted = curve.needed(demand)
+def _at_least(each: Demand, curve: CapacityCurve, demand: float, notes: list[Infeasible] | None) -> int:
+    most, wanted = each.highest, curve.needed(demand)
     if wanted is None:
-        notes.append(
-            Infeasible(
-                operator=name,
-                wanted=round(demand, 1),
-                limit=round(curve.ceiling, 1),
-                code="capacity-ceiling",
-                because=f"{demand:,.0f} records/s are wanted and no parallelism of {name} sustains more than {curve.ceiling:,.0f}",
-            )
-        )
+        if notes is not None:
+            notes.append(_no_more(each.operator, demand, curve))
         return most
     if wanted > most:
-        notes.append(
-            Infeasible(
-                operator=name,
-                wanted=float(wanted),
-                limit=float(most),
-                code="bounds",
-                because=f"{name} would need {wanted} and may have {most}",
-            )
-        )
-    return max(least, min(wanted, most))
+        if notes is not None:
+            notes.append(_out_of_bounds(each.operator, wanted, most))
+        wanted = most
+    return wanted if wanted > each.least else each.least
+
+
+def _no_more(name: str, demand: float, curve: CapacityCurve) -> Infeasible:
+    return Infeasible(
+        operator=name,
+        wanted=round(demand, 1),
+        limit=round(curve.ceiling, 1),
+        code="capacity-ceiling",
+        because=f"{demand:,.0f} records/s are wanted and no parallelism of {name} sustains more than {curve.ceiling:,.0f}",
+    )
+
+
+def _out_of_bounds(name: str, wanted: int, most: int) -> Infeasible:
+    return Infeasible(
+        operator=name,
+        wanted=float(wanted),
+        limit=float(most),
+        code="bounds",
+        because=f"{name} would need {wanted} and may have {most}",
+    )
 
 
 def _grow(
-    case: _Case, hold: _Option, options: list[_Option], why: tuple[str, str], infeasible: list[Infeasible]
+    case: Case, hold: _Option, options: list[_Option], why: tuple[str, str], infeasible: list[Infeasible]
 ) -> PlanReply:
     """Staying is not good enough: the cheapest option that meets the objective, else the least violation."""
     code, words = why
@@ -381,7 +207,7 @@ def _grow(
     return _reply(case, "scale", best, hold, code, sentence, infeasible, [o for o in options if o is not best])
 
 
-def _is_good(case: _Case, prediction: Outlook) -> bool:
+def _is_good(case: Case, prediction: Outlook) -> bool:
     """Meets the objective all the time, and can keep up afterwards."""
     steady = prediction.max_utilisation is None or prediction.max_utilisation <= case.highest_utilisation
     return prediction.violation_seconds == 0 and steady
@@ -392,7 +218,7 @@ def _nearly(badness: float) -> float:
     return badness * 1.15 + 1.0
 
 
-def _badness(case: _Case, prediction: Outlook) -> float:
+def _badness(case: Case, prediction: Outlook) -> float:
     """Seconds of violation; where no time bound was given, the load beyond the target as a share of the horizon."""
     over = max(0.0, (prediction.max_utilisation or 0.0) - case.highest_utilisation)
     late = prediction.violation_seconds if case.limit_seconds is not None else 0.0
@@ -404,9 +230,10 @@ def _steadier(staying: Outlook, going: Outlook) -> bool:
     return (staying.max_utilisation or 0.0) > 1.0 >= (going.max_utilisation or 0.0)
 
 
-def _shrink(case: _Case, hold: _Option, infeasible: list[Infeasible]) -> PlanReply:
+def _shrink(case: Case, hold: _Option, infeasible: list[Infeasible]) -> PlanReply:
     """Staying is good enough; is less good enough, too, with arrivals a margin higher and through the restart?"""
-    smaller = _sized(case, case.parameters.drain_seconds, case.parameters.arrival_margin, [], may_shrink=True)
+    demands = case.demands(case.parameters.arrival_margin)
+    smaller = _sized(case, demands, case.parameters.drain_seconds, None, may_shrink=True)
     smaller = {name: min(p, case.current[name]) for name, p in smaller.items()}
     held = f"lag stays at {hold.prediction.max_lag_seconds:.1f} s or less"
     if hold.prediction.max_utilisation is not None:
@@ -437,7 +264,7 @@ def _shrink(case: _Case, hold: _Option, infeasible: list[Infeasible]) -> PlanRep
 
 
 def _reply(  # noqa: PLR0917 - the parts of a reply, in its order
-    case: _Case,
+    case: Case,
     kind: str,
     chosen: _Option,
     hold: _Option,
