@@ -75,7 +75,7 @@ class PlannerDescription(Message):
     """operator: gives each operator a parallelism of its own. application: one for all of them (the reply names each all the same)."""
     description: Sentence
     """What it does, for people."""
-    reads: list[Literal["observations", "history"]] | None = None
+    reads: Annotated[list[Literal["observations", "history"]] | None, Field(max_length=10)] = None
     """Which of a request's large parts it looks at; the others come empty, which is faster. None: all."""
 
 
