@@ -135,7 +135,7 @@ def test_wrong_parameters_are_named() -> None:
         parse_parameters("dhalion", {"scale_down_factor": 2})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(requests("dhalion"))
 def test_every_request_is_answered(asked: PlanRequest) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason."""

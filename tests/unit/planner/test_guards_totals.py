@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from weir_contracts import Parallelism, PlanReply, PlanState, Slots
 
@@ -113,6 +113,7 @@ def test_a_budget_that_cannot_be_met_takes_what_it_can() -> None:
 sizes = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 40), min_size=1)
 
 
+@settings(max_examples=40)
 @given(sizes, st.integers(1, 100), st.data())
 def test_a_cut_fits_and_wastes_nothing(vector: Parallelism, limit: int, data: st.DataObject) -> None:
     """Whatever is cut: within the limit or at the floors, never below them, and no subtask more would fit."""
@@ -124,6 +125,7 @@ def test_a_cut_fits_and_wastes_nothing(vector: Parallelism, limit: int, data: st
         raise AssertionError(found)
 
 
+@settings(max_examples=40)
 @given(sizes, st.integers(1, 200), st.data())
 def test_what_is_raised_reaches_the_least_or_its_ceilings(vector: Parallelism, least: int, data: st.DataObject) -> None:
     """And takes nothing from anybody."""

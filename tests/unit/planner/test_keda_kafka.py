@@ -241,7 +241,7 @@ OFFSETS = st.one_of(st.none(), st.integers(0, 2**62))
 
 
 @given(requests("keda-kafka"), st.booleans(), st.lists(st.tuples(OFFSETS, OFFSETS), max_size=5), st.integers(0, 40))
-@example_settings(max_examples=40)
+@example_settings(max_examples=20)
 def test_every_request_is_answered(asked: Any, whole: bool, offsets: list[tuple[Any, Any]], age: int) -> None:
     """Whatever the offsets: a whole vector or a hold, with its reason."""
     parameters = {"scope": "application" if whole else "sources", "minReplicaCount": 0, "excludePersistentLag": True}

@@ -179,7 +179,7 @@ def test_what_is_no_plan_is_refused_with_the_reason(answer: Any, why: str) -> No
         read_plan(answer, _turn(2).nodes)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
