@@ -43,19 +43,18 @@ def _arriving(
 def arrivals_at(flow: Flow, operator: str, rates: Mapping[str, float]) -> float | None:
     """Records/s that arrive at `operator` when the sources take in `rates`; None if it cannot be told."""
     shares = flow.get(operator)
-    return None if shares is None else _arriving_from(shares, rates)
+    return None if shares is None else sum(share * rates.get(source, 0.0) for source, share in shares.items())
 
 
 def loads_of(flow: Flow, rates: Mapping[str, float]) -> dict[str, float]:
     """`arrivals_at` of every operator of which it can be told."""
-    return {name: _arriving_from(shares, rates) for name, shares in flow.items()}
-
-
-def _arriving_from(shares: Mapping[str, float], rates: Mapping[str, float]) -> float:
-    total = 0.0
-    for source, share in shares.items():  # a loop: the sum over a generator takes twice as long, and this is asked most
-        total += share * rates.get(source, 0.0)
-    return total
+    found = {}
+    for name, shares in flow.items():
+        total = 0.0
+        for source, share in shares.items():
+            total += share * rates.get(source, 0.0)
+        found[name] = total
+    return found
 
 
 Fed = list[tuple[int, float]]

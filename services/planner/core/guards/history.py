@@ -63,7 +63,7 @@ def reversal(draft: Draft, context: Context) -> Draft:
     """What went up, down and up again within half an hour is not lowered for longer than stabilisation asks: it swings."""
     hold = context.spec.behavior.scale_down.reversal_hold
     held, until = [], context.now
-    for name in moves(draft, context)[1]:
+    for name in moves(draft, context)[1] if context.actions else []:
         seen = [
             (action.after[name] > action.before[name], action.at)
             for action in context.actions
@@ -86,7 +86,7 @@ def ineffective_growth(draft: Draft, context: Context) -> Draft:
     Judged only where both capacities were measured under saturation, the second since the growth.
     """
     hold = context.spec.behavior.scale_up.ineffective_hold
-    for name in moves(draft, context)[0]:
+    for name in moves(draft, context)[0] if context.actions else []:
         grown = _last_growth(name, context)
         if grown is None or context.now >= grown.at + hold:
             continue

@@ -12,8 +12,9 @@ from .draft import Context, Draft, moves
 
 def excluded_period(draft: Draft, context: Context) -> Draft:
     """Nothing moves in a direction that an excluded period names."""
-    up, down = moves(draft, context)
-    for period in context.spec.behavior.excluded_periods:
+    periods = context.spec.behavior.excluded_periods
+    up, down = moves(draft, context) if periods else ([], [])
+    for period in periods:
         names = [*(up if "up" in period.directions else []), *(down if "down" in period.directions else [])]
         until = ends_at(period, context.now) if names else None
         if until is not None:

@@ -101,13 +101,17 @@ class Case:
             found[operator.name] = max(1, most)
         return found
 
+    @cached_property
+    def waiting(self) -> Mapping[str, float]:
+        """Records that the backlogs bring to each operator of which it can be told."""
+        return loads_of(self.model.flow, {s: backlog.records for s, backlog in self.model.backlogs.items()})
+
     def demands(self, margin: float) -> list[Demand]:
         """Of each operator, with arrivals `margin` higher than now."""
         model, loads = self.model, self.model.loads
         if margin != 0:
             loads = loads_of(model.flow, {s: rate * (1 + margin) for s, rate in model.arrivals.items()})
-        waiting = loads_of(model.flow, {s: backlog.records for s, backlog in model.backlogs.items()})
-        target, restart = self.target_utilisation, self.restart.seconds
+        waiting, target, restart = self.waiting, self.target_utilisation, self.restart.seconds
         found = []
         for name, most in self.most.items():
             now, curve, load = self.current[name], model.curves.get(name), loads.get(name)
