@@ -55,7 +55,7 @@ def replay(
     interval: Annotated[
         float | None,
         typer.Option(
-            help="Seconds between two scrapes; by default the policy's, else 10, or 30 where a trace's samples are minutes apart."
+            help="Seconds between two scrapes; by default the policy's, else 10, or 60 where a trace's samples are a minute apart or more."
         ),
     ] = None,
     speedup: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,

@@ -16,7 +16,7 @@ from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, named
 DAY_SECONDS = 86_400.0
 SHAPE_SECONDS = 1_200.0
 SLOW_STEP_SECONDS = 60.0
-"""Between samples that lie so far apart nothing happens that a look every 30 s would miss."""
+"""Between samples that lie so far apart nothing happens that a look every minute would miss."""
 START_UTILISATION = 0.7
 """A replay begins with what the first load needs, with a little to spare."""
 
@@ -144,6 +144,6 @@ def _default(trace: LoadTrace) -> dict[str, Any]:
             "signals": {"kafka": {"bootstrapServers": "127.0.0.1:9092", "groupId": "replay"}},
             "objective": {"maxLag": "30s"},
             "bounds": {"min": 1, "max": 16},
-            "interval": "30s" if slow else "10s",
+            "interval": "60s" if slow else "10s",
         },
     }
