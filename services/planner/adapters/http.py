@@ -123,8 +123,8 @@ class PlannerClient:
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=_tls(ca_file),
             max_connections=MOST_CONNECTIONS,
-            max_keepalive_connections=64,
-            keepalive_expiry=30.0,
+            # Many servers close an idle connection after 5 s, which is how far apart questions are: some would be lost in between.
+            max_keepalive_connections=0,
             network_backend=_CheckedBackend(allowed, resolve or self._addresses),
         )
 

@@ -1,6 +1,7 @@
 """The planner `ds2`: the released code's own examples, the paper's properties, the manager's knobs."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from weir_contracts import Analysis, EdgeAnalysis, PlanReply, PlanRequest
 
 from services.planner.core.planners import InvalidParameters, ask, parse_parameters
-from services.planner.core.planners.ds2 import Graph, Rates, corrected, optimal
+from services.planner.core.planners.ds2 import MOST, Graph, Rates, corrected, optimal
 from tests.unit.planner.build import SOURCE, WORK, analysis, known, operator, policy, request, topology
 from tests.unit.planner.requests import is_whole, requests
 
@@ -213,3 +214,10 @@ def test_wrong_parameters_are_named() -> None:
 def test_every_request_is_answered(asked: PlanRequest) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason."""
     assert is_whole(ask(asked, "ds2"), asked)
+
+
+def test_next_to_nothing_is_no_division_by_zero() -> None:
+    """A rate so small that half of it is no number: as many as there may be for what arrives, one for nothing."""
+    graph = Graph(instances={"a": 2, "b": 2}, rates={"b": Rates(5e-324, {})}, sources={"a": {"b": 800.0}})
+    assert optimal(graph) == {"b": MOST}
+    assert optimal(replace(graph, sources={"a": {"b": 0.0}})) == {"b": 0}

@@ -96,7 +96,7 @@ def optimal(graph: Graph, scaling_factor: float = 0.0) -> dict[str, int]:
             flowing = dict(graph.sources[name])
         else:
             rates = graph.rates[name]
-            ideal = arriving.get(name, 0.0) / (rates.processing / instances)
+            ideal = _ideal(arriving.get(name, 0.0), rates.processing, instances)
             found[name] = _whole(ideal * (1.0 + scaling_factor))
             flowing = {target: output * (ideal / instances) for target, output in rates.outputs.items()}
         for target, rate in flowing.items():
@@ -112,6 +112,14 @@ def corrected(
     if ratio is None or threshold is None or goes_up or ratio <= threshold:
         return dict(wanted)
     return {name: _whole(ratio * p) for name, p in wanted.items()}
+
+
+def _ideal(arriving: float, processing: float, instances: int) -> float:
+    """Instances that do what arrives, before rounding."""
+    each = processing / instances
+    if each == 0:  # so little that a share of it is no number any more
+        return math.inf if arriving else 0.0
+    return arriving / each
 
 
 def _whole(instances: float) -> int:
@@ -213,7 +221,7 @@ def _sized(read: _Read, present: Present, parameters: Ds2Parameters) -> Parallel
     """This interval's decision for every operator."""
     wanted = optimal(read.graph, parameters.scaling_factor)
     for name, rate in read.source_rates.items():
-        ideal = read.arrivals[name] / (rate / present.current[name])
+        ideal = _ideal(read.arrivals[name], rate, present.current[name])
         wanted[name] = _whole(ideal * (1.0 + parameters.scaling_factor))
     for name in read.at_most & set(wanted):
         wanted[name] = min(wanted[name], present.current[name])
