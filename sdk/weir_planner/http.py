@@ -58,13 +58,13 @@ class Threads:
         future: asyncio.Future[Result] = loop.create_future()
 
         def call() -> None:
-            if future.cancelled():
-                loop.call_soon_threadsafe(settle, None, None)
-                return
+            result: Result | None = None
+            error: BaseException | None = None
             try:
-                result, error = function(), None
+                if not future.cancelled():
+                    result = function()
             except BaseException as raised:  # noqa: BLE001 - it belongs to the caller, whatever it is
-                result, error = None, raised
+                error = raised
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(settle, result, error)
 
