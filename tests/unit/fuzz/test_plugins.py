@@ -81,7 +81,7 @@ def planned(body: bytes) -> Plan:
     return Plan.model_validate_json(plan.model_dump_json())
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(bodies)
 def test_any_bytes_become_an_explained_plan(body: bytes) -> None:
     """Either what was said is wholly understood, or the plan holds and says what is wrong."""

@@ -210,7 +210,7 @@ def test_wrong_parameters_are_named() -> None:
 
 
 @given(requests("ds2", warm_up_intervals=0, scale_sources=True, target_rate_ratio=1.5))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_every_request_is_answered(asked: PlanRequest) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason."""
     assert is_whole(ask(asked, "ds2"), asked)

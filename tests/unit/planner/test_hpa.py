@@ -326,7 +326,7 @@ def test_a_tolerance_per_direction() -> None:
     ),
     st.data(),
 )
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_every_request_is_answered(parameters: dict[str, Any], data: st.DataObject) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason."""
     asked = data.draw(requests("hpa", **parameters))

@@ -157,7 +157,7 @@ def test_the_last_time_lies_behind_and_is_the_last(seconds: int, cron: str) -> N
 
 
 @given(requests("schedule", parallelism=2, entries=[{"cron": "*/10 * * * *", "lasts": "5m", "operators": {"o0": 3}}]))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_every_request_is_answered(asked: PlanRequest) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason."""
     assert is_whole(ask(asked, "schedule"), asked)

@@ -60,7 +60,7 @@ def test_wrong_parameters_are_named(parameters: dict[str, Any], words: str) -> N
 
 
 @given(requests("static", parallelism=7, operators={"o0": 3}))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_every_request_is_answered(asked: PlanRequest) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason."""
     assert is_whole(ask(asked, "static"), asked)

@@ -101,7 +101,7 @@ def test_wrong_parameters_are_named(parameters: dict[str, Any], words: str) -> N
 
 
 @given(st.sampled_from(["utilisation", "lag_seconds", "latency_seconds", "backlog"]), st.data())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_every_request_is_answered(measure: str, data: st.DataObject) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason."""
     asked = data.draw(requests("threshold", measure=measure, up_above=0.7, down_below=0.2, factor=1.3))
