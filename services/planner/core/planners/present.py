@@ -3,10 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import BaseModel, ValidationError
 from weir_contracts import Infeasible, Parallelism, PlanReply, PlanRequest, Topology
 from weir_contracts.planning import Number
+
+M = TypeVar("M", bound=BaseModel)
 
 MOST_EVIDENCE = 200
 MOST_INFEASIBLE = 100
@@ -71,6 +74,14 @@ def present_of(request: PlanRequest, memory: Mapping[str, Any]) -> Present | Pla
     return Present(topology, {name: deployment.observed[name] for name in topology.names}, limits)
 
 
+def remembered(memory: type[M], request: PlanRequest) -> M:
+    """What the last turn left; another version's, or a damaged one, is none."""
+    try:
+        return memory.model_validate(request.memory)
+    except ValidationError:
+        return memory()
+
+
 def missing(what: str, because: str, memory: Mapping[str, Any]) -> PlanReply:
     """A hold for something unknown, which is named: unknown is not 0."""
     sentence = f"{what} is unknown ({because}), so nothing changes"
@@ -79,12 +90,11 @@ def missing(what: str, because: str, memory: Mapping[str, Any]) -> PlanReply:
 
 def seconds_since_action(request: PlanRequest) -> float | None:
     """Since the newest action that began to run or ended; None: no action is known."""
-    for outcome in request.outcomes:
-        action = outcome.newest_action
-        if action is not None:
-            at = action.running_at or action.finished_at or action.started_at
-            return max(0.0, (request.now - at).total_seconds())
-    return None
+    action = request.newest_action
+    if action is None:
+        return None
+    at = action.running_at or action.finished_at or action.started_at
+    return max(0.0, (request.now - at).total_seconds())
 
 
 def reply_of(  # noqa: PLR0917 - the parts of a reply, in its order

@@ -1,0 +1,6 @@
+"""Daedalus. Start with `planner.py`: the rule and its formulas; what is learnt of the application and its load is in the others."""
+
+from .parameters import DaedalusParameters
+from .planner import plan_by_daedalus
+
+__all__ = ["DaedalusParameters", "plan_by_daedalus"]

@@ -1,0 +1,216 @@
+"""What `daedalus` learns from turn to turn: capacities by parallelism, downtimes, minutes of load and how well they were forecast."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from weir_contracts import PlanRequest
+
+from services.planner.core.planners.present import Present, total
+
+from .forecast import autoregressive, linear
+from .parameters import DaedalusParameters
+
+LEAST_SPREAD = 0.05
+"""Of busy shares (largest − smallest) for a slope to mean something."""
+LEAST_BUSY = 0.05
+"""An operator that is busy for less says nothing of when it is full."""
+MOST_RATE = 1e12
+"""Records/s that nothing exceeds: keeps garbage finite."""
+MOST_CAPACITIES = 64
+MOST_REGRESSIONS = 16
+LEAST_CAPACITY = 0.01
+"""Records/s below which a told capacity is a rounding error."""
+
+_Sum = Annotated[float, Field(ge=0, le=1e30)]
+_Rate = Annotated[float, Field(ge=0, le=2 * MOST_RATE)]
+
+
+class Regression(BaseModel):
+    """Sums of an online least squares of load y on busy share x."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    n: _Sum = 0.0
+    x: _Sum = 0.0
+    y: _Sum = 0.0
+    xx: _Sum = 0.0
+    xy: _Sum = 0.0
+    least: float = Field(default=1.0, ge=0, le=1)
+    most: float = Field(default=0.0, ge=0, le=1)
+
+    def add(self, x: float, y: float) -> "Regression":
+        return Regression(
+            n=self.n + 1,
+            x=self.x + x,
+            y=self.y + y,
+            xx=self.xx + x * x,
+            xy=self.xy + x * y,
+            least=min(self.least, x),
+            most=max(self.most, x),
+        )
+
+    def at(self, x: float) -> float | None:
+        """What is told of a busy share; None if nothing can be."""
+        if self.n < 1 or self.x <= 0:
+            return None
+        spread = self.n * self.xx - self.x * self.x
+        if self.most - self.least >= LEAST_SPREAD and spread > 0:
+            slope = (self.n * self.xy - self.x * self.y) / spread
+            if slope > 0:
+                told = (self.y - slope * self.x) / self.n + slope * x
+                return told if told > 0 else None
+        return self.y / self.x * x
+
+
+class Memory(BaseModel):
+    """What is remembered from turn to turn. Bounded: 12 KB with the largest rates and 360 minutes, usually 3."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    run: str = ""
+    """Which run the regressions are of."""
+    replicas: int | None = Field(default=None, ge=1)
+    since: float = Field(default=0.0, ge=0, le=1e11)
+    """Unix time of when this parallelism was seen first; 0: it was always there."""
+    began_by: Literal["", "up", "down"] = ""
+    """up or down: the rescale whose downtime is still to be learnt."""
+    regressions: dict[str, Regression] = Field(default_factory=dict, max_length=MOST_REGRESSIONS)
+    """By the operator's place in the graph."""
+    capacities: dict[str, _Rate] = Field(default_factory=dict, max_length=MOST_CAPACITIES)
+    """By parallelism."""
+    minute: int = Field(default=0, ge=0, le=10**9)
+    """The minute that `count` readings of `added` records/s together belong to."""
+    added: float = Field(default=0.0, ge=0, le=1e18)
+    count: int = Field(default=0, ge=0, le=10**6)
+    minutes: list[_Rate] = Field(default_factory=list, max_length=360)
+    """Mean load of the minutes before it, oldest first."""
+    foreseen_at: int = Field(default=0, ge=0, le=10**9)
+    foreseen: list[_Rate] = Field(default_factory=list, max_length=60)
+    """The AR forecast that is being judged, from the minute `foreseen_at` on."""
+    wape: float | None = Field(default=None, ge=0, le=1e6)
+    up: float | None = Field(default=None, ge=0, le=86_400)
+    down: float | None = Field(default=None, ge=0, le=86_400)
+    """Downtimes learnt, in s."""
+
+
+def noticed(
+    request: PlanRequest, present: Present, memory: Memory, parameters: DaedalusParameters, load: float | None
+) -> Memory:
+    """The memory with this turn's readings."""
+    analysis, now = request.analysis, request.now.timestamp()
+    replicas = present.replicas
+    update: dict[str, Any] = {}
+    run = "" if analysis.run is None else f"{analysis.run.attempt} {analysis.run.running_since.isoformat()}"
+    if run != memory.run or replicas != memory.replicas:
+        update |= {"run": run, "regressions": {}}
+    if memory.replicas is not None and replicas != memory.replicas:
+        update |= {"since": now, "began_by": "up" if replicas > memory.replicas else "down"}
+    update["replicas"] = replicas
+    memory = memory.model_copy(update=update)
+    memory = _with_downtime(memory, analysis.restart_times.last_seconds, parameters)
+    if load is None or analysis.status != "running":
+        return memory
+    load = min(load, MOST_RATE)
+    memory = _with_minute(memory, now, load, parameters)
+    began = None if analysis.run is None else analysis.run.running_since.timestamp()
+    started = memory.since if began is None else max(began, memory.since)
+    if now - started < parameters.warm_up_seconds or analysis.has("catching-up"):
+        return memory
+    return _with_capacity(request, present, memory)
+
+
+def _with_downtime(memory: Memory, seen: float | None, parameters: DaedalusParameters) -> Memory:
+    """One second toward what the rescale took, once its run has been seen."""
+    if not memory.began_by or seen is None or memory.regressions:
+        return memory
+    up = memory.began_by == "up"
+    known, usual = (
+        (memory.up, parameters.downtime_up_seconds) if up else (memory.down, parameters.downtime_down_seconds)
+    )
+    value = usual if known is None else known
+    value += max(-1.0, min(1.0, seen - value))
+    return memory.model_copy(update={memory.began_by: value, "began_by": ""})
+
+
+def _with_minute(memory: Memory, now: float, load: float, parameters: DaedalusParameters) -> Memory:
+    minute = int(now // 60)
+    if memory.count and minute == memory.minute:
+        return memory.model_copy(update={"added": round(memory.added + load, 2), "count": memory.count + 1})
+    minutes = list(memory.minutes)
+    if memory.count:
+        mean = memory.added / memory.count
+        # A minute without a reading is taken to be as the one before it; after an hour of them the past tells nothing.
+        missed = minute - memory.minute
+        minutes = [*minutes, *[round(mean, 2)] * missed] if 0 < missed <= 60 else []
+    memory = memory.model_copy(
+        update={
+            "minute": minute,
+            "added": round(load, 2),
+            "count": 1,
+            "minutes": minutes[-parameters.history_minutes :],
+        }
+    )
+    return _with_forecast(memory, parameters)
+
+
+def _with_forecast(memory: Memory, parameters: DaedalusParameters) -> Memory:
+    """Judge the AR forecast that is being judged by the minutes that have gone by; make the next when it is over."""
+    passed = memory.minute - memory.foreseen_at
+    actual = memory.minutes[-passed:] if 0 < passed <= len(memory.minutes) else []
+    told = memory.foreseen[: len(actual)]
+    if told and sum(actual[: len(told)]) > 0:
+        error = sum(abs(a - f) for a, f in zip(actual, told, strict=False)) / sum(actual[: len(told)])
+        memory = memory.model_copy(update={"wape": round(min(error, 1e6), 4)})
+    if memory.foreseen and 0 < passed < len(memory.foreseen):
+        return memory
+    forecast = autoregressive(memory.minutes, parameters.order, parameters.forecast_minutes)
+    return memory.model_copy(update={"foreseen_at": memory.minute, "foreseen": [round(f, 2) for f in forecast or []]})
+
+
+def _with_capacity(request: PlanRequest, present: Present, memory: Memory) -> Memory:
+    """The regressions with this turn's reading, and the capacity of the present parallelism by them."""
+    analysis = request.analysis
+    taken = total([o.input_rate.value for o in analysis.operators if o.operator in present.topology.sources])
+    if taken is None or taken <= 0:
+        return memory
+    taken = min(taken, MOST_RATE)
+    shares = {
+        o.operator: o for o in analysis.operators if o.utilisation.value is not None and o.operator in present.current
+    }
+    busiest = sorted(shares, key=lambda name: -(shares[name].utilisation.value or 0.0))[:MOST_REGRESSIONS]
+    place = {name: str(i) for i, name in enumerate(present.topology.names)}
+    regressions: dict[str, Regression] = {}
+    told = []
+    for name in busiest:
+        mean = min(1.0, max(0.0, shares[name].utilisation.value or 0.0))
+        if mean < LEAST_BUSY:
+            continue
+        skew = shares[name].skew.value
+        hottest = min(1.0, mean * max(1.0, 1.0 if skew is None else skew))
+        regression = memory.regressions.get(place[name], Regression()).add(mean, taken)
+        regressions[place[name]] = regression
+        full = regression.at(1 - (hottest - mean))
+        if full is not None and full >= LEAST_CAPACITY:
+            told.append(full)
+    if not told:
+        return memory.model_copy(update={"regressions": regressions})
+    key, newest = str(present.replicas), min(MOST_RATE, *told)
+    capacities = dict(memory.capacities)
+    before = capacities.pop(key, None)
+    capacities[key] = round(newest if before is None else (before + newest) / 2, 3)
+    capacities = dict(list(capacities.items())[-MOST_CAPACITIES:])
+    return memory.model_copy(update={"regressions": regressions, "capacities": capacities})
+
+
+def is_ar(memory: Memory, parameters: DaedalusParameters) -> bool:
+    return memory.wape is not None and memory.wape < parameters.highest_wape
+
+
+def forecast_of(memory: Memory, parameters: DaedalusParameters, load: float) -> list[float]:
+    """The load of each of the next minutes."""
+    history = [*memory.minutes, memory.added / memory.count] if memory.count else [*memory.minutes, load]
+    if is_ar(memory, parameters):
+        forecast = autoregressive(history, parameters.order, parameters.forecast_minutes)
+        if forecast is not None:
+            return forecast
+    return linear(history[-parameters.regression_minutes :], parameters.forecast_minutes)

@@ -1,0 +1,199 @@
+"""The planner `daedalus`: one parallelism for the whole application, by capacity, forecast and predicted recovery.
+
+Pfister, Scheinert, Geldenhuys, Kao, "Daedalus: Self-Adaptive Horizontal Autoscaling for Resource Efficiency of Distributed Stream
+Processing Systems", ICPE 2024. With W the load (records/s at all sources) and C(p) the load that a parallelism p sustains:
+
+    capacity now   W regressed on the busy share u of each operator, W = a + b·u by least squares over the run after its warm-up, told
+                   at u = 1 − (h − u), h the busy share of the hottest subtask (skew); the application's is the smallest
+    capacity at p  observed if p was run (mean of the old value and the newest), else p · C(now) / p(now)
+    forecast       15 minutes of W: AR on the differences of its minutes by least squares while the WAPE of the last one is below 25 %,
+                   else linear regression over the last minutes
+    no action      within 180 s of a rescale; within 600 s if C(now) covers W and the next minute's forecast
+    choice         the smallest p with C(p) > W; recovery(p) ≤ 600 s; C(p) ≥ the highest forecast up to recovery; and, if p is not what
+                   runs, C(p) > the whole forecast, and, going down, a backlog of at most one second of C(now). If none: the largest
+    recovery       downtime + the time in which C(p) − forecast works off: W since the last checkpoint + the forecast for the
+                   downtime + lag. Staying has neither downtime nor anything to do again
+    downtime       of each direction (30 s up, 15 s down), moved by one second toward what was observed after each rescale
+
+Otherwise than in the paper: the regression is of operators, because the contract has no readings of subtasks (theirs is of
+TaskManagers, whose capacities they add), and a spread of u below 0.05 gives W/u, since a slope would be noise; the AR model is fitted
+anew at each evaluation, so nothing has to be retrained after 15 misses; the policy's interval is the time between evaluations.
+"""
+
+import math
+from dataclasses import dataclass
+
+from weir_contracts import Infeasible, PlanReply, PlanRequest
+from weir_contracts.planning import Number
+
+from predictor.words import changes
+from services.planner.core.planners.present import Present, missing, present_of, remembered, reply_of, total
+
+from .learnt import MOST_RATE, Memory, forecast_of, is_ar, noticed
+from .parameters import DaedalusParameters
+
+
+@dataclass(frozen=True)
+class _Case:
+    present: Present
+    parameters: DaedalusParameters
+    now: float
+    load: float
+    lag_records: float
+    checkpoint_seconds: float
+    capacity: float
+    forecast: list[float]
+    memory: Memory
+
+    def capacity_at(self, p: int) -> float:
+        if p == self.present.replicas:
+            return self.capacity
+        return self.memory.capacities.get(str(p), p * self.capacity / self.present.replicas)
+
+    def downtime(self, p: int) -> float:
+        """0 for staying."""
+        now = self.present.replicas
+        if p == now:
+            return 0.0
+        learnt, usual = (
+            (self.memory.up, self.parameters.downtime_up_seconds)
+            if p > now
+            else (self.memory.down, self.parameters.downtime_down_seconds)
+        )
+        return usual if learnt is None else learnt
+
+    def foreseen(self, seconds: float) -> float:
+        """The highest load forecast within so many seconds."""
+        return max(self.forecast[: max(1, math.ceil(min(seconds, 60.0 * len(self.forecast)) / 60))])
+
+    def recovery(self, p: int) -> float:
+        """Seconds until nothing waits that did not have to; infinite if never."""
+        downtime = self.downtime(p)
+        again = self.load * self.checkpoint_seconds if downtime else 0.0
+        waiting = self.lag_records + again + self._between(0.0, downtime)
+        capacity, at = self.capacity_at(p), downtime
+        while waiting > 0 and at < 60.0 * len(self.forecast):
+            step = 60.0 - at % 60.0
+            spare = capacity - self.forecast[min(len(self.forecast) - 1, int(at // 60))]
+            if spare > 0 and waiting <= spare * step:
+                return at + waiting / spare
+            waiting -= spare * step
+            at += step
+        if waiting <= 0:
+            return at
+        spare = capacity - self.forecast[-1]
+        return at + waiting / spare if spare > 0 else math.inf
+
+    def _between(self, since: float, until: float) -> float:
+        """Records forecast to arrive between two times, in s from now."""
+        arriving, at = 0.0, since
+        while at < until:
+            step = min(60.0 - at % 60.0, until - at)
+            arriving += self.forecast[min(len(self.forecast) - 1, int(at // 60))] * step
+            at += step
+        return arriving
+
+
+def plan_by_daedalus(request: PlanRequest, parameters: DaedalusParameters) -> PlanReply:
+    """The answer to one request; see the module."""
+    memory = remembered(Memory, request)
+    present = present_of(request, memory.model_dump(exclude_defaults=True))
+    if isinstance(present, PlanReply):
+        return present
+    analysis = request.analysis
+    load = total([source.arrival_rate.value for source in analysis.sources])
+    memory = noticed(request, present, memory, parameters, load)
+    kept = memory.model_dump(exclude_defaults=True)
+    if load is None or set(present.topology.sources) != {source.operator for source in analysis.sources}:
+        silent = [s for s in analysis.sources if s.arrival_rate.value is None]
+        why = silent[0].arrival_rate.basis if silent else "not every source was analysed"
+        return missing(f"the arrival rate of {silent[0].operator if silent else 'a source'}", why, kept)
+    lag = total([source.lag_records.value for source in analysis.sources])
+    if lag is None:
+        return missing("the lag of a source", "what waits decides how long recovery takes", kept)
+    if _is_new(request, memory, parameters):
+        age = request.now.timestamp() - memory.since
+        sentence = f"the application has had this parallelism for {age:.0f} s, and nothing is done for {parameters.quiet_seconds:.0f} s"
+        return reply_of(present, None, "after-rescale", sentence, {}, kept)
+    capacity = memory.capacities.get(str(present.replicas))
+    if capacity is None:
+        sentence = f"no capacity is known yet: it takes readings of a run older than {parameters.warm_up_seconds:.0f} s"
+        return reply_of(present, None, "warming-up", sentence, {}, kept)
+    load = min(load, MOST_RATE)
+    forecast = forecast_of(memory, parameters, load)
+    case = _Case(
+        present=present,
+        parameters=parameters,
+        now=request.now.timestamp(),
+        load=load,
+        lag_records=min(lag, MOST_RATE),
+        checkpoint_seconds=_checkpoint_seconds(request, parameters),
+        capacity=capacity,
+        forecast=forecast,
+        memory=memory,
+    )
+    return _chosen(case)
+
+
+def _is_new(request: PlanRequest, memory: Memory, parameters: DaedalusParameters) -> bool:
+    """Whether the present parallelism was begun only just now."""
+    return memory.since > 0 and request.now.timestamp() - memory.since < parameters.quiet_seconds
+
+
+def _chosen(case: _Case) -> PlanReply:
+    present, parameters, now = case.present, case.parameters, case.present.replicas
+    next_minute = case.forecast[0]
+    facts: dict[str, Number] = {
+        "load_records_per_second": case.load,
+        "capacity_records_per_second": case.capacity,
+        "forecast_next_minute_records_per_second": next_minute,
+        "forecast_highest_records_per_second": max(case.forecast),
+        "forecast_wape": case.memory.wape,
+        "forecast_is_ar": is_ar(case.memory, parameters),
+        "lag_records": case.lag_records,
+    }
+    kept = case.memory.model_dump(exclude_defaults=True)
+    age = case.now - case.memory.since if case.memory.since > 0 else math.inf
+    if age < parameters.settled_seconds and case.capacity > case.load and case.capacity > next_minute:
+        sentence = f"{now} sustain {case.capacity:,.0f} records/s, the load is {case.load:,.0f} and {next_minute:,.0f} in a minute"
+        return reply_of(present, None, "covered", sentence, facts, kept)
+    least = min(low for low, _ in present.limits.values())
+    fit = next((p for p in range(least, present.most_replicas + 1) if _fits(case, p)), None)
+    wanted = present.most_replicas if fit is None else fit
+    if fit is None:
+        because = f"no parallelism up to {wanted} is forecast to keep up and recover within {parameters.recovery_seconds:.0f} s"
+        present.infeasible.append(Infeasible(limit=float(wanted), code="bounds", because=because))
+    recovery, capacity = case.recovery(wanted), case.capacity_at(wanted)
+    facts |= {"chosen_capacity_records_per_second": capacity, "chosen_recovery_seconds": recovery}
+    outlook = f"recovers in {recovery:.0f} s" if math.isfinite(recovery) else "never works off what waits"
+    needs = f"{case.load:,.0f} records/s arrive and {max(case.forecast):,.0f} are forecast; {wanted} sustain {capacity:,.0f} and {outlook}"
+    if wanted == now:
+        code = "held" if fit is not None else "nothing-helps"
+        return reply_of(present, None, code, f"{wanted} are right: {needs}", facts, kept)
+    vector = present.uniform(wanted)
+    code = "overloaded" if wanted > now else "over-provisioned"
+    return reply_of(present, vector, code, f"{changes(present.current, vector)}: {needs}", facts, kept)
+
+
+def _fits(case: _Case, p: int) -> bool:
+    capacity = case.capacity_at(p)
+    if capacity <= case.load:
+        return False
+    recovery = case.recovery(p)
+    if recovery > case.parameters.recovery_seconds or capacity < case.foreseen(recovery):
+        return False
+    if p == case.present.replicas:
+        return True
+    if capacity <= max(case.forecast):
+        return False
+    return p > case.present.replicas or case.lag_records <= case.capacity
+
+
+def _checkpoint_seconds(request: PlanRequest, parameters: DaedalusParameters) -> float:
+    points = request.deployment.checkpoints if request.deployment else None
+    if points is None:
+        return parameters.checkpoint_seconds
+    if points.last_completed_at is not None:
+        age = max(0.0, (request.now - points.last_completed_at).total_seconds())
+        return min(age, 3600.0)
+    return parameters.checkpoint_seconds if points.interval_seconds is None else min(points.interval_seconds, 3600.0)

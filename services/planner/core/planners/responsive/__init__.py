@@ -1,0 +1,6 @@
+"""Responsive's policy. Start with `planner.py`: the rule; `diagnosers.py` are its formulas, `case.py` is what they go by."""
+
+from .parameters import ResponsiveParameters
+from .planner import plan_by_responsive
+
+__all__ = ["ResponsiveParameters", "plan_by_responsive"]
