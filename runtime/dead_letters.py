@@ -1,17 +1,21 @@
 """What could not be read goes to a topic for people, with its reason, and the loop goes on."""
 
 import base64
+from typing import TypeVar
 from uuid import UUID, uuid5
 
 import structlog
 from prometheus_client import Counter
+from pydantic import BaseModel
 from weir_contracts import DeadLetter
 from weir_contracts.topics import DEAD_LETTERS
 
 from .bus import Bus
 from .clock import Clock
-from .envelope import Undecodable, encode
+from .envelope import Decoded, Undecodable, decode, encode
 from .records import Record
+
+M = TypeVar("M", bound=BaseModel)
 
 KEPT_BYTES = 65_536
 """How much of a value a dead letter carries: enough to see what it was."""
@@ -55,6 +59,14 @@ class DeadLetters:
             traceparent=record.headers.get("traceparent"),
         )
         await self._bus.publish(DEAD_LETTERS.name, record.key or "unknown", body, headers)
+
+    async def decoded(self, record: Record, model: type[M]) -> Decoded[M] | None:
+        """What a record says; None where it cannot be read, and then it was put aside."""
+        try:
+            return decode(record, model)
+        except Undecodable as error:
+            await self.undecodable(record, error)
+            return None
 
     async def undecodable(self, record: Record, error: Undecodable) -> None:
         """The same, for what `decode` refused."""

@@ -24,7 +24,7 @@ from .base import (
 )
 from .deployment import Deployment, DeploymentRef, Topology
 from .observation import Observation
-from .outcome import Outcome, QuarantinedVector
+from .outcome import ActionState, Outcome, QuarantinedVector
 from .policy import ScalingPolicy
 
 MEMORY_LIMIT_BYTES = 16_384
@@ -202,6 +202,11 @@ class PlanRequest(Message):
     state: PlanState = Field(default_factory=PlanState)
     """What the last plan left for the guards: wishes of the stabilisation windows, usual arrivals."""
 
+    @property
+    def newest_action(self) -> ActionState | None:
+        """The application's newest action, as far as its outcomes tell."""
+        return next((o.newest_action for o in self.outcomes if o.newest_action is not None), None)
+
     @model_validator(mode="after")
     def _one_application(self) -> Self:
         for field, application in (
@@ -287,6 +292,19 @@ class Plan(Message):
     def approved(self) -> Parallelism | None:
         """The vector to be applied, None for a hold."""
         return self.action.parallelism if self.action else None
+
+    def in_short(self, lag_seconds: float | None, arrival_rate: float | None) -> LoopResult:
+        """This turn of the loop with what was known of lag (s) and arrivals (records/s) when it was planned."""
+        return LoopResult(
+            at=self.created_at,
+            plan_id=self.id,
+            kind=self.kind,
+            code=self.code,
+            current=self.current,
+            approved=self.approved,
+            lag_seconds=lag_seconds,
+            arrival_rate=arrival_rate,
+        )
 
     def __str__(self) -> str:
         return self.sentence

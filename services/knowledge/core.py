@@ -137,15 +137,8 @@ def _with_plan(state: State, plan: Plan, limits: Limits) -> State:
     turn = next((t for t in state.open_turns if t.correlation_id == plan.observation_id), None)
     turn = (turn or Turn(correlation_id=plan.observation_id)).model_copy(update={"plan": plan})
     understood = turn.analysis
-    result = LoopResult(
-        at=plan.created_at,
-        plan_id=plan.id,
-        kind=plan.kind,
-        code=plan.code,
-        current=plan.current,
-        approved=plan.approved,
-        lag_seconds=understood.lag_seconds.value if understood else None,
-        arrival_rate=understood.arrival_rate.value if understood else None,
+    result = plan.in_short(
+        understood.lag_seconds.value if understood else None, understood.arrival_rate.value if understood else None
     )
     history = _recent([result, *state.history], plan.created_at, limits)
     left = [t for t in state.open_turns if t.correlation_id != plan.observation_id]

@@ -7,7 +7,6 @@ from weir_contracts.topics import SHADOWS
 from runtime.bus import Bus, Consumer
 from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
-from runtime.envelope import Undecodable, decode
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
 
@@ -51,11 +50,10 @@ class ScoreKeeper:
         for record in records:
             if record.value is None:
                 continue
-            try:
-                message = decode(record, Shadows).message
-            except Undecodable as error:
-                await self._dead_letters.undecodable(record, error)
+            decoded = await self._dead_letters.decoded(record, Shadows)
+            if decoded is None:
                 continue
+            message = decoded.message
             known = newest.get(message.application)
             if known is None or message.at >= known.at:
                 newest[message.application] = message

@@ -16,7 +16,7 @@ from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS, POLIC
 from runtime.bus import Bus, Consumer, Reader
 from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
-from runtime.envelope import Undecodable, decode, encode, new_traceparent
+from runtime.envelope import encode, new_traceparent
 from runtime.log import canonical_line
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
@@ -133,11 +133,8 @@ class Knowledge:
         return {key: record for key, record in latest.items() if record.value is not None}
 
     async def _read(self, record: Record, model: type[M]) -> M | None:
-        try:
-            return decode(record, model).message
-        except Undecodable as error:
-            await self._dead_letters.undecodable(record, error)
-            return None
+        decoded = await self._dead_letters.decoded(record, model)
+        return None if decoded is None else decoded.message
 
     async def follow(self, stop: Stop) -> None:
         """Remember what the loop says until stopped."""

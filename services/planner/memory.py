@@ -45,15 +45,8 @@ class Applications:
             return
         self._plans[plan.application] = plan
         self._history[plan.application].appendleft(
-            LoopResult(
-                at=plan.created_at,
-                plan_id=plan.id,
-                kind=plan.kind,
-                code=plan.code,
-                current=plan.current,
-                approved=plan.approved,
-                lag_seconds=analysis.lag_seconds.value if analysis else None,
-                arrival_rate=analysis.arrival_rate.value if analysis else None,
+            plan.in_short(
+                analysis.lag_seconds.value if analysis else None, analysis.arrival_rate.value if analysis else None
             )
         )
 

@@ -12,7 +12,7 @@ from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS
 from runtime.bus import Bus, Consumer, Reader
 from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
-from runtime.envelope import Decoded, Undecodable, child_traceparent, decode, encode
+from runtime.envelope import Decoded, child_traceparent, decode, encode
 from runtime.loop import Stop, run_forever
 from runtime.records import Record, partition_of
 from runtime.table import GlobalTable
@@ -151,11 +151,7 @@ class Planner:
     async def _decoded(self, record: Record, model: type[M]) -> Decoded[M] | None:
         if record.value is None:
             return None
-        try:
-            return decode(record, model)
-        except Undecodable as error:
-            await self._dead_letters.undecodable(record, error)
-            return None
+        return await self._dead_letters.decoded(record, model)
 
     async def _begin_newest(self, records: list[Record]) -> None:
         """One decision for each application in the batch: after an outage one current decision, not hundreds of old ones."""

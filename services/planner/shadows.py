@@ -25,7 +25,7 @@ from weir_contracts.topics import SHADOWS
 from runtime.bus import Bus, BusError, Reader
 from runtime.clock import Clock, SystemClock
 from runtime.dead_letters import DeadLetters
-from runtime.envelope import Undecodable, decode, encode
+from runtime.envelope import encode
 from runtime.loop import Stop, run_forever
 from runtime.records import partition_of
 
@@ -206,11 +206,10 @@ class Sideline:
                     if record.key is not None:
                         self._kept.pop(record.key, None)
                     continue
-                try:
-                    message = decode(record, Shadows).message
-                except Undecodable as error:
-                    await self._dead_letters.undecodable(record, error)
+                decoded = await self._dead_letters.decoded(record, Shadows)
+                if decoded is None:
                     continue
+                message = decoded.message
                 known = self._kept.get(message.application)
                 if known is None or known.at < message.at:
                     self._kept[message.application] = _Kept(message.model_dump_json(), message.at, is_told=True)

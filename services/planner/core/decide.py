@@ -5,7 +5,6 @@ from typing import Any
 
 from pydantic import ValidationError
 from weir_contracts import (
-    ActionState,
     Parallelism,
     Plan,
     PlanReply,
@@ -94,7 +93,7 @@ def make_plan(
             topology=request.topology,
             deployment=request.deployment,
             analysis=request.analysis,
-            last_action=last_action(request),
+            last_action=request.newest_action,
             quarantine=request.quarantine,
             recommendations=recommendations,
             arrivals=arrivals,
@@ -185,14 +184,6 @@ def _into_bounds(reply: PlanReply, request: PlanRequest) -> PlanReply:
             "hold_prediction": reply.prediction,
         }
     )
-
-
-def last_action(request: PlanRequest) -> ActionState | None:
-    """The application's newest action, as far as its outcomes tell."""
-    for outcome in request.outcomes:
-        if outcome.newest_action is not None:
-            return outcome.newest_action
-    return None
 
 
 def _recommendations(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from weir_contracts import Plan, PlanReply, PlanRequest, PlanState, Recommendation, Slots, derive_id
 
-from services.planner.core.decide import MOST_RECOMMENDATIONS, check_reply, last_action, make_plan, precheck
+from services.planner.core.decide import MOST_RECOMMENDATIONS, check_reply, make_plan, precheck
 from services.planner.core.guards import amend
 from services.planner.core.planners import UnknownPlanner, ask
 from services.planner.core.wishes import condensed
@@ -194,8 +194,8 @@ def test_the_newest_action_is_found_behind_a_refusal() -> None:
     """A refused plan made no action; its outcome carries the one before along."""
     done = action(before={WORK: 1}, wanted={WORK: 2})
     refused = outcome(None, at=after(5), last_action=done)
-    assert last_action(request(outcomes=[refused, outcome(done)])) == done
-    assert last_action(request()) is None
+    assert request(outcomes=[refused, outcome(done)]).newest_action == done
+    assert request().newest_action is None
 
 
 def test_offline_names_a_planner_that_is_not_there() -> None:

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from weir_contracts import (
     Arrived,
     Candidate,
-    LoopResult,
     PlannerChoice,
     PlanReply,
     PlanRequest,
@@ -199,16 +198,7 @@ def _planned(candidate: Candidate, ask: Ask, reply: PlanReply) -> tuple[Candidat
     state = plan.state.model_copy(update={"recommendations": condensed(plan.state.recommendations, MOST_WISHES)})
     history = list(candidate.history)
     if "history" in reads(ask.planner):
-        result = LoopResult(
-            at=plan.created_at,
-            plan_id=plan.id,
-            kind=plan.kind,
-            code=plan.code,
-            current=plan.current,
-            approved=plan.approved,
-            lag_seconds=request.analysis.lag_seconds.value,
-            arrival_rate=request.analysis.arrival_rate.value,
-        )
+        result = plan.in_short(request.analysis.lag_seconds.value, request.analysis.arrival_rate.value)
         history = [result, *history][:MOST_HISTORY]
     kept = candidate.model_copy(update={"state": state, "history": history})
     wanted = plan.approved
