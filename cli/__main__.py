@@ -64,7 +64,7 @@ def apply(
     output: Output = Format.TABLE,
 ) -> None:
     """Create or replace policies."""
-    client = _client(server, token_file)
+    client = connect(server, token_file)
     # All are looked at before the first is sent: a file is applied as a whole or not at all, as far as can be known here.
     checked = [(_checked(place, document).application, document) for place, document in _documents(file)]
     stored = []
@@ -93,7 +93,7 @@ def get(
     output: Output = Format.TABLE,
 ) -> None:
     """Show applications, one application, or policies."""
-    client = _client(server, token_file)
+    client = connect(server, token_file)
     if application in ("policies", "policy") or (application is None and policy):
         policies = client.policies()
         show(policies, output, lambda: tables.policies_table(policies))
@@ -114,7 +114,7 @@ def delete(
 ) -> None:
     """Delete a policy; the application itself stays as it is."""
     name = application_id(application)
-    _client(server, token_file).delete_policy(name)
+    connect(server, token_file).delete_policy(name)
     if output is Format.TABLE:
         _say(f"{name} deleted; the application stays as it is")
     else:
@@ -126,7 +126,7 @@ def pause(
     application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
 ) -> None:
     """Stop planning for an application; what is in flight is finished."""
-    _switch(application, "pause", _client(server, token_file), output)
+    _switch(application, "pause", connect(server, token_file), output)
 
 
 @app.command()
@@ -134,7 +134,7 @@ def resume(
     application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
 ) -> None:
     """Go on in the mode it had before it was paused."""
-    _switch(application, "resume", _client(server, token_file), output)
+    _switch(application, "resume", connect(server, token_file), output)
 
 
 @app.command()
@@ -146,7 +146,7 @@ def explain(
     output: Output = Format.TABLE,
 ) -> None:
     """Why: the last decisions, from reading to outcome, newest last."""
-    turns = _client(server, token_file).explain(application_id(application), last)
+    turns = connect(server, token_file).explain(application_id(application), last)
     if output is not Format.TABLE:
         sys.stdout.write(text_of(turns, output))
         return
@@ -177,7 +177,7 @@ def what_if(
     if plot is not None and plot.suffix.lower() != ".svg":
         raise InvalidInput(f"--plot: {plot}: only .svg can be written")
     name = application_id(application)
-    found = _client(server, token_file).what_if(name, parallelism or [], load, horizon)
+    found = connect(server, token_file).what_if(name, parallelism or [], load, horizon)
     if plot is not None:
         save(plot, f"weir what-if {name}", what_if_panel(found, SystemClock().now()))
     width = max(20, min(WIDTH, Console().width - LABEL))
@@ -189,7 +189,7 @@ def watch(
     application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
 ) -> None:
     """Follow an application live until Ctrl-C; with -o json an event a line, with -o yaml a document an event."""
-    client, name = _client(server, token_file), application_id(application)
+    client, name = connect(server, token_file), application_id(application)
     found = client.application(name)
     events = client.follow(name, lambda why: _say(f"weir: {why}", error=True))
     if output is not Format.TABLE:
@@ -242,10 +242,6 @@ def _switch(application: str, verb: str, client: Client, output: Format) -> None
         _say(f"{name} is in mode {policy['spec'].get('mode', 'advise')}")
     else:
         sys.stdout.write(text_of(policy, output))
-
-
-def _client(server: str, token_file: Path | None) -> Client:
-    return connect(server, token_file)
 
 
 def _documents(file: str) -> list[tuple[str, Any]]:

@@ -5,30 +5,14 @@ from io import StringIO
 from typing import Any
 from unittest import mock
 
-import httpx
 from rich.console import Console
 
-from cli.client import Client
 from cli.planner_compare import scores_panel
+from tests.unit.cli.knowledge import Server
 from tests.unit.cli.test_command import PROJECT, weir
 
 EXAMPLE = PROJECT / "contracts" / "examples" / "v1alpha1" / "scores" / "full.json"
 FOUND: dict[str, Any] = json.loads(EXAMPLE.read_text())
-
-
-class Server:
-    """Knowledge, as far as this command knows it."""
-
-    def __init__(self, status: int = 200, document: Any = None) -> None:
-        self.asked: list[httpx.Request] = []
-        self._answer = (status, FOUND if document is None else document)
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(request)
-        return httpx.Response(self._answer[0], json=self._answer[1])
-
-    def client(self, *_: Any) -> Client:
-        return Client("http://knowledge", None, httpx.MockTransport(self))
 
 
 def run(server: Server, *arguments: str) -> Any:
@@ -44,7 +28,7 @@ def drawn(found: dict[str, Any]) -> str:
 
 def test_for_programs() -> None:
     """The service's own document, of the time that was asked for."""
-    server = Server()
+    server = Server(FOUND)
     done = run(server, "--since", "2h", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == FOUND
@@ -72,6 +56,6 @@ def test_unknown_is_no_number() -> None:
 
 def test_no_scores_yet() -> None:
     """The server's sentence and the exit code of what is not there."""
-    done = run(Server(404, {"detail": "shop/orders has no scores of this time: its policy lists no shadows"}))
+    done = run(Server({"detail": "shop/orders has no scores of this time: its policy lists no shadows"}, 404))
     assert done.returncode == 3
     assert "lists no shadows" in done.stderr

@@ -8,36 +8,20 @@ from typing import Any
 from unittest import mock
 from urllib.parse import parse_qsl, urlsplit
 
-import httpx
 import pytest
 import yaml
 from rich.console import Console
 
-from cli.client import Client
 from cli.what_if import what_if_panel
+from tests.unit.cli.knowledge import Server
 from tests.unit.cli.test_command import PROJECT, weir
 
 EXAMPLE = PROJECT / "contracts" / "examples" / "v1alpha1" / "what-if" / "full.json"
 ANSWER: dict[str, Any] = json.loads(EXAMPLE.read_text())
 
 
-class Server:
-    """Knowledge, as far as this command knows it."""
-
-    def __init__(self, status: int = 200, document: Any = None) -> None:
-        self.asked: list[httpx.Request] = []
-        self._answer = (status, ANSWER if document is None else document)
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(request)
-        return httpx.Response(self._answer[0], json=self._answer[1])
-
-    def client(self, *_: Any) -> Client:
-        return Client("http://knowledge", None, httpx.MockTransport(self))
-
-
 def run(server: Server, *arguments: str) -> Any:
-    with mock.patch("cli.__main__._client", server.client):
+    with mock.patch("cli.__main__.connect", server.client):
         return weir("what-if", "shop/orders", *arguments)
 
 
@@ -49,7 +33,7 @@ def drawn(answer: dict[str, Any]) -> str:
 
 def test_the_question_goes_as_it_was_asked() -> None:
     """Every operator by itself, with whatever its name holds."""
-    server = Server()
+    server = Server(ANSWER)
     done = run(server, "--parallelism", "enrich=6", "-p", "Window(a=1, b) & c=2", "--load", "x2", "--horizon", "5m")
     assert done.returncode == 0, done.stderr
     address = urlsplit(str(server.asked[0].url))
@@ -89,14 +73,14 @@ def test_what_is_unknown_is_shown_as_unknown() -> None:
 @pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
 def test_programs_get_the_document(form: str, read: Any) -> None:
     """All of it, and nothing else."""
-    assert read(run(Server(), "-o", form).stdout) == ANSWER
+    assert read(run(Server(ANSWER), "-o", form).stdout) == ANSWER
 
 
 def test_the_picture_is_written(tmp_path: Path) -> None:
     """What is drawn in the terminal, as SVG; another kind is refused before anybody is asked."""
-    assert run(Server(), "--plot", str(tmp_path / "lag.svg")).returncode == 0
+    assert run(Server(ANSWER), "--plot", str(tmp_path / "lag.svg")).returncode == 0
     assert "enrich" in (tmp_path / "lag.svg").read_text()
-    server = Server()
+    server = Server(ANSWER)
     done = run(server, "--plot", str(tmp_path / "lag.png"))
     assert (done.returncode, server.asked) == (2, [])
 
@@ -107,6 +91,6 @@ def test_the_picture_is_written(tmp_path: Path) -> None:
 )
 def test_what_went_wrong_is_one_line_and_a_code(status: int, code: int) -> None:
     """409 is not "changed by somebody else" here: too little is known yet."""
-    done = run(Server(status, {"detail": "the reason"}), "--load", "x2")
+    done = run(Server({"detail": "the reason"}, status), "--load", "x2")
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith("weir: the reason")
