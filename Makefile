@@ -84,9 +84,15 @@ bench-advance: environment  ## measures the analyzer's core into bench/results/a
 schemas: environment  ## exports the contracts' JSON Schemas
 	@$(BIN)/python -m weir_contracts.export
 
-lock: environment  ## resolves pyproject.toml into requirements.lock again
-	@$(BIN)/uv pip compile pyproject.toml --extra dev --python-version 3.11 --universal --generate-hashes \
-	  --no-header --annotation-style line -q -o requirements.lock
+LOCK := $(BIN)/uv pip compile pyproject.toml --python-version 3.11 --universal --generate-hashes \
+	--no-header --annotation-style line -q
+IMAGES := monitor analyzer planner executor knowledge
+
+lock: environment  ## resolves pyproject.toml into requirements.lock again, and what of it each image needs
+	@$(LOCK) --extra dev -o requirements.lock
+	@for each in $(IMAGES); do \
+	  $(LOCK) --extra $$each --constraint requirements.lock -o services/$$each/requirements.lock || exit 1; done
+	@$(LOCK) --extra workloads --constraint requirements.lock -o workloads/requirements.lock
 
 clean:  ## removes environment, caches and run folders
 	rm -rf .venv .cache runs
