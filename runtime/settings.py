@@ -76,6 +76,13 @@ class ServiceSettings(BaseSettings):
         "knowledge_token", default=None, description="bearer token for the knowledge service"
     )
 
+    secrets_folder: Path | None = shared(
+        "secrets_folder",
+        default=None,
+        description="folder of files that are each named as a setting and hold its value, as Docker and Kubernetes mount secrets; "
+        "the environment goes before them",
+    )
+
     @model_validator(mode="after")
     def _safe_listener(self) -> Self:
         if not is_loopback(self.http_host) and self.tokens_file is None and self.tokens is None:
@@ -138,7 +145,7 @@ def load(model: type[S], arguments: Sequence[str] = ()) -> S:
     for name in _misspelt(model):
         sys.stderr.write(f"settings: {name} is not known and ignored; --help lists what there is\n")
     try:
-        settings = model()
+        settings = model(_secrets_dir=_secrets_folder())
         settings.callers()
     except ValidationError as error:
         _end("\n".join(f"settings: {line}" for line in problems(model, error)), EXIT_BAD_SETTINGS)
@@ -147,6 +154,20 @@ def load(model: type[S], arguments: Sequence[str] = ()) -> S:
     if arguments:
         _end(json.dumps(settings.describe(), indent=2), 0)
     return settings
+
+
+def _secrets_folder() -> Path | None:
+    """Where secrets are files; `ValueError` if one of them could not be read."""
+    named = os.environ.get("WEIR_SECRETS_FOLDER")
+    if not named:
+        return None
+    folder = Path(named)
+    if not folder.is_dir():
+        raise ValueError(f"WEIR_SECRETS_FOLDER: {folder} is no folder")
+    for path in folder.iterdir():
+        if path.is_file() and not os.access(path, os.R_OK):
+            raise ValueError(f"WEIR_SECRETS_FOLDER: cannot read {path}")
+    return folder
 
 
 def _misspelt(model: type[BaseSettings]) -> list[str]:

@@ -218,3 +218,31 @@ def test_the_readmes_table() -> None:
     assert "| `WEIR_OVEN_DOOR_PASSWORD` |  | opens it |" in own
     assert "hunter2" not in table(Settings)
     assert "WEIR_PARTITIONS" in table(Settings)
+
+
+def test_secrets_may_be_files(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Named as the settings, as containers are given them; a value from the environment goes first, and none is printed."""
+    (tmp_path / "WEIR_TOKENS").write_text(TOKENS + "\n")
+    (tmp_path / "WEIR_KNOWLEDGE_TOKEN").write_text(TOKEN + "\n")
+    (tmp_path / "WEIR_OVEN_DOOR_PASSWORD").write_text("from the file")
+    (tmp_path / "somebody-elses").write_text("?")
+    environment.setenv("WEIR_SECRETS_FOLDER", str(tmp_path))
+    environment.setenv("WEIR_HTTP_HOST", "0.0.0.0")
+    environment.setenv("WEIR_OVEN_DOOR_PASSWORD", "from the environment")
+    settings = load(Settings)
+    assert settings.callers().caller(TOKEN) is not None
+    assert settings.knowledge_token is not None
+    assert settings.knowledge_token.get_secret_value() == TOKEN
+    assert settings.door_password is not None
+    assert settings.door_password.get_secret_value() == "from the environment"
+    assert TOKEN not in printed(capsys, "--print-settings")
+
+
+def test_a_folder_of_secrets_that_is_not_there_is_an_error(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A volume that was forgotten would otherwise be a service without tokens."""
+    environment.setenv("WEIR_SECRETS_FOLDER", str(tmp_path / "none"))
+    assert refused(capsys) == f"settings: WEIR_SECRETS_FOLDER: {tmp_path / 'none'} is no folder\n"

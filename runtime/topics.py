@@ -1,0 +1,127 @@
+"""`python -m runtime.topics`: makes the topics of the loop before anything else starts, and gives those that are there the
+settings they should have.
+
+Services make what is missing by themselves. This is for who does not let them, and for an upgrade that brings other
+retention or compaction: their settings are in one place, `weir_contracts.topics`.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from .clock import Clock, SystemClock
+from .records import TopicSpec
+from .service import topic_specs
+from .settings import ServiceSettings, load
+
+CALL_SECONDS = 15.0
+PAUSE_SECONDS = 0.5
+EXIT_UNUSABLE = 1
+
+
+class TopicsSettings(ServiceSettings):
+    """Makes the topics of the loop and checks those that are there.
+
+    Arguments: --timeout SECONDS to wait for the brokers (60), and --also NAME:PARTITIONS for each further topic.
+    """
+
+
+class TopicsError(Exception):
+    """Topics cannot be made, or are not as they must be; one line."""
+
+
+def ensure(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[str]:
+    """Make what is missing and set what differs; what was done, in sentences. `TopicsError` for a topic with other partitions:
+    keys would move, so that nobody changes it by the way."""
+    there = {n: len(t.partitions) for n, t in admin.list_topics(timeout=CALL_SECONDS).topics.items() if t.partitions}
+    for spec in specs:
+        if there.get(spec.name, spec.partitions) != spec.partitions:
+            raise TopicsError(
+                f"topic {spec.name} has {there[spec.name]} partitions and must have {spec.partitions} (WEIR_PARTITIONS): its keys "
+                "would move, so delete it or change the setting"
+            )
+    made = [_create(admin, spec) for spec in specs if spec.name not in there]
+    differing = _differing(admin, [spec for spec in specs if spec.name in there and spec.configs])
+    return made + [_configure(admin, spec, changes) for spec, changes in differing]
+
+
+def _create(admin: AdminClient, spec: TopicSpec) -> str:
+    topic = NewTopic(spec.name, spec.partitions, config=dict(spec.configs))
+    try:
+        admin.create_topics([topic], operation_timeout=CALL_SECONDS)[spec.name].result(CALL_SECONDS)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise TopicsError(f"topic {spec.name} cannot be created: {error.args[0].str()}") from None
+    return f"{spec.name}: made with {spec.partitions} partitions"
+
+
+def _differing(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[tuple[TopicSpec, dict[str, str]]]:
+    """Topics whose settings are not as they should be, with what should be set."""
+    if not specs:
+        return []
+    resources = {ConfigResource(ResourceType.TOPIC, spec.name): spec for spec in specs}
+    found = []
+    for resource, answer in admin.describe_configs(list(resources), request_timeout=CALL_SECONDS).items():
+        spec, is_now = resources[resource], answer.result(CALL_SECONDS)
+        changes = {k: v for k, v in spec.configs.items() if not _same(v, is_now[k].value if k in is_now else None)}
+        if changes:
+            found.append((spec, changes))
+    return found
+
+
+def _same(wanted: str, found: str | None) -> bool:
+    """A list's order says nothing."""
+    return found is not None and sorted(wanted.split(",")) == sorted(found.split(","))
+
+
+def _configure(admin: AdminClient, spec: TopicSpec, changes: Mapping[str, str]) -> str:
+    entries = [ConfigEntry(k, v, incremental_operation=AlterConfigOpType.SET) for k, v in changes.items()]
+    resource = ConfigResource(ResourceType.TOPIC, spec.name, incremental_configs=entries)
+    admin.incremental_alter_configs([resource], request_timeout=CALL_SECONDS)[resource].result(CALL_SECONDS)
+    return f"{spec.name}: set {', '.join(f'{k}={v}' for k, v in sorted(changes.items()))}"
+
+
+def ensure_within(servers: str, specs: Sequence[TopicSpec], timeout_seconds: float, clock: Clock) -> list[str]:
+    """The same, as soon as the brokers answer; `TopicsError` if they do not in time."""
+    # Silent: brokers that are not up yet are what is being waited for.
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    deadline = clock.monotonic() + timeout_seconds
+    while True:
+        try:
+            return ensure(admin, specs)
+        except KafkaException as error:
+            if clock.monotonic() >= deadline:
+                raise TopicsError(f"{servers}: {error.args[0].str()}") from None
+            admin.poll(PAUSE_SECONDS)
+
+
+def further(text: str) -> TopicSpec:
+    """Reads `NAME:PARTITIONS`."""
+    name, _, count = text.rpartition(":")
+    if not name or not count.isascii() or not count.isdigit() or not 1 <= int(count) <= 512:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME:PARTITIONS")
+    return TopicSpec(name, int(count), {})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 if all topics are as they should be, 1 if they cannot be, 2 for wrong settings."""
+    parser = argparse.ArgumentParser(prog="python -m runtime.topics", add_help=False)
+    parser.add_argument("--timeout", type=float, default=60.0)
+    parser.add_argument("--also", type=further, action="append", default=[])
+    options, rest = parser.parse_known_args(arguments)
+    settings = load(TopicsSettings, rest)
+    specs = [*topic_specs(settings.partitions), *options.also]
+    try:
+        done = ensure_within(settings.kafka_bootstrap_servers, specs, options.timeout, SystemClock())
+    except TopicsError as error:
+        sys.stderr.write(f"topics: {error}\n")
+        return EXIT_UNUSABLE
+    sys.stdout.write("".join(f"topics: {line}\n" for line in done or ["all are as they should be"]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
