@@ -1,0 +1,155 @@
+"""The stack of deploy/compose as one project of its own: own name, own port, images of one's choice.
+
+Built on testcontainers' `DockerCompose`, which knows Compose v2 only; where there is none, docker-compose 1.29 is called.
+"""
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import docker
+from docker.models.containers import Container
+from testcontainers.compose import DockerCompose
+
+from .bootstrap import PROJECT
+from .process import TestbedError
+
+FOLDER = PROJECT / "deploy" / "compose"
+PROJECT_LABEL = "com.docker.compose.project"
+SERVICE_LABEL = "com.docker.compose.service"
+WEIR = ("monitor", "analyzer", "planner", "executor", "knowledge")
+ANSWER_SECONDS = 60
+OPERATOR_TOKEN = "/run/weir/operator"  # noqa: S105 - where it is
+
+
+def compose_command() -> list[str] | None:
+    """How Compose is called on this machine: v2, else v1; None if there is neither."""
+    if shutil.which("docker"):
+        asked = subprocess.run(["docker", "compose", "version"], capture_output=True, timeout=30, check=False)
+        if asked.returncode == 0:
+            return ["docker", "compose"]
+    return ["docker-compose"] if shutil.which("docker-compose") else None
+
+
+@dataclass
+class _Compose(DockerCompose):
+    """With whichever Compose there is."""
+
+    @cached_property
+    def compose_command_property(self) -> list[str]:
+        command = compose_command()
+        if command is None:
+            raise TestbedError("no Docker Compose: install the plugin (Debian: apt install docker-compose)")
+        return [*command, *super().compose_command_property[2:]]
+
+
+@dataclass
+class ComposeStack:
+    """One `docker compose` project; its settings go over those in .env."""
+
+    name: str
+    folder: Path
+    """For its environment file."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    further: Sequence[Path] = ()
+    """Compose files that add to it."""
+    profiles: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        environment = self.folder / f"{self.name}.env"
+        lines = [f"{k}={v}" for k, v in {**self.settings, "COMPOSE_PROJECT_NAME": self.name}.items()]
+        environment.write_text((FOLDER / ".env").read_text() + "\n" + "\n".join(lines) + "\n")
+        files = [str(FOLDER / "compose.yaml"), *(str(path) for path in self.further)]
+        self._compose = _Compose(
+            FOLDER, compose_file_name=files, wait=False, env_file=str(environment), profiles=list(self.profiles)
+        )
+
+    def up(self, *services: str) -> None:
+        """`up -d`: what is there and as it should be stays. Blocks until what others wait for is ready."""
+        self._run("up", "--detach", *services)
+
+    def down(self) -> None:
+        """End and remove everything of the project, volumes included."""
+        self._run("down", "--volumes", "--remove-orphans", "--timeout", "15")
+
+    def ps(self) -> str:
+        """As a person would see it."""
+        return self._run("ps", "--all") if compose_command() != ["docker-compose"] else self._run("ps")
+
+    def exec(self, service: str, *command: str) -> str:
+        """What a command in a service's container writes; `TestbedError` with its complaint if it fails."""
+        return self._run("exec", "-T", service, *command)
+
+    def logs(self, *services: str, lines: int = 40) -> str:
+        """The last lines of services' logs."""
+        return self._run("logs", "--no-color", "--tail", str(lines), *services)
+
+    def operator_token(self) -> str:
+        """The token of the first start, read as README.md says."""
+        return self.exec("knowledge", "cat", OPERATOR_TOKEN).strip()
+
+    def kill(self, service: str) -> None:
+        """`docker kill` every container of a service; who kills by hand starts by hand."""
+        for container in self.containers(service):
+            container.kill()
+
+    def start(self, service: str) -> None:
+        """`docker start` every container of a service."""
+        for container in self.containers(service, everyone=True):
+            container.start()
+
+    def containers(self, service: str | None = None, *, everyone: bool = False) -> list[Container]:
+        """The project's containers: those that run, or `everyone`."""
+        labels = [f"{PROJECT_LABEL}={self.name}", *([f"{SERVICE_LABEL}={service}"] if service else [])]
+        return list(self._docker.containers.list(all=everyone, filters={"label": labels}))
+
+    def left(self) -> list[str]:
+        """Whatever the daemon still has of this project: containers, volumes, networks."""
+        mine = {"filters": {"label": f"{PROJECT_LABEL}={self.name}"}}
+        found: list[Any] = [*self._docker.containers.list(all=True, **mine), *self._docker.volumes.list(**mine)]
+        return [str(each.name) for each in [*found, *self._docker.networks.list(**mine)]]
+
+    def memory_bytes(self) -> dict[str, int]:
+        """What each container's processes hold, by its name without the project's; the page cache it could give back is left out."""
+        return dict(self._memory())
+
+    def _memory(self) -> Iterator[tuple[str, int]]:
+        for container in self.containers():
+            used = container.stats(stream=False)["memory_stats"]
+            cache = used["stats"].get("total_inactive_file", used["stats"].get("inactive_file", 0))
+            name = str(container.name).removeprefix(self.name).lstrip("-_").replace("_", "-")
+            yield name, int(used["usage"]) - int(cache)
+
+    def close(self) -> None:
+        """Let go of the daemon."""
+        if "_docker" in self.__dict__:
+            self._docker.close()
+
+    @cached_property
+    def _docker(self) -> docker.DockerClient:
+        return docker.from_env(timeout=ANSWER_SECONDS)
+
+    def _run(self, *arguments: str) -> str:
+        command = [*self._compose.compose_command_property, *arguments]
+        done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=1800, check=False)
+        if done.returncode:
+            raise TestbedError(f"compose {' '.join(arguments)}: {done.stderr.strip()[-2000:]}")
+        return done.stdout
+
+
+@contextlib.contextmanager
+def running(stack: ComposeStack) -> Iterator[ComposeStack]:
+    """Up, and down whatever happens."""
+    try:
+        stack.up()
+        yield stack
+    finally:
+        with contextlib.ExitStack() as closing:
+            closing.callback(stack.close)
+            stack.down()
