@@ -8,13 +8,14 @@ from datetime import datetime
 from typing import Any, Literal
 
 from fastapi import APIRouter, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
 from pydantic import BaseModel
 
 from .clock import Clock
 from .problems import AnyText
 
 Ping = Callable[[], Awaitable[object]]
+_READY_NOW = Gauge("weir_dependency_ready", "1 where a dependency of this service answers", ["dependency"])
 
 
 @dataclass
@@ -39,14 +40,14 @@ class Health:
 
     async def check(self) -> tuple[bool, dict[str, dict[str, str | bool | None]]]:
         """Ask all dependencies at once: whether all are good, and each one's state, reason and since when."""
-        await asyncio.gather(*(self._ask(d) for d in self._dependencies.values()))
+        await asyncio.gather(*(self._ask(name, d) for name, d in self._dependencies.items()))
         report = {
             name: {"ok": d.ok, "reason": d.reason, "since": d.since.isoformat() if d.since else None}
             for name, d in self._dependencies.items()
         }
         return all(d.ok for d in self._dependencies.values()), report
 
-    async def _ask(self, dependency: _Dependency) -> None:
+    async def _ask(self, name: str, dependency: _Dependency) -> None:
         ok, reason = True, "ok"
         try:
             await asyncio.wait_for(dependency.ping(), dependency.timeout_seconds)
@@ -57,6 +58,7 @@ class Health:
         if dependency.ok is not ok:
             dependency.since = self._clock.now()
         dependency.ok, dependency.reason = ok, reason
+        _READY_NOW.labels(name).set(ok)
 
 
 class Life(BaseModel):
@@ -106,7 +108,7 @@ _METRICS: dict[int | str, dict[str, Any]] = {
 
 
 def router(health: Health, revision: str | None = None) -> APIRouter:
-    """`/health/live`, `/health/ready` (503 with the reasons) and `/metrics`; none needs a token.
+    """`/health/live`, `/health/ready` (503 with the reasons) and `/metrics`, which asks the dependencies, too; none needs a token.
 
     `revision` names the build; by default what `WEIR_REVISION` says, and nothing if that is not set.
     """
@@ -129,6 +131,7 @@ def router(health: Health, revision: str | None = None) -> APIRouter:
 
     @routes.get("/metrics", summary="Prometheus metrics", response_class=Response, responses=_METRICS)
     async def metrics() -> Response:
+        await health.check()
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
     return routes

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from prometheus_client import Counter, Histogram
 from weir_contracts import ActionState, Analysis, Outcome, Plan, ScalingPolicy, Target
 from weir_contracts.topics import OUTCOMES
 
@@ -16,6 +15,7 @@ from runtime.clock import Clock
 from runtime.envelope import child_traceparent, encode, new_traceparent
 from runtime.log import canonical_line
 
+from . import telemetry
 from .applications import Application, Applications
 from .core import (
     Account,
@@ -50,13 +50,6 @@ from .core import (
     supersede,
 )
 from .driver import Driver, Knowledge
-
-_TOLD = Counter("weir_executor_outcomes_total", "Outcomes told", ["phase", "code"])
-_RESTART = Histogram(
-    "weir_executor_restart_seconds",
-    "From the engine's acceptance of a request to the new parallelism running",
-    buckets=(1, 2, 3, 5, 8, 13, 20, 30, 60, 120, 300),
-)
 
 
 @dataclass(frozen=True)
@@ -146,6 +139,7 @@ class Conductor:
             return verdict if isinstance(verdict, Refusal) else None
         # No await between the gate and this line: the next gate must see this action in its counts.
         applications.reserve(app.id, cluster_of(policy.policy))
+        telemetry.admitted(plan, self._clock.now())
         try:
             await self._begin(app, verdict, policy.policy, snapshot, traceparent)
         finally:
@@ -267,8 +261,7 @@ class Conductor:
         await self._tell(app, told, app.traceparent)
         if told.outcome.action is not None and told.outcome.phase != "intended":
             self._mirror(app, told.outcome.action)
-        if step.event == "running" and step.action.restart_seconds is not None:
-            _RESTART.observe(step.action.restart_seconds)
+        telemetry.moved(step, self._clock.now())
 
     async def _tell_refusal(
         self, app: Application, plan: Plan, refusal: Refusal, *, snapshot: Snapshot | None, traceparent: str | None
@@ -289,7 +282,7 @@ class Conductor:
         )
         await self._publish(outcome, body, headers)
         app.memory = told.memory
-        _TOLD.labels(outcome.phase, outcome.code).inc()
+        telemetry.told(outcome)
         self._log.info(
             "outcome",
             application=outcome.application,

@@ -5,12 +5,14 @@ import sys
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
+from prometheus_client import REGISTRY
 
 from runtime import health
 from runtime.clock import SystemClock
 from runtime.http import application
 from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop, retry_until_ready
+from runtime.records import partition_of
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
@@ -18,6 +20,8 @@ from .adapters.planner import PlannerCatalogue
 from .adapters.redis import RedisStore
 from .applications_api import applications_router, events_router
 from .core import Limits
+from .dead_letters import DeadLetterCount
+from .gauges import ApplicationGauges
 from .policies_api import policies_router
 from .score_keeper import ScoreKeeper
 from .service import Knowledge
@@ -59,7 +63,14 @@ async def run(settings: KnowledgeSettings) -> int:
         history_age_seconds=settings.history_age_seconds,
         turns_count=settings.explained_turns,
     )
-    knowledge = Knowledge(bus, store, clock, limits, settings.rebuild_seconds)
+    gauges = ApplicationGauges(
+        applications=settings.metrics_applications,
+        operators=settings.metrics_operators,
+        partition=lambda application: partition_of(application, settings.partitions),
+    )
+    REGISTRY.register(gauges)
+    knowledge = Knowledge(bus, store, clock, limits, settings.rebuild_seconds, gauges=gauges)
+    dead_letters = DeadLetterCount(bus)
     scores = ScoreKeeper(bus, store, clock)
     app = api()
     checks = health.Health(clock)
@@ -80,7 +91,13 @@ async def run(settings: KnowledgeSettings) -> int:
         # Four topics are read one after the other, each within its time.
         longest = 4 * settings.rebuild_seconds + 5
         if await retry_until_ready("the rebuilt memory", knowledge.rebuild, stop, timeout_seconds=longest):
-            await asyncio.gather(knowledge.follow(stop), knowledge.publish_policies(stop), scores.follow(stop))
+            await asyncio.gather(
+                knowledge.follow(stop),
+                knowledge.publish_policies(stop),
+                knowledge.tidy_gauges(stop),
+                scores.follow(stop),
+                dead_letters.follow(stop),
+            )
 
     async def close() -> None:
         await bus.close()

@@ -22,11 +22,13 @@ from runtime.loop import Stop, run_forever
 from runtime.records import Record
 
 from .core import Event, Limits, State, remember
+from .gauges import ApplicationGauges
 from .store import Store, StoreUnavailable, VersionConflict
 
 M = TypeVar("M", bound=BaseModel)
 
 GROUP = "weir-knowledge"
+TIDY_SECONDS = 30.0
 READ: Mapping[str, tuple[type[Observation | Analysis | Plan | Outcome], str]] = {
     OBSERVATIONS.name: (Observation, "observation"),
     ANALYSES.name: (Analysis, "analysis"),
@@ -40,8 +42,18 @@ _OUTBOX = Gauge("weir_knowledge_outbox", "Policies stored and not yet published"
 class Knowledge:
     """Connects the bus with the store."""
 
-    def __init__(self, bus: Bus, store: Store, clock: Clock, limits: Limits, rebuild_seconds: float = 120.0) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        store: Store,
+        clock: Clock,
+        limits: Limits,
+        rebuild_seconds: float = 120.0,
+        *,
+        gauges: ApplicationGauges | None = None,
+    ) -> None:
         self._bus = bus
+        self._gauges = gauges or ApplicationGauges()
         self._store = store
         self._clock = clock
         self._limits = limits
@@ -139,7 +151,7 @@ class Knowledge:
     async def follow(self, stop: Stop) -> None:
         """Remember what the loop says until stopped."""
         await stop.race(self.rebuilt.wait())
-        consumer = self._bus.consumer(list(READ), GROUP)
+        consumer = self._bus.consumer(list(READ), GROUP, on_revoked=self._gauges.lost)
         try:
             await run_forever("knowledge", lambda: self._cycle(consumer, stop), stop)
         finally:
@@ -214,10 +226,20 @@ class Knowledge:
             if after is state:
                 continue
             told.append((kind, application, message.model_dump_json()))
+            self._gauges.saw(message)
             state = after
             if isinstance(message, Observation) and message.status == "ended":
                 state, ended = None, True
         return state, told, ended
+
+    async def tidy_gauges(self, stop: Stop) -> None:
+        """Let the series of applications go whose policy was deleted while nobody watched them, until stopped."""
+
+        async def cycle() -> None:
+            policies = await self._store.policies()
+            self._gauges.keep_only({policy.application for policy in policies}, self._clock.now())
+
+        await run_forever("gauges", cycle, stop, pause_seconds=TIDY_SECONDS)
 
     async def publish_policies(self, stop: Stop) -> None:
         """Publish what the outbox holds, soon after it was filled, until stopped."""

@@ -40,6 +40,10 @@ class KnowledgeSettings(ServiceSettings):
         ge=0,
         description="of states kept in memory beside Redis, as JSON, not read for each message; in memory seven times that",
     )
+    metrics_applications: int = Field(
+        default=500, ge=0, description="applications that /metrics has series of, some 20 each and 10 for each operator"
+    )
+    metrics_operators: int = Field(default=50, ge=0, description="operators of each that it has series of")
     rebuild_seconds: float = Field(
         default=120.0,
         gt=0,

@@ -3,11 +3,14 @@
 from prometheus_client import Counter
 from weir_contracts import PlanReply
 
+from runtime.labels import FewLabels
+
 TIMEOUT, FAILED, INVALID, INVALID_REPLY = "planner-timeout", "planner-failed", "planner-invalid", "invalid-reply"
 NO_ANSWER = frozenset({TIMEOUT, FAILED, INVALID, INVALID_REPLY})
 """Codes of a hold that stands for no usable answer; no planner may use them for its own."""
 
 _COUNT = Counter("weir_planner_failures_total", "Planners that gave no answer", ["planner", "reason"])
+_planner = FewLabels(100)
 
 
 class PlannerFailed(Exception):
@@ -23,5 +26,5 @@ class PlannerFailed(Exception):
 
 def no_answer(planner: str, code: str, sentence: str, reason: str | None = None) -> PlanReply:
     """The hold. `reason` is the metric's label where it tells more than the code."""
-    _COUNT.labels(planner, reason or code).inc()
+    _COUNT.labels(_planner(planner), reason or code).inc()
     return PlanReply(kind="hold", code=code, sentence=sentence[:2000])

@@ -4,7 +4,6 @@ import asyncio
 from typing import TypeVar
 
 import structlog
-from prometheus_client import Counter, Histogram
 from pydantic import BaseModel
 from weir_contracts import Analysis, Observation, Outcome, Plan, derive_id
 from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS
@@ -17,6 +16,7 @@ from runtime.loop import Stop, run_forever
 from runtime.records import Record, partition_of
 from runtime.table import GlobalTable
 
+from . import telemetry
 from .core.decide import make_plan, precheck
 from .memory import Applications
 from .planners import Asks, decide
@@ -26,12 +26,6 @@ from .turns import UNCOMMITTED_SECONDS, Turns, skipped
 M = TypeVar("M", bound=BaseModel)
 
 GROUP = "weir-planner"
-_PLANS = Counter("weir_planner_plans_total", "Plans published", ["kind", "code"])
-_AGE = Histogram(
-    "weir_planner_observation_age_seconds",
-    "From an observation to its plan",
-    buckets=(0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5, 10, 30),
-)
 
 
 class Planner:
@@ -187,6 +181,7 @@ class Planner:
             return  # a replay: it has been decided
         if analysis.status == "ended":
             return
+        telemetry.analysed(analysis, decoded.record.timestamp)
         try:
             plan = await self._plan(analysis)
         except Exception as error:  # noqa: BLE001 - odd numbers of one application must not hold up all others for ever
@@ -219,9 +214,7 @@ class Planner:
             plan, type=PLANS.type, source="planner", id=plan.id, time=plan.created_at, traceparent=trace
         )
         await self._bus.publish(PLANS.name, plan.application, body, headers)
-        _PLANS.labels(plan.kind, plan.code).inc()
-        age = (plan.created_at - plan.observed_at).total_seconds()
-        _AGE.observe(age)
+        telemetry.planned(plan)
         self._log.info(
             "planned",
             application=plan.application,
@@ -231,7 +224,7 @@ class Planner:
             current=plan.current,
             approved=plan.approved,
             guards=[a.guard for a in plan.amendments],
-            observation_age_seconds=round(age, 3),
+            observation_age_seconds=round(telemetry.age_seconds(plan), 3),
             planning_seconds=plan.planning_seconds,
             traceparent=trace,
         )

@@ -1,0 +1,50 @@
+"""The executor's metrics of actions: what was told, and how long each part of an action took."""
+
+from datetime import datetime
+
+from prometheus_client import Counter, Histogram
+from weir_contracts import Outcome, Plan
+
+from .core import Step
+
+_LONG = (1, 2, 3, 5, 8, 13, 20, 30, 60, 120, 300)
+_TOLD = Counter("weir_executor_outcomes_total", "Outcomes told", ["phase", "code"])
+_PLAN_AGE = Histogram(
+    "weir_executor_plan_age_seconds",
+    "From a plan to the decision to act on it",
+    buckets=(0.05, 0.1, 0.2, 0.5, 1, 2, 3, 5, 10, 30),
+)
+_ACCEPT = Histogram(
+    "weir_executor_accept_seconds",
+    "From the decision to act to the engine's acceptance of the request",
+    buckets=(0.05, 0.1, 0.2, 0.5, 1, 2, 3, 5, 10, 30),
+)
+_RESTART = Histogram(
+    "weir_executor_restart_seconds",
+    "From the engine's acceptance of a request to the new parallelism running",
+    buckets=_LONG,
+)
+_VERIFY = Histogram(
+    "weir_executor_verify_seconds", "From the engine's acceptance of a request to its verification", buckets=_LONG
+)
+
+
+def admitted(plan: Plan, now: datetime) -> None:
+    """A plan came through the gate."""
+    _PLAN_AGE.observe(max(0.0, (now - plan.created_at).total_seconds()))
+
+
+def told(outcome: Outcome) -> None:
+    """An outcome was acknowledged by the brokers."""
+    _TOLD.labels(outcome.phase, outcome.code).inc()
+
+
+def moved(step: Step, now: datetime) -> None:
+    """An action has moved; what took how long is in its own timestamps."""
+    action = step.action
+    if step.event == "accepted" and action.phase == "verifying" and action.requested_at is not None:
+        _ACCEPT.observe(max(0.0, (action.requested_at - action.started_at).total_seconds()))
+    elif step.event == "running" and action.restart_seconds is not None:
+        _RESTART.observe(action.restart_seconds)
+    elif step.event == "healthy" and action.requested_at is not None:
+        _VERIFY.observe(max(0.0, (now - action.requested_at).total_seconds()))

@@ -1,0 +1,206 @@
+"""What is known of every application as Prometheus gauges: its newest messages, in numbers.
+
+The series of an application come and go with its messages: they vanish when it ends, when its policy is deleted, and when its partition
+goes to another replica. Unknown is no series, never 0. How many there can be is bounded, applications as well as operators of each.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from weir_contracts import Analysis, Estimate, Observation, Outcome, Parallelism, Plan, ScalingPolicy
+
+from runtime.labels import FewLabels
+
+from .core import Event
+
+Sample = tuple[str, tuple[str, ...], float]
+"""Metric, values of the labels after `application`, value."""
+
+APPLICATION: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "weir_application_status": ("What the newest observation found: 1 for the status it is in", ("status",)),
+    "weir_application_mode": ("The policy's mode: 1 for the one in force", ("mode",)),
+    "weir_application_interval_seconds": ("Time between two observations, by the policy", ()),
+    "weir_application_slots": ("Slots that the application takes now", ()),
+    "weir_application_restarts": ("Restarts as the engine counts them, rescales included", ()),
+    "weir_application_reading_problems": ("Readings that the newest observation could not get", ()),
+    "weir_application_arrival_records_per_second": ("What arrives at the sources", ()),
+    "weir_application_lag_records": ("Records appended and not yet processed", ()),
+    "weir_application_lag_seconds": ("Age of the oldest unprocessed record", ()),
+    "weir_application_expected_latency_seconds": ("Until a record appended now will be done", ()),
+    "weir_application_objective_seconds": ("What the policy bounds the lag or the latency by", ("bound",)),
+    "weir_application_objective_utilisation": ("Busy share of the busiest operator that the policy asks for", ()),
+    "weir_application_symptom": ("1 for each symptom the analyzer sees", ("code",)),
+    "weir_application_decision": ("1 for the newest decision's kind and reason", ("kind", "code")),
+    "weir_application_last_message_timestamp_seconds": (
+        "When the newest message of a stage was observed (Unix)",
+        ("stage",),
+    ),
+}
+OPERATOR: Mapping[str, str] = {
+    "weir_operator_parallelism_planned": "What the newest plan wants; of a hold, what it leaves",
+    "weir_operator_parallelism_requested": "What the engine was asked for",
+    "weir_operator_parallelism_observed": "What runs",
+    "weir_operator_input_records_per_second": "What the operator takes in",
+    "weir_operator_target_input_records_per_second": "What would arrive if nothing were held back",
+    "weir_operator_capacity_records_per_second": "What it could take in if busy all the time, as it runs now",
+    "weir_operator_utilisation": "Busy share, mean over subtasks",
+    "weir_operator_backpressure": "Share of time held back by what comes after it",
+    "weir_operator_skew": "Busiest subtask's busy share over the mean: 1 is even",
+    "weir_operator_bottleneck": "1 for the operator that limits the application",
+}
+SHOWN = "weir_knowledge_applications_shown"
+LEFT_OUT = "weir_knowledge_applications_left_out"
+MOST_CODES = 200
+_code = FewLabels(MOST_CODES)
+_GRACE = timedelta(seconds=60)
+"""An application without a policy is forgotten once it has been silent for so long: its policy may just be on its way."""
+
+
+@dataclass
+class _Known:
+    """An application's series by the stage that gave them."""
+
+    stages: dict[str, tuple[datetime, list[Sample]]] = field(default_factory=dict)
+
+
+class ApplicationGauges(Collector):
+    """Takes messages in and hands the series out when Prometheus asks."""
+
+    def __init__(
+        self, *, applications: int = 500, operators: int = 50, partition: Callable[[str], int] = lambda _: 0
+    ) -> None:
+        self._applications = applications
+        self._operators = operators
+        self._partition = partition
+        self._known: dict[str, _Known] = {}
+        self._left_out: set[str] = set()
+
+    def saw(self, message: Event) -> None:
+        """Take a message in; the end of an application takes its series away. Outcomes say nothing that the others do not."""
+        if isinstance(message, Outcome):
+            return
+        name = message.application
+        if isinstance(message, (Observation, Analysis)) and message.status == "ended":
+            self._forget(name)
+            return
+        if name not in self._known and len(self._known) >= self._applications:
+            self._left_out.add(name)
+            return
+        self._left_out.discard(name)
+        stage, samples = _read(message, self._operators)
+        samples.append(("weir_application_last_message_timestamp_seconds", (stage,), message.observed_at.timestamp()))
+        self._known.setdefault(name, _Known()).stages[stage] = (message.observed_at, samples)
+
+    def lost(self, partitions: Collection[int]) -> None:
+        """Another replica has them now, and shows what belongs to them."""
+        for name in [n for n in (*self._known, *self._left_out) if self._partition(n) in partitions]:
+            self._forget(name)
+
+    def keep_only(self, with_policy: Collection[str], now: datetime) -> None:
+        """Forget what has no policy any more: where the monitor is away, nobody says that an application ended."""
+        newest = {name: max(at for at, _ in known.stages.values()) for name, known in self._known.items()}
+        for name, at in newest.items():
+            if name not in with_policy and now - at > _GRACE:
+                self._forget(name)
+        self._left_out.intersection_update(with_policy)
+
+    def _forget(self, name: str) -> None:
+        self._known.pop(name, None)
+        self._left_out.discard(name)
+
+    def describe(self) -> Iterable[Metric]:
+        """All families, without a sample."""
+        return self._families().values()
+
+    def collect(self) -> Iterator[Metric]:
+        """What is known now."""
+        families = self._families()
+        for name, known in self._known.items():
+            for _, samples in known.stages.values():
+                for metric, labels, value in samples:
+                    families[metric].add_metric((name, *labels), value)
+        families[SHOWN].add_metric((), len(self._known))
+        families[LEFT_OUT].add_metric((), len(self._left_out))
+        yield from families.values()
+
+    @staticmethod
+    def _families() -> dict[str, GaugeMetricFamily]:
+        made = {
+            name: GaugeMetricFamily(name, text, labels=("application", *labels))
+            for name, (text, labels) in APPLICATION.items()
+        }
+        made |= {
+            name: GaugeMetricFamily(name, text, labels=("application", "operator")) for name, text in OPERATOR.items()
+        }
+        made[SHOWN] = GaugeMetricFamily(SHOWN, "Applications that have series here", labels=())
+        made[LEFT_OUT] = GaugeMetricFamily(LEFT_OUT, "Applications without series: there are too many", labels=())
+        return made
+
+
+def _read(message: Observation | Analysis | Plan, operators: int) -> tuple[str, list[Sample]]:
+    if isinstance(message, Observation):
+        return "monitor", [*_policy(message.policy), *_observed(message, operators)]
+    if isinstance(message, Analysis):
+        return "analyzer", _analysed(message, operators)
+    return "planner", [
+        ("weir_application_decision", (message.kind, _code(message.code)), 1.0),
+        *_parallelism("planned", message.approved or message.current, operators),
+    ]
+
+
+def _policy(policy: ScalingPolicy) -> Iterator[Sample]:
+    spec, objective = policy.spec, policy.spec.objective
+    yield "weir_application_mode", (spec.mode,), 1.0
+    yield "weir_application_interval_seconds", (), spec.interval.total_seconds()
+    if objective.bound_seconds is not None:
+        bound = "lag" if objective.max_lag is not None else "latency"
+        yield "weir_application_objective_seconds", (bound,), objective.bound_seconds
+    if objective.utilization is not None:
+        yield "weir_application_objective_utilisation", (), objective.utilization
+
+
+def _observed(observation: Observation, operators: int) -> Iterator[Sample]:
+    yield "weir_application_status", (observation.status,), 1.0
+    yield "weir_application_reading_problems", (), len(observation.problems)
+    deployment = observation.deployment
+    if deployment is None:
+        return
+    if deployment.restarts is not None:
+        yield "weir_application_restarts", (), deployment.restarts
+    if observation.topology is not None and deployment.observed:
+        yield "weir_application_slots", (), observation.topology.slots(deployment.observed)
+    yield from _parallelism("observed", deployment.observed, operators)
+    yield from _parallelism("requested", deployment.requested or {}, operators)
+
+
+def _parallelism(fact: str, parallelism: Parallelism, operators: int) -> Iterator[Sample]:
+    for name, subtasks in list(parallelism.items())[:operators]:
+        yield f"weir_operator_parallelism_{fact}", (name,), subtasks
+
+
+def _analysed(analysis: Analysis, operators: int) -> list[Sample]:
+    application: tuple[tuple[str, Estimate], ...] = (
+        ("weir_application_arrival_records_per_second", analysis.arrival_rate),
+        ("weir_application_lag_records", analysis.lag_records),
+        ("weir_application_lag_seconds", analysis.lag_seconds),
+        ("weir_application_expected_latency_seconds", analysis.expected_latency_seconds),
+    )
+    samples: list[Sample] = [(name, (), known.value) for name, known in application if known.value is not None]
+    for code in dict.fromkeys(symptom.code for symptom in analysis.symptoms):
+        samples.append(("weir_application_symptom", (code,), 1.0))
+    for one in analysis.operators[:operators]:
+        numbers: tuple[tuple[str, Estimate], ...] = (
+            ("input_records_per_second", one.input_rate),
+            ("target_input_records_per_second", one.target_input_rate),
+            ("capacity_records_per_second", one.true_processing_rate),
+            ("utilisation", one.utilisation),
+            ("backpressure", one.backpressure),
+            ("skew", one.skew),
+        )
+        samples += [(f"weir_operator_{name}", (one.operator,), e.value) for name, e in numbers if e.value is not None]
+        samples.append(("weir_operator_bottleneck", (one.operator,), float(one.operator == analysis.bottleneck)))
+    return samples

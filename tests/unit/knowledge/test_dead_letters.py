@@ -1,0 +1,37 @@
+"""Every service's dead letters are counted where they all come together."""
+
+from uuid import UUID
+
+from prometheus_client import REGISTRY
+from weir_contracts import DeadLetter
+from weir_contracts.topics import DEAD_LETTERS
+
+from runtime.envelope import encode
+from runtime.records import Record
+from services.knowledge.dead_letters import DeadLetterCount
+from tests.unit.knowledge.builders import NOON
+
+LETTER = DeadLetter(
+    id=UUID(int=1), at=NOON, service="analyzer", topic="weir.observations.v1alpha1", partition=0, offset=7, reason="no"
+)
+
+
+def counted(service: str, topic: str) -> float:
+    name = "weir_knowledge_dead_letters_total"
+    return REGISTRY.get_sample_value(name, {"service": service, "topic": topic}) or 0.0
+
+
+def test_a_dead_letter_counts_for_who_put_it_aside() -> None:
+    """The analyzer's are written in Spark, where no counter can be read."""
+    body, headers = encode(LETTER, type=DEAD_LETTERS.type, source="analyzer", id=LETTER.id, time=NOON)
+    before = counted("analyzer", LETTER.topic)
+    DeadLetterCount.count(Record(DEAD_LETTERS.name, 0, 0, "shop/orders", body, headers))
+    DeadLetterCount.count(Record(DEAD_LETTERS.name, 0, 1, "shop/orders", None))
+    assert counted("analyzer", LETTER.topic) == before + 1
+
+
+def test_what_is_no_dead_letter_counts_as_nobodys() -> None:
+    """Putting it aside would be one more of its kind, for ever."""
+    before = counted("unknown", DEAD_LETTERS.name)
+    DeadLetterCount.count(Record(DEAD_LETTERS.name, 0, 0, "x", b"{"))
+    assert counted("unknown", DEAD_LETTERS.name) == before + 1
