@@ -7,7 +7,7 @@ ARGS ?=
 FAST := tests/unit tests/contracts tests/loop
 
 .PHONY: help environment setup means trial check lint types imports fast test test-integration test-e2e bench-loop \
-        bench-advance bench-backlog bench-compare bench-fidelity bench-fleet bench-planners bench-quality bench-what-if chaos schemas lock clean
+        bench-advance bench-backlog bench-compare bench-fidelity bench-fleet bench-planners bench-quality bench-what-if chaos schemas lock images clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -86,13 +86,25 @@ schemas: environment  ## exports the contracts' JSON Schemas
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --python-version 3.11 --universal --generate-hashes \
 	--no-header --annotation-style line -q
-IMAGES := monitor analyzer planner executor knowledge
+SERVICES := monitor analyzer planner executor knowledge
 
 lock: environment  ## resolves pyproject.toml into requirements.lock again, and what of it each image needs
 	@$(LOCK) --extra dev -o requirements.lock
-	@for each in $(IMAGES); do \
+	@for each in $(SERVICES); do \
 	  $(LOCK) --extra $$each --constraint requirements.lock -o services/$$each/requirements.lock || exit 1; done
 	@$(LOCK) --extra workloads --constraint requirements.lock -o workloads/requirements.lock
+
+IMAGE_TAG ?= dev
+BUILD_ARGS ?=
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+REVISION = $(shell git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo unknown)
+BUILD = docker build -q $(BUILD_ARGS) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION)
+
+images:  ## the containers' images, weir-monitor:dev and so on (needs Docker alone; IMAGE_TAG, BUILD_ARGS)
+	@set -e; for each in $(SERVICES); do \
+	  echo "images: weir-$$each:$(IMAGE_TAG)"; $(BUILD) -f services/$$each/Dockerfile -t weir-$$each:$(IMAGE_TAG) . >/dev/null; done
+	@echo "images: weir-load:$(IMAGE_TAG)"; $(BUILD) -f workloads/loadgen/Dockerfile -t weir-load:$(IMAGE_TAG) . >/dev/null
+	@echo "images: weir-sample-job:$(IMAGE_TAG)"; $(BUILD) -f workloads/flink-job/Dockerfile -t weir-sample-job:$(IMAGE_TAG) . >/dev/null
 
 clean:  ## removes environment, caches and run folders
 	rm -rf .venv .cache runs

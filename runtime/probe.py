@@ -1,0 +1,46 @@
+"""`python -m runtime.probe`: a container's health check. Asks the service beside it whether it is ready; 1 and the reason if not.
+
+Standard library only: it is started every few seconds.
+"""
+
+import http.client
+import json
+import os
+import sys
+from contextlib import closing
+
+TIMEOUT_SECONDS = 5.0
+_EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+def complaint(status: int, body: bytes) -> str:
+    """What is not ready and why, in one line; empty if all is well."""
+    if status == 200:
+        return ""
+    try:
+        found = json.loads(body)["dependencies"]
+        return "; ".join(f"{name}: {state['reason']}" for name, state in found.items() if not state["ok"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"answers {status}"
+
+
+def ask(host: str, port: int) -> str:
+    """The complaint of the service that listens there."""
+    try:
+        with closing(http.client.HTTPConnection(_EVERYWHERE.get(host, host), port, timeout=TIMEOUT_SECONDS)) as service:
+            service.request("GET", "/health/ready")
+            answer = service.getresponse()
+            return complaint(answer.status, answer.read())
+    except (OSError, http.client.HTTPException) as error:
+        return f"no answer on port {port}: {error or type(error).__name__}"
+
+
+def main() -> int:
+    """The entry point."""
+    problem = ask(os.environ.get("WEIR_HTTP_HOST", ""), int(os.environ.get("WEIR_HTTP_PORT") or 8080))
+    sys.stdout.write(f"{problem or 'ready'}\n")
+    return 1 if problem else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""A Docker daemon of the testbed's own, beside any that the machine has: own data, socket and process, and nothing left behind.
+
+`python -m testbed.docker` runs one until it is told to stop. Only continuous integration does so; whoever has Docker uses that.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import docker
+from docker.errors import DockerException
+
+from .bootstrap import CACHE
+from .process import ManagedProcess, TestbedError
+
+READY_SECONDS = 60.0
+GRACE_SECONDS = 30.0
+"""Ending its containers takes the daemon longer than a process of ours."""
+ANSWER_SECONDS = 120
+OLDEST_API = "1.40"
+
+
+def own_folder() -> Path:
+    """Where the socket of the project's own daemon lies: short, since the path of a socket may have 107 characters."""
+    return Path(tempfile.gettempdir()) / f"weir-docker-{os.geteuid()}"
+
+
+def missing() -> str | None:
+    """What keeps this machine from starting a daemon of ours, and what to do; None if nothing does."""
+    if shutil.which("dockerd") is None:
+        return "there is no dockerd on the PATH: install it (Debian: apt install docker.io)"
+    if os.geteuid() != 0:
+        return "a Docker daemon is started by root only: start the machine's own, or set DOCKER_HOST"
+    return None
+
+
+def unanswered() -> str | None:
+    """Why no daemon answers where `DOCKER_HOST` says (or at its usual place), and what to do; None if one does."""
+    if shutil.which("docker") is None:
+        return "no docker on the PATH: install it (Debian: apt install docker.io)"
+    try:
+        with contextlib.closing(docker.from_env(timeout=10)) as client:
+            client.ping()
+    except DockerException as error:
+        where = os.environ.get("DOCKER_HOST") or "its usual place"
+        reason = str(error.args[0] if error.args else error).splitlines()[0][:200]
+        return f"no Docker daemon answers at {where}: start it, or set DOCKER_HOST ({reason})"
+    return None
+
+
+class DockerDaemon:
+    """`dockerd` with data, socket, process id and bridge network in places of its own.
+
+    `data` is kept from one start to the next (images, build cache); `folder` holds what belongs to one run.
+    """
+
+    def __init__(self, data: Path | None = None, folder: Path | None = None) -> None:
+        self.data = data or CACHE / "docker" / "data"
+        self.folder = folder or own_folder()
+        self.socket = self.folder / "docker.sock"
+        self._pid_file = self.folder / "docker.pid"
+        self.process = ManagedProcess(
+            "dockerd",
+            [
+                "dockerd",
+                *("--config-file", str(self.folder / "daemon.json")),
+                *("--data-root", str(self.data)),
+                *("--exec-root", str(self.folder / "exec")),
+                *("--pidfile", str(self._pid_file)),
+                *("--host", f"unix://{self.socket}"),
+            ],
+            self.folder,
+            grace_seconds=GRACE_SECONDS,
+        )
+
+    @property
+    def url(self) -> str:
+        """For `DOCKER_HOST`."""
+        return f"unix://{self.socket}"
+
+    def start(self, timeout_seconds: float = READY_SECONDS) -> Self:
+        """Start it and wait until it answers; `TestbedError` with the reason in its own words otherwise."""
+        if reason := missing():
+            raise TestbedError(f"dockerd: {reason}")
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.data.mkdir(parents=True, exist_ok=True)
+        # An empty configuration: that of the machine's own daemon is not meant for this one.
+        (self.folder / "daemon.json").write_text(json.dumps({}))
+        self._forget_dead()
+        try:
+            self.process.start_ready(self.answers, timeout_seconds=timeout_seconds)
+        except TestbedError as error:
+            raise TestbedError(f"{error}{self._hint()}") from None
+        return self
+
+    def answers(self) -> bool:
+        """Whether it takes requests."""
+        try:
+            with contextlib.closing(docker.DockerClient(base_url=self.url, version=OLDEST_API, timeout=5)) as client:
+                return bool(client.ping())
+        except DockerException:
+            return False
+
+    def stop(self) -> None:
+        """End all its containers, then it. What it keeps in `data` stays."""
+        if self.process.running:
+            with contextlib.suppress(DockerException):
+                self._remove_containers()
+        self.process.stop()
+
+    def _remove_containers(self) -> None:
+        with contextlib.closing(docker.DockerClient(base_url=self.url, timeout=ANSWER_SECONDS)) as client:
+            for container in client.containers.list(all=True):
+                with contextlib.suppress(DockerException):
+                    container.remove(force=True, v=True)
+
+    def _forget_dead(self) -> None:
+        """A daemon that was killed leaves its process id, by which another program may go today."""
+        try:
+            command = Path(f"/proc/{int(self._pid_file.read_text())}/cmdline").read_bytes()
+        except (OSError, ValueError):
+            command = b""
+        if str(self._pid_file).encode() not in command:
+            self._pid_file.unlink(missing_ok=True)
+
+    def _hint(self) -> str:
+        log = self.process.log.read_text(errors="replace") if self.process.log.exists() else ""
+        if "ermission denied" in log or "peration not permitted" in log:
+            return " (this machine does not let root mount or make networks, as in a container without privileges)"
+        return ""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def main() -> int:
+    """Run a daemon until SIGTERM or SIGINT; 1 and the reason if it does not start."""
+    done = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: done.set())
+    try:
+        with DockerDaemon() as daemon:
+            sys.stdout.write(f"DOCKER_HOST={daemon.url}\n")
+            sys.stdout.flush()
+            while not done.wait(1.0):
+                daemon.process.check()
+    except TestbedError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,239 @@
+"""Images for tests, where no registry of images can be reached: a base made by debootstrap, what stands in for the official ones
+on top of it, and Weir's own by the same Dockerfiles as ever.
+
+`python -m testbed.images` makes all of them on the daemon that `DOCKER_HOST` names; each is made again only if what it is made of
+has changed.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import docker
+from docker.errors import ImageNotFound
+
+from .bootstrap import CACHE, PROJECT, digest
+from .docker import ANSWER_SECONDS, unanswered
+from .jars import jars
+from .process import TestbedError
+
+RELEASE = "bookworm"
+PACKAGES = ("ca-certificates", "python3")
+BASE = "weir-base:local"
+RECIPES = PROJECT / "testbed" / "containers"
+RECIPE_LABEL = "dev.weir.recipe"
+BUILD_SECONDS = 2400
+SERVICES = ("monitor", "analyzer", "planner", "executor", "knowledge")
+OWN = (*(f"weir-{name}" for name in SERVICES), "weir-sample-job", "weir-load")
+_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+_JAVA_CERTIFICATES = Path("/etc/ssl/certs/java/cacerts")
+_UNUSED = (
+    "usr/share/doc",
+    "usr/share/info",
+    "usr/share/locale",
+    "usr/share/man",
+    "var/cache/apt/archives",
+    "var/lib/apt/lists",
+)
+
+LOCAL: Mapping[str, str] = {
+    "builder": "weir-builder:local",
+    "java": "weir-java:local",
+    "maven": "weir-maven:local",
+    "kafka": "weir-test/kafka:local",
+    "redis": "weir-test/redis:local",
+    "flink": "weir-test/flink:local",
+    "prometheus": "weir-test/prometheus:local",
+}
+"""What is made on top of the base, in order, by its folder in `testbed/containers`."""
+
+BUILD_ARGUMENTS: Mapping[str, str] = {
+    "BASE_IMAGE": BASE,
+    "BUILDER_IMAGE": LOCAL["builder"],
+    "JAVA_IMAGE": LOCAL["java"],
+    "MAVEN_IMAGE": LOCAL["maven"],
+}
+"""The Dockerfiles' own arguments, for images without an image registry."""
+
+
+def missing() -> str | None:
+    """What keeps this machine from making a base, and what to do; None if nothing does."""
+    if shutil.which("debootstrap") is None:
+        return "no debootstrap on the PATH: install it (Debian: apt install debootstrap)"
+    if os.geteuid() != 0:
+        return "debootstrap makes a base for images as root only"
+    return None
+
+
+def run(command: Sequence[str], log: Path, *, timeout_seconds: float = BUILD_SECONDS) -> None:
+    """Run a command, output to `log`; `TestbedError` with the end of what it said if it fails."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "DOCKER_BUILDKIT": os.environ.get("DOCKER_BUILDKIT", "0")}
+    with log.open("wb") as out:
+        try:
+            done = subprocess.run(
+                command,
+                cwd=PROJECT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                timeout=timeout_seconds,
+                check=False,
+            )
+        except OSError as error:
+            raise TestbedError(f"cannot run {command[0]}: {error.strerror}") from None
+        except subprocess.TimeoutExpired:
+            raise TestbedError(f"{' '.join(command[:3])}: not done within {timeout_seconds:g} s, see {log}") from None
+    if done.returncode:
+        end = " | ".join(line for line in log.read_text(errors="replace").splitlines()[-8:] if line.strip())
+        raise TestbedError(f"{' '.join(command[:3])} failed, see {log}; it ends with: {end[:1500]}")
+
+
+def package_source() -> str:
+    """Where this machine's apt has its packages of the release from; `TestbedError` if it does not say."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", f"Codename: {RELEASE}", "Created-By: Packages"]
+        found = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+        if found:
+            return found[0]
+    raise TestbedError(f"apt-get knows no source of Debian {RELEASE}, which the base for images is made from")
+
+
+def bootstrap_base(archive: Path) -> None:
+    """Make the smallest Debian with Python, as a file to import; takes a minute or two."""
+    if reason := missing():
+        raise TestbedError(reason)
+    root = archive.with_suffix(".root")
+    shutil.rmtree(root, ignore_errors=True)
+    root.parent.mkdir(parents=True, exist_ok=True)
+    command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", RELEASE, str(root)]
+    run([*command, package_source()], CACHE / "logs" / "image-base.log")
+    pack(root, archive)
+
+
+def pack(root: Path, archive: Path) -> None:
+    """A folder that debootstrap made, without what no container reads, as one file; the folder is gone then."""
+    for name in _UNUSED:
+        for path in (root / name).glob("*"):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    # The authorities that this machine trusts: builds fetch packages as it does.
+    if _CERTIFICATES.exists():
+        shutil.copyfile(_CERTIFICATES, root / _CERTIFICATES.relative_to("/"))
+    part = archive.with_suffix(".part")
+    run(["tar", "-C", str(root), "-cf", str(part), "."], CACHE / "logs" / "image-base-tar.log")
+    part.rename(archive)
+    shutil.rmtree(root)
+
+
+class Images:
+    """What there is on a daemon, and what has to be made."""
+
+    def __init__(self, client: docker.DockerClient, say: Callable[[str], None] = lambda _: None) -> None:
+        self._client = client
+        self._say = say
+
+    def local(self) -> None:
+        """The base and all that stands in for official images."""
+        before = self._base()
+        for name, tag in LOCAL.items():
+            before = self._local(name, tag, before)
+
+    def own(self, tag: str = "dev", arguments: Mapping[str, str] = BUILD_ARGUMENTS) -> None:
+        """Weir's own images, by the same target as any user's."""
+        given = " ".join(f"--build-arg {name}={value}" for name, value in {**arguments, **pip_arguments()}.items())
+        self._say(f"images: Weir's own, :{tag}")
+        command = ["make", "--no-print-directory", "images", f"IMAGE_TAG={tag}", f"BUILD_ARGS=--network host {given}"]
+        run(command, CACHE / "logs" / "image-own.log")
+
+    def recipe(self, tag: str) -> str | None:
+        """What an image was made by; None if there is none."""
+        try:
+            return str(self._client.images.get(tag).labels.get(RECIPE_LABEL))
+        except ImageNotFound:
+            return None
+
+    def size(self, tag: str) -> int:
+        """Of all its layers, in bytes."""
+        return int(self._client.images.get(tag).attrs["Size"])
+
+    def _base(self) -> str:
+        recipe = hashlib.sha256(f"{RELEASE} {PACKAGES} {_UNUSED}".encode()).hexdigest()[:16]
+        if self.recipe(BASE) == recipe:
+            return recipe
+        archive = CACHE / "docker" / f"base-{recipe}.tar"
+        if not archive.exists():
+            self._say(f"images: {BASE} by debootstrap")
+            bootstrap_base(archive)
+        command = ["docker", "import", "--change", f"LABEL {RECIPE_LABEL}={recipe}", str(archive), BASE]
+        run(command, CACHE / "logs" / "image-import.log")
+        return recipe
+
+    def _local(self, name: str, tag: str, before: str) -> str:
+        needed = _jars_of(name)
+        made_of = f"{before} {digest(RECIPES / name)} {[jar.name for jar in needed]}"
+        recipe = hashlib.sha256(made_of.encode()).hexdigest()[:16]
+        if self.recipe(tag) == recipe:
+            return recipe
+        self._say(f"images: {tag}")
+        context = CACHE / "docker" / "context" / name
+        shutil.rmtree(context, ignore_errors=True)
+        shutil.copytree(RECIPES / name, context)
+        if needed:
+            (context / "jars").mkdir()
+            for jar in needed:
+                shutil.copyfile(jar, context / "jars" / jar.name)
+        if name == "maven":
+            shutil.copyfile(_JAVA_CERTIFICATES, context / "cacerts")
+        command = ["docker", "build", "--network", "host", "--label", f"{RECIPE_LABEL}={recipe}", "-t", tag]
+        run([*command, str(context)], CACHE / "logs" / f"image-{name}.log")
+        return recipe
+
+
+def _jars_of(name: str) -> list[Path]:
+    """The jars that a stand-in has inside: Flink's own without the connectors, which its image has not either."""
+    if name not in ("kafka", "flink"):
+        return []
+    connectors = ("flink-connector-kafka", "kafka-clients") if name == "flink" else ()
+    return [jar for jar in jars(name) if not jar.name.startswith(connectors or ("-",))]
+
+
+def pip_arguments() -> dict[str, str]:
+    """Where this machine's pip has its packages from, for a build: what is set, and nothing that is not."""
+    names = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT")
+    found = {name: os.environ[name] for name in names if os.environ.get(name)}
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        told = subprocess.run(
+            [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+        for line in told.splitlines():
+            key, _, value = line.partition("=")
+            name = f"PIP_{key.rpartition('.')[2].upper().replace('-', '_')}"
+            if name in names and not key.startswith(":env:"):
+                found.setdefault(name, value.strip("'\""))
+    return found
+
+
+def main() -> int:
+    """Make all of them; 1 and the reason if that fails."""
+    if reason := unanswered():
+        sys.stderr.write(f"images: {reason}\n")
+        return 1
+    try:
+        with contextlib.closing(docker.from_env(timeout=ANSWER_SECONDS)) as client:
+            images = Images(client, say=lambda text: print(text, file=sys.stderr))  # noqa: T201 - a command of its own
+            images.local()
+            images.own()
+    except TestbedError as error:
+        sys.stderr.write(f"images: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""`python -m workloads.submit --flink http://HOST:8081 --jar JOB.jar -- ARGUMENTS`: submits the sample job once, and waits until it runs.
+
+A job of the same name that has not ended is left alone, so that it may be run again at any time.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ENDED = ("FAILED", "CANCELED", "FINISHED")
+CALL_SECONDS = 30.0
+POLL_SECONDS = 0.5
+NAME_OPTION = "--job-name"
+DEFAULT_NAME = "orders"
+"""What the sample job calls itself unless told otherwise."""
+
+
+class SubmitError(Exception):
+    """The job does not run; the sentence says why."""
+
+
+class Cluster:
+    """The calls that submitting takes."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+
+    def slots(self) -> int | None:
+        """How many have registered; None while the cluster cannot be reached."""
+        try:
+            answer = self._client.get("/overview")
+        except httpx.TransportError:
+            return None
+        return int(answer.json()["slots-total"]) if answer.status_code == 200 else None
+
+    def state(self, job_id: str) -> tuple[str, int]:
+        """Flink's own word, and how many tasks do not run yet."""
+        job = self._asked("GET", f"/jobs/{job_id}")
+        counts: dict[str, int] = job["status-counts"]
+        return str(job["state"]), sum(n for name, n in counts.items() if name not in ("RUNNING", "FINISHED"))
+
+    def living(self, name: str) -> str | None:
+        """The job of this name that has not ended."""
+        jobs = self._asked("GET", "/jobs/overview")["jobs"]
+        return next((str(j["jid"]) for j in jobs if j["name"] == name and j["state"] not in ENDED), None)
+
+    def submit(self, jar: Path, arguments: Sequence[str], parallelism: int | None) -> str:
+        """Upload and run; the job's id."""
+        with jar.open("rb") as content:
+            files = {"jarfile": (jar.name, content, "application/x-java-archive")}
+            uploaded = self._asked("POST", "/jars/upload", files=files)
+        body: dict[str, Any] = {"programArgsList": list(arguments)}
+        if parallelism is not None:
+            body["parallelism"] = parallelism
+        jar_id = str(uploaded["filename"]).rsplit("/", 1)[-1]
+        return str(self._asked("POST", f"/jars/{jar_id}/run", json=body)["jobid"])
+
+    def _asked(self, method: str, path: str, **arguments: Any) -> Any:
+        try:
+            answer = self._client.request(method, path, **arguments)
+        except httpx.HTTPError as error:
+            raise SubmitError(f"flink: {method} {path}: {error or type(error).__name__}") from None
+        if answer.status_code >= 400:
+            raise SubmitError(f"flink: {method} {path}: {answer.status_code} {answer.text[:500]}")
+        return answer.json()
+
+
+def name_of(arguments: Sequence[str]) -> str:
+    """What the job will be called, by its own arguments."""
+    given = [value for option, value in pairwise(arguments) if option == NAME_OPTION]
+    return given[-1] if given else DEFAULT_NAME
+
+
+def until(condition: Callable[[], bool], deadline: float, what: str) -> None:
+    """Wait for it; `SubmitError` that names it when the time has passed."""
+    while not condition():
+        if time.monotonic() >= deadline:
+            raise SubmitError(f"{what}: not in time")
+        time.sleep(POLL_SECONDS)
+
+
+def submit(cluster: Cluster, options: argparse.Namespace) -> str:
+    """One line that says what was done."""
+    deadline = time.monotonic() + options.timeout
+    until(lambda: (cluster.slots() or 0) >= options.slots, deadline, f"{options.slots} slots of {options.flink}")
+    name = name_of(options.arguments)
+    found = cluster.living(name)
+    job_id = found or cluster.submit(options.jar, options.arguments, options.parallelism)
+
+    def running() -> bool:
+        state, waiting = cluster.state(job_id)
+        if state in ENDED:
+            raise SubmitError(f"job {job_id} is {state}")
+        return state == "RUNNING" and waiting == 0
+
+    until(running, deadline, f"job {job_id} running")
+    return f"{name} ran already as job {found}" if found else f"{name} runs as job {job_id}"
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options; a wrong one ends the program with code 2."""
+    parser = argparse.ArgumentParser(prog="python -m workloads.submit", description=__doc__)
+    parser.add_argument("--flink", required=True, help="the cluster's REST address")
+    parser.add_argument("--jar", required=True, type=Path, help="the job")
+    parser.add_argument("--parallelism", type=int, help="of all operators that the job's own arguments do not name")
+    parser.add_argument("--slots", type=int, default=1, help="wait for so many before (default: 1)")
+    parser.add_argument("--timeout", type=float, default=180.0, help="for all of it, in s (default: 180)")
+    parser.add_argument("arguments", nargs="*", help="the job's own, after --")
+    options = parser.parse_args(arguments)
+    if not options.jar.is_file():
+        parser.error(f"argument --jar: {options.jar} is no file")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 once it runs; 1 and the reason if it does not; 2 on wrong arguments."""
+    options = parse(arguments)
+    try:
+        with httpx.Client(base_url=options.flink, timeout=CALL_SECONDS) as client:
+            sys.stdout.write(f"{submit(Cluster(client), options)}\n")
+    except SubmitError as error:
+        sys.stderr.write(f"submit: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
