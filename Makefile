@@ -103,8 +103,9 @@ BUILD = docker build -q $(BUILD_ARGS) --build-arg VERSION=$(VERSION) --build-arg
 images:  ## the containers' images, weir-monitor:dev and so on (needs Docker alone; IMAGE_TAG, BUILD_ARGS)
 	@set -e; for each in $(SERVICES); do \
 	  echo "images: weir-$$each:$(IMAGE_TAG)"; $(BUILD) -f services/$$each/Dockerfile -t weir-$$each:$(IMAGE_TAG) . >/dev/null; done
-	@echo "images: weir-load:$(IMAGE_TAG)"; $(BUILD) -f workloads/loadgen/Dockerfile -t weir-load:$(IMAGE_TAG) . >/dev/null
-	@echo "images: weir-sample-job:$(IMAGE_TAG)"; $(BUILD) -f workloads/flink-job/Dockerfile -t weir-sample-job:$(IMAGE_TAG) . >/dev/null
+	@set -e; for each in load sample-job; do \
+	  echo "images: weir-$$each:$(IMAGE_TAG)"; \
+	  $(BUILD) -f workloads/Dockerfile --target $$each -t weir-$$each:$(IMAGE_TAG) . >/dev/null; done
 
 clean:  ## removes environment, caches and run folders
 	rm -rf .venv .cache runs

@@ -1,10 +1,14 @@
-"""`python -m workloads.submit --flink http://HOST:8081 --jar JOB.jar -- ARGUMENTS`: submits the sample job once, and waits until it runs.
+"""`python -m workloads.submit --flink http://HOST:8081 --jar JOB.jar -- ARGUMENTS`: submits the sample job and waits until it runs.
 
-A job of the same name that has not ended is left alone, so that it may be run again at any time.
+A job of the same name that has not ended is left alone, so that it may be run again at any time. With `--stay` it goes on looking, and
+submits the job again when the cluster has lost it, as a session cluster does with its JobManager.
 """
 
 import argparse
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -13,9 +17,13 @@ from typing import Any
 
 import httpx
 
+from .sample_job import arguments as sample_costs
+
 ENDED = ("FAILED", "CANCELED", "FINISHED")
 CALL_SECONDS = 30.0
 POLL_SECONDS = 0.5
+LOOK_SECONDS = 5.0
+URL_VARIABLE = "WEIR_FLINK_URL"
 NAME_OPTION = "--job-name"
 DEFAULT_NAME = "orders"
 """What the sample job calls itself unless told otherwise."""
@@ -77,18 +85,20 @@ def name_of(arguments: Sequence[str]) -> str:
     return given[-1] if given else DEFAULT_NAME
 
 
-def until(condition: Callable[[], bool], deadline: float, what: str) -> None:
-    """Wait for it; `SubmitError` that names it when the time has passed."""
+def until(condition: Callable[[], bool], deadline: float, stop: threading.Event, what: str) -> None:
+    """Wait for it; `SubmitError` that names it when the time has passed or the end was asked for."""
     while not condition():
         if time.monotonic() >= deadline:
             raise SubmitError(f"{what}: not in time")
-        time.sleep(POLL_SECONDS)
+        if stop.wait(POLL_SECONDS):
+            raise SubmitError(f"{what}: told to stop")
 
 
-def submit(cluster: Cluster, options: argparse.Namespace) -> str:
+def submit(cluster: Cluster, options: argparse.Namespace, stop: threading.Event) -> str:
     """One line that says what was done."""
     deadline = time.monotonic() + options.timeout
-    until(lambda: (cluster.slots() or 0) >= options.slots, deadline, f"{options.slots} slots of {options.flink}")
+    slots = f"{options.slots} slots of {options.flink}"
+    until(lambda: (cluster.slots() or 0) >= options.slots, deadline, stop, slots)
     name = name_of(options.arguments)
     found = cluster.living(name)
     job_id = found or cluster.submit(options.jar, options.arguments, options.parallelism)
@@ -99,34 +109,80 @@ def submit(cluster: Cluster, options: argparse.Namespace) -> str:
             raise SubmitError(f"job {job_id} is {state}")
         return state == "RUNNING" and waiting == 0
 
-    until(running, deadline, f"job {job_id} running")
+    until(running, deadline, stop, f"job {job_id} running")
     return f"{name} ran already as job {found}" if found else f"{name} runs as job {job_id}"
+
+
+def stay(cluster: Cluster, options: argparse.Namespace, stop: threading.Event) -> None:
+    """Look until told to stop. A cluster that cannot be asked is waited for."""
+    name, said = name_of(options.arguments), ""
+    while not stop.wait(LOOK_SECONDS):
+        try:
+            if cluster.living(name) is None:
+                _say(submit(cluster, options, stop))
+            said = ""
+        except SubmitError as error:
+            if str(error) != said and not stop.is_set():
+                said = str(error)
+                sys.stderr.write(f"submit: {said}\n")
+
+
+def check(cluster: Cluster, name: str) -> str:
+    """Why the job does not run; empty if it does."""
+    job_id = cluster.living(name)
+    if job_id is None:
+        return f"no job {name}"
+    state, _ = cluster.state(job_id)
+    return "" if state == "RUNNING" else f"job {name} is {state}"
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options; a wrong one ends the program with code 2."""
     parser = argparse.ArgumentParser(prog="python -m workloads.submit", description=__doc__)
-    parser.add_argument("--flink", required=True, help="the cluster's REST address")
-    parser.add_argument("--jar", required=True, type=Path, help="the job")
-    parser.add_argument("--parallelism", type=int, help="of all operators that the job's own arguments do not name")
+    address = os.environ.get(URL_VARIABLE) or None
+    parser.add_argument(
+        "--flink", default=address, required=address is None, help=f"the cluster's REST address ({URL_VARIABLE})"
+    )
+    parser.add_argument("--jar", type=Path, help="the job")
+    parser.add_argument("--parallelism", type=int, default=1, help="of all operators to begin with (default: 1)")
     parser.add_argument("--slots", type=int, default=1, help="wait for so many before (default: 1)")
-    parser.add_argument("--timeout", type=float, default=180.0, help="for all of it, in s (default: 180)")
+    parser.add_argument("--timeout", type=float, default=180.0, help="until it runs, in s (default: 180)")
+    parser.add_argument("--sample-costs", action="store_true", help="records take what they take in the trial")
+    parser.add_argument("--stay", action="store_true", help="go on looking, and submit it again when it is gone")
+    parser.add_argument("--check", action="store_true", help="only say whether it runs, by the exit code")
     parser.add_argument("arguments", nargs="*", help="the job's own, after --")
     options = parser.parse_args(arguments)
-    if not options.jar.is_file():
-        parser.error(f"argument --jar: {options.jar} is no file")
+    if not options.check and (options.jar is None or not options.jar.is_file()):
+        parser.error(f"argument --jar: {options.jar or 'missing'} is no file")
+    if options.sample_costs:
+        options.arguments = [*options.arguments, *sample_costs()]
     return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 once it runs; 1 and the reason if it does not; 2 on wrong arguments."""
+    """0 once it runs, with `--stay` when told to stop; 1 and the reason if it does not run; 2 on wrong arguments."""
     options = parse(arguments)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
     try:
         with httpx.Client(base_url=options.flink, timeout=CALL_SECONDS) as client:
-            sys.stdout.write(f"{submit(Cluster(client), options)}\n")
+            cluster = Cluster(client)
+            if options.check:
+                problem = check(cluster, name_of(options.arguments))
+                _say(problem or "running")
+                return 1 if problem else 0
+            _say(submit(cluster, options, stop))
+            if options.stay:
+                stay(cluster, options, stop)
     except SubmitError as error:
         sys.stderr.write(f"submit: {error}\n")
-        return 1
+        return 0 if stop.is_set() else 1
     return 0
 
 
