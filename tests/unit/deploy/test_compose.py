@@ -1,0 +1,176 @@
+"""The compose file, read as text: what every container must have, and that each name in it exists elsewhere."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic_settings import BaseSettings
+from weir_contracts import parse_policy
+
+from runtime.settings import variable
+from runtime.topics import TopicsSettings
+from services.analyzer.settings import AnalyzerSettings
+from services.executor.settings import Settings as ExecutorSettings
+from services.knowledge.settings import KnowledgeSettings
+from services.monitor.settings import MonitorSettings
+from services.planner.settings import PlannerSettings
+from workloads import sample_job
+
+PROJECT = Path(__file__).resolve().parents[3]
+FOLDER = PROJECT / "deploy" / "compose"
+TEXT = (FOLDER / "compose.yaml").read_text()
+MEGABYTES = {"m": 1, "g": 1024}
+SETTINGS: dict[str, type[BaseSettings]] = {
+    "monitor": MonitorSettings,
+    "analyzer": AnalyzerSettings,
+    "planner": PlannerSettings,
+    "executor": ExecutorSettings,
+    "knowledge": KnowledgeSettings,
+    "topics": TopicsSettings,
+}
+OURS = [*SETTINGS, "load", "sample-job", "prepare", "policy"]
+JOBS = ("prepare", "topics", "policy", "sample-job")
+
+
+def dotenv() -> dict[str, str]:
+    lines = (FOLDER / ".env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def compose() -> dict[str, Any]:
+    """As Compose sees it, with what .env says filled in."""
+    values = dotenv()
+    found: dict[str, Any] = yaml.safe_load(re.sub(r"\$\{(\w+)\}", lambda match: values[match[1]], TEXT))
+    return found
+
+
+STACK = compose()
+SERVICES: dict[str, dict[str, Any]] = STACK["services"]
+EACH = pytest.mark.parametrize("service", [pytest.param(service, id=name) for name, service in SERVICES.items()])
+
+
+def megabytes(service: dict[str, Any]) -> int:
+    limit = service["mem_limit"]
+    return int(limit[:-1]) * MEGABYTES[limit[-1]] * int(service.get("scale", 1))
+
+
+def test_every_variable_has_a_value_and_every_value_a_use() -> None:
+    """In .env alone: a default written twice is one that is wrong somewhere."""
+    assert set(re.findall(r"\$\{(\w+)[^}]*\}", TEXT)) == dotenv().keys() - {"COMPOSE_PROJECT_NAME"}
+
+
+@EACH
+def test_every_container_is_bounded(service: dict[str, Any]) -> None:
+    """Memory, processor and processes: one that runs wild takes the machine with it."""
+    assert megabytes(service) > 0
+    assert 0 < service["cpus"] <= 2
+    assert service["pids_limit"] > 0
+
+
+def test_all_of_it_fits_a_laptop_of_8_gb() -> None:
+    """Even with every container at its limit there is something left for the system."""
+    assert sum(megabytes(s) for name, s in SERVICES.items() if "profiles" not in s and name not in JOBS) < 6.75 * 1024
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_container_says_whether_it_is_well(name: str) -> None:
+    """By itself, or as its image asks; what runs once and ends has an exit code for that."""
+    check = SERVICES[name]["healthcheck"]
+    if name in JOBS:
+        assert check == {"disable": True}
+        assert SERVICES[name]["restart"] == "no"
+        return
+    assert SERVICES[name]["restart"] == "unless-stopped"
+    assert check["interval"]
+    if "test" not in check:
+        dockerfile = PROJECT / SERVICES[name]["build"]["dockerfile"]
+        assert "HEALTHCHECK" in dockerfile.read_text()
+
+
+def test_what_is_waited_for_is_there() -> None:
+    """Health-ordered: nothing starts before what it needs; a job is waited for to its end, everything else until it is well."""
+    for service in SERVICES.values():
+        for needed, how in service.get("depends_on", {}).items():
+            wanted = "service_completed_successfully" if needed in JOBS else "service_healthy"
+            assert how == {"condition": wanted}
+            assert needed in SERVICES
+
+
+def test_only_the_knowledge_api_is_published_and_only_on_this_machine() -> None:
+    """Grafana beside it, for who asks for monitoring."""
+    published = {name: s["ports"] for name, s in SERVICES.items() if "ports" in s}
+    assert published == {"knowledge": ["127.0.0.1:8080:8080"], "grafana": ["127.0.0.1:3000:3000"]}
+    assert SERVICES["grafana"]["profiles"] == ["monitoring"]
+
+
+@EACH
+def test_every_image_is_a_variable_with_a_version(service: dict[str, Any]) -> None:
+    """`latest` is another program every month."""
+    _, _, tag = service["image"].partition(":")
+    assert tag
+    assert "latest" not in tag
+    assert all(line.strip().startswith("image: ${WEIR_") for line in TEXT.splitlines() if "image:" in line)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_ours_may_do_nothing_to_the_system(name: str) -> None:
+    """No capability, no new rights, nothing to write to but what is mounted. The first start may give files away."""
+    service = SERVICES[name]
+    assert service["cap_drop"] == ["ALL"]
+    assert service.get("cap_add", []) == (["CHOWN"] if name == "prepare" else [])
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["read_only"] is True
+    assert "privileged" not in service
+    assert all(volume.endswith(":ro") for volume in service.get("volumes", []) if "secrets" in volume) or (
+        name == "prepare"
+    )
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_exists(name: str) -> None:
+    """One that is misspelt would be ignored."""
+    model = SETTINGS[name]
+    known = {variable(model, field, info) for field, info in model.model_fields.items()}
+    assert set(SERVICES[name]["environment"]) <= known
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_value_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the container will be started, but for the folder of tokens, which stands for one here."""
+    for key, value in SERVICES[name]["environment"].items():
+        monkeypatch.setenv(key, str(value))
+    monkeypatch.setenv("WEIR_TOKENS", '{"a-token-of-some-length": {"name": "nobody", "role": "read"}}')
+    SETTINGS[name]()
+
+
+def test_volumes_and_networks_are_declared_and_used() -> None:
+    """Both ways."""
+    mounts = [v for s in SERVICES.values() for v in s.get("volumes", [])]
+    assert {m.split(":")[0] for m in mounts if m[0] not in "./"} == STACK["volumes"].keys()
+    assert {n for s in SERVICES.values() for n in s.get("networks", [])} == STACK["networks"].keys()
+    assert all((FOLDER / m.split(":")[0]).exists() for m in mounts if m.startswith("./"))
+
+
+def test_redis_is_reached_by_knowledge_alone() -> None:
+    """It has no password: its network is its lock."""
+    assert {name for name, s in SERVICES.items() if "memory" in s.get("networks", [])} == {"redis", "knowledge"}
+    assert STACK["networks"]["memory"] == {"internal": True}
+
+
+def test_the_first_policy_is_one() -> None:
+    """It names the sample job where it is, and acts."""
+    policy = parse_policy(yaml.safe_load((FOLDER / "jobs" / "policy.yaml").read_text()))
+    assert (policy.application, policy.spec.mode) == ("demo/orders", "act")
+    assert policy.spec.target.flink is not None
+    assert str(policy.spec.target.flink.url) == "http://jobmanager:8081/"
+
+
+def test_the_sample_job_is_the_trials() -> None:
+    """Same costs, and topics that the job of topics makes."""
+    command = SERVICES["sample-job"]["command"]
+    assert command[-len(sample_job.arguments()) :] == sample_job.arguments()
+    assert {f"{command[command.index(f'--{side}-topic') + 1]}:" for side in ("input", "output")} == {
+        each.rstrip("0123456789") for each in SERVICES["topics"]["command"] if each != "--also"
+    }

@@ -1,0 +1,86 @@
+"""The job of a first start: who is given which token, and that a start that was cut off leaves no half of a set."""
+
+import json
+import os
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.tokens import read_tokens
+
+PREPARE = Path(__file__).resolve().parents[3] / "deploy" / "compose" / "jobs" / "prepare.py"
+READERS = ("knowledge", "planner", "executor", "others", "grafana")
+
+Start = Callable[[], int]
+
+
+@pytest.fixture
+def owners(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Who was given what: only root can."""
+    given: dict[str, int] = {}
+    monkeypatch.setattr(os, "chown", lambda path, uid, _gid: given.__setitem__(Path(path).name, uid))
+    monkeypatch.setenv("WEIR_UID", "10001")
+    monkeypatch.setenv("FLINK_UID", "9999")
+    return given
+
+
+@pytest.fixture
+def start(tmp_path: Path, owners: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> Start:
+    for reader in READERS:
+        (tmp_path / reader).mkdir()
+    script = tmp_path / "prepare.py"
+    script.write_text(PREPARE.read_text().replace('Path("/secrets")', f"Path({str(tmp_path)!r})"))
+
+    def run() -> int:
+        module: dict[str, Any] = runpy.run_path(str(script))
+        result: int = module["main"]()
+        return result
+
+    return run
+
+
+def test_everybody_is_given_what_they_need_and_no_more(start: Start, tmp_path: Path, owners: dict[str, int]) -> None:
+    """The executor may write at knowledge, knowledge may read at the planner, and a person may do both."""
+    assert start() == 0
+    api = read_tokens(tmp_path / "knowledge" / "WEIR_TOKENS")
+    planner = read_tokens(tmp_path / "planner" / "WEIR_TOKENS")
+    others = read_tokens(tmp_path / "others" / "WEIR_TOKENS")
+    person = (tmp_path / "knowledge" / "operator").read_text()
+    executor = (tmp_path / "executor" / "WEIR_KNOWLEDGE_TOKEN").read_text()
+    knowledge = (tmp_path / "knowledge" / "WEIR_KNOWLEDGE_PLANNER_TOKEN").read_text()
+    assert len({person, executor, knowledge}) == 3
+    told = {token: api.caller(token) for token in (person, executor, knowledge)}
+    assert [caller and (caller.name, caller.role) for caller in told.values()] == [
+        ("operator", "write"),
+        ("executor", "write"),
+        None,
+    ]
+    assert (asked := planner.caller(knowledge)) is not None
+    assert asked.role == "read"
+    assert planner.caller(person) is not None
+    assert planner.caller(executor) is None
+    assert all(others.caller(token) is None for token in told)
+    modes = {path.stat().st_mode & 0o777 for reader in READERS for path in (tmp_path / reader).iterdir()}
+    assert modes == {0o400}
+    assert (owners[".WEIR_TOKENS"], owners[".password"], owners["flink"]) == (10001, 472, 9999)
+
+
+def test_a_second_start_changes_nothing(start: Start, tmp_path: Path) -> None:
+    """Or every `docker compose up` would lock out who has read the token."""
+    start()
+    first = (tmp_path / "knowledge" / "operator").read_text()
+    start()
+    assert (tmp_path / "knowledge" / "operator").read_text() == first
+
+
+def test_a_start_that_was_cut_off_is_made_anew(start: Start, tmp_path: Path) -> None:
+    """What knowledge reads is written last: as long as it is missing, nobody has been let in with the others."""
+    start()
+    (tmp_path / "knowledge" / "WEIR_TOKENS").unlink()
+    start()
+    known = json.loads((tmp_path / "knowledge" / "WEIR_TOKENS").read_text())
+    assert (tmp_path / "executor" / "WEIR_KNOWLEDGE_TOKEN").read_text() in known
+    assert (tmp_path / "knowledge" / "operator").read_text() in known
