@@ -16,7 +16,6 @@ from services.executor.settings import Settings as ExecutorSettings
 from services.knowledge.settings import KnowledgeSettings
 from services.monitor.settings import MonitorSettings
 from services.planner.settings import PlannerSettings
-from workloads import sample_job
 
 PROJECT = Path(__file__).resolve().parents[3]
 FOLDER = PROJECT / "deploy" / "compose"
@@ -31,7 +30,7 @@ SETTINGS: dict[str, type[BaseSettings]] = {
     "topics": TopicsSettings,
 }
 OURS = [*SETTINGS, "load", "sample-job", "prepare", "policy"]
-JOBS = ("prepare", "topics", "policy", "sample-job")
+JOBS = ("prepare", "topics", "policy")
 
 
 def dotenv() -> dict[str, str]:
@@ -85,8 +84,11 @@ def test_every_container_says_whether_it_is_well(name: str) -> None:
     assert SERVICES[name]["restart"] == "unless-stopped"
     assert check["interval"]
     if "test" not in check:
-        dockerfile = PROJECT / SERVICES[name]["build"]["dockerfile"]
-        assert "HEALTHCHECK" in dockerfile.read_text()
+        build = SERVICES[name]["build"]
+        text = (PROJECT / build["dockerfile"]).read_text()
+        stages = re.split(r"^FROM ", text, flags=re.MULTILINE)
+        final = next((s for s in stages if s.splitlines()[0].endswith(f" AS {build.get('target')}")), stages[-1])
+        assert "HEALTHCHECK" in final
 
 
 def test_what_is_waited_for_is_there() -> None:
@@ -165,12 +167,3 @@ def test_the_first_policy_is_one() -> None:
     assert (policy.application, policy.spec.mode) == ("demo/orders", "act")
     assert policy.spec.target.flink is not None
     assert str(policy.spec.target.flink.url) == "http://jobmanager:8081/"
-
-
-def test_the_sample_job_is_the_trials() -> None:
-    """Same costs, and topics that the job of topics makes."""
-    command = SERVICES["sample-job"]["command"]
-    assert command[-len(sample_job.arguments()) :] == sample_job.arguments()
-    assert {f"{command[command.index(f'--{side}-topic') + 1]}:" for side in ("input", "output")} == {
-        each.rstrip("0123456789") for each in SERVICES["topics"]["command"] if each != "--also"
-    }
