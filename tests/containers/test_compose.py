@@ -1,0 +1,177 @@
+"""The whole stack by `docker compose`, as a user starts it: it acts, follows a load step, survives the death of each service, and
+leaves nothing behind."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+
+from testbed.compose import WEIR, ComposeStack, compose_command
+from testbed.process import TestbedError, free_port, wait_until
+
+APPLICATION = "demo/orders"
+LOW, HIGH = 700, 2000
+"""Records/s: two subtasks of the slowest operator do the one, and at least five the other."""
+
+
+class Loop:
+    """The stack as one sees it from outside: through its one published port, with the token."""
+
+    def __init__(self, stack: ComposeStack, port: int) -> None:
+        self.stack = stack
+        self.url = f"http://127.0.0.1:{port}"
+        token = stack.operator_token()
+        self.client = httpx.Client(base_url=self.url, timeout=10, headers={"Authorization": f"Bearer {token}"})
+
+    def get(self, path: str) -> Any:
+        """None while it cannot be had."""
+        try:
+            answer = self.client.get(path)
+        except httpx.TransportError:
+            return None
+        return answer.json() if answer.status_code == 200 else None
+
+    def summary(self) -> Mapping[str, Any]:
+        return self.get(f"/v1/applications/{APPLICATION}") or {}
+
+    def tell(self, **load: float | None) -> None:
+        """Change the load, from inside its container: nobody else reaches the generator."""
+        words = [f"{name}={json.dumps(value)}" for name, value in load.items()]
+        self.stack.exec("load", "python", "-m", "workloads.loadgen.tell", *words)
+
+    def until(self, what: str, condition: Callable[[Mapping[str, Any]], Any], seconds: float = 180) -> None:
+        """Until the application is as it should be; the error tells how it was instead and what the services say."""
+        try:
+            wait_until(lambda: condition(self.summary()), timeout_seconds=seconds, what=what, poll_seconds=1.0)
+        except TestbedError as error:
+            raise AssertionError(f"{error}; instead: {self.summary()}\n{self.stack.logs(*WEIR)}") from None
+
+
+def slowest(summary: Mapping[str, Any]) -> int:
+    """Observed parallelism of the operator that everything waits for; 0: unknown."""
+    return int((summary.get("observed") or {}).get("enrich", 0))
+
+
+@pytest.fixture(scope="module")
+def loop(image_settings: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
+    """`docker compose up`, with the images of this tree and what stands in for official ones."""
+    if compose_command() is None:
+        pytest.skip("no Docker Compose: install it (Debian: apt install docker-compose)")
+    port = free_port()
+    settings = {**image_settings, "WEIR_PORT": str(port), "WEIR_LOAD_TRACE": "step"}
+    stack = ComposeStack(f"weir-test-{port}", tmp_path_factory.mktemp("compose"), settings)
+    try:
+        stack.up()
+        loop = Loop(stack, port)
+        loop.tell(rate=LOW)
+        yield loop
+        loop.client.close()
+    finally:
+        try:
+            stack.down()
+        finally:
+            stack.close()
+
+
+def test_the_loop_acts_by_itself(loop: Loop) -> None:
+    """Nobody does anything after `up`: the load is more than the one subtask that the job begins with can do."""
+    loop.until("a verified rescale", lambda s: s.get("action_phase") == "verified" and slowest(s) >= 2, 300)
+
+
+def test_only_the_api_can_be_reached(loop: Loop) -> None:
+    """From this machine; Kafka, Redis, Flink and the other services not even from there."""
+    published = {
+        container.labels["com.docker.compose.service"]: [
+            (each["HostIp"], each["HostPort"]) for each in bindings if bindings
+        ]
+        for container in loop.stack.containers()
+        for bindings in container.ports.values()
+        if bindings
+    }
+    assert published == {"knowledge": [("127.0.0.1", loop.url.rpartition(":")[2])]}
+
+
+def test_the_api_asks_for_the_token(loop: Loop) -> None:
+    """Which a first start has made; health alone is told to everybody."""
+    assert httpx.get(f"{loop.url}/v1/policies").status_code == 401
+    wrong = {"Authorization": "Bearer correct-horse-battery-staple"}
+    assert httpx.get(f"{loop.url}/v1/policies", headers=wrong).status_code == 401
+    assert httpx.get(f"{loop.url}/health/live").status_code == 200
+    assert [p["metadata"]["name"] for p in loop.get("/v1/policies")["items"]] == ["orders"]
+
+
+def test_secrets_are_where_their_readers_are_and_nowhere_else(loop: Loop) -> None:
+    """What the monitor finds in its folder opens no door, and no variable of any container holds a token."""
+    assert loop.stack.exec("monitor", "ls", "/run/weir").split() == ["WEIR_TOKENS"]
+    known_to_the_monitor = json.loads(loop.stack.exec("monitor", "cat", "/run/weir/WEIR_TOKENS"))
+    for token in known_to_the_monitor:
+        answer = httpx.get(f"{loop.url}/v1/policies", headers={"Authorization": f"Bearer {token}"})
+        assert answer.status_code == 401
+    secret = loop.stack.operator_token()
+    assert all(secret not in json.dumps(c.attrs["Config"]["Env"]) for c in loop.stack.containers())
+
+
+def test_a_load_step_is_followed(loop: Loop) -> None:
+    """×3, as one sees it through the API: more is planned, asked for and then observed."""
+    before = slowest(loop.summary())
+    loop.tell(rate=HIGH)
+    loop.until("more parallelism", lambda s: slowest(s) > before and s.get("action_phase") == "verified")
+
+
+@pytest.mark.parametrize("service", WEIR)
+def test_a_killed_service_comes_back_into_the_loop(loop: Loop, service: str) -> None:
+    """`docker kill`, then `docker start`: a reading that was taken afterwards has been decided about."""
+    loop.stack.kill(service)
+    killed = datetime.now(UTC)
+    assert not loop.stack.containers(service)
+    loop.stack.start(service)
+
+    def decided(summary: Mapping[str, Any]) -> bool:
+        plan = loop.get(f"/v1/applications/{APPLICATION}/plan") or {}
+        fresh = "observed_at" in plan and datetime.fromisoformat(plan["observed_at"]) > killed
+        return fresh and not summary.get("silent")
+
+    loop.until(f"a plan after {service}'s death", decided)
+
+
+def test_what_crashes_is_started_again(loop: Loop) -> None:
+    """By Docker: only who stops a container by hand starts it by hand."""
+    container = loop.stack.containers("executor")[0]
+    if os.geteuid() != 0:
+        pytest.skip("only root can end a container's process from outside, as a crash would")
+    os.kill(container.attrs["State"]["Pid"], signal.SIGKILL)
+
+    def restarted() -> bool:
+        container.reload()
+        return bool(container.attrs["RestartCount"] == 1 and container.status == "running")
+
+    wait_until(restarted, timeout_seconds=60, what="restart of the executor")
+
+
+def test_after_all_that_the_loop_still_acts(loop: Loop) -> None:
+    """Down again: every service has died once, and the executor twice."""
+    loop.tell(rate=LOW / 2)
+    loop.until("less parallelism", lambda s: 0 < slowest(s) <= 2 and s.get("action_phase") == "verified", 240)
+
+
+def test_up_again_keeps_what_somebody_has_changed(loop: Loop) -> None:
+    """A second `up` makes no new token and puts no policy over one that is there."""
+    token = loop.stack.operator_token()
+    policy = loop.get(f"/v1/policies/{APPLICATION}")
+    policy["spec"]["objective"] = {"maxLag": "45s"}
+    loop.client.put(f"/v1/policies/{APPLICATION}", json=policy).raise_for_status()
+    loop.stack.up()
+    assert loop.stack.operator_token() == token
+    assert loop.get(f"/v1/policies/{APPLICATION}")["spec"]["objective"] == {"maxLag": "45s"}
+
+
+def test_down_leaves_nothing(loop: Loop) -> None:
+    """No container, volume or network of the project."""
+    assert loop.stack.left()
+    loop.stack.down()
+    assert loop.stack.left() == []
