@@ -6,7 +6,7 @@ BOOTSTRAP = $(or $(PYTHON3),$(error Python 3.11 or 3.12 is needed and was not fo
 ARGS ?=
 FAST := tests/unit tests/contracts tests/loop
 
-.PHONY: help environment setup means trial check lint types imports fast test test-integration test-e2e bench-loop \
+.PHONY: help environment setup means trial check lint types imports fast test test-integration test-e2e test-containers bench-loop \
         bench-advance bench-backlog bench-compare bench-fidelity bench-fleet bench-planners bench-quality bench-what-if chaos schemas lock images clean
 
 help:  ## what can be made
@@ -47,9 +47,12 @@ test-integration: means  ## each adapter against the real part
 test-e2e: means  ## one whole trial
 	@$(BIN)/pytest -q tests/e2e
 
+test-containers: means  ## images, compose and all that needs a Docker daemon: yours, or none of it is run
+	@$(BIN)/pytest -q tests/containers
+
 # One run, one closing line. The trial comes before the integration tests, whose parts stay up until the end.
-test: lint types imports means  ## check, integration and e2e
-	@$(BIN)/pytest -q $(FAST) tests/e2e tests/integration
+test: lint types imports means  ## check, e2e, containers where a Docker daemon answers, and integration
+	@$(BIN)/pytest -q $(FAST) tests/e2e tests/containers tests/integration
 
 bench-loop: setup  ## measures the loop on this machine into bench/results/loop.json (about 45 minutes)
 	@$(BIN)/python -m bench.loop $(ARGS)

@@ -43,7 +43,10 @@ def missing() -> str | None:
 
 
 def unanswered() -> str | None:
-    """Why no daemon answers where `DOCKER_HOST` says (or at its usual place), and what to do; None if one does."""
+    """Why no daemon answers where `DOCKER_HOST` says (or at its usual place), and what to do; None if one does.
+
+    Whoever tried to start one and could not tells the reason in `WEIR_DOCKER_PROBLEM`.
+    """
     if shutil.which("docker") is None:
         return "no docker on the PATH: install it (Debian: apt install docker.io)"
     try:
@@ -51,7 +54,9 @@ def unanswered() -> str | None:
             client.ping()
     except DockerException as error:
         where = os.environ.get("DOCKER_HOST") or "its usual place"
-        reason = str(error.args[0] if error.args else error).splitlines()[0][:200]
+        reason = (
+            os.environ.get("WEIR_DOCKER_PROBLEM") or str(error.args[0] if error.args else error).splitlines()[0][:200]
+        )
         return f"no Docker daemon answers at {where}: start it, or set DOCKER_HOST ({reason})"
     return None
 

@@ -151,12 +151,29 @@ class Images:
         command = ["make", "--no-print-directory", "images", f"IMAGE_TAG={tag}", f"BUILD_ARGS=--network host {given}"]
         run(command, CACHE / "logs" / "image-own.log")
 
+    def for_tests(self, tag: str = "test") -> dict[str, str]:
+        """All that tests need, made where needed: the variables of deploy/compose/.env that name images.
+
+        Where no base can be made here, the official images are taken, which a registry has to have.
+        """
+        local = missing() is None
+        if local:
+            self.local()
+        self.own(tag, BUILD_ARGUMENTS if local else {})
+        settings = {f"{name.upper().replace('-', '_')}_IMAGE": f"{name}:{tag}" for name in OWN}
+        others = ("kafka", "redis", "flink", "prometheus") if local else ()
+        return settings | {f"WEIR_{name.upper()}_IMAGE": LOCAL[name] for name in others}
+
     def recipe(self, tag: str) -> str | None:
         """What an image was made by; None if there is none."""
         try:
             return str(self._client.images.get(tag).labels.get(RECIPE_LABEL))
         except ImageNotFound:
             return None
+
+    def labels(self, tag: str) -> dict[str, str]:
+        """An image's labels."""
+        return dict(self._client.images.get(tag).labels)
 
     def size(self, tag: str) -> int:
         """Of all its layers, in bytes."""

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,11 @@ settings.register_profile("weir", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("weir")
 
 REQUIRED = frozenset(tier.strip() for tier in os.environ.get("WEIR_REQUIRE", "").split(",") if tier.strip())
-MEANS = {"integration": ("kafka", "flink", "spark"), "e2e": ("kafka", "flink", "spark", "job")}
+MEANS = {
+    "integration": ("kafka", "flink", "spark"),
+    "e2e": ("kafka", "flink", "spark", "job"),
+    "containers": ("kafka", "flink"),
+}
 """The slow tiers, each by the name of its folder, and the jars it cannot do without."""
 
 
@@ -28,7 +33,13 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
+@cache
 def _missing(tier: str) -> str | None:
+    if tier == "containers":
+        from testbed.docker import unanswered
+
+        if reason := unanswered():
+            return reason
     if shutil.which("java") is None:
         return "no java on the PATH: install Java 17"
     for part in MEANS[tier]:

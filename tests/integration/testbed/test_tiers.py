@@ -30,7 +30,7 @@ def _pytest_without_jars(cache: Path, required: str) -> tuple[int, str]:
         ("", 0, "integration: no jars of kafka: run `make setup`"),
         ("e2e", 0, "1 skipped"),
         ("integration,e2e", 1, "the integration tier is required (WEIR_REQUIRE), and this was skipped: "),
-        ("integraton", 4, "WEIR_REQUIRE: no such tier: integraton; there are integration, e2e"),
+        ("integraton", 4, "WEIR_REQUIRE: no such tier: integraton; there are integration, e2e, containers"),
     ],
 )
 def test_a_tier_without_its_means(tmp_path: Path, required: str, code: int, says: str) -> None:

@@ -1,0 +1,190 @@
+"""Each service's image: whole, slim, careful, and quick to stop."""
+
+import json
+import subprocess
+import time
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from docker.models.containers import Container
+
+from testbed.bootstrap import PROJECT
+from testbed.images import BASE, SERVICES, Images, missing
+from testbed.process import wait_until
+
+from .conftest import Run
+
+STOP_SECONDS = 10.0
+MOST_OVER_BASE_MEGABYTES = 250
+START_SECONDS = 90.0
+
+_IMPORT_ALL = """
+import importlib, pkgutil, sys
+count = 0
+for name in sys.argv[1:]:
+    package = importlib.import_module(name)
+    for module in pkgutil.walk_packages(package.__path__, name + '.'):
+        importlib.import_module(module.name)
+        count += 1
+print(count)
+"""
+_INSIDE = """
+import importlib.util, json, os, pathlib, shutil, sys
+def refuses(path):
+    try:
+        pathlib.Path(path).write_text('x')
+    except OSError:
+        return True
+    return False
+print(json.dumps({
+    'user': [os.getuid(), os.getgid()],
+    'tools': [n for n in ('pip', 'pip3', 'gcc', 'cc', 'make', 'mvn', 'javac', 'git', 'curl') if shutil.which(n)],
+    'modules': [n for n in ('pip', 'ensurepip', 'setuptools', 'pytest', 'ruff', 'testbed', 'cli') if importlib.util.find_spec(n)],
+    'services': sorted(p.name for p in pathlib.Path('/opt/weir/app/services').iterdir() if p.name[0] not in '_.'),
+    'refused': [p for p in ('/x', '/opt/weir/x', '/opt/weir/app/x', '/var/x') if refuses(p)],
+    'writable_if_it_could': [p for p in ('/', '/opt/weir', '/opt/weir/app', '/etc') if os.access(p, os.W_OK)],
+}))
+"""
+
+
+def image_of(service: str, settings: Mapping[str, str]) -> str:
+    return settings[f"WEIR_{service.upper().replace('-', '_')}_IMAGE"]
+
+
+def ended(container: Container, timeout_seconds: int = 60) -> tuple[int, str]:
+    """The exit code and all that it wrote."""
+    code = int(container.wait(timeout=timeout_seconds)["StatusCode"])
+    return code, container.logs().decode(errors="replace")
+
+
+def told(run: Run, image: str, *command: str, **environment: str) -> tuple[int, str]:
+    return ended(run(image, command, environment))
+
+
+def inside(run: Run, image: str, *script: str) -> str:
+    code, output = ended(run(image, ["-c", *script], entrypoint="python"))
+    assert code == 0, output
+    return output
+
+
+@pytest.fixture(params=SERVICES)
+def service(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def image(service: str, image_settings: Mapping[str, str]) -> str:
+    return image_of(service, image_settings)
+
+
+def test_every_module_of_its_service_can_be_imported(run: Run, service: str, image: str) -> None:
+    """What the lock file left out, or the Dockerfile forgot to copy, shows here."""
+    output = inside(run, image, _IMPORT_ALL, f"services.{service}", "runtime", "weir_contracts")
+    assert int(output.split()[-1]) > 30
+
+
+def test_it_has_what_it_needs_and_no_more(run: Run, service: str, image: str) -> None:
+    """No root, nothing that installs or builds, no other service's code, and nothing that it could write to."""
+    found: dict[str, Any] = json.loads(inside(run, image, _INSIDE).splitlines()[-1])
+    assert found["user"] == [10001, 10001]
+    assert found["tools"] == []
+    assert found["modules"] == []
+    assert found["services"] == [service]
+    assert len(found["refused"]) == 4
+    assert found["writable_if_it_could"] == []
+
+
+def test_it_tells_its_settings(run: Run, service: str, image: str) -> None:
+    """`docker run IMAGE --help` and `--print-settings` answer without anything else being there."""
+    code, text = told(run, image, "--help")
+    assert code == 0, text
+    assert "WEIR_KAFKA_BOOTSTRAP_SERVERS" in text
+    code, text = told(run, image, "--print-settings", WEIR_KNOWLEDGE_TOKEN="hunter2-hunter2-hunter2")
+    assert code == 0, text
+    settings = json.loads(text)
+    assert settings["kafka_bootstrap_servers"] == "127.0.0.1:9092"
+    assert "hunter2" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("WEIR_KAFKA_BOOTSTRAP_SERVERS", "kafka"), ("WEIR_HTTP_HOST", "0.0.0.0"), ("WEIR_TOKENS_FILE", "/nowhere.json")],
+)
+def test_a_wrong_setting_is_named(run: Run, image: str, name: str, value: str) -> None:
+    """Exit code 2 and the variable's name, so that whoever reads the container's log knows what to change."""
+    code, text = told(run, image, **{name: value})
+    assert code == 2, text
+    assert name in text
+
+
+def test_it_stops_within_ten_seconds(run: Run, service: str, image: str) -> None:
+    """Kafka cannot be reached, as when all of it is stopped at once: it says so, and still ends in order, with code 0."""
+    container = run(image, environment={"WEIR_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9"})
+
+    def lives() -> bool:
+        container.reload()
+        assert container.status == "running", container.logs().decode()
+        return b"starting" in container.logs()
+
+    wait_until(lives, timeout_seconds=START_SECONDS, what=f"{service} started")
+
+    def complains() -> str | None:
+        code, said = container.exec_run(["python", "-m", "runtime.probe"])
+        return said.decode() if code == 1 and b"no answer on port" not in said else None
+
+    assert "kafka" in wait_until(complains, timeout_seconds=START_SECONDS, what=f"{service} not ready")
+    began = time.monotonic()
+    container.stop(timeout=30)
+    seconds = time.monotonic() - began
+    code, text = ended(container)
+    assert code == 0, text
+    assert seconds < STOP_SECONDS, text
+    assert '"stopped"' in text
+
+
+def test_labels_name_version_and_revision(image: str, service: str, images: Images) -> None:
+    """An image can be traced to what it was built from."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=PROJECT, capture_output=True, text=True, check=False)
+    labels = images.labels(image)
+    assert labels["org.opencontainers.image.version"] == project["version"]
+    assert labels["org.opencontainers.image.title"] == f"weir-{service}"
+    revision = labels["org.opencontainers.image.revision"]
+    assert revision.startswith(head.stdout.strip()) if head.returncode == 0 else revision == "unknown"
+
+
+@pytest.mark.skipif(missing() is not None, reason="sizes are compared with the local base")
+def test_four_of_five_are_small(images: Images, image_settings: Mapping[str, str]) -> None:
+    """All but the analyzer, which has Spark and Java inside."""
+    base = images.size(BASE)
+    over = {s: (images.size(image_of(s, image_settings)) - base) / 1e6 for s in SERVICES if s != "analyzer"}
+    assert max(over.values()) < MOST_OVER_BASE_MEGABYTES, over
+
+
+@pytest.mark.parametrize("name", ["load", "sample-job"])
+def test_workloads_tell_their_options(run: Run, name: str, image_settings: Mapping[str, str]) -> None:
+    """What is only there to be tried out is as careful as the rest."""
+    code, text = told(run, image_of(name, image_settings), "--help")
+    assert code == 0, text
+    assert "usage: python -m workloads." in text
+
+
+def test_the_analyzers_image_is_a_spark_cluster_too(run: Run, image_settings: Mapping[str, str]) -> None:
+    """`master` and `worker` are commands of the same image, so that a cluster has the driver's Python, code and jars."""
+    container = run(image_of("analyzer", image_settings), ["master", "--host", "127.0.0.1"])
+    wait_until(
+        lambda: b"I have been elected leader" in container.logs(), timeout_seconds=START_SECONDS, what="Spark master"
+    )
+    code, text = told(run, image_of("analyzer", image_settings), "worker", "--help")
+    assert "Usage: Worker [options] <master>" in text, (code, text)
+
+
+def test_the_analyzers_jars_are_inside(run: Run, image_settings: Mapping[str, str]) -> None:
+    """Four jars connect Spark to Kafka; a folder without them ends it with code 2 and says so."""
+    listed = "import pathlib; print(sorted(p.name for p in pathlib.Path('/opt/weir/jars').iterdir()))"
+    output = inside(run, image_of("analyzer", image_settings), listed)
+    assert output.count(".jar") == 4
+    code, text = told(run, image_of("analyzer", image_settings), WEIR_ANALYZER_JARS="/opt/weir")
+    assert (code, "WEIR_ANALYZER_JARS" in text) == (2, True), text
