@@ -7,7 +7,7 @@ ARGS ?=
 FAST := tests/unit tests/contracts tests/loop
 
 .PHONY: help environment setup means trial check lint types imports fast test test-integration test-e2e test-containers bench-loop \
-        bench-advance bench-backlog bench-compare bench-fidelity bench-fleet bench-planners bench-quality bench-what-if chaos schemas lock images clean
+        bench-advance bench-backlog bench-compare bench-compose bench-fidelity bench-fleet bench-planners bench-quality bench-what-if chaos schemas lock images clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -80,6 +80,9 @@ bench-what-if: setup  ## what is predicted beside what the real job does, into b
 
 bench-fidelity: setup  ## the simulator beside the real job, into bench/results/fidelity.json (about 8 minutes)
 	@$(BIN)/python -m bench.fidelity $(ARGS)
+
+bench-compose: means  ## `docker compose up` to the first acted plan, and each container's memory, into bench/results/compose.json (about 8 minutes)
+	@$(BIN)/python -m bench.compose $(ARGS)
 
 bench-advance: environment  ## measures the analyzer's core into bench/results/advance.json
 	@$(BIN)/python -m bench.advance $(ARGS)

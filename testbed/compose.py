@@ -117,14 +117,14 @@ class ComposeStack:
 
     def memory_bytes(self) -> dict[str, int]:
         """What each container's processes hold, by its name without the project's; the page cache it could give back is left out."""
-        return dict(self._memory())
+        return {self._short(container): _held(container) for container in self.containers()}
 
-    def _memory(self) -> Iterator[tuple[str, int]]:
-        for container in self.containers():
-            used = container.stats(stream=False)["memory_stats"]
-            cache = used["stats"].get("total_inactive_file", used["stats"].get("inactive_file", 0))
-            name = str(container.name).removeprefix(self.name).lstrip("-_").replace("_", "-")
-            yield name, int(used["usage"]) - int(cache)
+    def limits_bytes(self) -> dict[str, int]:
+        """What each container may hold, by the same names."""
+        return {self._short(each): int(each.attrs["HostConfig"]["Memory"]) for each in self.containers()}
+
+    def _short(self, container: Container) -> str:
+        return str(container.name).removeprefix(self.name).lstrip("-_").replace("_", "-")
 
     def close(self) -> None:
         """Let go of the daemon."""
@@ -141,6 +141,13 @@ class ComposeStack:
         if done.returncode:
             raise TestbedError(f"compose {' '.join(arguments)}: {done.stderr.strip()[-2000:]}")
         return done.stdout
+
+
+def _held(container: Container) -> int:
+    used = container.stats(stream=False)["memory_stats"]
+    # Control groups of version 1 and 2 name it differently.
+    cache = used["stats"].get("total_inactive_file", used["stats"].get("inactive_file", 0))
+    return int(used["usage"]) - int(cache)
 
 
 @contextlib.contextmanager
