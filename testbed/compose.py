@@ -111,9 +111,11 @@ class ComposeStack:
 
     def left(self) -> list[str]:
         """Whatever the daemon still has of this project: containers, volumes, networks."""
-        mine = {"filters": {"label": f"{PROJECT_LABEL}={self.name}"}}
-        found: list[Any] = [*self._docker.containers.list(all=True, **mine), *self._docker.volumes.list(**mine)]
-        return [str(each.name) for each in [*found, *self._docker.networks.list(**mine)]]
+        mine = f"{PROJECT_LABEL}={self.name}"
+        volumes = self._docker.volumes.list(filters={"label": mine})
+        networks = self._docker.networks.list(filters={"label": mine})
+        found: list[Any] = [*self.containers(everyone=True), *volumes, *networks]
+        return [str(each.name) for each in found]
 
     def memory_bytes(self) -> dict[str, int]:
         """What each container's processes hold, by its name without the project's; the page cache it could give back is left out."""
@@ -144,7 +146,8 @@ class ComposeStack:
 
 
 def _held(container: Container) -> int:
-    used = container.stats(stream=False)["memory_stats"]
+    stats: Any = container.stats(stream=False)
+    used = stats["memory_stats"]
     # Control groups of version 1 and 2 name it differently.
     cache = used["stats"].get("total_inactive_file", used["stats"].get("inactive_file", 0))
     return int(used["usage"]) - int(cache)
