@@ -11,6 +11,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ValidationError
 
+from . import newer
 from .records import Record
 
 M = TypeVar("M", bound=BaseModel)
@@ -66,11 +67,19 @@ def encode(
 
 
 def decode(record: Record, model: type[M]) -> Decoded[M]:
-    """Read a record as `model`; `Undecodable` that names field and place if it is not one."""
+    """Read a record as `model`; `Undecodable` that names field and place if it is not one.
+
+    A record whose headers name a later version than its topic is not even tried: half of it might fit.
+    """
     if record.value is None:
         raise Undecodable(record, "has no value")
     if len(record.value) > MAX_MESSAGE_BYTES:
         raise Undecodable(record, f"is {len(record.value)} bytes, more than {MAX_MESSAGE_BYTES}")
+    type = record.headers.get("ce_type", "")
+    if newer.newer(type, f"dev.{record.topic}"):
+        reason = f"is {type}, from a newer Weir than this, which reads {record.topic}: upgrade those that read before those that write"
+        newer.note(type, f"{record.place} {reason}")
+        raise Undecodable(record, reason)
     try:
         return Decoded(model.model_validate_json(record.value), record.headers, record)
     except ValidationError as error:

@@ -31,7 +31,7 @@ class Health:
     """Dependencies by name, each with its own ping. A ping that returns is good, one that raises says why not."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self._dependencies: dict[str, _Dependency] = {}
 
     def register(self, name: str, ping: Ping, timeout_seconds: float = 3.0) -> None:
@@ -56,7 +56,7 @@ class Health:
         except Exception as error:  # noqa: BLE001 - any failure is the answer
             ok, reason = False, str(error) or type(error).__name__
         if dependency.ok is not ok:
-            dependency.since = self._clock.now()
+            dependency.since = self.clock.now()
         dependency.ok, dependency.reason = ok, reason
         _READY_NOW.labels(name).set(ok)
 

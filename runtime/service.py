@@ -14,6 +14,7 @@ from .envelope import MAX_MESSAGE_BYTES
 from .health import Health
 from .http import PortInUse, listen, serve
 from .loop import Stop, retry_until_ready
+from .newer import NewerMessages
 from .records import TopicSpec
 from .settings import EXIT_BAD_SETTINGS, ServiceSettings
 
@@ -116,7 +117,7 @@ def topic_specs(partitions: int) -> list[TopicSpec]:
 async def wait_for_topics(bus: Bus, partitions: int, stop: Stop, health: Health | None = None) -> bool:
     """Wait for the brokers, create what is missing and check the rest; False when stopped first.
 
-    With `health`, readiness says meanwhile what is wrong with the topics.
+    With `health`, readiness says meanwhile what is wrong with the topics, and later if messages of a newer version come.
     """
     problem: str | None = "not checked yet"
 
@@ -136,4 +137,5 @@ async def wait_for_topics(bus: Bus, partitions: int, stop: Stop, health: Health 
 
     if health is not None:
         health.register("topics", ping)
+        health.register("messages", NewerMessages(health.clock).ping)
     return await retry_until_ready("kafka", ensured, stop, timeout_seconds=60.0)
