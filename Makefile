@@ -7,7 +7,7 @@ ARGS ?=
 FAST := tests/unit tests/contracts tests/loop
 
 .PHONY: help environment setup means trial check lint types imports fast test test-integration test-e2e test-containers bench-loop \
-        bench-advance bench-backlog bench-compare bench-compose bench-fidelity bench-fleet bench-planners bench-quality bench-what-if chaos schemas lock images clean
+        bench-advance bench-backlog bench-compare bench-compose bench-fidelity bench-fleet bench-images bench-planners bench-quality bench-what-if chaos schemas lock images clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -83,6 +83,9 @@ bench-fidelity: setup  ## the simulator beside the real job, into bench/results/
 
 bench-compose: means  ## `docker compose up` to the first acted plan, and each container's memory, into bench/results/compose.json (about 8 minutes)
 	@$(BIN)/python -m bench.compose $(ARGS)
+
+bench-images: means  ## how large each image is over its base, into bench/results/images.json (needs a Docker daemon)
+	@$(BIN)/python -m bench.images $(ARGS)
 
 bench-advance: environment  ## measures the analyzer's core into bench/results/advance.json
 	@$(BIN)/python -m bench.advance $(ARGS)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import redis.asyncio as redis
 from pydantic import SecretStr
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from weir_contracts import ActionState, ScalingPolicy, ScoredHour
 
 from services.knowledge.adapters import state_documents
@@ -104,6 +104,10 @@ class RedisStore:
     async def _do(self, work: Awaitable[Any]) -> Any:
         try:
             return await work
+        except (AuthenticationError, NoPermissionError) as error:
+            # Never the password: only what the server says, and where it is set.
+            hint = "it wants a user or password that WEIR_KNOWLEDGE_REDIS_URL does not give (redis://user:password@host:6379/0)"
+            raise StoreUnavailable(f"redis: {error} - {hint}") from error
         except (RedisError, OSError) as error:
             raise StoreUnavailable(f"redis: {error}") from error
 

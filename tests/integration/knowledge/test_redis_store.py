@@ -1,7 +1,9 @@
 """The store on a real Redis: the suite, many writers from several processes' connections, and a server that is away."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -115,3 +117,24 @@ async def test_a_server_that_is_away_is_said_so() -> None:
             await call
         assert "geheim" not in str(error.value)
     await store.close()
+
+
+async def test_a_server_that_wants_a_password_is_said_so(tmp_path: Path) -> None:
+    """None, a wrong one, and one whose user may too little: each names the setting, none tells the password."""
+    with RedisServer(tmp_path) as server, redis.Redis(port=server.port, password="geheim") as admin:
+        with redis.Redis(port=server.port) as open_still:
+            open_still.config_set("requirepass", "geheim")
+        admin.acl_setuser("reader", enabled=True, passwords=["+lesen"], categories=["+@read"], keys=["*"])
+        for user, says in (
+            ("", "uthentication"),
+            (":falsch@", "invalid username-password"),
+            ("reader:lesen@", "permissions"),
+        ):
+            store = RedisStore(SecretStr(f"redis://{user}127.0.0.1:{server.port}/0"))
+            with pytest.raises(StoreUnavailable, match=f"{says}.*WEIR_KNOWLEDGE_REDIS_URL") as error:
+                await store.mark_whole()
+            assert not {"geheim", "falsch", "lesen"} & set(re.findall("[a-z]+", str(error.value)))
+            await store.close()
+        store = RedisStore(SecretStr(f"redis://:geheim@127.0.0.1:{server.port}/0"))
+        await store.mark_whole()
+        await store.close()

@@ -1,0 +1,116 @@
+"""What a service works with is there and wrong: the log and /health/ready say what, and it goes on once that is put right."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+from weir_contracts.topics import OBSERVATIONS
+
+from runtime.kafka_bus import KafkaBus
+from runtime.service import topic_specs
+from testbed.kafka import KafkaBroker
+from testbed.process import wait_until
+from testbed.redis import RedisServer
+from testbed.service import WeirService
+
+Start = Callable[..., WeirService]
+DATABASE = 9
+"""Of these tests alone."""
+
+
+@pytest.fixture
+def start(kafka: KafkaBroker, redis_server: RedisServer, tmp_path: Path) -> Iterator[Start]:
+    """Starts knowledge on the shared parts, or on others where its settings say so."""
+    started: list[WeirService] = []
+
+    def knowledge(**settings: str) -> WeirService:
+        given = {
+            "WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+            "WEIR_KNOWLEDGE_REDIS_URL": f"redis://127.0.0.1:{redis_server.port}/{DATABASE}",
+            **settings,
+        }
+        started.append(WeirService("knowledge", tmp_path, given).start())
+        return started[-1]
+
+    yield knowledge
+    for service in started:
+        service.stop()
+
+
+async def topics_of(kafka: KafkaBroker) -> KafkaBus:
+    """The loop's topics as the other tests have them."""
+    bus = KafkaBus(kafka.bootstrap_servers)
+    await bus.start()
+    await bus.ensure_topics(topic_specs(4))
+    return bus
+
+
+def complaint(service: WeirService, check: str) -> str:
+    """What a check says once it is not good; the answer is 503 then."""
+
+    def asked() -> str | None:
+        service.process.check()
+        try:
+            answer = httpx.get(f"{service.url}/health/ready", timeout=5)
+        except httpx.HTTPError:
+            return None
+        found: Mapping[str, Any] = answer.json()["dependencies"].get(check, {"ok": True})
+        wrong = found["ok"] is False and "not checked yet" not in found["reason"]
+        assert not wrong or answer.status_code == 503
+        return str(found["reason"]) if wrong else None
+
+    return wait_until(asked, timeout_seconds=40, what=f"complaint of {check}")
+
+
+def logged(service: WeirService, event: str, **fields: str) -> list[dict[str, Any]]:
+    """The log's lines of an event."""
+    lines = [json.loads(line) for line in service.process.log.read_text().splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == event and fields.items() <= line.items()]
+
+
+async def test_a_topic_with_too_few_partitions(start: Start, kafka: KafkaBroker) -> None:
+    """Which topic, how many, how many it must have, and the setting that says so."""
+    await (await topics_of(kafka)).close()
+    service = await asyncio.to_thread(start, WEIR_PARTITIONS="6")
+    reason = await asyncio.to_thread(complaint, service, "topics")
+    assert "has 4 partitions and must have 6" in reason
+    assert "WEIR_PARTITIONS" in reason
+    assert logged(service, "waiting", reason=reason)
+
+
+async def test_a_redis_that_wants_a_password(start: Start, tmp_path: Path) -> None:
+    """The server's own words and the setting; when the password is taken away, it goes on without a restart."""
+    with RedisServer(tmp_path / "redis") as server:
+        with redis.Redis(port=server.port) as admin:
+            admin.config_set("requirepass", "geheim")
+        service = await asyncio.to_thread(start, WEIR_KNOWLEDGE_REDIS_URL=f"redis://127.0.0.1:{server.port}/0")
+        reason = await asyncio.to_thread(complaint, service, "redis")
+        assert "Authentication required" in reason
+        assert "WEIR_KNOWLEDGE_REDIS_URL" in reason
+        await asyncio.to_thread(
+            wait_until, lambda: logged(service, "waiting", dependency="redis"), timeout_seconds=40, what="log"
+        )
+        assert "geheim" not in service.process.log.read_text()
+        with redis.Redis(port=server.port, password="geheim") as admin:
+            admin.config_set("requirepass", "")
+        await asyncio.to_thread(service.wait_ready, 60.0)
+        # Its server goes first otherwise, and the service would say so for as long as it takes to stop.
+        service.stop()
+
+
+async def test_a_message_of_a_newer_version(start: Start, kafka: KafkaBroker) -> None:
+    """Put aside unread, and said: whose it is and what to upgrade. The service goes on."""
+    bus = await topics_of(kafka)
+    service = await asyncio.to_thread(start)
+    await asyncio.to_thread(service.wait_ready, 60.0)
+    await bus.publish(OBSERVATIONS.name, "shop/future", b"{}", {"ce_type": "dev.weir.observations.v1"})
+    reason = await asyncio.to_thread(complaint, service, "messages")
+    assert reason.startswith(OBSERVATIONS.name)
+    assert "is dev.weir.observations.v1, from a newer Weir than this" in reason
+    assert logged(service, "dead-letter", key="shop/future")
+    await bus.close()
