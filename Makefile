@@ -7,7 +7,7 @@ ARGS ?=
 FAST := tests/unit tests/contracts tests/loop
 
 .PHONY: help environment setup means trial check lint types imports fast test test-integration test-e2e test-containers bench-loop \
-        bench-advance bench-backlog bench-compare bench-compose bench-fidelity bench-fleet bench-images bench-planners bench-quality bench-what-if chaos schemas lock images clean
+        bench-advance bench-backlog bench-compare bench-compose bench-fidelity bench-fleet bench-images bench-planners bench-quality bench-spark bench-what-if chaos schemas lock images clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -65,6 +65,9 @@ bench-fleet: setup  ## how many applications one loop carries, into bench/result
 
 bench-backlog: setup  ## how fast the analyzer works a backlog off, by setting, into bench/results/backlog.json (about 12 minutes)
 	@$(BIN)/python -m bench.backlog $(ARGS)
+
+bench-spark: setup  ## the analyzer on one and two workers of a Spark cluster, into bench/results/spark_cluster.json (about 6 minutes)
+	@$(BIN)/python -m bench.spark_cluster $(ARGS)
 
 bench-compare: setup  ## Weir beside static parallelism and a reactive rule, into bench/results/compare.json (about 14 minutes)
 	@$(BIN)/python -m bench.compare $(ARGS)

@@ -183,6 +183,11 @@ class ManagedProcess:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs, and before it was started."""
+        return None if self._process is None else self._process.poll()
+
     def start(self) -> Self:
         """Start it, log appended to its file; `TestbedError` if there is no such program."""
         program = shutil.which(self.arguments[0])

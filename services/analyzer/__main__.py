@@ -1,28 +1,33 @@
-"""Starts the analyzer: settings, adapters, stream."""
+"""Starts the analyzer: settings, adapters, lease, stream."""
 
 import asyncio
+import os
+import platform
 import sys
 
 from runtime.clock import SystemClock
 from runtime.health import Health, router
 from runtime.http import application
 from runtime.kafka_bus import KafkaBus
-from runtime.loop import Stop
+from runtime.loop import Stop, retry_until_ready
 from runtime.service import run_service, wait_for_topics
-from runtime.settings import load
+from runtime.settings import EXIT_BAD_SETTINGS, load
 
 from .adapters.kafka import Brokers
+from .adapters.kafka_lease import TOPIC, KafkaLease
 from .adapters.spark import SparkStream, SparkUnusable, connector_jars
 from .service import Analyzer
 from .settings import AnalyzerSettings
 
 
 async def start(settings: AnalyzerSettings) -> int:
-    """Compose and run until stopped; returns the exit code."""
+    """Compose and run until stopped or refused; returns the exit code."""
     clock = SystemClock()
     bus = KafkaBus(settings.kafka_bootstrap_servers)
     stream = SparkStream(settings, Brokers(settings.kafka_bootstrap_servers), clock)
-    analyzer = Analyzer(stream, clock)
+    who = f"{platform.node()}, process {os.getpid()}"
+    lease = KafkaLease(settings.kafka_bootstrap_servers, clock, settings.terms(), who)
+    analyzer = Analyzer(stream, lease, clock, settings.terms())
 
     health = Health(clock)
     health.register("kafka", bus.ping)
@@ -31,10 +36,16 @@ async def start(settings: AnalyzerSettings) -> int:
     app.include_router(router(health))
 
     async def run(stop: Stop) -> None:
-        if await wait_for_topics(bus, settings.partitions, stop, health):
+        if not await wait_for_topics(bus, settings.partitions, stop, health):
+            return
+        if await retry_until_ready("kafka", lambda: bus.ensure_topics([TOPIC]), stop, timeout_seconds=60.0):
             await analyzer.run(stop)
 
-    return await run_service("analyzer", settings, app=app, tasks={"analyzer": run}, on_stopped=bus.close)
+    code = await run_service("analyzer", settings, app=app, tasks={"analyzer": run}, on_stopped=bus.close)
+    if analyzer.refused is None:
+        return code
+    sys.stderr.write(f"analyzer: {analyzer.refused}\n")
+    return EXIT_BAD_SETTINGS
 
 
 def main() -> None:
@@ -44,7 +55,7 @@ def main() -> None:
         connector_jars(settings.jars)
     except SparkUnusable as error:
         sys.stderr.write(f"analyzer: {error}\n")
-        sys.exit(2)
+        sys.exit(EXIT_BAD_SETTINGS)
     sys.exit(asyncio.run(start(settings)))
 
 

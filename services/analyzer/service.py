@@ -1,4 +1,4 @@
-"""The shell: keeps one stream going, says what it does, and starts it again when it dies."""
+"""The shell: keeps one stream going while it holds the lease, says what it does, and starts it again when it dies."""
 
 import asyncio
 import contextlib
@@ -10,6 +10,8 @@ from runtime.clock import Clock
 from runtime.loop import LONGEST_BACKOFF_SECONDS, Stop
 
 from .adapters.thread import BlockingThread
+from .core.lease import Terms, judge
+from .lease import Lease, LeaseLost
 from .stream import Batch, NotYet, Stream, StreamDied
 
 _BATCHES = Counter("weir_analyzer_batches_total", "Micro-batches finished")
@@ -20,11 +22,16 @@ _SECONDS = Histogram(
     "weir_analyzer_batch_seconds", "Duration of a micro-batch", buckets=(0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10)
 )
 _RUNNING = Gauge("weir_analyzer_stream_running", "1 while the stream runs")
+_HOLDS_LEASE = Gauge("weir_analyzer_lease_held", "1 while this analyzer is the one that works")
+_LEASES_LOST = Counter("weir_analyzer_leases_lost_total", "Times the lease was lost while the stream ran")
 
 _POLL_SECONDS = 0.5
+_GUARD_SECONDS = 0.2
 _DEATHS_WITHOUT_A_BATCH = 3
 """A stream that dies so often before it finishes anything cannot use its state: it starts anew from the analyses."""
-_STOP_SECONDS = 7.0
+_SUSPEND_SECONDS = 3.0
+_STOP_SECONDS = 4.0
+"""Less than a service gets to end, so that the lease is given back in time; a driver that is still starting cannot be asked to stop."""
 
 
 class NotRunning(RuntimeError):
@@ -32,16 +39,21 @@ class NotRunning(RuntimeError):
 
 
 class Analyzer:
-    """Keeps the stream of observations to analyses going."""
+    """Keeps the stream of observations to analyses going, if it is its turn."""
 
-    def __init__(self, stream: Stream, clock: Clock) -> None:
+    def __init__(self, stream: Stream, lease: Lease, clock: Clock, terms: Terms | None = None) -> None:
         self._stream = stream
+        self._lease = lease
         self._clock = clock
+        self._terms = terms or Terms()
         self._thread = BlockingThread("spark")
         self._log = structlog.get_logger("analyzer")
         self._why_not = "the stream has not been started"
         self._fruitless = 0
-        self._started = False
+        self._prepared = False
+        self._began = False
+        self.refused: str | None = None
+        """Why this analyzer must not work: another one does."""
 
     async def ping(self) -> None:
         """Returns while the stream runs; `NotRunning` says why it does not."""
@@ -49,10 +61,11 @@ class Analyzer:
             raise NotRunning(self._why_not)
 
     async def run(self, stop: Stop) -> None:
-        """Until stopped: start, watch, and after a death wait a little and start again."""
+        """Until stopped or refused: prepare, wait for the lease, start, watch, and after a death wait a little and start again."""
         backoff_seconds = 0.5
         while not stop.requested:
             begun = self._clock.monotonic()
+            self._began = False
             try:
                 await self._once(stop)
             except asyncio.CancelledError:
@@ -62,6 +75,8 @@ class Analyzer:
                 self._log.warning("waiting", reason=str(error)[:500], retry_in_seconds=backoff_seconds)
                 await stop.wait(backoff_seconds)
                 backoff_seconds = min(LONGEST_BACKOFF_SECONDS, backoff_seconds * 2)
+            except LeaseLost as error:
+                await self._let_go(error)
             except Exception as error:  # noqa: BLE001 - the border of a cycle: whatever ended it, it is started again
                 self._died(error, backoff_seconds)
                 if self._fruitless >= _DEATHS_WITHOUT_A_BATCH:
@@ -73,8 +88,72 @@ class Analyzer:
         await self._end()
 
     async def _once(self, stop: Stop) -> None:
-        """One life of the stream."""
-        self._started = True
+        """One life of the stream. What takes long is prepared while the lease is waited for."""
+        self._lease.open()
+        self._prepared = True
+        await stop.race(self._thread.call(self._stream.prepare))
+        tenure = await self._turn(stop)
+        if tenure is None:
+            return
+        working = asyncio.ensure_future(self._work(stop))
+        guard = asyncio.ensure_future(self._guard(tenure))
+        try:
+            await asyncio.wait({working, guard}, return_when=asyncio.FIRST_COMPLETED)
+            if guard.done():
+                guard.result()
+            await working
+        finally:
+            for task in (working, guard):
+                task.cancel()
+            await asyncio.gather(working, guard, return_exceptions=True)
+
+    async def _turn(self, stop: Stop) -> int | None:
+        """Wait until this analyzer is the one that works; the number of its tenure, None if stopped or refused first."""
+        said = ""
+        while not stop.requested:
+            standing = self._lease.standing()
+            verdict = judge(standing, self._clock.monotonic(), self._terms)
+            if verdict.kind == "works" and standing.claim is not None:
+                _HOLDS_LEASE.set(1)
+                self._log.info("lease-held", tenure=standing.claim.tenure, lease_seconds=self._terms.lease_seconds)
+                return standing.claim.tenure
+            if verdict.kind == "refused":
+                self.refused = verdict.because
+                self._log.error("refused", reason=verdict.because)
+                stop.request("another analyzer is at work")
+                return None
+            holder = standing.other.holder if standing.other else ""
+            if holder != said:
+                said = holder
+                self._log.info(
+                    "waits-for-its-turn", reason=verdict.because, patience_seconds=self._terms.patience_seconds
+                )
+            self._why_not = verdict.because[:500]
+            await stop.wait(_GUARD_SECONDS)
+        return None
+
+    async def _guard(self, tenure: int) -> None:
+        """Returns never; `LeaseLost` as soon as the lease may be another's.
+
+        Where that is known, and not only feared, whatever could still write is ended at once. So it is when this process itself
+        was stopped for a while: others had the time to take over.
+        """
+        looked = self._clock.monotonic()
+        while True:
+            standing, now = self._lease.standing(), self._clock.monotonic()
+            verdict = judge(standing, now, self._terms)
+            if verdict.kind != "works" or standing.claim is None or standing.claim.tenure != tenure:
+                known = standing.claim is None or standing.claim.tenure != tenure or standing.confirmed_at is None
+                slept = now - looked >= self._terms.lease_seconds / 2
+                if known or slept:
+                    self._stream.abort()
+                raise LeaseLost(verdict.because if verdict.kind != "works" else "another analyzer held it meanwhile")
+            looked = now
+            await asyncio.sleep(_GUARD_SECONDS)
+
+    async def _work(self, stop: Stop) -> None:
+        """Start the query and follow it."""
+        self._began = True
         place = await stop.race(self._thread.call(self._stream.start))
         if place is None:
             return
@@ -97,7 +176,8 @@ class Analyzer:
 
     def _died(self, error: Exception, backoff_seconds: float) -> None:
         self._why_not = f"the stream died: {error}"[:500] or "the stream died"
-        self._fruitless += 1
+        # a driver that does not even start has not tried its state
+        self._fruitless += self._began
         _RUNNING.set(0)
         _RESTARTS.inc()
         expected = isinstance(error, StreamDied)
@@ -108,17 +188,35 @@ class Analyzer:
             exc_info=None if expected else error,
         )
 
+    async def _let_go(self, error: LeaseLost) -> None:
+        """Without a lease nothing may be written: the query ends, by force if it must."""
+        self._why_not = f"the lease was lost: {error}"[:500]
+        _RUNNING.set(0)
+        _HOLDS_LEASE.set(0)
+        _LEASES_LOST.inc()
+        self._log.error("lease-lost", reason=str(error)[:500])
+        try:
+            await asyncio.wait_for(self._thread.call(self._stream.suspend), _SUSPEND_SECONDS)
+        except Exception:  # noqa: BLE001 - whatever kept it from ending, this ends it
+            self._stream.abort()
+
     async def _set_aside(self) -> None:
         self._fruitless = 0
+        if judge(self._lease.standing(), self._clock.monotonic(), self._terms).kind != "works":
+            return  # the state is another's now, and so is whatever happened to it
         self._log.error("state-set-aside", reason=f"{_DEATHS_WITHOUT_A_BATCH} deaths without a finished batch")
         with contextlib.suppress(Exception):
             await self._thread.call(self._stream.set_aside)
 
     async def _end(self) -> None:
-        self._why_not = "the stream is stopped"
+        self._why_not = self.refused or "the stream is stopped"
         _RUNNING.set(0)
-        if not self._started:
-            return
-        # a driver that is still starting cannot be asked to stop; it ends with this process
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._thread.call(self._stream.stop), _STOP_SECONDS)
+        _HOLDS_LEASE.set(0)
+        try:
+            if self._prepared:
+                await asyncio.wait_for(self._thread.call(self._stream.stop), _STOP_SECONDS)
+        except TimeoutError:
+            self._stream.abort()
+        finally:
+            # only now: who takes over finds nobody at work
+            await asyncio.to_thread(self._lease.close)

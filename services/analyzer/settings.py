@@ -7,6 +7,7 @@ from pydantic_settings import SettingsConfigDict
 
 from runtime.settings import ServiceSettings, http_port
 from services.analyzer.core import AnalysisSettings
+from services.analyzer.core.lease import Terms
 
 _DEFAULTS = AnalysisSettings()
 
@@ -48,8 +49,29 @@ class AnalyzerSettings(ServiceSettings):
         default=2000, ge=1, le=1_000_000, description="bound of a batch, so that a backlog is worked off in pieces"
     )
     driver_memory_megabytes: int = Field(default=768, ge=256, le=65_536, description="heap of Spark's driver, in MB")
+    executor_memory_megabytes: int = Field(
+        default=768,
+        ge=512,
+        le=262_144,
+        description="heap of each executor on a cluster, in MB; Python's workers beside it take about 150 MB for each core",
+    )
+    executor_cores: int | None = Field(
+        default=None, ge=1, le=256, description="cores of each executor on a cluster; default: what the cluster gives"
+    )
     spark_conf: dict[str, str] = Field(
-        default_factory=dict, description='further Spark settings as JSON, for instance {"spark.executor.memory": "1g"}'
+        default_factory=dict, description='further Spark settings as JSON, for instance {"spark.cores.max": "4"}'
+    )
+    lease_seconds: float = Field(
+        default=10.0,
+        ge=6,
+        le=25,
+        description="one analyzer works at a time; when it is gone without a good-bye, another takes over after this long, in s. "
+        "Brokers take no less than 6 s by default",
+    )
+    standby_seconds: float = Field(
+        default=30.0,
+        ge=0,
+        description="how long another analyzer stands by while one is at work, in s, before it ends with code 2; inf: for good",
     )
     warm_up_seconds: float = Field(
         default=_DEFAULTS.warm_up_seconds,
@@ -77,6 +99,10 @@ class AnalyzerSettings(ServiceSettings):
         if wrong is not None:
             raise ValueError(f"{wrong!r} is no Spark setting: its name must begin with 'spark.'")
         return value
+
+    def terms(self) -> Terms:
+        """How long a lease lasts and is waited for."""
+        return Terms(lease_seconds=self.lease_seconds, patience_seconds=self.standby_seconds)
 
     def analysis(self) -> AnalysisSettings:
         """The part that the core needs."""

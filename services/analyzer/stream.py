@@ -1,4 +1,4 @@
-"""The stream as the service sees it: started, asked, stopped. Spark is one; tests have another."""
+"""The stream as the service sees it: prepared, started, asked, let go, stopped. Spark is one; tests have another."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,7 +24,11 @@ class NotYet(RuntimeError):
 
 
 class Stream(Protocol):
-    """Blocking; called from one thread."""
+    """Blocking; called from one thread, but for `abort`."""
+
+    def prepare(self) -> None:
+        """Do what takes long and touches nothing that another analyzer may be using. Again at once if it is done already."""
+        ...
 
     def start(self) -> str:
         """Start from where it was, or seeded from the latest analyses; returns where its state is kept.
@@ -39,6 +43,14 @@ class Stream(Protocol):
 
     def set_aside(self) -> None:
         """Give up the state it was started from: the next start is a new one, seeded from the latest analyses."""
+        ...
+
+    def suspend(self) -> None:
+        """End the query and keep what was prepared."""
+        ...
+
+    def abort(self) -> None:
+        """End everything that could still write, at once, from any thread, whatever else is under way."""
         ...
 
     def stop(self) -> None:

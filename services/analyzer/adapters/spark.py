@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
 from weir_contracts.topics import ANALYSES, OBSERVATIONS
@@ -15,9 +16,10 @@ from weir_contracts.topics import ANALYSES, OBSERVATIONS
 from runtime.clock import Clock
 from runtime.envelope import MAX_MESSAGE_BYTES
 from services.analyzer.settings import AnalyzerSettings
-from services.analyzer.stream import Batch, StreamDied
+from services.analyzer.stream import Batch, NotYet, StreamDied
 
 from .checkpoint import base_of, checkpoint_of, lost_between, offsets_in, why_new
+from .cluster import cluster_conf, on_cluster, send_code, unfit
 from .kafka import Brokers
 from .processing import Lost
 
@@ -59,7 +61,7 @@ def connector_jars(folder: Path | None) -> list[Path]:
 def session_conf(settings: AnalyzerSettings) -> dict[str, str]:
     """Spark's settings, ours first, the user's own last. Made for small batches as often as there is something new."""
     python = sys.executable
-    local = settings.spark_master.startswith("local")
+    local = not on_cluster(settings)
     return {
         "spark.jars": ",".join(str(jar) for jar in connector_jars(settings.jars)),
         "spark.driver.memory": f"{settings.driver_memory_megabytes}m",
@@ -88,6 +90,7 @@ def session_conf(settings: AnalyzerSettings) -> dict[str, str]:
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "services.analyzer.adapters.daemon",
         "spark.cleaner.periodicGC.interval": "10min",
+        **({} if local else cluster_conf(settings, _JAVA_OPTIONS)),
         **settings.spark_conf,
     }
 
@@ -104,6 +107,8 @@ def start_session(settings: AnalyzerSettings) -> Any:
             builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    if on_cluster(settings):
+        send_code(session)
     return session
 
 
@@ -136,9 +141,13 @@ def warm_up(session: Any, settings: AnalyzerSettings) -> None:
         )
     )
     jvm = session.sparkContext._jvm
-    folder = jvm.org.apache.hadoop.fs.Path(f"{base_of(settings)}/warm-up")
+    # one that stands by warms up beside the one that works
+    folder = jvm.org.apache.hadoop.fs.Path(f"{base_of(settings)}/warm-up-{uuid4().hex[:8]}")
     files = folder.getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
-    files.delete(folder, True)
+    old_before = jvm.System.currentTimeMillis() - 600_000
+    for left in files.globStatus(jvm.org.apache.hadoop.fs.Path(f"{base_of(settings)}/warm-up*")) or []:
+        if left.getModificationTime() < old_before:  # its process was killed meanwhile
+            files.delete(left.getPath(), True)
     query = (
         answers.writeStream.format("noop")
         .option("checkpointLocation", folder.toString())
@@ -237,13 +246,19 @@ class SparkStream:
         self._begin: Start | None = None
         self._seen = -1
 
-    def start(self) -> str:
-        """Start session (unless one lives) and query."""
-        cluster_id, marks = self._brokers.look(OBSERVATIONS.name, ANALYSES.name)
+    def prepare(self) -> None:
+        """Start the session, unless one lives; on a cluster see that its workers can work."""
         self._forget_dead_session()
         if self._session is None:
             self._session = start_session(self._settings)
+            if on_cluster(self._settings) and (problem := unfit(self._session, base_of(self._settings))):
+                self.stop()
+                raise NotYet(problem)
             warm_up(self._session, self._settings)
+
+    def start(self) -> str:
+        """Start the query."""
+        cluster_id, marks = self._brokers.look(OBSERVATIONS.name, ANALYSES.name)
         checkpoint = checkpoint_of(self._settings, cluster_id)
         offsets = offsets_in(self._session, checkpoint)
         lost = lost_between(offsets, {p: start for p, (start, _) in marks[OBSERVATIONS.name].items()})
@@ -288,6 +303,20 @@ class SparkStream:
         files = path.getFileSystem(self._session.sparkContext._jsc.hadoopConfiguration())
         aside = f"{self._begin.checkpoint}.unusable-{self._clock.now():%Y%m%dT%H%M%S}"
         files.rename(path, jvm.org.apache.hadoop.fs.Path(aside))
+
+    def suspend(self) -> None:
+        """Stop the query; the session stays for the next one."""
+        query, self._query = self._query, None
+        if query is not None:
+            query.stop()
+
+    def abort(self) -> None:
+        """Kill Spark's driver: it is not asked."""
+        from pyspark import SparkContext
+
+        driver = getattr(SparkContext._gateway, "proc", None)
+        if driver is not None:
+            driver.kill()
 
     def stop(self) -> None:
         """Stop query and driver."""

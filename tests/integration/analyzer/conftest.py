@@ -42,7 +42,7 @@ class Bench:
         self.letters: list[DeadLetter] = []
         self._services = 0
 
-    def service(self, *, checkpoint: str = "state", shuffle_partitions: int = 2) -> WeirService:
+    def service(self, *, checkpoint: str = "state", shuffle_partitions: int = 2, **settings: str) -> WeirService:
         """A process of the analyzer; start and stop it."""
         self._services += 1
         environment = {
@@ -50,6 +50,7 @@ class Bench:
             "WEIR_PARTITIONS": str(PARTITIONS),
             "WEIR_ANALYZER_CHECKPOINT": str(self.folder / checkpoint),
             "WEIR_ANALYZER_SHUFFLE_PARTITIONS": str(shuffle_partitions),
+            **settings,
         }
         return WeirService("analyzer", self.folder / f"analyzer-{self._services}", environment)
 

@@ -19,7 +19,7 @@ from tests.unit.analyzer.story import NOON, Job
 JUST_NOW = datetime.now(UTC) - timedelta(minutes=8)  # brokers stamp records with the real time
 
 
-def _observations(application: str, seconds: int, job: Job | None = None) -> list[Observation]:
+def observations(application: str, seconds: int, job: Job | None = None) -> list[Observation]:
     """What a monitor would have seen of `application`, every 2 s."""
     job = job or Job()
     seen = []
@@ -56,7 +56,7 @@ def first(bench: Bench) -> Iterator[WeirService]:
 def test_observations_become_analyses_in_order(bench: Bench, first: WeirService) -> None:
     """A minute of a steady job: one analysis each, in order, with headers, trace, and the right numbers at the end."""
     del first
-    sent = _observations("shop/orders", 60)
+    sent = observations("shop/orders", 60)
     bench.send(sent)
     analyses = bench.wait_for("shop/orders", len(sent))
     assert [a.observation_id for a in analyses] == [o.id for o in sent]
@@ -81,9 +81,9 @@ def test_analyses_stay_on_their_applications_partition(bench: Bench, first: Weir
 def test_duplicates_and_late_observations_are_ignored_and_counted(bench: Bench, first: WeirService) -> None:
     """Sent twice and out of order: each is analysed once, at its time, and the rest is counted."""
     del first
-    sent = _observations("shop/twice", 20)
+    sent = observations("shop/twice", 20)
     bench.send([*sent[:6], sent[2], sent[5], *sent[6:], sent[0]])
-    more = _observations("shop/twice", 22)[-1]
+    more = observations("shop/twice", 22)[-1]
     bench.send([more])
     bench.wait(lambda: any(a.observation_id == more.id for a in bench.of("shop/twice")))
     analyses = bench.of("shop/twice")
@@ -94,7 +94,7 @@ def test_duplicates_and_late_observations_are_ignored_and_counted(bench: Bench, 
 def test_one_bad_application_harms_no_other(bench: Bench, first: WeirService) -> None:
     """Rubbish, a foreign key, a tombstone and no key at all, among good ones: dead letters here, analyses there."""
     del first
-    good = _observations("shop/good", 10)
+    good = observations("shop/good", 10)
     bench.send(good[:2])
     bench.raw("shop/bad", b"\x00 not json")
     bench.raw("shop/bad", b'{"application": "shop/bad"}')
@@ -115,7 +115,7 @@ def test_a_killed_driver_is_started_again(bench: Bench, first: WeirService) -> N
     drivers = [p for p in psutil.Process(first.pid).children(recursive=True) if p.name() == "java"]
     assert len(drivers) == 1
     drivers[0].kill()
-    late = _observations("shop/orders", 70)[-5:]
+    late = observations("shop/orders", 70)[-5:]
     bench.send(late)
     analyses = bench.wait_for("shop/orders", before + len(late))
     assert [a.observation_id for a in analyses[before:]] == [o.id for o in late]
@@ -131,7 +131,7 @@ def test_a_killed_process_goes_on_from_its_checkpoint_and_says_what_retention_to
     before = bench.of("shop/orders")
     first.process.kill()
     job = Job()
-    unread = _observations("shop/orders", 100, job)[35:]
+    unread = observations("shop/orders", 100, job)[35:]
     bench.send(unread)
     partition = partition_of("shop/orders", PARTITIONS)
     _, end = bench.consumer.get_watermark_offsets(TopicPartition(OBSERVATIONS.name, partition), timeout=10)
@@ -156,7 +156,7 @@ def test_another_split_of_the_state_is_seeded_from_the_analyses(bench: Bench) ->
     before = bench.of("shop/orders")
     with bench.service(shuffle_partitions=3) as service:
         service.wait_ready(SLOW_MACHINE_SECONDS)
-        fresh = _observations("shop/orders", 110)[-2:]
+        fresh = observations("shop/orders", 110)[-2:]
         bench.send(fresh)
         analyses = bench.wait_for("shop/orders", len(before) + 2)
         assert _stop(service) < 10

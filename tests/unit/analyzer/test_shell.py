@@ -16,9 +16,11 @@ from runtime.service import topic_specs
 from runtime.settings import load
 from services.analyzer.adapters.checkpoint import checkpoint_of, lost_between, parse_offsets
 from services.analyzer.adapters.memory import MemoryAnalyzer
+from services.analyzer.adapters.memory_lease import MemoryGroup, MemoryLease
 from services.analyzer.adapters.processing import Lost
 from services.analyzer.adapters.spark import SparkUnusable, connector_jars, session_conf
 from services.analyzer.core import MEMORY_VERSION
+from services.analyzer.core.lease import Terms
 from services.analyzer.service import Analyzer, NotRunning
 from services.analyzer.settings import AnalyzerSettings
 from services.analyzer.stream import Batch, NotYet, StreamDied
@@ -34,6 +36,9 @@ class FakeStream:
         self.set_asides = 0
         self.stopped = False
         self._life = ""
+
+    def prepare(self) -> None:
+        """There is nothing to prepare."""
 
     def start(self) -> str:
         self._life = self.script[min(self.starts, len(self.script) - 1)]
@@ -52,8 +57,20 @@ class FakeStream:
     def set_aside(self) -> None:
         self.set_asides += 1
 
+    def suspend(self) -> None:
+        """The next life begins with a start."""
+
+    def abort(self) -> None:
+        self.stopped = True
+
     def stop(self) -> None:
         self.stopped = True
+
+
+def _analyzer(stream: FakeStream) -> Analyzer:
+    """Alone in the world: the lease is its own."""
+    clock = SystemClock()
+    return Analyzer(stream, MemoryLease(MemoryGroup(clock, Terms()), "only", clock), clock)
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -83,7 +100,7 @@ async def _becomes_ready(analyzer: Analyzer) -> bool:
 async def test_a_dead_stream_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It dies once, waits a little, and works; readiness follows it."""
     stream = FakeStream(["dies", "works"])
-    analyzer, stop = Analyzer(stream, SystemClock()), Stop()
+    analyzer, stop = _analyzer(stream), Stop()
     monkeypatch.setattr("services.analyzer.service._POLL_SECONDS", 0.02)
     assert not await _ready(analyzer)
     running = asyncio.create_task(analyzer.run(stop))
@@ -98,7 +115,7 @@ async def test_a_dead_stream_is_started_again(monkeypatch: pytest.MonkeyPatch) -
 async def test_a_state_that_cannot_be_used_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three deaths without a finished batch: the next start is a new one; brokers that are away do not count."""
     stream = FakeStream(["not-yet", "dies", "cannot", "dies", "works"])
-    analyzer, stop = Analyzer(stream, SystemClock()), Stop()
+    analyzer, stop = _analyzer(stream), Stop()
     monkeypatch.setattr("services.analyzer.service._POLL_SECONDS", 0.02)
     monkeypatch.setattr("services.analyzer.service.LONGEST_BACKOFF_SECONDS", 0.05)
     running = asyncio.create_task(analyzer.run(stop))

@@ -1,0 +1,79 @@
+"""Who works: of all analyzers of a loop exactly one, for as long as its lease lasts. Pure: what a contender knows -> what it may do."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How long a lease lasts unless it is confirmed again, and how long one waits for that of another."""
+
+    lease_seconds: float = 10.0
+    patience_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the holder of the lease writes beside it, for those who wait."""
+
+    holder: str
+    since: datetime
+    tenure: int
+    """How often the lease has been taken by now: no two holders have the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a contender knows at an instant; times are its own monotonic seconds, so no two clocks are ever compared."""
+
+    waits_since: float
+    """Since it asked for the lease, or lost it."""
+    claim: Claim | None = None
+    """Its own, while it owns the lease."""
+    confirmed_at: float | None = None
+    """When it sent the last claim that was accepted: before, not after, the answer, so that it never counts longer than others do."""
+    other: Claim | None = None
+    """The last claim that was read of somebody else."""
+    other_heard_at: float | None = None
+    """When that claim was last seen to change: its holder lives."""
+    why_not: str = ""
+    """What stood in the way at the last attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a contender may do now, and why."""
+
+    kind: Literal["works", "waits", "refused"]
+    because: str
+
+
+def judge(standing: Standing, now: float, terms: Terms) -> Verdict:
+    """What the one who knows this may do at `now`.
+
+    It works while its claim was confirmed within the lease. Whoever has waited longer than its patience is refused, but only for
+    a holder that lives: while the brokers are away, or a dead one's lease runs out, it goes on waiting.
+    """
+    if standing.claim is not None:
+        if standing.confirmed_at is None:
+            return Verdict("waits", f"its claim is not confirmed yet{_reason(standing)}")
+        age = now - standing.confirmed_at
+        if age < terms.lease_seconds:
+            return Verdict("works", f"its claim was confirmed {age:.1f} s ago")
+        return Verdict("waits", f"its claim was last confirmed {age:.1f} s ago{_reason(standing)}")
+    other = standing.other
+    if other is None or standing.other_heard_at is None:
+        return Verdict("waits", f"the group has not answered yet{_reason(standing)}")
+    who = f"another analyzer of this loop is at work: {other.holder}, since {other.since:%Y-%m-%d %H:%M:%S} UTC"
+    silent = now - standing.other_heard_at
+    if silent >= terms.lease_seconds:
+        return Verdict("waits", f"{who}; not heard of for {silent:.0f} s{_reason(standing)}")
+    waited = now - standing.waits_since
+    if waited >= terms.patience_seconds:
+        return Verdict("refused", f"{who}; waited {waited:.0f} s for it to end")
+    return Verdict("waits", f"stands by: {who}")
+
+
+def _reason(standing: Standing) -> str:
+    return f": {standing.why_not}" if standing.why_not else ""

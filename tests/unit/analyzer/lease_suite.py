@@ -1,0 +1,86 @@
+"""What every lease must do, whoever keeps it: Kafka's group and its twin are held to these stories."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from services.analyzer.core.lease import Claim, Terms, Verdict, judge
+from services.analyzer.lease import Lease
+
+TERMS = Terms(lease_seconds=6.0, patience_seconds=12.0)
+
+
+class Contest(Protocol):
+    """Where contenders meet."""
+
+    def contender(self, name: str) -> Lease: ...
+
+    def monotonic(self) -> float: ...
+
+    def wait(self, condition: Callable[[], bool], seconds: float) -> float:
+        """Until it holds; how long that took. An assertion if it never does."""
+        ...
+
+
+def verdict(contest: Contest, lease: Lease) -> Verdict:
+    """What a contender may do now."""
+    return judge(lease.standing(), contest.monotonic(), TERMS)
+
+
+def works(contest: Contest, lease: Lease) -> bool:
+    """Whether it may work."""
+    return verdict(contest, lease).kind == "works"
+
+
+def claim(lease: Lease) -> Claim:
+    """What the holder says of itself."""
+    said = lease.standing().claim
+    assert said is not None
+    return said
+
+
+def one_works_the_other_is_refused_and_knows_why(contest: Contest) -> None:
+    """The second hears who works and since when, waits for as long as its patience, and is refused; the first hears nothing of it."""
+    first, second = contest.contender("here, process 1"), contest.contender("there, process 2")
+    first.open()
+    contest.wait(lambda: works(contest, first), 30)
+    second.open()
+    contest.wait(lambda: second.standing().other is not None, 30)
+    assert second.standing().other == claim(first)
+    assert verdict(contest, second).because.startswith(
+        "stands by: another analyzer of this loop is at work: here, process 1"
+    )
+    contest.wait(lambda: verdict(contest, second).kind == "refused", 30)
+    assert works(contest, first)
+    second.close()
+    first.close()
+
+
+def who_leaves_is_followed_at_once(contest: Contest) -> None:
+    """Given back, the lease is the next one's long before it would have run out, and the tenure's number says that it changed hands."""
+    first, second = contest.contender("here, process 1"), contest.contender("there, process 2")
+    first.open()
+    contest.wait(lambda: works(contest, first), 30)
+    before = claim(first)
+    second.open()
+    contest.wait(lambda: second.standing().other is not None, 30)
+    first.close()
+    assert not works(contest, first)
+    took = contest.wait(lambda: works(contest, second), 30)
+    assert took < TERMS.lease_seconds
+    assert claim(second).tenure == before.tenure + 1
+    second.close()
+
+
+def opened_together_one_gets_it(contest: Contest) -> None:
+    """Three that start at the same time: one works, always the same, and two wait."""
+    leases = [contest.contender(f"process {n}") for n in range(3)]
+    for lease in leases:
+        lease.open()
+    contest.wait(lambda: any(works(contest, lease) for lease in leases), 30)
+    contest.wait(lambda: sum(lease.standing().other is not None for lease in leases) == 2, 30)
+    assert sum(works(contest, lease) for lease in leases) == 1
+    for lease in leases:
+        lease.close()
+
+
+STORIES = (one_works_the_other_is_refused_and_knows_why, who_leaves_is_followed_at_once, opened_together_one_gets_it)

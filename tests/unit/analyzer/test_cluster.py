@@ -1,0 +1,66 @@
+"""What can be known of a cluster without one: what is set, what is sent, and what is wrong with what workers see."""
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from services.analyzer.adapters import cluster
+from services.analyzer.adapters.cluster import Look, View, code_name, judged
+from services.analyzer.adapters.spark import session_conf
+from services.analyzer.settings import AnalyzerSettings
+
+
+@pytest.fixture
+def jars(tmp_path: Path) -> Path:
+    for name in ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2"):
+        (tmp_path / f"{name}-1.jar").touch()
+    return tmp_path
+
+
+def test_only_a_cluster_is_told_about_executors(jars: Path) -> None:
+    """Their memory, cores and code; and the driver listens where workers can reach it."""
+    local = session_conf(AnalyzerSettings(jars=jars))
+    assert not any(name.startswith("spark.executor") for name in local)
+    assert local["spark.driver.bindAddress"] == "127.0.0.1"
+    settings = AnalyzerSettings(
+        jars=jars,
+        spark_master="spark://host:7077",
+        executor_memory_megabytes=2048,
+        executor_cores=2,
+        spark_conf={"spark.network.timeout": "60s"},
+    )
+    conf = session_conf(settings)
+    assert (conf["spark.executor.memory"], conf["spark.executor.cores"]) == ("2048m", "2")
+    assert conf["spark.executorEnv.PYTHONPATH"] == code_name()
+    assert conf["spark.driver.bindAddress"] == ""
+    assert conf["spark.network.timeout"] == "60s"
+
+
+def test_what_is_sent_is_all_that_a_worker_imports_of_ours() -> None:
+    """Contracts, runtime and the analyzer with its core; no other service."""
+    with zipfile.ZipFile(io.BytesIO(cluster._code())) as archive:
+        names = set(archive.namelist())
+    assert {
+        "weir_contracts/__init__.py",
+        "runtime/envelope.py",
+        "services/__init__.py",
+        "services/analyzer/adapters/daemon.py",
+        "services/analyzer/core/advance.py",
+    } <= names
+    assert not any(name.startswith(("services/planner", "services/monitor")) for name in names)
+
+
+def test_a_worker_that_does_not_share_the_state_is_named(tmp_path: Path) -> None:
+    """Or one with code of its own; if all is well there is nothing to say."""
+    code = f"/work/app-1/0/{code_name()}/services/__init__.py"
+    assert judged({View("a", True, code), View("b", True, code)}, "/state") is None
+    assert "b cannot see what the driver wrote there" in str(
+        judged({View("a", True, code), View("b", False, code)}, "/state")
+    )
+    assert "a: /usr/lib/services" in str(judged({View("a", True, "/usr/lib/services/__init__.py")}, "/state"))
+    (tmp_path / "marker").touch()
+    assert Look(str(tmp_path / "marker"))(0).sees
+    assert not Look(str(tmp_path / "gone"))(0).sees
+    assert Look(None)(0).sees
