@@ -1,0 +1,67 @@
+"""A container's health check: ready, or one line that says what is not."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from runtime import probe
+
+NOT_READY = {
+    "ready": False,
+    "dependencies": {"kafka": {"ok": True, "reason": "ok"}, "redis": {"ok": False, "reason": "refused"}},
+}
+
+
+class _Service(BaseHTTPRequestHandler):
+    status = 200
+
+    def do_GET(self) -> None:
+        body = json.dumps(NOT_READY).encode()
+        self.send_response(self.status if self.path == "/health/ready" else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Not into the tests' output."""
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A service that answers with the class's status."""
+    with HTTPServer(("127.0.0.1", 0), _Service) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield int(server.server_address[1])
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(("status", "says"), [(200, "ready\n"), (503, "redis: refused\n"), (404, "redis: refused\n")])
+def test_it_says_what_readiness_says(
+    port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    status: int,
+    says: str,
+) -> None:
+    """The service beside it is found by the service's own settings; listening everywhere includes loopback."""
+    monkeypatch.setattr(_Service, "status", status)
+    monkeypatch.setenv("WEIR_HTTP_HOST", "0.0.0.0")
+    monkeypatch.setenv("WEIR_HTTP_PORT", str(port))
+    assert probe.main() == (0 if status == 200 else 1)
+    assert capsys.readouterr().out == says
+
+
+def test_nobody_there() -> None:
+    """A service that does not listen is a complaint like any other."""
+    assert probe.ask("127.0.0.1", 9).startswith("no answer on port 9")
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"dependencies": {"kafka": 1}}', b"<html>"])
+def test_an_answer_that_is_none_of_ours(body: bytes) -> None:
+    """Somebody else listens on the port: the status is all there is to say."""
+    assert probe.complaint(502, body) == "answers 502"

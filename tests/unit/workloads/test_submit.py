@@ -1,0 +1,119 @@
+"""Submitting the sample job: once, and again only when the cluster has lost it."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from workloads import submit
+from workloads.submit import Cluster, SubmitError
+
+
+class Flink:
+    """As much of a session cluster's REST API as submitting takes."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, tuple[str, str]] = {}
+        self.submitted: list[dict[str, Any]] = []
+        self.slots = 4
+        self.refuses = False
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        if self.refuses:
+            return httpx.Response(500, text="no")
+        if path == "/overview":
+            return httpx.Response(200, json={"slots-total": self.slots})
+        if path == "/jobs/overview":
+            found = [{"jid": i, "name": name, "state": state} for i, (name, state) in self.jobs.items()]
+            return httpx.Response(200, json={"jobs": found})
+        if path == "/jars/upload":
+            return httpx.Response(200, json={"filename": "/tmp/flink-web/abc_job.jar"})  # noqa: S108 - Flink's
+        if path == "/jars/abc_job.jar/run":
+            self.submitted.append(json.loads(request.content))
+            self.jobs[f"job{len(self.submitted)}"] = ("orders", "RUNNING")
+            return httpx.Response(200, json={"jobid": f"job{len(self.submitted)}"})
+        state = self.jobs[path.rpartition("/")[2]][1]
+        return httpx.Response(200, json={"state": state, "status-counts": {"RUNNING": 5, "DEPLOYING": 0}})
+
+
+@pytest.fixture
+def flink() -> Flink:
+    return Flink()
+
+
+@pytest.fixture
+def cluster(flink: Flink) -> Cluster:
+    return Cluster(httpx.Client(transport=httpx.MockTransport(flink.answer), base_url="http://flink"))
+
+
+@pytest.fixture
+def jar(tmp_path: Path) -> Path:
+    path = tmp_path / "job.jar"
+    path.write_bytes(b"PK")
+    return path
+
+
+def options(jar: Path, *more: str) -> Any:
+    return submit.parse(["--flink", "http://flink", "--jar", str(jar), "--timeout", "0", *more])
+
+
+def test_it_is_submitted_once(flink: Flink, cluster: Cluster, jar: Path) -> None:
+    """A second start finds the first one's job and leaves it alone."""
+    told = options(jar, "--parallelism", "2", "--", "--input-topic", "orders")
+    assert submit.submit(cluster, told, threading.Event()) == "orders runs as job job1"
+    assert submit.submit(cluster, told, threading.Event()) == "orders ran already as job job1"
+    assert flink.submitted == [{"programArgsList": ["--input-topic", "orders"], "parallelism": 2}]
+    assert submit.check(cluster, "orders") == ""
+
+
+def test_costs_as_in_the_trial(jar: Path) -> None:
+    """With one option records take what they take there."""
+    assert "--service-time-us" in options(jar, "--sample-costs").arguments
+    assert options(jar).arguments == []
+
+
+def test_a_lost_job_is_submitted_again(
+    flink: Flink, cluster: Cluster, jar: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that has failed for good counts as lost; a cluster that does not answer is waited for, and said once."""
+    monkeypatch.setattr(submit, "LOOK_SECONDS", 0.0)
+    looks = iter([lambda: setattr(flink, "refuses", True), None, lambda: setattr(flink, "refuses", False), None])
+    flink.jobs["job0"] = ("orders", "FAILED")
+    stop = threading.Event()
+
+    def wait(seconds: float | None = None) -> bool:
+        del seconds
+        look = next(looks, stop.set)
+        if look is not None:
+            look()
+        return stop.is_set()
+
+    monkeypatch.setattr(stop, "wait", wait)
+    submit.stay(cluster, options(jar), stop)
+    assert len(flink.submitted) == 1
+    said = capsys.readouterr()
+    assert said.out == "orders runs as job job1\n"
+    assert said.err.count("submit: flink: GET /jobs/overview: 500 no") == 1
+
+
+def test_what_is_missing_is_said(flink: Flink, cluster: Cluster, jar: Path) -> None:
+    """No slots in time, a job that ends at once, no job at all."""
+    flink.slots = 0
+    with pytest.raises(SubmitError, match="1 slots of http://flink: not in time"):
+        submit.submit(cluster, options(jar), threading.Event())
+    assert submit.check(cluster, "orders") == "no job orders"
+    flink.slots = 1
+    flink.jobs["job0"] = ("orders", "RESTARTING")
+    assert submit.check(cluster, "orders") == "job orders is RESTARTING"
+
+
+def test_wrong_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2 and the argument's name."""
+    with pytest.raises(SystemExit) as ended:
+        submit.main(["--flink", "http://flink", "--jar", str(tmp_path / "none.jar")])
+    assert ended.value.code == 2
+    assert "argument --jar" in capsys.readouterr().err
