@@ -29,7 +29,8 @@ SETTINGS: dict[str, type[BaseSettings]] = {
     "knowledge": KnowledgeSettings,
     "topics": TopicsSettings,
 }
-OURS = [*SETTINGS, "load", "sample-job", "prepare", "policy"]
+OURS = [*SETTINGS, "load", "sample-job", "prepare", "policy", "docker-gate"]
+GIVES_FILES_AWAY = ("prepare", "docker-gate")
 JOBS = ("prepare", "topics", "policy")
 
 
@@ -121,7 +122,7 @@ def test_ours_may_do_nothing_to_the_system(name: str) -> None:
     """No capability, no new rights, nothing to write to but what is mounted. The first start may give files away."""
     service = SERVICES[name]
     assert service["cap_drop"] == ["ALL"]
-    assert service.get("cap_add", []) == (["CHOWN"] if name == "prepare" else [])
+    assert service.get("cap_add", []) == (["CHOWN"] if name in GIVES_FILES_AWAY else [])
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["read_only"] is True
     assert "privileged" not in service
@@ -153,6 +154,18 @@ def test_volumes_and_networks_are_declared_and_used() -> None:
     assert {m.split(":")[0] for m in mounts if m[0] not in "./"} == STACK["volumes"].keys()
     assert {n for s in SERVICES.values() for n in s.get("networks", [])} == STACK["networks"].keys()
     assert all((FOLDER / m.split(":")[0]).exists() for m in mounts if m.startswith("./"))
+
+
+def test_dockers_socket_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the gate has it, only with its profile, and without a network; the executor's door is closed as long as no project is named."""
+    holders = {name for name, s in SERVICES.items() if any("/var/run/docker.sock" in v for v in s.get("volumes", []))}
+    assert holders == {"docker-gate"}
+    assert SERVICES["docker-gate"]["profiles"] == ["docker-driver"]
+    assert SERVICES["docker-gate"]["network_mode"] == "none"
+    monkeypatch.setenv("WEIR_TOKENS", '{"a-token-of-some-length": {"name": "nobody", "role": "read"}}')
+    for key, value in SERVICES["executor"]["environment"].items():
+        monkeypatch.setenv(key, str(value))
+    assert ExecutorSettings().docker_allowed == frozenset()
 
 
 def test_redis_is_reached_by_knowledge_alone() -> None:
