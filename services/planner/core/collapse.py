@@ -17,6 +17,9 @@ what is upstream does. A mean, and not the highest: a spike's end is no fall."""
 LATELY_SECONDS = 180.0
 """In which what has come before counts half in the mean."""
 
+READING_SECONDS = 30.0
+"""The most that one reading stands for: after a gap it tells of its own window, and not of the gap."""
+
 BACK_SHARE = 0.5
 """Of what it fell from: with that the input is back."""
 
@@ -31,12 +34,13 @@ def usual_arrivals(before: UsualArrivals | None, analysis: Analysis, now: dateti
     if before is None:
         return UsualArrivals(at=now, records_per_second=arriving, lately=arriving)
     age = max(0.0, (now - before.at).total_seconds())
-    usual = max(arriving, before.records_per_second * 0.5 ** (age / HALF_LIFE_SECONDS))
+    kept = 0.5 ** (min(age, READING_SECONDS) / LATELY_SECONDS)
+    lately = arriving if before.lately is None else kept * before.lately + (1 - kept) * arriving
+    # Of the mean, too: what a producer sends in seconds after it was held up would be usual for an hour.
+    usual = max(lately, before.records_per_second * 0.5 ** (age / HALF_LIFE_SECONDS))
     fell_from = _fell_from(before, arriving, now)
     collapsed = arriving < COLLAPSED_SHARE * usual or fell_from is not None
     since = (before.collapsed_since or now) if collapsed else None
-    kept = 0.5 ** (age / LATELY_SECONDS)
-    lately = arriving if before.lately is None else kept * before.lately + (1 - kept) * arriving
     return UsualArrivals(
         at=now, records_per_second=usual, collapsed_since=since, lately=lately, fell_from=fell_from if since else None
     )

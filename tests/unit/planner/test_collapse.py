@@ -87,3 +87,13 @@ def test_a_wave_and_the_end_of_a_spike_are_no_collapse() -> None:
     wave = tuple((600 + 60.0 * minute, 800 * 0.966**minute) for minute in range(61))
     assert told(*STEADY, *wave).collapsed_since is None
     assert told((0, 100), (300, 100), (310, 800), (320, 100)).collapsed_since is None
+
+
+def test_what_comes_in_a_burst_is_not_usual() -> None:
+    """A producer that was held up for 80 s sends them in four seconds: what is usual hardly changes, and its end is no collapse,
+    neither at once nor against a memory of the burst an hour long."""
+    held_up = tuple((at, 400.0) for at in range(0, 600, 2))
+    burst = ((680.0, 10_700.0), (682.0, 10_700.0))
+    told_so = told(*held_up, *burst, *((at, 400.0) for at in range(684, 800, 2)))
+    assert told_so.collapsed_since is None
+    assert told_so.records_per_second < 2_000
