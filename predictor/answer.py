@@ -238,7 +238,7 @@ def _forbidden(case: _Case) -> list[Infeasible]:
                 "partitions": f"{name} reads {most} partitions, so {asked - most} of {asked} subtasks would be idle",
             }[code]
             found.append(_limit(name, asked, most, code, because))
-    slots = case.deployment.slots
+    slots = case.deployment.slots if case.analysis.policy.spec.target.docker is None else None
     wanted, held = case.topology.slots(case.asked), case.topology.slots(case.now)
     if slots is not None and wanted > held and wanted > slots.available + held:
         had = slots.available + held

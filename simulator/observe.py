@@ -112,7 +112,7 @@ class Observer:
                 problems.append(Problem(where="kafka offsets", what="the brokers do not answer"))
             fields = {
                 "run": self._run() if status == "running" else None,
-                "deployment": self._deployment(now),
+                "deployment": self._deployment(policy, now),
                 "topology": sim.topology,
                 "operators": operators,
                 "partitions": partitions,
@@ -237,7 +237,8 @@ class Observer:
             self._attempt = (sim.running_since, sim.restarts)
         return Run(attempt=self._attempt[1], running_since=self.at(sim.running_since))
 
-    def _deployment(self, now: datetime) -> Deployment:
+    def _deployment(self, policy: ScalingPolicy, now: datetime) -> Deployment:
+        told = policy.spec.target.docker is None  # what was asked of Docker no monitor sees
         sim, cluster = self._simulation, self._simulation.application.cluster
         completed = sim.checkpoint_completed_at
         return Deployment(
@@ -246,8 +247,8 @@ class Observer:
             graph_hash=sim.graph_hash,
             state=sim.state,
             started_at=self.at(sim.started_at),
-            requested=dict(sim.requested),
-            requested_lower=dict.fromkeys(sim.requested, 1),
+            requested=dict(sim.requested) if told else None,
+            requested_lower=dict.fromkeys(sim.requested, 1) if told else None,
             observed=dict(sim.observed),
             slots=Slots(total=sim.conditions.slots, available=max(0, sim.conditions.slots - sim.slots_used)),
             restarts=sim.restarts,

@@ -98,6 +98,4 @@ def _deployment(simulation: Simulation, at: Callable[[float], datetime]) -> Depl
 
 
 def _key(target: Target) -> tuple[str, str]:
-    if target.flink is None:
-        raise ValueError("target: simulated jobs stand in for flink targets only")
-    return str(target.flink.url).rstrip("/"), target.flink.job
+    return str(target.job.url).rstrip("/"), target.job.job

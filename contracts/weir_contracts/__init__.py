@@ -80,6 +80,7 @@ from .plugins import (
 from .policy import (
     Behavior,
     Bounds,
+    DockerTarget,
     FlinkTarget,
     InvalidPolicy,
     KafkaSignals,
@@ -143,6 +144,7 @@ __all__ = [
     "DeadLetter",
     "Deployment",
     "DeploymentRef",
+    "DockerTarget",
     "Duration",
     "Edge",
     "EdgeAnalysis",

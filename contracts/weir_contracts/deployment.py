@@ -79,6 +79,10 @@ class Topology(Message):
                 groups[key] = p
         return sum(groups.values())
 
+    def uniform(self, parallelism: int) -> Parallelism:
+        """Every operator at `parallelism`, or at what its key groups allow."""
+        return {o.name: min(parallelism, o.max_parallelism or parallelism) for o in self.operators}
+
     def inputs(self, name: str) -> list[str]:
         """Operators that feed `name`, each once."""
         return list(dict.fromkeys(edge.source for edge in self.edges if edge.target == name))

@@ -4,6 +4,7 @@ Policies use camelCase and durations such as `30s`; all other messages use snake
 """
 
 from datetime import timedelta
+from math import gcd
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -17,6 +18,7 @@ from pydantic import (
 )
 
 from .base import Duration, Name, OperatorName, Timestamp, writable
+from .deployment import Topology
 from .document import Document
 from .limits import Budget, ExcludedPeriod, TotalBounds
 
@@ -48,21 +50,56 @@ class FlinkTarget(Document):
         return url
 
 
+class DockerTarget(FlinkTarget):
+    """A job that takes every slot it finds (Flink in reactive mode), scaled by how many containers of a compose service run its
+    TaskManagers: one parallelism for all operators."""
+
+    project: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=100)]
+    """The compose project; the executor must be allowed to touch it."""
+    service: Annotated[str, Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]*$", max_length=100)]
+    """The service whose containers are TaskManagers, all of them alike."""
+    slots: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Slots of one container: its `taskmanager.numberOfTaskSlots`."""
+
+    def containers_for(self, topology: Topology, parallelism: int) -> int:
+        """The fewest containers with which every operator runs at `parallelism` or more, and all at the same.
+
+        A slot sharing group takes as many slots as its parallelism; several share evenly what there is.
+        """
+        groups = topology.slots({})
+        each = groups // gcd(groups, self.slots)
+        needed = -(-parallelism * groups // self.slots)
+        return -(-needed // each) * each
+
+    def parallelism_of(self, topology: Topology, containers: int) -> int:
+        """What the job runs at with so many containers, if its key groups allow."""
+        return max(1, containers * self.slots // topology.slots({}))
+
+
 class Target(Document):
     """Exactly one driver."""
 
     flink: FlinkTarget | None = None
+    docker: DockerTarget | None = None
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        if self.flink is None:
-            raise ValueError("name exactly one driver; this version knows: flink")
+        if (self.flink is None) == (self.docker is None):
+            raise ValueError("name exactly one driver; this version knows: flink, docker")
         return self
 
     @property
     def driver(self) -> str:
         """The name of the driver that scales this application."""
-        return "flink"
+        return "flink" if self.docker is None else "docker"
+
+    @property
+    def job(self) -> FlinkTarget:
+        """The job that is watched, whatever scales it."""
+        found = self.flink or self.docker
+        if found is None:
+            raise ValueError("target: names no job")
+        return found
 
 
 class KafkaSignals(Document):
@@ -251,6 +288,21 @@ class PolicySpec(Document):
             raise ValueError("interval must lie between 1s and 10m")
         if not timedelta(milliseconds=50) <= self.planner.timeout <= timedelta(seconds=60):
             raise ValueError("planner.timeout must lie between 50ms and 60s")
+        return self
+
+    @model_validator(mode="after")
+    def _scaled_as_a_whole(self) -> Self:
+        docker = self.target.docker
+        if docker is None:
+            return self
+        if self.bounds.operators:
+            raise ValueError(
+                "bounds.operators: all operators of a docker target have the same parallelism: use bounds.min and bounds.max"
+            )
+        if self.bounds.max // docker.slots * docker.slots < self.bounds.min:
+            raise ValueError(
+                f"bounds: no whole number of containers of {docker.slots} slots gives {self.bounds.min} to {self.bounds.max}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -12,6 +12,7 @@ from runtime.loop import Stop
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
+from .adapters.docker import Daemon, DockerDriver
 from .adapters.flink import FlinkDriver
 from .adapters.knowledge import HttpKnowledge
 from .service import Executor
@@ -23,11 +24,18 @@ async def start(settings: Settings) -> int:
     clock = SystemClock()
     bus = KafkaBus(settings.kafka_bootstrap_servers)
     flink = FlinkDriver(clock, timeout_seconds=settings.target_timeout_seconds)
+    docker = DockerDriver(clock, flink, _daemon(settings), settings.docker_allowed)
     knowledge = HttpKnowledge(
         async_client(settings.knowledge_url, settings.knowledge_token, settings.knowledge_timeout_seconds)
     )
     executor = Executor(
-        bus, {"flink": flink}, knowledge, clock, settings.rules(), attempt_id=uuid4(), group=settings.group
+        bus,
+        {"flink": flink, "docker": docker},
+        knowledge,
+        clock,
+        settings.rules(),
+        attempt_id=uuid4(),
+        group=settings.group,
     )
 
     health = Health(clock)
@@ -42,11 +50,21 @@ async def start(settings: Settings) -> int:
             await executor.run(stop)
 
     async def close() -> None:
+        await docker.close()
         await flink.close()
         await knowledge.close()
         await bus.close()
 
     return await run_service("executor", settings, app=app, tasks={"executor": run}, on_stopped=close)
+
+
+def _daemon(settings: Settings) -> Daemon | None:
+    """Docker, where the settings name a project that may be touched."""
+    if not settings.docker_allowed:
+        return None
+    from .adapters.docker_daemon import DockerDaemon
+
+    return DockerDaemon(settings.docker_host, settings.docker_timeout_seconds)
 
 
 def main() -> int:

@@ -85,6 +85,31 @@ class Settings(ServiceSettings):
         description="how long a scale-down is held for it, from when the application began to want less; 0: never",
     )
 
+    docker_projects: str = Field(
+        default="",
+        max_length=4000,
+        pattern=r"^\s*([a-z0-9][a-z0-9_-]*(\s*,\s*[a-z0-9][a-z0-9_-]*)*)?\s*$",
+        description="compose projects whose containers may be made and removed for docker targets, comma-separated; empty: none, and no "
+        "connection to Docker",
+    )
+    docker_host: str = Field(
+        default="unix:///var/run/docker.sock",
+        pattern=r"^(unix:///|tcp://[^\s/@]+:\d+$)",
+        max_length=300,
+        description="where Docker listens, unix:///path or tcp://host:port; whoever may use it is root on that machine",
+    )
+    docker_timeout_seconds: int = Field(
+        default=10,
+        ge=1,
+        le=120,
+        description="longest wait for one answer of Docker, in seconds; to stop a container, beside its grace period",
+    )
+
+    @property
+    def docker_allowed(self) -> frozenset[str]:
+        """The compose projects that may be touched."""
+        return frozenset(name.strip() for name in self.docker_projects.split(",") if name.strip())
+
     def rules(self) -> Rules:
         """The part of the settings that decisions are made by."""
         names = Rules.__dataclass_fields__.keys() & type(self).model_fields.keys()

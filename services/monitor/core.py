@@ -115,7 +115,7 @@ def observe(readings: Readings, now: datetime) -> Observation:
         status=status,
         message=message[:1000],
         run=run,
-        deployment=_deployment(job, names, flink, topology) if job and topology else None,
+        deployment=_deployment(job, names, readings, topology) if job and topology else None,
         topology=topology,
         operators=_not_fallen(operators, previous) if previous and run and previous.run == run else operators,
         partitions=partitions[:_MOST_PARTITIONS],
@@ -266,8 +266,10 @@ def _partition(operator: str, partition: PartitionOffsets, told: SourceOffsets |
     )
 
 
-def _deployment(job: Job, names: Mapping[str, str], flink: FlinkReadings, topology: Topology) -> Deployment:
-    wanted = flink.requirements
+def _deployment(job: Job, names: Mapping[str, str], readings: Readings, topology: Topology) -> Deployment:
+    flink = readings.flink
+    # What a job in reactive mode asks for is all there is; what was asked of Docker only the executor sees.
+    wanted = flink.requirements if readings.policy.spec.target.docker is None else None
     upper = {names[vid]: bounds[1] for vid, bounds in wanted.items() if vid in names} if wanted is not None else {}
     lower = {names[vid]: bounds[0] for vid, bounds in wanted.items() if vid in names} if wanted is not None else {}
     facts = flink.checkpoints

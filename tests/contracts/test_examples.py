@@ -13,7 +13,7 @@ from weir_contracts.export import CONTRACTS, drift, export
 from weir_contracts.plugin_api import plugin_openapi
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "contracts" / "examples" / VERSION
-CASES = [(name, which) for name in CONTRACTS for which in ("minimal", "full")]
+CASES = [(name, path.stem) for name in CONTRACTS for path in sorted((EXAMPLES / name).glob("*.json"))]
 
 
 def _load(name: str, which: str) -> Any:
@@ -27,6 +27,12 @@ def test_an_example_survives_being_read_and_written(name: str, which: str) -> No
     document = _load(name, which)
     message = CONTRACTS[name].model_validate(document)
     assert json.loads(message.model_dump_json(exclude_unset=True)) == document
+
+
+@pytest.mark.parametrize("name", list(CONTRACTS))
+def test_each_contract_has_its_examples(name: str) -> None:
+    """The least and the most that may be said; others may stand beside them."""
+    assert {"minimal", "full"} <= {which for contract, which in CASES if contract == name}
 
 
 @pytest.mark.parametrize("name", list(CONTRACTS))

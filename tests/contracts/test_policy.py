@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import InvalidPolicy, format_duration, parse_duration, parse_policy
 
+FLINK = {"url": "http://jobmanager:8081", "job": "orders"}
+DOCKER = {**FLINK, "project": "shop", "service": "taskmanager"}
 DOCUMENT: dict[str, Any] = {
     "apiVersion": "weir.dev/v1alpha1",
     "kind": "ScalingPolicy",
@@ -39,6 +41,17 @@ def test_a_new_policy_is_safe() -> None:
     assert policy.spec.objective.bound_seconds == 30
 
 
+def test_a_docker_target_is_scaled_as_a_whole() -> None:
+    """It names a job to watch like flink's and containers to scale, one slot each unless told; single operators have no bounds there."""
+    policy = parse_policy(_with("spec.target", {"docker": DOCKER}))
+    target = policy.spec.target
+    assert (target.driver, target.job.job, target.docker and target.docker.slots) == ("docker", "orders", 1)
+    narrowed = _with("spec.bounds", {"operators": {"enrich": {"max": 3}}})
+    narrowed["spec"]["target"] = {"docker": DOCKER}
+    with pytest.raises(InvalidPolicy, match=r"bounds\.operators"):
+        parse_policy(narrowed)
+
+
 def test_what_a_user_wrote_comes_back() -> None:
     """The document is kept as written: camelCase, durations as text, nothing added."""
     document = _with("spec.behavior", {"scaleDown": {"stabilization": "5m", "maxFactor": 2}})
@@ -55,7 +68,14 @@ def test_what_a_user_wrote_comes_back() -> None:
         ("spec.objective.maxLag", 30, "spec.objective.maxLag", "duration with a unit"),
         ("spec.objective.maxLag", "0s", "spec.objective", "at least 1s"),
         ("spec.target", {}, "spec.target", "exactly one driver"),
-        ("spec.target", {"docker": {}}, "spec.target.docker", "not a field"),
+        ("spec.target", {"endpoint": {}}, "spec.target.endpoint", "not a field"),
+        ("spec.target", {"flink": FLINK, "docker": DOCKER}, "spec.target", "exactly one driver"),
+        ("spec.target", {"docker": FLINK}, "spec.target.docker.project", "required"),
+        ("spec.target", {"docker": {**DOCKER, "project": "Shop/.."}}, "spec.target.docker.project", "match"),
+        ("spec.target", {"docker": {**DOCKER, "service": ""}}, "spec.target.docker.service", "match"),
+        ("spec.target", {"docker": {**DOCKER, "slots": 0}}, "spec.target.docker.slots", "greater than or equal to 1"),
+        ("spec.target", {"docker": {**DOCKER, "slots": 64}}, "spec", "no whole number of containers of 64 slots"),
+        ("spec.target", {"docker": {**DOCKER, "url": "http://me:secret@x:1"}}, "spec.target.docker.url", "credentials"),
         ("spec.target.flink.url", "ftp://x", "spec.target.flink.url", "http"),
         ("spec.target.flink.url", "http://me:secret@x:1", "spec.target.flink.url", "credentials"),
         ("spec.bounds", {"min": 5, "max": 2}, "spec.bounds", "min must not be above max"),

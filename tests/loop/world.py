@@ -42,11 +42,11 @@ def policy(name: str = "orders", version: int = 1, **spec: Any) -> ScalingPolicy
     return parse_policy(document)
 
 
-def job(parallelism: int = 1, **work: Any) -> Application:
+def job(parallelism: int = 1, source: int = 1, **work: Any) -> Application:
     """Two operators: `work` does 500 records/s a subtask, a little less with each more; the source takes what there is."""
     return Application(
         operators=(
-            OperatorSpec(name=SOURCE, service_seconds=20e-6, source=SourceSpec(topic="orders")),
+            OperatorSpec(name=SOURCE, service_seconds=20e-6, source=SourceSpec(topic="orders"), parallelism=source),
             OperatorSpec(
                 name=WORK, **{"service_seconds": 2e-3, "contention": 0.02, "parallelism": parallelism, **work}
             ),

@@ -26,6 +26,7 @@ _JOB = TypeAdapter(answers.Job)
 _STATISTICS = TypeAdapter(answers.CheckpointStatistics)
 _CHECKPOINT_CONFIG = TypeAdapter(answers.CheckpointConfig)
 _CLUSTER_CONFIG = TypeAdapter(answers.ClusterConfig)
+_CLUSTER_OVERVIEW = TypeAdapter(answers.ClusterOverview)
 
 
 class _Away(Exception):
@@ -105,6 +106,14 @@ class FlinkDriver:
             return str(error)
         return None
 
+    async def slots(self, target: Target) -> int | None:
+        """Slots that are registered at the cluster; None: unknown."""
+        url, _ = _address(target)
+        try:
+            return (await self._get(url, "/overview", _CLUSTER_OVERVIEW)).slots_total
+        except (_Away, Malformed, _Refused):
+            return None
+
     async def _look(self, url: str, line: answers.JobLine) -> Snapshot:
         path = f"/jobs/{line.jid}"
         requirements_read = self._get_or_none(url, f"{path}/resource-requirements", answers.Requirements)
@@ -181,9 +190,7 @@ class FlinkDriver:
 
 
 def _address(target: Target) -> tuple[str, str]:
-    if target.flink is None:
-        raise ValueError("target: the flink driver was given a target without flink")
-    return str(target.flink.url).rstrip("/"), target.flink.job
+    return str(target.job.url).rstrip("/"), target.job.job
 
 
 def _is_final(error: _Refused) -> bool:

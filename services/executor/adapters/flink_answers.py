@@ -165,6 +165,12 @@ class CheckpointConfig(_Answer):
     interval: int | None = None
 
 
+class ClusterOverview(_Answer):
+    """`GET /overview`."""
+
+    slots_total: Annotated[int | None, Field(alias="slots-total", ge=0, le=10_000_000)] = None
+
+
 class Features(_Answer):
     web_rescale: Annotated[bool | None, Field(alias="web-rescale")] = None
 
@@ -264,6 +270,8 @@ def settings(entries: Sequence[ConfigEntry], features: Features, interval_second
     if delay is None and failures is not None and 0 <= failures < 2**31 and interval_seconds is not None:
         delay = (failures + 1) * interval_seconds
     scheduler = None if features.web_rescale is None else ("adaptive" if features.web_rescale else "default")
+    if any(entry.key == "scheduler-mode" and entry.value.strip().lower() == "reactive" for entry in entries):
+        scheduler = "reactive"  # adaptive, too, but it takes no wishes
     return RescaleSettings(
         scheduler=scheduler,
         cooldown_seconds=_first(explicit, _COOLDOWN),
@@ -368,6 +376,7 @@ def snapshot(
         steady_since=here(line.last_modification),
         checkpoint_completed_at=completed_at,
         checkpoint_in_progress=None if counts.in_progress is None else counts.in_progress > 0,
+        topology=graph,
     )
 
 

@@ -104,6 +104,7 @@ class MemoryDriver:
             steady_since=job.running_since if running else now,
             checkpoint_completed_at=job.checkpoint_at,
             checkpoint_in_progress=False,
+            topology=job.topology,
         )
 
     async def request(self, target: Target, job_id: str, parallelism: Parallelism) -> Accepted | Rejected | Unanswered:
@@ -230,6 +231,4 @@ class MemoryKnowledge:
 
 
 def _key(target: Target) -> tuple[str, str]:
-    if target.flink is None:
-        raise ValueError("target: the memory driver knows flink targets only")
-    return str(target.flink.url).rstrip("/"), target.flink.job
+    return str(target.job.url).rstrip("/"), target.job.job

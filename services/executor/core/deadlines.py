@@ -56,7 +56,8 @@ def nudge_is_due(snapshot: Snapshot, requested_at: datetime, now: datetime) -> b
     """Whether a checkpoint should be triggered for a requested rescale that has not begun.
 
     The engine rescales when a checkpoint completes after the request, but not during its cooldown, and while it lacks
-    slots not before its stabilisation time. So one completed checkpoint is wanted after each of these instants.
+    slots not before its stabilisation time; slots may come later than the request. So one completed checkpoint is wanted after each of
+    these instants.
     """
     deployment = snapshot.deployment
     if deployment is None or not snapshot.all_running or snapshot.checkpoint_in_progress is not False:
@@ -69,6 +70,7 @@ def nudge_is_due(snapshot: Snapshot, requested_at: datetime, now: datetime) -> b
         ready_at = max(requested_at, cooled_at)
     stabilized_at = ready_at + timedelta(seconds=stabilization_seconds(deployment) + SLACK_SECONDS)
     last = snapshot.checkpoint_completed_at
-    return any(
-        instant <= now and (last is None or last < instant) for instant in (requested_at, ready_at, stabilized_at)
-    )
+    instants = [requested_at, ready_at, stabilized_at]
+    if snapshot.resourced_at is not None:
+        instants.append(snapshot.resourced_at)
+    return any(instant <= now and (last is None or last < instant) for instant in instants)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from weir_contracts import ActionState, Analysis, Deployment, Parallelism, ScalingPolicy
+from weir_contracts import ActionState, Analysis, Deployment, Parallelism, ScalingPolicy, Topology
 
 from .table import Event
 
@@ -26,6 +26,14 @@ class Snapshot:
     checkpoint_in_progress: bool | None = None
     because: str = ""
     """Why it could not be reached or found."""
+    topology: Topology | None = None
+    """The graph that runs, where the driver tells it."""
+    resourced_at: datetime | None = None
+    """Since when the engine has all the slots that are requested, while it does not use them; None: it lacks some, or waits for none."""
+    unsupported: str = ""
+    """Why this executor cannot act on it; empty: it can."""
+    restartable: bool = False
+    """Some of what is requested has stopped, and asking again would start it."""
 
     def runs(self, wanted: Parallelism) -> bool:
         """Whether every subtask of exactly this parallelism runs."""

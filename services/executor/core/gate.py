@@ -88,12 +88,13 @@ def _by_policy(plan: Plan, context: Context) -> Refusal | None:
 
 def cluster_of(policy: ScalingPolicy) -> str:
     """What counts as one cluster for the limit of actions at once."""
-    flink = policy.spec.target.flink
-    return "" if flink is None else str(flink.url)
+    return str(policy.spec.target.job.url)
 
 
 def _by_target(plan: Plan, context: Context) -> Refusal | None:
     snapshot, planned = context.snapshot, plan.deployment
+    if snapshot.unsupported:
+        return Refusal("unsupported", snapshot.unsupported)
     if not snapshot.reachable:
         return Refusal("unreachable", f"the target cannot be reached: {snapshot.because}")
     if planned is None:
@@ -107,8 +108,17 @@ def _by_target(plan: Plan, context: Context) -> Refusal | None:
         return Refusal("other-deployment", "the job's graph is another one than planned for")
     if now_there.state in ENDED:
         return Refusal("other-deployment", f"the job is {now_there.state}")
-    if now_there.rescale.scheduler not in (None, "adaptive"):
-        return Refusal("unsupported", f"the {now_there.rescale.scheduler} scheduler cannot rescale a running job")
+    return _by_scheduler(now_there.rescale.scheduler, context.policy.policy)
+
+
+def _by_scheduler(scheduler: str | None, policy: ScalingPolicy | None) -> Refusal | None:
+    if scheduler in (None, "adaptive"):
+        return None
+    if scheduler != "reactive":
+        return Refusal("unsupported", f"the {scheduler} scheduler cannot rescale a running job")
+    if policy is None or policy.spec.target.docker is None:
+        because = "in reactive mode a job takes every slot and no requirements: it is scaled by its TaskManagers (a docker target)"
+        return Refusal("unsupported", because)
     return None
 
 
@@ -132,7 +142,8 @@ def _by_requirements(plan: Plan, context: Context) -> Refusal | None:
     if set(wanted) != set(there.observed):
         odd = sorted(set(wanted) ^ set(there.observed))
         return Refusal("other-deployment", f"plan and job differ in operators: {', '.join(odd[:5])}")
-    if wanted == (there.observed if there.requested is None else there.requested):
+    asked = there.observed if there.requested is None else there.requested
+    if wanted == asked and not context.snapshot.restartable:
         return Refusal("nothing-to-do", f"{vector(wanted)} is what is requested already")
     return _quarantined(wanted, context)
 

@@ -73,10 +73,10 @@ class Collectors:
 
     def new(self, policy: ScalingPolicy) -> ApplicationCollector:
         """The collector of a policy; whoever asked closes it."""
-        target = policy.spec.target.flink
-        if target is None:
-            raise ValueError(f"spec.target: no collector for {policy.spec.target.driver}")
-        flink = FlinkCollector(target, self.call_timeout_seconds, new_client(self.call_timeout_seconds, self._tls))
+        # Whatever scales it, what there is to see of it is a Flink job.
+        flink = FlinkCollector(
+            policy.spec.target.job, self.call_timeout_seconds, new_client(self.call_timeout_seconds, self._tls)
+        )
         signals = policy.spec.signals.kafka
         if signals is None:
             return ApplicationCollector(flink, None, self.clock)

@@ -11,6 +11,7 @@ from .periods import excluded_period
 from .sizes import bounds, saturated_stays, step_limits, sustained_rate, useful_parallelism
 from .times import cooldown, input_collapse, no_change, one_in_flight, quarantined, stabilisation
 from .totals import budget, slots_available, total_bounds
+from .whole import one_parallelism
 
 Guard = Callable[[Draft, Context], Draft]
 
@@ -35,6 +36,7 @@ GUARDS: Mapping[str, Guard] = {
     "slots-available": slots_available,
     "downstream-bound": downstream_bound,
     "dead-band": dead_band,
+    "one-parallelism": one_parallelism,
     "quarantine": quarantined,
     "no-change": no_change,
 }

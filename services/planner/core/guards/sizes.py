@@ -2,8 +2,6 @@
 
 import math
 
-from weir_contracts import Topology
-
 from predictor.limits import smallest_useful
 
 from .allowed import clamped, subtasks
@@ -58,51 +56,57 @@ def saturated_stays(draft: Draft, context: Context) -> Draft:
 
 def sustained_rate(draft: Draft, context: Context) -> Draft:
     """Scale in only to where a subtask is asked for at most 1.3 times what one was ever seen to sustain, else one useful step."""
-    vector = dict(draft.vector or {})
-    why = []
+    wished = draft.vector or {}
+    vector, why = dict(wished), []
     for name in moves(draft, context)[1]:
-        found = context.operators.get(name)
-        target = found.target_input_rate.value if found else None
-        # What a subtask really took in: points measured under saturation, and its share of the present input.
-        seen = [c.records_per_second / c.parallelism for c in found.capacities if c.saturated] if found else []
-        if found and found.input_rate.value is not None:
-            seen.append(found.input_rate.value / found.parallelism)
-        if target is None or not seen:
-            vector[name] = context.current[name]
+        now, highest, target = context.current[name], _sustained(name, context), context.target(name)
+        if target is None or highest is None:
+            vector[name] = now
             why.append(f"what {name} is asked for or was seen to sustain is unknown")
             continue
-        least = (
-            math.ceil(target / (HIGHEST_SUSTAINED_RATIO * max(seen)) - 1e-9) if max(seen) > 0 else context.current[name]
-        )
-        if vector[name] < least:
-            step = _useful_step_down(context.topology, name, context.current[name])
-            vector[name] = min(context.current[name], max(vector[name], min(least, step)))
+        least = math.ceil(target / (HIGHEST_SUSTAINED_RATIO * highest) - 1e-9) if highest > 0 else now
+        if wished[name] < least:
+            step = smallest_useful(context.topology, name, max(1, now - _least_step(context)))
+            vector[name] = min(now, max(wished[name], min(least, step)))
             why.append(
-                f"{name} at {(draft.vector or {})[name]} would ask {target / (draft.vector or {})[name]:,.0f} records/s of a subtask, more "
-                f"than 1.3 times the {max(seen):,.0f} one was seen to sustain"
+                f"{name} at {wished[name]} would ask {target / wished[name]:,.0f} records/s of a subtask, more than 1.3 times the "
+                f"{highest:,.0f} one was seen to sustain"
             )
     return draft.changed("sustained-rate", "sustained-rate", "; ".join(why), vector)
 
 
-def _useful_step_down(topology: Topology, name: str, p: int) -> int:
-    return smallest_useful(topology, name, max(1, p - 1))
+def _sustained(name: str, context: Context) -> float | None:
+    """Records/s that a subtask really took in at most: points measured under saturation, and its share of the present input."""
+    found = context.operators.get(name)
+    if found is None:
+        return None
+    seen = [c.records_per_second / c.parallelism for c in found.capacities if c.saturated]
+    if found.input_rate.value is not None:
+        seen.append(found.input_rate.value / found.parallelism)
+    return max(seen, default=None)
+
+
+def _least_step(context: Context) -> int:
+    """What parallelism moves by at least: one, or what a container brings to every operator."""
+    docker = context.spec.target.docker
+    return 1 if docker is None else docker.parallelism_of(context.topology, docker.containers_for(context.topology, 1))
 
 
 def step_limits(draft: Draft, context: Context) -> Draft:
     """At most the policy's step per action and operator, by number and by ratio."""
     vector = dict(draft.vector or {})
     up, down = moves(draft, context)
-    upwards, downwards = context.spec.behavior.scale_up, context.spec.behavior.scale_down
+    upwards, downwards, least = context.spec.behavior.scale_up, context.spec.behavior.scale_down, _least_step(context)
     for name in up:
         now = context.current[name]
         by_step = now + upwards.max_step if upwards.max_step else math.inf
         by_factor = now * upwards.max_factor if upwards.max_factor else math.inf  # cut to a whole number below
         # A ratio below 2 would otherwise keep a single subtask single for ever.
-        vector[name] = int(min(vector[name], max(min(by_step, by_factor), now + 1)))
+        vector[name] = int(min(vector[name], max(min(by_step, by_factor), now + least)))
     for name in down:
         now = context.current[name]
         by_step = now - downwards.max_step if downwards.max_step else 1
         by_factor = math.ceil(now / downwards.max_factor) if downwards.max_factor else 1
-        vector[name] = int(max(vector[name], min(max(by_step, by_factor), now - 1)))
+        vector[name] = int(max(vector[name], min(max(by_step, by_factor), now - least)))
     why = [f"{name} moves to {p} in one action" for name, p in vector.items() if p != (draft.vector or {})[name]]
     return draft.changed("step-limits", "step-limits", "; ".join(why), vector)

@@ -40,9 +40,10 @@ def budget(draft: Draft, context: Context) -> Draft:
 
 def slots_available(draft: Draft, context: Context) -> Draft:
     """A vector that fits the slots that are free and the ones this application holds; else as much of its growth as fits, with what
-    was infeasible. Slots that are unknown hold nothing back: the engine itself will run with what it has."""
+    was infeasible. Slots that are unknown hold nothing back: the engine itself will run with what it has; nor do they where
+    containers bring their own."""
     slots = context.deployment.slots
-    if draft.vector is None or slots is None:
+    if draft.vector is None or slots is None or context.spec.target.docker is not None:
         return draft
     held = context.topology.slots(context.current)
     limit = slots.available + held

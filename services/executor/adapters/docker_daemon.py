@@ -1,0 +1,167 @@
+"""Docker through its SDK: the containers of compose services, found by the labels that compose gives them.
+
+Whoever may talk to Docker is root on its machine. So nothing is touched that does not carry a service's labels, and what Docker says
+is read like anybody's answer.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Lock
+from typing import Annotated
+
+from docker import APIClient
+from docker.errors import APIError, DockerException, NotFound
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from requests.exceptions import RequestException
+
+from .docker import Container, DockerAway, DockerRefused, NameTaken
+from .docker_copy import NUMBER, ONE_OFF, PROJECT, SERVICE, Inspected, Uncopyable, copy_of
+
+LONGEST_GRACE_SECONDS = 60
+DEFAULT_GRACE_SECONDS = 10
+"""Docker's own, where the container says nothing."""
+_LEAVING = frozenset({"removing", "dead"})
+
+
+class _Line(BaseModel):
+    """One line of `GET /containers/json`."""
+
+    Id: Annotated[str, Field(min_length=12)]
+    Names: Annotated[list[str], Field(min_length=1)]
+    State: str
+    Labels: dict[str, str] = Field(default_factory=dict)
+
+
+_LINES = TypeAdapter(list[_Line])
+
+
+class DockerDaemon:
+    """One daemon. Connects when it is first asked; every call has a timeout. Used from several threads."""
+
+    def __init__(self, url: str, timeout_seconds: int) -> None:
+        self._url = url
+        self._timeout_seconds = timeout_seconds
+        self._client: APIClient | None = None
+        self._lock = Lock()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+                self._client = None
+
+    def containers(self, project: str, service: str) -> list[Container]:
+        labels = [f"{PROJECT}={project}", f"{SERVICE}={service}", f"{ONE_OFF}=False"]
+        with _told("GET /containers/json"):
+            lines = _LINES.validate_python(self._api().containers(all=True, filters={"label": labels}))
+        # What an answer holds beside what was asked for is not touched.
+        found = [_container(line) for line in lines if _belongs(line.Labels, project, service)]
+        return [container for container in found if container is not None and container.state not in _LEAVING]
+
+    def copy(self, original: Container, number: int) -> Container:
+        with _told(f"a copy of {original.name}"), _there(original):
+            inspected = self._inspected(original)
+        with _told(f"a copy of {original.name}"):
+            copy = copy_of(inspected, number, self._image(inspected))
+        with _told(f"POST /containers/create ({copy.name})", creating=True):
+            made = self._api().create_container_from_config(copy.body, copy.name)  # type: ignore[no-untyped-call]
+            container = Container(str(made["Id"]), copy.name, number, "created")
+        try:
+            for network, end in copy.networks.items():
+                with _told(f"POST /networks/{network}/connect ({copy.name})"):
+                    self._api().connect_container_to_network(
+                        container.id, network, aliases=end.get("Aliases"), links=end.get("Links")
+                    )
+        except (DockerRefused, DockerAway):
+            with suppress(DockerRefused, DockerAway):
+                self.remove(container)
+            raise
+        return container
+
+    def start(self, container: Container) -> None:
+        with _told(f"POST /containers/{container.name}/start", final=True), _there(container):
+            self._api().start(container.id)
+
+    def stop(self, container: Container) -> None:
+        with _told(f"POST /containers/{container.name}/stop"), suppress(NotFound):
+            grace = self._inspected(container).Config.StopTimeout
+            grace = DEFAULT_GRACE_SECONDS if grace is None else grace
+            self._api().stop(container.id, timeout=max(0, min(grace, LONGEST_GRACE_SECONDS)))
+
+    def remove(self, container: Container) -> None:
+        with _told(f"DELETE /containers/{container.name}"), suppress(NotFound):
+            try:
+                self._api().remove_container(container.id, v=True)  # its anonymous volumes go with it
+            except APIError as error:
+                if "already in progress" not in str(error.explanation):
+                    raise
+
+    def _inspected(self, container: Container) -> Inspected:
+        found = Inspected.model_validate(self._api().inspect_container(container.id))
+        if (
+            NUMBER not in found.Config.Labels
+            or PROJECT not in found.Config.Labels
+            or SERVICE not in found.Config.Labels
+        ):
+            raise DockerRefused(f"{container.name} is not compose's")
+        return found
+
+    def _image(self, inspected: Inspected) -> str:
+        """By the name that compose shows, as long as that is still the sibling's image; else by its id."""
+        with suppress(NotFound):
+            known = self._api().inspect_image(inspected.Config.Image)  # type: ignore[no-untyped-call]
+            if known.get("Id") == inspected.Image:
+                return inspected.Config.Image
+        return inspected.Image
+
+    def _api(self) -> APIClient:
+        with self._lock:
+            if self._client is None:
+                self._client = APIClient(base_url=self._url, version="auto", timeout=self._timeout_seconds)
+            return self._client
+
+
+def _belongs(labels: dict[str, str], project: str, service: str) -> bool:
+    return (labels.get(PROJECT), labels.get(SERVICE), labels.get(ONE_OFF)) == (project, service, "False")
+
+
+def _container(line: _Line) -> Container | None:
+    """None: its number is not one, so compose did not make it."""
+    number = line.Labels.get(NUMBER, "")
+    if not (number.isascii() and number.isdigit() and 1 <= int(number[:9]) < 10**8):
+        return None
+    return Container(line.Id, line.Names[0].removeprefix("/"), int(number), line.State)
+
+
+@contextmanager
+def _there(container: Container) -> Iterator[None]:
+    """Somebody removed it meanwhile: what there is has to be looked at anew."""
+    try:
+        yield
+    except NotFound:
+        raise DockerAway(f"{container.name} is not there any more") from None
+
+
+@contextmanager
+def _told(call: str, *, creating: bool = False, final: bool = False) -> Iterator[None]:
+    """Docker's errors as the driver's. `final`: also an answer of 5xx says that it will not work, which is how Docker tells of a port
+    that is taken or a process that cannot be started."""
+    try:
+        yield
+    except APIError as error:
+        why = f"{call}: {error.status_code} {str(error.explanation or error)[:500].strip()}"
+        if creating and error.status_code == 409:
+            raise NameTaken(why) from None
+        if error.is_client_error() or creating or final:
+            raise DockerRefused(why) from None
+        raise DockerAway(why) from None
+    except Uncopyable as error:
+        raise DockerRefused(f"{call} cannot be had: {error}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"])[:300] or "the answer"
+        raise DockerAway(f"{call}: {field}: {first['msg'][:500]}") from None
+    except (DockerException, RequestException) as error:
+        raise DockerAway(f"{call}: {str(error)[:500] or type(error).__name__}") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DockerAway(f"{call}: no usable answer ({type(error).__name__}: {str(error)[:300]})") from None

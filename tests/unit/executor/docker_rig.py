@@ -1,0 +1,78 @@
+"""A compose service of TaskManagers and the job that takes their slots, for the driver's stories."""
+
+from collections.abc import Callable
+from typing import Any
+
+from weir_contracts import DockerTarget, Operator, Target, Topology, parse_policy
+
+from runtime.clock import FakeClock
+from services.executor.adapters.docker import DockerDriver
+from services.executor.adapters.memory_docker import MemoryDaemon, ReactiveCluster
+from services.executor.core import Snapshot
+from tests.unit.executor.builders import JOB, NOON, TOPOLOGY
+
+PROJECT, SERVICE = "shop", "taskmanager"
+
+
+def docker_target(**changes: Any) -> Target:
+    """The job `orders` on `shop`'s TaskManagers."""
+    fields = {"url": "http://127.0.0.1:8081", "job": "orders", "project": PROJECT, "service": SERVICE, **changes}
+    return Target(docker=DockerTarget.model_validate(fields))
+
+
+def groups(number: int) -> Topology:
+    """As many operators, each in a slot sharing group of its own."""
+    operators = [
+        Operator(name=f"o{i}", id=f"v{i}", max_parallelism=120, slot_sharing_group=f"g{i}") for i in range(number)
+    ]
+    return Topology(operators=operators)
+
+
+class DockerRig:
+    """`containers` of them run, each with `slots`, and so does the job."""
+
+    def __init__(self, containers: int = 1, slots: int = 1, topology: Topology = TOPOLOGY) -> None:
+        self.clock = FakeClock(NOON)
+        self.docker = MemoryDaemon()
+        for number in range(1, containers + 1):
+            self.docker.add(PROJECT, SERVICE, number)
+        self.docker.add(PROJECT, "jobmanager", 1)
+        self.cluster = ReactiveCluster(self.clock, self.docker)
+        self.driver = DockerDriver(self.clock, self.cluster, self.docker, [PROJECT], checkpoint_seconds=0.05)
+        self.target, self.by_id = docker_target(slots=slots), docker_target(job=JOB, slots=slots)
+        self.nobody = docker_target(job="nobody", slots=slots)
+        self.away = docker_target(url="http://127.0.0.1:1", slots=slots)
+        self.cluster.away["http://127.0.0.1:1"] = "connection refused"
+        self.before = topology.uniform(containers * slots)
+        self.wanted, self.too_much = topology.uniform(4), dict.fromkeys(topology.names, 121)
+        self.job_id, self.job = JOB, self.cluster.add(self.target, topology, self.before, JOB)
+        self.clock.advance(60)
+
+    async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
+        for _ in range(100):
+            seen = await self.driver.observe(self.target)
+            if condition(seen):
+                return seen
+            self.clock.advance(0.5)
+        raise AssertionError(f"not within 50 s: {seen}")
+
+    def states(self) -> list[tuple[int, str]]:
+        """Number and state of each TaskManager."""
+        return [(each.number, each.state) for each in self.docker.containers(PROJECT, SERVICE)]
+
+    def did(self, *calls: str) -> list[tuple[str, str]]:
+        """What was asked of Docker, of these kinds."""
+        return [(call, what) for call, what in self.docker.calls if call in calls]
+
+
+def docker_policy(**spec: Any) -> Any:
+    """A policy with that target."""
+    target = docker_target().model_dump(mode="json", by_alias=True, exclude_none=True)
+    return parse_policy(
+        {
+            "apiVersion": "weir.dev/v1alpha1",
+            "kind": "ScalingPolicy",
+            "metadata": {"namespace": "shop", "name": "orders", "resourceVersion": 3},
+            "spec": {"target": target, "objective": {"maxLag": "30s"}, "mode": "act", **spec},
+        }
+    )

@@ -1,0 +1,209 @@
+"""The docker driver: its suite in memory, and what it does when only half of it works."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from services.executor.adapters.docker import Daemon, DockerDriver
+from services.executor.adapters.memory_docker import MemoryDaemon
+from services.executor.core import Accepted, PolicyReading, Refusal, Rejected, Unanswered, admit
+from services.executor.core.deadlines import nudge_is_due
+from tests.unit.executor.builders import JOB, TOPOLOGY, after, plan, snapshot
+from tests.unit.executor.daemon_suite import DaemonSuite
+from tests.unit.executor.docker_rig import PROJECT, SERVICE, DockerRig, docker_policy, docker_target, groups
+from tests.unit.executor.driver_suite import DriverSuite
+from tests.unit.executor.test_gate import context
+
+
+class MemoryRig:
+    """Two containers of a service in memory."""
+
+    def __init__(self) -> None:
+        self.daemon: Daemon = (memory := MemoryDaemon())
+        self.project, self.service, self._memory = PROJECT, SERVICE, memory
+        for number in (1, 2):
+            memory.add(PROJECT, SERVICE, number)
+        memory.add(PROJECT, "jobmanager", 1)
+        memory.add("other", SERVICE, 1)
+
+    def takes_name(self, number: int) -> None:
+        self._memory.names.add(f"{PROJECT}-{SERVICE}-{number}")
+
+    def away(self) -> Daemon:
+        self._memory.away = "connection refused"
+        return self._memory
+
+
+class TestDaemonInMemory(DaemonSuite):
+    @pytest.fixture
+    def rig(self) -> MemoryRig:
+        return MemoryRig()
+
+
+class TestDriverInMemory(DriverSuite):
+    @pytest.fixture
+    async def rig(self) -> AsyncIterator[DockerRig]:
+        rig = DockerRig()
+        yield rig
+        await rig.driver.close()
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[DockerRig]:
+    rig = DockerRig(containers=2)
+    yield rig
+    await rig.driver.close()
+
+
+async def test_the_highest_numbers_go(rig: DockerRig) -> None:
+    """From two to four and to one: all made before one is started, all stopped before one is removed, and a checkpoint first."""
+    assert isinstance(await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(4)), Accepted)
+    assert rig.states() == [(1, "running"), (2, "running"), (3, "running"), (4, "running")]
+    assert [call for call, _ in rig.did("copy", "start")] == ["copy", "copy", "start", "start"]
+    assert rig.job.nudges == 0
+    await rig.driver.nudge(rig.target, JOB)
+    await rig.until(lambda s: s.runs(TOPOLOGY.uniform(4)))
+    assert isinstance(await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(1)), Accepted)
+    assert rig.states() == [(1, "running")]
+    assert [call for call, _ in rig.did("stop", "remove")] == ["stop"] * 3 + ["remove"] * 3
+    assert rig.job.nudges == 2
+    assert (await rig.until(lambda s: s.runs(TOPOLOGY.uniform(1)))).deployment is not None
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted", "left"),
+    [
+        ("copy", 4, [(1, "running"), (2, "running")]),
+        ("start", 4, [(1, "running"), (2, "running")]),
+        ("stop", 1, [(1, "running"), (2, "running")]),
+    ],
+)
+async def test_where_docker_refuses_there_are_as_many_as_before(
+    rig: DockerRig, call: str, wanted: int, left: list[tuple[int, str]]
+) -> None:
+    """The reason is Docker's, and nothing of it is left behind."""
+    rig.docker.refuses[call] = "no space left on device"
+    answer = await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(wanted))
+    assert answer == Rejected("no space left on device")
+    rig.docker.refuses.clear()
+    assert rig.states() == left
+    seen = await rig.driver.observe(rig.target)
+    assert seen.deployment is not None and seen.deployment.requested == TOPOLOGY.uniform(2)
+
+
+async def test_docker_away_is_no_answer(rig: DockerRig) -> None:
+    """It may be done later; and the target cannot be seen whole."""
+    rig.docker.away = "connection refused"
+    assert await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(3)) == Unanswered("connection refused")
+    seen = await rig.driver.observe(rig.target)
+    assert (seen.reachable, seen.because) == (False, "connection refused")
+
+
+async def test_a_name_that_is_taken_is_passed_by(rig: DockerRig) -> None:
+    """Somebody's container has the next one's name: the one after it is taken; where none is free, it is refused."""
+    rig.docker.names = {f"{PROJECT}-{SERVICE}-3"}
+    assert isinstance(await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(3)), Accepted)
+    assert rig.states() == [(1, "running"), (2, "running"), (4, "running")]
+    rig.docker.names = {f"{PROJECT}-{SERVICE}-{n}" for n in range(50)}
+    answer = await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(4))
+    assert isinstance(answer, Rejected) and "taken" in answer.reason
+
+
+async def test_what_was_made_and_never_started_does_not_count(rig: DockerRig) -> None:
+    """An executor was killed between making and starting: nothing was requested yet, and asking again goes on from there."""
+    rig.docker.add(PROJECT, SERVICE, 3, "created")
+    seen = await rig.driver.observe(rig.target)
+    assert seen.deployment is not None and seen.deployment.requested == TOPOLOGY.uniform(2)
+    assert isinstance(await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(3)), Accepted)
+    assert rig.states() == [(1, "running"), (2, "running"), (3, "running")]
+
+
+async def test_what_has_stopped_is_started_again(rig: DockerRig) -> None:
+    """A TaskManager that ended is still requested: asking for as many as there are starts it, and the gate lets that through."""
+    two = rig.docker.add(PROJECT, SERVICE, 3, "exited")
+    seen = await rig.driver.observe(rig.target)
+    assert seen.restartable and seen.deployment is not None and seen.deployment.requested == TOPOLOGY.uniform(3)
+    made_for = seen.deployment.ref().model_copy(update={"requested": None})
+    wanted = plan(TOPOLOGY.uniform(3), deployment=made_for)
+    verdict = admit(wanted, context(snapshot=seen, policy=PolicyReading(True, docker_policy())))
+    assert verdict is not None and not isinstance(verdict, Refusal), verdict
+    assert isinstance(await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(3)), Accepted)
+    assert rig.docker.all[two.id].state == "running"
+
+
+async def test_a_service_without_containers_is_not_scaled(rig: DockerRig) -> None:
+    """There is nothing to copy: compose starts the first."""
+    target = docker_target(service="nobody")
+    answer = await rig.driver.request(target, JOB, TOPOLOGY.uniform(3))
+    assert isinstance(answer, Rejected) and "'nobody'" in answer.reason
+    seen = await rig.driver.observe(target)
+    assert (seen.reachable, seen.deployment) == (True, None) and "start it with docker compose" in seen.because
+
+
+async def test_only_listed_projects_are_touched(rig: DockerRig) -> None:
+    """Whatever a policy names; the sentence says which setting it is, and Docker is not asked."""
+    target = docker_target(project="payroll")
+    answer = await rig.driver.request(target, JOB, TOPOLOGY.uniform(3))
+    assert isinstance(answer, Rejected) and "WEIR_EXECUTOR_DOCKER_PROJECTS" in answer.reason
+    assert "'payroll'" in (await rig.driver.observe(target)).unsupported
+    assert rig.docker.calls == []
+
+
+async def test_without_the_setting_it_is_off(rig: DockerRig) -> None:
+    """Plans for docker targets are refused with the setting's name."""
+    off = DockerDriver(rig.clock, rig.cluster, None)
+    seen = await off.observe(rig.target)
+    verdict = admit(plan(TOPOLOGY.uniform(3)), context(snapshot=seen))
+    assert isinstance(verdict, Refusal)
+    assert (verdict.code, "WEIR_EXECUTOR_DOCKER_PROJECTS" in verdict.sentence) == ("unsupported", True)
+    assert isinstance(await off.request(rig.target, JOB, TOPOLOGY.uniform(3)), Rejected)
+    await off.close()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "slots", "says"),
+    [
+        ({"orders": 1, "enrich": 4, "sink": 2}, 1, "all operators have the same parallelism"),
+        (TOPOLOGY.uniform(5), 2, "the next is 6"),
+        (dict.fromkeys(TOPOLOGY.names, 121), 1, "121"),
+    ],
+)
+async def test_what_containers_cannot_give_is_refused(wanted: dict[str, int], slots: int, says: str) -> None:
+    """One parallelism for all, in whole containers."""
+    rig = DockerRig(containers=2, slots=slots)
+    answer = await rig.driver.request(rig.target, JOB, wanted)
+    assert isinstance(answer, Rejected) and says in answer.reason
+    await rig.driver.close()
+
+
+async def test_a_job_that_asks_for_less_than_it_is_given_is_told_so(rig: DockerRig) -> None:
+    """Outside reactive mode its own requirements are the limit."""
+    rig.job.requested = TOPOLOGY.uniform(2)
+    answer = await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(3))
+    assert isinstance(answer, Rejected) and "reactive mode" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("number", "slots", "parallelism", "containers", "reached"),
+    [(1, 1, 3, 3, 3), (1, 4, 5, 2, 8), (2, 1, 3, 6, 3), (2, 4, 3, 2, 4), (3, 2, 1, 3, 2), (2, 3, 1, 2, 3)],
+)
+def test_slot_sharing_groups_share_evenly(
+    number: int, slots: int, parallelism: int, containers: int, reached: int
+) -> None:
+    """So many containers that each group gets the same number of slots."""
+    docker, topology = docker_target(slots=slots).docker, groups(number)
+    assert docker is not None
+    assert docker.containers_for(topology, parallelism) == containers
+    assert docker.parallelism_of(topology, containers) == reached
+
+
+async def test_a_checkpoint_is_due_once_the_slots_are_there(rig: DockerRig) -> None:
+    """A container takes seconds to register; the checkpoint that was taken before does not count."""
+    await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(3))
+    rig.job.waits_for_checkpoint, rig.job.checkpoint_at = True, None
+    seen = await rig.driver.observe(rig.target)
+    assert seen.resourced_at == rig.clock.now()
+    registered = snapshot(checkpoint_completed_at=after(5))
+    assert not nudge_is_due(registered, after(0), after(9))
+    assert nudge_is_due(replace(registered, resourced_at=after(8)), after(0), after(9))

@@ -1,0 +1,85 @@
+"""The guard of applications that are scaled by containers: one parallelism for all operators."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from weir_contracts import Parallelism, Slots
+
+from services.planner.core.guards import Draft, amend
+from tests.unit.planner.build import SOURCE, WORK, context, deployment, scale, topology
+
+NOW: Parallelism = {SOURCE: 4, WORK: 4}
+
+
+def spec(slots: int = 1, **changes: Any) -> dict[str, Any]:
+    docker = {"url": "http://jm:8081", "job": "orders", "project": "shop", "service": "tm", "slots": slots}
+    return {"target": {"docker": docker}, **changes}
+
+
+def passed(wanted: Parallelism, current: Parallelism | None = None, **given_: Any) -> Draft:
+    now = current or NOW
+    return amend(scale(wanted), context(now, deployment=deployment(now, slots=Slots(total=4, available=0)), **given_))
+
+
+def test_all_get_what_the_neediest_is_left_with() -> None:
+    """`work` needs 6: so does everything, and that no slot is free holds nothing back."""
+    draft = passed({SOURCE: 1, WORK: 6}, spec=spec())
+    assert draft.vector == {SOURCE: 6, WORK: 6}
+    assert draft.amendments[-1].guard == "one-parallelism"
+    assert "6 with 6 containers of 1 slot" in draft.amendments[-1].because
+
+
+def test_whole_containers() -> None:
+    """5 are 2 containers of 4 slots, which are 8."""
+    assert passed({SOURCE: 1, WORK: 5}, spec=spec(slots=4)).vector == {SOURCE: 8, WORK: 8}
+
+
+def test_a_wish_within_the_last_container_is_no_change() -> None:
+    """What 3 of 4 need takes the same container."""
+    draft = passed({SOURCE: 1, WORK: 3}, spec=spec(slots=4))
+    assert (draft.vector, draft.code) == (None, "one-parallelism")
+
+
+@pytest.mark.parametrize(
+    ("limits", "code", "left"),
+    [
+        ({"bounds": {"max": 7}}, "bounds", 6),
+        ({"bounds": {"max": 12, "total": {"max": 14}}}, "total-bounds", 6),
+        ({"budget": {"slots": 7}}, "budget", 6),
+    ],
+)
+def test_no_more_than_the_policy_allows_in_all(limits: dict[str, Any], code: str, left: int) -> None:
+    """As many whole containers as fit; what was wanted is noted."""
+    draft = passed({SOURCE: 1, WORK: 7}, spec=spec(slots=2, **limits))
+    assert draft.vector == {SOURCE: left, WORK: left}
+    assert code in [limit.code for limit in draft.infeasible]
+
+
+def test_key_groups_bound_it() -> None:
+    """Beyond the key groups of every operator containers would be idle."""
+    draft = passed({SOURCE: 1, WORK: 6}, topology=topology(groups=6), spec=spec(slots=4, bounds={"max": 12}))
+    assert (draft.vector, draft.infeasible[-1].code) == (None, "key-groups")
+
+
+def test_another_driver_s_vectors_stay_as_they_are() -> None:
+    """Only instances make every operator alike."""
+    assert passed({SOURCE: 4, WORK: 6}, current={SOURCE: 4, WORK: 4}).vector is None  # no slot is free
+    assert amend(scale({SOURCE: 1, WORK: 6}), context({SOURCE: 1, WORK: 4})).vector == {SOURCE: 1, WORK: 6}
+
+
+@settings(max_examples=20)
+@given(st.data())
+def test_whatever_is_wanted_it_is_one_parallelism(data: st.DataObject) -> None:
+    """In whole containers, within bounds and total as far as one container goes."""
+    slots, containers, most = (data.draw(st.integers(low, high)) for low, high in ((1, 6), (1, 6), (6, 40)))
+    total, source, work = (data.draw(st.integers(low, high)) for low, high in ((2, 60), (1, 16), (1, 16)))
+    now = {SOURCE: containers * slots, WORK: containers * slots}
+    bounds = {"min": 1, "max": most, "total": {"max": total}}
+    draft = passed({SOURCE: source, WORK: work}, now, spec=spec(slots, bounds=bounds))
+    if draft.vector is None:
+        return
+    (level,) = set(draft.vector.values())
+    assert level % slots == 0
+    assert level == slots or (level <= most and 2 * level <= total)
