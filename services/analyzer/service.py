@@ -91,6 +91,7 @@ class Analyzer:
         """One life of the stream. What takes long is prepared while the lease is waited for."""
         self._lease.open()
         self._prepared = True
+        self._why_not = "Spark is starting; on a cluster it waits for a worker"
         await stop.race(self._thread.call(self._stream.prepare))
         tenure = await self._turn(stop)
         if tenure is None:

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -19,10 +20,17 @@ SLOW_MACHINE_SECONDS = 150.0
 """Deadline of whatever waits for Spark; on an idle machine it takes a tenth of it."""
 
 
+class Broker(Protocol):
+    """Wherever it runs."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+
 class Bench:
     """The broker, and everything that came out of the analyzer on it."""
 
-    def __init__(self, broker: KafkaBroker, folder: Path) -> None:
+    def __init__(self, broker: Broker, folder: Path) -> None:
         self.broker = broker
         self.folder = folder
         self.admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
