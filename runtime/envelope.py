@@ -77,7 +77,7 @@ def decode(record: Record, model: type[M]) -> Decoded[M]:
         raise Undecodable(record, f"is {len(record.value)} bytes, more than {MAX_MESSAGE_BYTES}")
     type = record.headers.get("ce_type", "")
     if newer.newer(type, f"dev.{record.topic}"):
-        reason = f"is {type}, from a newer Weir than this, which reads {record.topic}: upgrade those that read before those that write"
+        reason = newer.reason(type, record.topic)
         newer.note(type, f"{record.place} {reason}")
         raise Undecodable(record, reason)
     try:

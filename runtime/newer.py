@@ -16,6 +16,7 @@ SHOWN_SECONDS = 60.0
 _SEEN = Counter("weir_newer_messages_total", "Messages put aside because a newer version of Weir wrote them", ["type"])
 _label = FewLabels(20)
 _TYPE = re.compile(r"dev\.weir\.[a-z-]{1,40}\.v(\d{1,4})(?:(alpha|beta)(\d{1,4}))?")
+_REASON = re.compile(r"is (\S+), from a newer Weir than this, ")
 _STAGES = {"alpha": 0, "beta": 1, None: 2}
 
 
@@ -34,6 +35,19 @@ def newer(type: str, own: str) -> bool:
     """Whether `type` is of a later version than the type `own`."""
     theirs, ours = version_rank(type), version_rank(own)
     return theirs is not None and ours is not None and theirs > ours
+
+
+def reason(type: str, topic: str) -> str:
+    """Why a record of `topic` is put aside unread."""
+    return (
+        f"is {type}, from a newer Weir than this, which reads {topic}: upgrade those that read before those that write"
+    )
+
+
+def told(reason: str) -> str | None:
+    """The type in such a reason; None if it is another."""
+    found = _REASON.match(reason)
+    return found[1] if found else None
 
 
 class _Seen:

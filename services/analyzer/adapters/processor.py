@@ -69,7 +69,11 @@ def _record(row: Row) -> Record:
         offset=row.offset,
         key=row.application,
         value=None if row.value is None else bytes(row.value),
-        headers={} if row.traceparent is None else {"traceparent": row.traceparent},
+        headers={
+            name: value
+            for name, value in (("traceparent", row.traceparent), ("ce_type", row.type))
+            if value is not None
+        },
         timestamp=row.timestamp.astimezone() if row.timestamp is not None else None,
     )
 

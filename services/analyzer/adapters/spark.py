@@ -125,6 +125,7 @@ def warm_up(session: Any, settings: AnalyzerSettings) -> None:
         "application": f.lit("warm/up"),
         "value": f.lit(None).cast("binary"),
         "traceparent": f.lit(None).cast("string"),
+        "type": f.lit(None).cast("string"),
         "partition": f.lit(0),
         "offset": f.col("value"),
         "timestamp": f.col("timestamp"),
@@ -183,9 +184,11 @@ def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
     }
     # A key or header that is no text would end the query wherever Python reads it, at every start again.
     application = f.coalesce(f.make_valid_utf8(f.col("key").cast("string")), f.lit("")).alias("application")
-    trace = f.expr(
-        "try_validate_utf8(cast(get(filter(headers, h -> h.key = 'traceparent'), 0).value as string))"
-    ).alias("traceparent")
+    header = "try_validate_utf8(cast(get(filter(headers, h -> h.key = '{}'), 0).value as string))"
+    trace, type_ = (
+        f.expr(header.format("traceparent")).alias("traceparent"),
+        f.expr(header.format("ce_type")).alias("type"),
+    )
     observations = (
         session.readStream.format("kafka")
         .options(**kafka)
@@ -198,7 +201,7 @@ def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
         .option("startingTimestamp", str(int((begin.now - _START_BACK).timestamp() * 1000)))
         .option("startingOffsetsByTimestampStrategy", "latest")
         .load()
-        .select(application, "value", trace, "partition", "offset", "timestamp")
+        .select(application, "value", trace, type_, "partition", "offset", "timestamp")
     )
     latest = (
         session.read.format("kafka")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from confluent_kafka import TopicPartition
@@ -12,6 +13,7 @@ from weir_contracts import Observation, observation_id
 from weir_contracts.topics import ANALYSES, OBSERVATIONS
 
 from runtime.records import partition_of
+from testbed.process import wait_until
 from testbed.service import WeirService
 from tests.integration.analyzer.conftest import PARTITIONS, SLOW_MACHINE_SECONDS, Bench
 from tests.unit.analyzer.story import NOON, Job
@@ -107,6 +109,21 @@ def test_one_bad_application_harms_no_other(bench: Bench, first: WeirService) ->
     letters = {(letter.key, letter.field) for letter in bench.letters}
     assert {("shop/bad", None), ("shop/bad", "id"), ("shop/other", "application")} <= letters
     assert all(letter.topic == OBSERVATIONS.name and letter.reason for letter in bench.letters)
+
+
+def test_a_newer_observation_is_put_aside_and_said(bench: Bench, first: WeirService) -> None:
+    """Though it could be read: the worker refuses it, and the process beside it says so in its readiness for a minute."""
+    observation = observations("shop/future", 2)[0]
+    bench.raw("shop/future", observation.model_dump_json().encode(), {"ce_type": "dev.weir.observations.v1"})
+    bench.wait(lambda: any(letter.key == "shop/future" for letter in bench.letters))
+    assert bench.of("shop/future") == []
+
+    def said() -> bool:
+        answer = httpx.get(f"{first.url}/health/ready", timeout=5)
+        return answer.status_code == 503 and "from a newer Weir" in answer.json()["dependencies"]["messages"]["reason"]
+
+    wait_until(said, timeout_seconds=SLOW_MACHINE_SECONDS, what="readiness that speaks of it")
+    assert first.process.running
 
 
 def test_a_killed_driver_is_started_again(bench: Bench, first: WeirService) -> None:
