@@ -152,7 +152,7 @@ def load(model: type[S], arguments: Sequence[str] = ()) -> S:
     except ValueError as error:
         _end(f"settings: {error}", EXIT_BAD_SETTINGS)
     if arguments:
-        _end(json.dumps(settings.describe(), indent=2), 0)
+        _end(json.dumps(_in_full(settings), indent=2, ensure_ascii=False), 0)
     return settings
 
 
@@ -197,6 +197,19 @@ def _default(info: FieldInfo, shape: str) -> str:
     if isinstance(default, SecretStr) and "://" in default.get_secret_value():
         default = default.get_secret_value()  # an address that everybody can read in the source; a password is masked
     return "" if default is None else shape.format(without_credentials(str(default)))
+
+
+def _in_full(settings: ServiceSettings) -> dict[str, dict[str, Any]]:
+    """Every setting by its variable: its value now, unless it is a secret, and what `--help` says of it."""
+    values = settings.describe()
+    return {
+        variable(type(settings), name, info): {
+            "value": values[name],
+            "default": _default(info, "{}") or None,
+            "meaning": info.description or "",
+        }
+        for name, info in type(settings).model_fields.items()
+    }
 
 
 def _help(model: type[BaseSettings]) -> str:

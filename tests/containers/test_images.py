@@ -104,7 +104,8 @@ def test_it_tells_its_settings(run: Run, service: str, image: str) -> None:
     code, text = told(run, image, "--print-settings", WEIR_KNOWLEDGE_TOKEN="hunter2-hunter2-hunter2")
     assert code == 0, text
     settings = json.loads(text)
-    assert settings["kafka_bootstrap_servers"] == "127.0.0.1:9092"
+    assert settings["WEIR_KAFKA_BOOTSTRAP_SERVERS"]["value"] == "127.0.0.1:9092"
+    assert settings["WEIR_KNOWLEDGE_TOKEN"]["value"] == "***"
     assert "hunter2" not in text
 
 

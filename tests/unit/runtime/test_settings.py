@@ -113,8 +113,15 @@ def test_the_description_tells_no_secret(environment: pytest.MonkeyPatch, capsys
     said = printed(capsys, "--print-settings")
     assert "hunter2" not in said
     assert TOKEN not in said
-    assert json.loads(said)["redis_url"] == "redis://***@127.0.0.1/0"
-    assert json.loads(said)["heat_seconds"] == 30.0
+    told = json.loads(said)
+    assert told["WEIR_OVEN_REDIS_URL"]["value"] == told["WEIR_OVEN_REDIS_URL"]["default"] == "redis://***@127.0.0.1/0"
+    assert told["WEIR_OVEN_DOOR_PASSWORD"] == {"value": "***", "default": None, "meaning": "opens it"}
+    assert told["WEIR_OVEN_HEAT_SECONDS"]["value"] == 30.0
+    assert told["WEIR_HTTP_HOST"] == {
+        "value": "127.0.0.1",
+        "default": "127.0.0.1",
+        "meaning": "address to listen on; anything but loopback demands a token",
+    }
 
 
 def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
