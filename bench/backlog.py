@@ -11,7 +11,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -98,8 +98,14 @@ class Analyses:
             time.sleep(0.1)
 
 
-def measured(name: str, settings: Mapping[str, str], applications: int, each: int) -> dict[str, Any]:
-    """One backlog under one group of settings."""
+def measured(
+    name: str,
+    settings: Mapping[str, str],
+    applications: int,
+    each: int,
+    executors_cpu_seconds: Callable[[], float] = lambda: 0.0,
+) -> dict[str, Any]:
+    """One backlog under one group of settings. `executors_cpu_seconds`: what a cluster beside the analyzer's process has used."""
     total = applications * each
     with tempfile.TemporaryDirectory(prefix="weir-backlog-") as temporary:
         folder = Path(temporary)
@@ -117,13 +123,18 @@ def measured(name: str, settings: Mapping[str, str], applications: int, each: in
             analyzer = WeirService("analyzer", folder, environment).start()
             try:
                 analyses.wait(1)
+                used = executors_cpu_seconds()
                 before = (len(analyses.at), analyzer.process.usage(), kafka.process.usage())
                 analyses.wait(total)
                 after = (len(analyses.at), analyzer.process.usage(), kafka.process.usage())
+                used = executors_cpu_seconds() - used
             finally:
                 analyzer.stop()
                 analyses.stop()
-    return {"name": name, "settings": settings, **_figures(analyses, total, before, after)}
+    figures = _figures(analyses, total, before, after)
+    if used and after[0] > before[0]:
+        figures["executors_cpu_milliseconds_each"] = round(1000 * used / (after[0] - before[0]), 2)
+    return {"name": name, "settings": settings, **figures}
 
 
 def _figures(analyses: Analyses, total: int, before: Moment, after: Moment) -> dict[str, Any]:

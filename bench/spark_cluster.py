@@ -22,25 +22,23 @@ from testbed.spark import SparkCluster
 
 
 def _used(cluster: SparkCluster) -> float:
-    """Processor time of all workers and what they started, in s."""
+    """Processor time of all workers and what they started and still runs, in s."""
     usages: list[Usage | None] = [worker.process.usage() for worker in cluster.workers]
     return sum(usage.cpu_seconds for usage in usages if usage is not None)
 
 
 def on_workers(workers: int, applications: int, each: int) -> dict[str, Any]:
     """One backlog on so many workers."""
-    with tempfile.TemporaryDirectory(prefix="weir-spark-") as temporary:
-        with SparkCluster(Path(temporary), workers=workers, cores=1) as cluster:
-            settings = {
-                "WEIR_ANALYZER_SPARK_MASTER": cluster.url,
-                "WEIR_ANALYZER_EXECUTOR_MEMORY_MEGABYTES": "768",
-                **cluster.environment,
-            }
-            before = _used(cluster)
-            figures = measured(f"{workers}-workers", settings, applications, each)
-            figures["workers_cpu_milliseconds_each"] = (
-                round(1000 * (_used(cluster) - before) / figures["analyses"], 2) if figures["analyses"] else None
-            )
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-spark-") as temporary,
+        SparkCluster(Path(temporary), workers=workers, cores=1) as cluster,
+    ):
+        settings = {
+            "WEIR_ANALYZER_SPARK_MASTER": cluster.url,
+            "WEIR_ANALYZER_EXECUTOR_MEMORY_MEGABYTES": "768",
+            **cluster.environment,
+        }
+        figures = measured(f"{workers}-workers", settings, applications, each, lambda: _used(cluster))
     return {"workers": workers, **{name: value for name, value in figures.items() if name not in ("name", "settings")}}
 
 

@@ -15,6 +15,7 @@ from runtime.clock import SystemClock
 from services.analyzer.adapters.kafka_lease import TOPIC, KafkaLease
 from services.analyzer.lease import Lease
 from testbed.kafka import KafkaBroker
+from testbed.service import WeirService
 from tests.integration.analyzer.conftest import SLOW_MACHINE_SECONDS, Bench
 from tests.integration.analyzer.test_stream import observations
 from tests.unit.analyzer import lease_suite
@@ -147,31 +148,61 @@ def _log(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def test_a_second_analyzer_is_refused_and_a_killed_one_replaced(bench: Bench) -> None:
-    """Two processes, one checkpoint: the second ends with code 2 and names the first. Killed, the first is replaced within 30 s."""
-    with bench.service() as first:
-        first.wait_ready(SLOW_MACHINE_SECONDS)
-        sent = observations("shop/lease", 40)
-        bench.send(sent[:5])
-        bench.wait_for("shop/lease", 5)
+class Succession:
+    """Several processes on one checkpoint, and what was sent to whoever is at work."""
 
-        second = bench.service(WEIR_ANALYZER_STANDBY_SECONDS="5").start()
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._all = observations("shop/lease", 60)
+        self._sent = 0
+
+    def work(self, count: int = 5) -> float:
+        """Send some more, and wait until all are analysed; how long that took."""
+        begun = time.monotonic()
+        more = self._all[self._sent : self._sent + count]
+        self._sent += count
+        self._bench.send(more)
+        self._bench.wait(lambda: more[-1].id in {a.observation_id for a in self._bench.of("shop/lease")})
+        # what one had published but not yet noted as done comes once more, and is the same
+        once = list({a.id: a.observation_id for a in self._bench.of("shop/lease")}.values())
+        assert once == [o.id for o in self._all[: self._sent]]
+        return time.monotonic() - begun
+
+    def stands_by(self, service: WeirService) -> WeirService:
+        """Started, warm, and waiting."""
+        service.start()
+        self._bench.wait(lambda: "waits-for-its-turn" in _log(service.process.log))
+        return service
+
+
+def test_one_is_refused_one_killed_one_paused(bench: Bench) -> None:
+    """Of several processes on one checkpoint the second ends with code 2 and names the first; the first killed, another is at work
+    within 30 s; that one paused, yet another, and the one that wakes up disturbs nobody."""
+    first, second = bench.service(), bench.service(WEIR_ANALYZER_STANDBY_SECONDS="5")
+    third, fourth = (bench.service(WEIR_ANALYZER_STANDBY_SECONDS="inf") for _ in range(2))
+    succession = Succession(bench)
+    try:
+        first.start().wait_ready(SLOW_MACHINE_SECONDS)
+        succession.work()
+        second.start()
         bench.wait(lambda: not second.process.running)
         said = _log(second.process.log)
         assert second.process.exit_code == 2, said
         assert f"another analyzer of this loop is at work: {os.uname().nodename}, process {first.pid}, since 20" in said
 
-        third = bench.service(WEIR_ANALYZER_STANDBY_SECONDS="inf").start()
-        bench.wait(lambda: "waits-for-its-turn" in _log(third.process.log))
+        succession.stands_by(third)
         first.process.kill()
-        killed = time.monotonic()
-        bench.send(sent[5:10])
-        try:
-            bench.wait(lambda: sent[9].id in {a.observation_id for a in bench.of("shop/lease")})
-            took = time.monotonic() - killed
-        finally:
-            third.stop()
-    assert took < 30, took
-    # what the first had published but not yet noted as done comes once more, and is the same
-    analyses = list({a.id: a.observation_id for a in bench.of("shop/lease")}.values())
-    assert analyses == [o.id for o in sent[:10]]
+        assert succession.work() < 30
+
+        succession.stands_by(fourth)
+        third.process.signal_group(signal.SIGSTOP)
+        assert succession.work() < 30
+        third.process.signal_group(signal.SIGCONT)
+        bench.wait(lambda: "lease-lost" in _log(third.process.log))
+        bench.wait(lambda: _log(third.process.log).count("waits-for-its-turn") == 2)
+        succession.work()
+        assert fourth.ready()
+        assert "stream-died" not in _log(fourth.process.log)
+    finally:
+        for service in (first, second, third, fourth):
+            service.stop()
