@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -67,7 +68,7 @@ class DockerDaemon:
     `data` is kept from one start to the next (images, build cache); `folder` holds what belongs to one run.
     """
 
-    def __init__(self, data: Path | None = None, folder: Path | None = None) -> None:
+    def __init__(self, data: Path | None = None, folder: Path | None = None, options: Sequence[str] = ()) -> None:
         self.data = data or CACHE / "docker" / "data"
         self.folder = folder or own_folder()
         self.socket = self.folder / "docker.sock"
@@ -81,6 +82,7 @@ class DockerDaemon:
                 *("--exec-root", str(self.folder / "exec")),
                 *("--pidfile", str(self._pid_file)),
                 *("--host", f"unix://{self.socket}"),
+                *options,
             ],
             self.folder,
             grace_seconds=GRACE_SECONDS,

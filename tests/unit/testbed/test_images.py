@@ -1,0 +1,74 @@
+"""What a machine is told that cannot build or run images, and what a build is told of this machine."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from testbed import docker as daemons
+from testbed import images
+from testbed.bootstrap import PROJECT
+from testbed.process import TestbedError
+
+DOCKERFILES = [*sorted((PROJECT / "services").glob("*/Dockerfile")), PROJECT / "workloads" / "Dockerfile"]
+
+
+def test_what_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No daemon program, or somebody who may not start one: each says what to do instead."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert daemons.missing() == "there is no dockerd on the PATH: install it (Debian: apt install docker.io)"
+    assert daemons.unanswered() == "no docker on the PATH: install it (Debian: apt install docker.io)"
+    assert images.missing() == "no debootstrap on the PATH: install it (Debian: apt install debootstrap)"
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/anything")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert "root only" in (daemons.missing() or "")
+    assert "root only" in (images.missing() or "")
+
+
+def test_a_daemon_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where it was looked for and why it failed; what kept one from starting goes before."""
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/docker")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    monkeypatch.delenv("WEIR_DOCKER_PROBLEM", raising=False)
+    said = daemons.unanswered() or ""
+    assert said.startswith(f"no Docker daemon answers at unix://{tmp_path}/none.sock: start it, or set DOCKER_HOST (")
+    monkeypatch.setenv("WEIR_DOCKER_PROBLEM", "dockerd: no cgroups here")
+    assert (daemons.unanswered() or "").endswith("(dockerd: no cgroups here)")
+
+
+def test_a_step_that_fails_says_how_it_ended(tmp_path: Path) -> None:
+    """The log keeps all of it."""
+    with pytest.raises(TestbedError, match=r"sh -c .* failed, see .*; it ends with: first \| second"):
+        images.run(["sh", "-c", "echo first; echo second >&2; exit 3"], tmp_path / "log")
+    assert (tmp_path / "log").read_text() == "first\nsecond\n"
+    with pytest.raises(TestbedError, match="cannot run /nonexistent/docker"):
+        images.run(["/nonexistent/docker"], tmp_path / "log")
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
+def test_every_dockerfile_keeps_the_rules(path: Path) -> None:
+    """Bases by argument with the official ones as default, hashes checked, a numeric user, labels, nothing that only BuildKit knows."""
+    text = path.read_text()
+    assert set(re.findall(r"^FROM (?!builder|python)(\S+)", text, re.MULTILINE)) <= {
+        f"${{{name}}}" for name in images.BUILD_ARGUMENTS
+    }
+    defaults = dict(re.findall(r"^ARG ([A-Z]+_IMAGE)=(\S+)$", text, re.MULTILINE))
+    assert {"BASE_IMAGE", "BUILDER_IMAGE"} <= defaults.keys() <= images.BUILD_ARGUMENTS.keys()
+    assert all(":" in image and not image.endswith(":latest") for image in defaults.values())
+    assert "--require-hashes" in text
+    assert "USER 10001:10001" in text
+    assert "STOPSIGNAL SIGTERM" in text
+    assert "HEALTHCHECK" in text
+    for label in ("title", "description", "version", "revision"):
+        assert f"org.opencontainers.image.{label}=" in text
+    assert not re.search(r"^# syntax|--mount|COPY --chmod|<<", text, re.MULTILINE)
+
+
+def test_each_lock_is_part_of_the_one_resolution() -> None:
+    """What runs in a container is what was tested outside of it, version by version and hash by hash."""
+    pinned = re.compile(r"^([a-z0-9-]+==\S+)", re.MULTILINE)
+    whole = (PROJECT / "requirements.lock").read_text()
+    for path in DOCKERFILES:
+        lock = (path.parent / "requirements.lock").read_text()
+        assert set(pinned.findall(lock)) <= set(pinned.findall(whole)), path
+        assert set(re.findall(r"sha256:\w+", lock)) <= set(re.findall(r"sha256:\w+", whole)), path
