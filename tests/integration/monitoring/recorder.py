@@ -1,0 +1,156 @@
+"""A loop on the simulator as Prometheus would have scraped it: the services' own metrics, at simulated times.
+
+What the loop says goes through the same functions that count and time it in the services. What only a real process has (memory, its target)
+is this process's own.
+"""
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from prometheus_client import REGISTRY, Metric
+from weir_contracts import Analysis, DeadLetter, Observation, Outcome, Plan
+from weir_contracts.topics import DEAD_LETTERS
+
+from cli.replay.loop import Loop
+from runtime.clock import FakeClock
+from runtime.envelope import encode
+from runtime.health import Health
+from runtime.records import Record
+from services.analyzer import service as _analyzer  # noqa: F401 - declares its metrics
+from services.executor import service as _executor  # noqa: F401 - the same
+from services.executor import telemetry as executor
+from services.executor.core import Step
+from services.knowledge.dead_letters import DeadLetterCount
+from services.knowledge.gauges import ApplicationGauges
+from services.monitor import service as _monitor  # noqa: F401 - the same
+from services.planner import remote as _remote  # noqa: F401 - the same
+from services.planner import telemetry as planner
+from services.planner.failures import no_answer
+from simulator import Noise, Simulation, chain
+from tests.loop.world import policy
+
+SERVICES = ("monitor", "analyzer", "planner", "executor", "knowledge")
+SCRAPE_SECONDS = 10.0
+MINUTES = 30
+APPLICATION = "shop/orders"
+
+
+def _load(seconds: float) -> float:
+    """A morning: it doubles twice within minutes, and falls again."""
+    return 600.0 if seconds < 480 else 1500.0 if seconds < 780 else 2400.0 if seconds < 1260 else 900.0
+
+
+class Recorder:
+    """Counts what the loop says, and writes down what there is to scrape."""
+
+    def __init__(self) -> None:
+        self.gauges = ApplicationGauges()
+        self.lines: list[str] = []
+        self.began: datetime | None = None
+        self.ended: datetime | None = None
+        self._plan: Plan | None = None
+
+    def carry(self, message: Any) -> Any:
+        """On its way between two services."""
+        if not isinstance(message, Outcome):
+            self.gauges.saw(message)
+        if isinstance(message, Observation):
+            _metric("weir_monitor_scrapes_total").labels(message.status).inc()
+            _metric("weir_monitor_scrape_seconds").observe(message.scrape_seconds or 0.1)
+        elif isinstance(message, Analysis):
+            _metric("weir_analyzer_batches_total").inc()
+            _metric("weir_analyzer_observations_total").inc()
+            _metric("weir_analyzer_batch_seconds").observe(0.4)
+            planner.analysed(message, message.observed_at + timedelta(seconds=0.5))
+        elif isinstance(message, Plan):
+            planner.planned(message.model_copy(update={"planning_seconds": 0.02}))
+            self._plan = message
+        elif isinstance(message, Outcome):
+            self._happened(message)
+        return message
+
+    def _happened(self, outcome: Outcome) -> None:
+        executor.told(outcome)
+        if outcome.phase == "intended" and self._plan is not None:
+            executor.admitted(self._plan, outcome.at)
+        action = outcome.action
+        if action is None:
+            return
+        if outcome.phase == "verified":
+            executor.moved(Step(action, "healthy"), outcome.at)
+        elif outcome.phase == "verifying":
+            executor.moved(Step(action, "accepted" if action.running_at is None else "running"), outcome.at)
+
+    def scrape(self, now: datetime) -> None:
+        """What Prometheus would read now of each service."""
+        self.began, self.ended = self.began or now, now
+        for family in (*REGISTRY.collect(), *self.gauges.collect()):
+            for job in _jobs(family):
+                self._write(family, job, now)
+        self.lines += [_line("up", {"job": f"weir-{name}", "instance": name}, 1.0, now) for name in SERVICES]
+
+    def _write(self, family: Metric, job: str, now: datetime) -> None:
+        for sample in family.samples:
+            labels = {**sample.labels, "job": f"weir-{job}", "instance": job}
+            self.lines.append(_line(sample.name, labels, sample.value, now))
+
+    @property
+    def text(self) -> str:
+        """All of it, as OpenMetrics."""
+        return "\n".join([*self.lines, "# EOF", ""])
+
+
+def _metric(name: str) -> Any:
+    return REGISTRY._names_to_collectors[name]
+
+
+def _jobs(family: Metric) -> tuple[str, ...]:
+    """Whose a metric is, by its name."""
+    if family.name.startswith(("weir_application_", "weir_operator_")):
+        return ("knowledge",)
+    own = tuple(name for name in SERVICES if family.name.startswith(f"weir_{name}_"))
+    everybodys = family.name.startswith(("process_", "weir_cycles", "weir_dead", "weir_dependency"))
+    return own or (SERVICES if everybodys else ())
+
+
+def _line(name: str, labels: dict[str, str], value: float, now: datetime) -> str:
+    inside = ",".join(f'{key}="{text}"' for key, text in sorted(labels.items()))
+    return f"{name}{{{inside}}} {value} {now.timestamp()}"
+
+
+def record() -> Recorder:
+    """Half an hour of a loop, with a dead letter and a planner that gives no answer on the way."""
+    return asyncio.run(_record())
+
+
+async def _record() -> Recorder:
+    recorder = Recorder()
+    spec = policy(objective={"maxLag": "15s"})
+    loop = Loop(Simulation(chain(1), _load), spec, noise=Noise(relative=0.02), seed=7, carry=recorder.carry)
+    health = Health(FakeClock(loop.now))
+    health.register("kafka", _fine)
+    await health.check()
+    _metric("weir_analyzer_lease_held").set(1)
+    _metric("weir_planner_circuit_open").labels("mine").set(0)
+    for turn in range(int(MINUTES * 60 / SCRAPE_SECONDS)):
+        await loop.run(SCRAPE_SECONDS)
+        if turn == 90:
+            DeadLetterCount.count(_dead_letter(loop.now))
+            no_answer("mine", "planner-timeout", "planner mine gave no answer within 2 s")
+        recorder.scrape(loop.now)
+    return recorder
+
+
+async def _fine() -> None:
+    return
+
+
+def _dead_letter(now: datetime) -> Record:
+    topic = "weir.observations.v1alpha1"
+    letter = DeadLetter(
+        id=UUID(int=1), at=now, service="analyzer", topic=topic, partition=0, offset=7, reason="not JSON"
+    )
+    body, headers = encode(letter, type=DEAD_LETTERS.type, source="analyzer", id=letter.id, time=now)
+    return Record(DEAD_LETTERS.name, 0, 0, APPLICATION, body, headers)
