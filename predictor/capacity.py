@@ -9,8 +9,8 @@ control loop sees few, close p, on which a free κ extrapolates worse than a str
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 import numpy as np
 from weir_contracts import CapacityPoint, OperatorAnalysis
@@ -23,8 +23,7 @@ SATURATED_WEIGHT = 2.0
 """A measurement under saturation is an observation; one from busy time an extrapolation."""
 
 
-@dataclass(frozen=True)
-class CapacityCurve:
+class CapacityCurve(NamedTuple):
     """`per_subtask_seconds` is 1/c, `serial_seconds` is s/c, `coherence_seconds` is κ/c, all in seconds per record."""
 
     per_subtask_seconds: float
@@ -57,9 +56,8 @@ class CapacityCurve:
         """The smallest parallelism that sustains `demand` records/s; None if none does."""
         if demand <= 0:
             return 1
-        best = self.best
-        if best is not None:
-            return next((p for p in range(1, best + 1) if self.rate(p) >= demand * (1 - 1e-9)), None)
+        if self.coherence_seconds > 0:
+            return next((p for p in range(1, (self.best or 1) + 1) if self.rate(p) >= demand * (1 - 1e-9)), None)
         left = 1 - demand * self.serial_seconds
         if left <= 1e-9:
             return None
@@ -73,22 +71,23 @@ def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
     It goes exactly through the best knowledge at the present parallelism, and takes its shape from all of it.
     """
     trusted = [point for point in operator.capacities if point.confidence >= LEAST_CONFIDENCE]
+    now, parallelism = operator.true_processing_rate, operator.parallelism
+    rate = now.value if now.confidence >= LEAST_CONFIDENCE else None
+    # Most are seen as they run and nowhere else: the line through that point.
+    if not trusted:
+        return CapacityCurve(parallelism / rate, 0.0, now.confidence) if rate else None
+    if len(trusted) == 1 and trusted[0].parallelism == parallelism:
+        return CapacityCurve(parallelism / trusted[0].records_per_second, 0.0, trusted[0].confidence)
     seen = [(p.parallelism, p.records_per_second, _weight(p.confidence, p.saturated)) for p in trusted]
     confidences = [point.confidence for point in trusted]
-    now = operator.true_processing_rate
-    if all(p != operator.parallelism for p, _, _ in seen) and now.value and now.confidence >= LEAST_CONFIDENCE:
-        seen.append((operator.parallelism, now.value, now.confidence))
+    if rate and all(p != parallelism for p, _, _ in seen):
+        seen.append((parallelism, rate, now.confidence))
         confidences.append(now.confidence)
-    if not seen:
-        return None
-    if len(seen) == 1 and seen[0][0] == operator.parallelism:
-        # Most are seen as they run and nowhere else: the line through that point.
-        return CapacityCurve(operator.parallelism / seen[0][1], 0.0, confidences[0])
     curve = _falling(seen, max(confidences)) if _falls(trusted) else _fit(seen, max(confidences))
-    here = next((rate for p, rate, _ in seen if p == operator.parallelism), None)
+    here = next((rate for p, rate, _ in seen if p == parallelism), None)
     if here is None:
         return curve
-    scale = curve.rate(operator.parallelism) / here
+    scale = curve.rate(parallelism) / here
     return CapacityCurve(
         curve.per_subtask_seconds * scale,
         curve.serial_seconds * scale,

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
+from typing import NamedTuple
 
 import numpy as np
 from weir_contracts import Prediction, Topology
@@ -83,8 +84,7 @@ class Model:
         return fed_by(self.flow, self.topology.names, list(self.arrivals))
 
 
-@dataclass(frozen=True)
-class Outlook:
+class Outlook(NamedTuple):
     """What a parallelism would bring, as figures to compare by: a prediction that nobody has been told yet. Telling takes longer than
     finding it, and of a dozen that are compared two are told."""
 
@@ -98,25 +98,32 @@ class Outlook:
     lag: np.ndarray
     late: np.ndarray
     """Whether the objective does not hold, step by step."""
+    late_steps: int
     arrived: Mapping[str, np.ndarray]
     processed: Mapping[str, np.ndarray]
+    capacities: Mapping[str, float]
+    """Records/s that each operator of known capacity sustains with this parallelism."""
+
+    @property
+    def objective_left_at_seconds(self) -> float | None:
+        """When the objective first does not hold; None: not within the horizon."""
+        return round(float(self.times[int(self.late.argmax())]), 1) if self.late_steps else None
 
     @property
     def objective_met_at_seconds(self) -> float | None:
         """From when on the objective holds until the horizon's end; None: not within it."""
-        within = np.nonzero(self.late)[0]
-        if not within.size:
+        if not self.late_steps:
             return 0.0
-        return round(float(self.times[within[-1] + 1]), 1) if within[-1] + 1 < len(self.times) else None
+        last = len(self.late) - 1 - int(self.late[::-1].argmax())
+        return round(float(self.times[last + 1]), 1) if last + 1 < len(self.times) else None
 
     def told(self, points: int = POINTS) -> Prediction:
         """As a message, with so many points of the trajectory."""
-        times, steps = self.times, len(self.times) - 1
-        step, chosen = self.horizon_seconds / steps, _chosen(points, steps)
-        within = np.nonzero(self.late)[0]
+        steps = len(self.times) - 1
+        step, (chosen, before) = self.horizon_seconds / steps, _chosen(points, steps)
         backlog = _over_sources(np.add, [self.arrived[s][chosen] - self.processed[s][chosen] for s in self.arrived])
         together = _over_sources(np.add, list(self.processed.values()))
-        taken = (together[chosen] - together[np.maximum(0, chosen - 1)]) / step
+        taken = (together[chosen] - together[before]) / step
         # Validated as one document: making each point by itself takes longer than the whole prediction.
         return Prediction.model_validate(
             {
@@ -124,7 +131,7 @@ class Outlook:
                 "max_lag_seconds": self.max_lag_seconds,
                 "final_lag_seconds": round(float(self.lag[-1]), 2),
                 "violation_seconds": self.violation_seconds,
-                "objective_left_at_seconds": round(float(times[within[0]]), 1) if within.size else None,
+                "objective_left_at_seconds": self.objective_left_at_seconds,
                 "objective_met_at_seconds": self.objective_met_at_seconds,
                 "downtime_seconds": self.downtime_seconds,
                 "max_utilisation": self.max_utilisation,
@@ -186,19 +193,22 @@ def outlook(
     lag = _over_sources(np.maximum, [_lag(times, arrived[s], processed[s], model, s) for s in model.arrivals])
     bounded = np.max([_latency(times, arrived[s], processed[s]) for s in model.arrivals], axis=0) if of_latency else lag
     late = bounded > objective_seconds if objective_seconds is not None else np.zeros_like(lag, dtype=bool)
+    late_steps = int(np.count_nonzero(late))
     utilisation, bottleneck = _busiest(capacities, model.loads)
     return Outlook(
         horizon_seconds=horizon_seconds,
         downtime_seconds=restart.seconds,
-        max_lag_seconds=round(float(lag.max()), 2),
-        violation_seconds=round(float(np.count_nonzero(late)) * (horizon_seconds / steps), 2),
+        max_lag_seconds=round(float(np.maximum.reduce(lag)), 2),
+        violation_seconds=round(float(late_steps) * (horizon_seconds / steps), 2),
         max_utilisation=None if utilisation is None else round(utilisation, 3),
         bottleneck=bottleneck,
         times=times,
         lag=lag,
         late=late,
+        late_steps=late_steps,
         arrived=arrived,
         processed=processed,
+        capacities=capacities,
     )
 
 
@@ -208,9 +218,10 @@ def _over_sources(join: np.ufunc, each: Sequence[np.ndarray]) -> np.ndarray:
 
 
 @lru_cache(maxsize=8)
-def _chosen(points: int, steps: int) -> np.ndarray:
-    """The steps that are told, evenly spaced, the first and the last of them always."""
-    return np.unique(np.linspace(0, steps, points).astype(int))
+def _chosen(points: int, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """The steps that are told, evenly spaced, the first and the last of them always; and the step before each."""
+    chosen = np.unique(np.linspace(0, steps, points).astype(int))
+    return chosen, np.maximum(0, chosen - 1)
 
 
 @lru_cache(maxsize=64)
@@ -223,7 +234,7 @@ def _times(horizon_seconds: float, steps: int) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _told_times(horizon_seconds: float, steps: int, points: int) -> tuple[float, ...]:
-    return tuple(_times(horizon_seconds, steps)[_chosen(points, steps)].round(1).tolist())
+    return tuple(_times(horizon_seconds, steps)[_chosen(points, steps)[0]].round(1).tolist())
 
 
 @lru_cache(maxsize=64)
@@ -234,6 +245,14 @@ def _running(horizon_seconds: float, steps: int, down_seconds: float) -> np.ndar
     )
     running.flags.writeable = False
     return running
+
+
+@lru_cache(maxsize=64)
+def _up(horizon_seconds: float, steps: int, down_seconds: float) -> np.ndarray:
+    """Seconds that the application has run until each step's end, when it is down at first."""
+    up: np.ndarray = np.maximum(0.0, _times(horizon_seconds, steps) - down_seconds)
+    up.flags.writeable = False
+    return up
 
 
 @lru_cache(maxsize=8)
@@ -251,30 +270,27 @@ def _run(
     times = _times(horizon_seconds, steps)
     sources, rates = list(model.arrivals), list(model.arrivals.values())
     limits = [(capacities[name], fed) for name, fed in model.fed.items() if name in capacities]
+    alone = len(sources) == 1
+    most = min([capacity / fed[0][1] for capacity, fed in limits], default=math.inf) if alone else math.inf
     # What is processed again: counted as work still to do, though it arrived before everything that waits.
     at_first = [model.backlogs[s].records for s in sources]
     if restart.replay_seconds > 0:
-        taken = throttle(limits, rates)
+        taken = [min(rates[0], most)] if alone else throttle(limits, rates)
         at_first = [left + rate * restart.replay_seconds for left, rate in zip(at_first, taken, strict=True)]
     arrived = [first + rate * times for first, rate in zip(at_first, rates, strict=True)]
-    running = _running(horizon_seconds, steps, restart.seconds)
-    alone = len(sources) == 1
-    processed = [_drained(arrived[0], running, limits)] if alone else _drained_together(arrived, running, limits)
+    if alone:
+        processed = [_drained(arrived[0], _up(horizon_seconds, steps, restart.seconds), most)]
+    else:
+        processed = _drained_together(arrived, _running(horizon_seconds, steps, restart.seconds), limits)
     return times, dict(zip(sources, arrived, strict=True)), dict(zip(sources, processed, strict=True))
 
 
-def _drained(arrived: np.ndarray, running: np.ndarray, limits: Sequence[Limit]) -> np.ndarray:
-    """Processed by a single source: P(i) = min(A(i), P(i−1) + r·running(i)), solved for all i at once: with C the sum of
-    r·running, P = C + min over j ≤ i of (A − C)(j), and P(0) = 0."""
-    rate = min([capacity / fed[0][1] for capacity, fed in limits], default=math.inf)
+def _drained(arrived: np.ndarray, up_seconds: np.ndarray, rate: float) -> np.ndarray:
+    """Processed by a single source that takes in at most `rate`: as much as it could, of what has arrived. As both rates are
+    constant, it never waits for records before it has caught up."""
     if not math.isfinite(rate):
-        return np.where(np.cumsum(np.concatenate([[0.0], running])) > 0, arrived, 0.0)
-    could = np.empty(len(arrived))
-    could[0] = 0.0
-    (rate * running).cumsum(out=could[1:])
-    ahead = arrived - could
-    ahead[0] = 0.0
-    return could + np.minimum.accumulate(ahead)
+        return np.where(up_seconds > 0, arrived, 0.0)
+    return np.minimum(arrived, rate * up_seconds)
 
 
 def _drained_together(arrived: Sequence[np.ndarray], running: np.ndarray, limits: Sequence[Limit]) -> list[np.ndarray]:

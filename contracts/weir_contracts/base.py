@@ -54,6 +54,8 @@ Without `fail_fast` each wrong entry of a large map is an error of its own: mega
 
 def writable(value: dict[str, Any]) -> dict[str, Any]:
     """A map whose meaning is its owner's, if it can be written as JSON: no NaN, infinity or half of a character."""
+    if not value:
+        return value
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False, default=str).encode()
     except (ValueError, RecursionError) as error:

@@ -36,7 +36,7 @@ MAX_OUTCOMES = 20
 
 
 def _within_memory_limit(memory: dict[str, Any]) -> dict[str, Any]:
-    size = len(json.dumps(memory, separators=(",", ":"), default=str).encode())
+    size = len(json.dumps(memory, separators=(",", ":"), default=str).encode()) if memory else 0
     if size > MEMORY_LIMIT_BYTES:
         raise ValueError(f"is {size} bytes, more than the {MEMORY_LIMIT_BYTES} a planner may keep")
     return memory

@@ -160,10 +160,6 @@ class OperatorBounds(Document):
         return self
 
 
-_AS_ALL = OperatorBounds()
-"""Of an operator that is not named; made once, for it is asked dozens of times a plan."""
-
-
 def _at_most_500(operators: Any) -> Any:
     """Counted before they are read: each wrong one is named, and a million of them would be a million sentences."""
     if isinstance(operators, dict) and len(operators) > 500:
@@ -193,7 +189,9 @@ class Bounds(Document):
 
     def of(self, operator: str) -> tuple[int, int]:
         """Smallest and largest allowed parallelism of `operator`."""
-        own = self.operators.get(operator, _AS_ALL)
+        own = self.operators.get(operator)
+        if own is None:
+            return self.min, self.max
         return (self.min if own.min is None else own.min, self.max if own.max is None else own.max)
 
 

@@ -200,14 +200,16 @@ def _recommendations(
     if wanted is None:
         # Nobody knows what would have been wanted: a window with a gap must be covered anew.
         return []
-    names = wanted.keys()
     since = request.now - max(behavior.scale_up.stabilization, behavior.scale_down.stabilization)
     kept = [Recommendation(at=request.now, parallelism=wanted)]
+    latest, names = wanted, wanted.keys()
     for wish in reversed(state.recommendations):
         if kept[-1].at <= since:
             break
-        if wish.parallelism.keys() == names:
+        # Mostly it is the same as the one after it: that is quicker told than that it names the same operators.
+        if wish.parallelism == latest or wish.parallelism.keys() == names:
             kept.append(wish)
+            latest = wish.parallelism
     return condensed(kept[::-1], MOST_RECOMMENDATIONS)
 
 

@@ -69,19 +69,22 @@ def allowed(
     current: Mapping[str, int], spec: PolicySpec, topology: Topology, busy: Mapping[str, float | None]
 ) -> tuple[Parallelism, list[str]]:
     """What comes nearest to the present of what the policy allows, and why it is another; the same if it is allowed."""
-    bounds, found, why = spec.bounds, clamped(current, spec), []
+    bounds, total, limit = spec.bounds, spec.bounds.total, spec.budget.limit
+    found = clamped(current, spec)
+    why: list[str] = []
+    if total is None and limit is None and found == current:
+        return found, why
     for name, p in current.items():
         if found[name] != p:
             least, highest = bounds.of(name)
             why.append(f"{name} runs at {p} and the policy allows {least} to {highest}")
-    total, least_of = bounds.total, {name: bounds.of(name)[0] for name in current}
+    least_of = {name: bounds.of(name)[0] for name in current}
     if total is not None and total.min is not None and subtasks(found) < total.min:
         why.append(f"{subtasks(found)} subtasks are fewer than the {total.min} of the policy's total")
         found = raised(found, {name: most(name, spec, topology) for name in found}, total.min, busy)
     if total is not None and total.max is not None and subtasks(found) > total.max:
         why.append(f"{subtasks(found)} subtasks are more than the {total.max} of the policy's total")
         found = cut(found, least_of, subtasks, total.max)
-    limit = spec.budget.limit
     if limit is not None and topology.slots(found) > limit[0]:
         why.append(f"{topology.slots(found)} slots are more than the {limit[0]} that the budget's {limit[1]} allows")
         found = cut(found, least_of, topology.slots, limit[0])

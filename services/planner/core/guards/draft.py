@@ -25,6 +25,9 @@ from predictor.capacity import LEAST_CONFIDENCE, CapacityCurve, curve_of
 
 from .allowed import allowed
 
+Moves = tuple[list[str], list[str]]
+"""Operators that are raised, and that are lowered."""
+
 SATURATED = 0.95
 """Busy share from which an operator is as busy as it gets."""
 
@@ -50,6 +53,8 @@ class Context:
 
     actions: Sequence[PastAction] = ()
     """Of the last hour, oldest first."""
+    _moves: list[tuple[Parallelism, Moves]] = field(default_factory=list, init=False, repr=False, compare=False)
+    """Of the vector that was asked about last: most guards ask, and few have changed it."""
 
     @property
     def current(self) -> Parallelism:
@@ -110,6 +115,20 @@ class Context:
             return True
         return busy >= SATURATED or load > HIGHEST_UTILISATION or (lag is not None and lag > limit)
 
+    def moves(self, vector: Parallelism) -> Moves:
+        """The operators that a vector raises and lowers, but for those on their way into the policy's bounds: nothing else may hold
+        these back."""
+        if self._moves and self._moves[0][0] is vector:
+            return self._moves[0][1]
+        up: list[str] = []
+        down: list[str] = []
+        for name, p in vector.items():
+            now = self.current.get(name, p)
+            if p != now and name in self.free:
+                (up if p > now else down).append(name)
+        self._moves[:] = [(vector, (up, down))]
+        return up, down
+
     @cached_property
     def free(self) -> frozenset[str]:
         """Operators of which the policy allows what is running: nothing may hold back the others on their way into bounds."""
@@ -147,14 +166,6 @@ class Draft:
         return replace(self, infeasible=(*self.infeasible, infeasible))
 
 
-def moves(draft: Draft, context: Context) -> tuple[list[str], list[str]]:
-    """The operators that the draft raises and lowers, but for those on their way into the policy's bounds: nothing else may hold
-    these back."""
-    current, free = context.current, context.free
-    up: list[str] = []
-    down: list[str] = []
-    for name, p in (draft.vector or {}).items():
-        now = current.get(name, p)
-        if p != now and name in free:
-            (up if p > now else down).append(name)
-    return up, down
+def moves(draft: Draft, context: Context) -> Moves:
+    """`Context.moves` of the draft's vector."""
+    return ([], []) if draft.vector is None else context.moves(draft.vector)

@@ -48,15 +48,15 @@ def stabilisation(draft: Draft, context: Context) -> Draft:
     up, down = moves(draft, context)
     behavior = context.spec.behavior
     waits = []
+    window = _window(context, behavior.scale_up.stabilization) if up else []
     for name in up:
-        window = _window(context, behavior.scale_up.stabilization)
         wishes = [r.parallelism.get(name, context.current[name]) for r in window]
         vector[name] = max(context.current[name], min([vector[name], *wishes]))
+    length = behavior.scale_down.stabilization
+    window = _window(context, length) if down else []
+    covered = bool(context.recommendations) and context.recommendations[0].at <= context.now - length
     for name in down:
-        length = behavior.scale_down.stabilization
-        window = _window(context, length)
         wishes = [r.parallelism.get(name, context.current[name]) for r in window]
-        covered = bool(context.recommendations) and context.recommendations[0].at <= context.now - length
         if covered or length == timedelta(0):
             vector[name] = min(context.current[name], max([vector[name], *wishes]))
         else:
@@ -65,7 +65,6 @@ def stabilisation(draft: Draft, context: Context) -> Draft:
     moved = [name for name, p in vector.items() if p != (draft.vector or {})[name]]
     because = f"{', '.join(moved)}: the most cautious wish of the stabilisation window counts"
     if waits:
-        length = behavior.scale_down.stabilization
         since = context.recommendations[0].at if context.recommendations else context.now
         left = (since + length - context.now).total_seconds()
         because = f"{', '.join(waits)}: going down has to be wanted for {length.total_seconds():.0f} s, {max(0.0, left):.0f} s are left"
@@ -73,7 +72,8 @@ def stabilisation(draft: Draft, context: Context) -> Draft:
 
 
 def _window(context: Context, length: timedelta) -> list[Recommendation]:
-    return [r for r in context.recommendations if r.at >= context.now - length]
+    since = context.now - length
+    return [r for r in context.recommendations if r.at >= since]
 
 
 def cooldown(draft: Draft, context: Context) -> Draft:

@@ -63,7 +63,7 @@ def _why_not_stay(case: Case, staying: Outlook) -> tuple[str, str] | None:
     limit = case.limit_seconds
     used, where = staying.max_utilisation, staying.bottleneck
     if used is not None and used > case.highest_utilisation:
-        needs = _needs(case, where)
+        needs = _needs(case, staying, where)
         return ("overloaded" if used > 1 else "utilisation-high"), needs
     if limit is not None and staying.violation_seconds > 0:
         if case.objective.max_latency is not None:
@@ -80,12 +80,12 @@ def _is_blind(case: Case, name: str) -> bool:
     return name not in case.model.flow or name not in case.model.curves
 
 
-def _needs(case: Case, where: str | None) -> str:
+def _needs(case: Case, staying: Outlook, where: str | None) -> str:
     if where is None:
         return "demand is above capacity"
     load = case.model.loads.get(where, 0.0)
     p = case.current[where]
-    capacity = case.model.capacities(case.current)[where]
+    capacity = staying.capacities[where]
     word = "subtask processes" if p == 1 else "subtasks process"
     return f"{load:,.0f} records/s arrive at {where}, {p} {word} {capacity:,.0f}"
 
@@ -273,7 +273,7 @@ def _reply(  # noqa: PLR0917 - the parts of a reply, in its order
     infeasible: list[Infeasible],
     refused: list[_Option],
 ) -> PlanReply:
-    capacities = case.model.capacities(case.current)
+    capacities = hold.prediction.capacities
     evidence: dict[str, float | int | str | bool | None] = {
         "arrival_rate_records_per_second": round(sum(case.model.arrivals.values()), 1),
         "backlog_records": round(case.backlog_records, 0),
