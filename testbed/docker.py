@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -27,6 +28,7 @@ GRACE_SECONDS = 30.0
 """Ending its containers takes the daemon longer than a process of ours."""
 ANSWER_SECONDS = 120
 OLDEST_API = "1.40"
+USUAL = "unix:///var/run/docker.sock"
 
 
 def own_folder() -> Path:
@@ -50,16 +52,26 @@ def unanswered() -> str | None:
     """
     if shutil.which("docker") is None:
         return "no docker on the PATH: install it (Debian: apt install docker.io)"
+    where = os.environ.get("DOCKER_HOST") or USUAL
     try:
-        with contextlib.closing(docker.from_env(timeout=10)) as client:
-            client.ping()
-    except DockerException as error:
-        where = os.environ.get("DOCKER_HOST") or "its usual place"
-        reason = (
-            os.environ.get("WEIR_DOCKER_PROBLEM") or str(error.args[0] if error.args else error).splitlines()[0][:200]
-        )
+        _ask(where, 10)
+    except (DockerException, OSError) as error:
+        reason = os.environ.get("WEIR_DOCKER_PROBLEM") or str(error).splitlines()[0][:200]
         return f"no Docker daemon answers at {where}: start it, or set DOCKER_HOST ({reason})"
     return None
+
+
+def _ask(url: str, timeout_seconds: int) -> None:
+    """Returns if a daemon answers there; `DockerException` or `OSError` otherwise."""
+    if url.startswith("unix://"):
+        # The SDK leaves a socket open that it could not connect.
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(timeout_seconds)
+            probe.connect(url.removeprefix("unix://"))
+    with contextlib.closing(
+        docker.from_env(version=OLDEST_API, timeout=timeout_seconds, environment={**os.environ, "DOCKER_HOST": url})
+    ) as client:
+        client.ping()
 
 
 class DockerDaemon:
@@ -111,10 +123,10 @@ class DockerDaemon:
     def answers(self) -> bool:
         """Whether it takes requests."""
         try:
-            with contextlib.closing(docker.DockerClient(base_url=self.url, version=OLDEST_API, timeout=5)) as client:
-                return bool(client.ping())
-        except DockerException:
+            _ask(self.url, 5)
+        except (DockerException, OSError):
             return False
+        return True
 
     def stop(self) -> None:
         """End all its containers, then it. What it keeps in `data` stays."""
