@@ -68,9 +68,8 @@ def _ask(url: str, timeout_seconds: int) -> None:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(timeout_seconds)
             probe.connect(url.removeprefix("unix://"))
-    with contextlib.closing(
-        docker.from_env(version=OLDEST_API, timeout=timeout_seconds, environment={**os.environ, "DOCKER_HOST": url})
-    ) as client:
+    there = {**os.environ, "DOCKER_HOST": url}
+    with contextlib.closing(docker.from_env(version=OLDEST_API, timeout=timeout_seconds, environment=there)) as client:
         client.ping()
 
 
