@@ -1,5 +1,6 @@
 """Docker in memory, and a cluster whose job takes the slots of its containers. They pass the suites that the real ones pass."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
@@ -82,9 +83,12 @@ class MemoryDaemon:
 class ReactiveCluster(MemoryDriver):
     """Clusters in which a docker target's job takes every slot of the service's running containers (one slot-sharing group)."""
 
-    def __init__(self, clock: Clock, daemon: MemoryDaemon, rescale: RescaleSettings | None = None) -> None:
+    def __init__(
+        self, clock: Clock, running: Callable[[str, str], int], rescale: RescaleSettings | None = None
+    ) -> None:
+        """`running` tells how many containers of a project's service run."""
         super().__init__(clock, rescale)
-        self._daemon = daemon
+        self._running = running
 
     def add(self, target: Target, topology: Topology, parallelism: Parallelism, job_id: str = "a" * 32) -> MemoryJob:
         job = super().add(target, topology, parallelism, job_id)
@@ -101,4 +105,4 @@ class ReactiveCluster(MemoryDriver):
     async def slots(self, target: Target) -> int | None:
         """Slots that are registered."""
         docker = target.docker
-        return None if docker is None else docker.slots * self._daemon.running(docker.project, docker.service)
+        return None if docker is None else docker.slots * self._running(docker.project, docker.service)

@@ -37,7 +37,7 @@ class DockerRig:
         for number in range(1, containers + 1):
             self.docker.add(PROJECT, SERVICE, number)
         self.docker.add(PROJECT, "jobmanager", 1)
-        self.cluster = ReactiveCluster(self.clock, self.docker)
+        self.cluster = ReactiveCluster(self.clock, self.docker.running)
         self.driver = DockerDriver(self.clock, self.cluster, self.docker, [PROJECT], checkpoint_seconds=0.05)
         self.target, self.by_id = docker_target(slots=slots), docker_target(job=JOB, slots=slots)
         self.nobody = docker_target(job="nobody", slots=slots)
