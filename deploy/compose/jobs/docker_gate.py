@@ -71,7 +71,7 @@ def check_new(body: Any) -> None:
         raise Refused(f"a container of {labels.get(LABEL)}")
     mounts = [each for each in host.get("Mounts") or [] if each.get("Type") != "volume" and each.get("Type") != "tmpfs"]
     binds = [each for each in host.get("Binds") or [] if str(each).startswith(("/", ".", "~"))]
-    shared = [host.get(f"{kind}Mode") or "" for kind in ("Network", "Pid", "Ipc", "UTS", "Cgroupns", "Userns")]
+    shared = [host.get(f"{kind}Mode") or "" for kind in ("Network", "Pid", "Ipc", "UTS", "Userns")]
     asked = {
         "privileges": host.get("Privileged"),
         "capabilities": host.get("CapAdd"),

@@ -27,7 +27,9 @@ case "${1:-help}" in
   jobmanager) main=org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint ask=GET_JM_RESOURCE_PARAMS extra=() ;;
   taskmanager) main=org.apache.flink.runtime.taskexecutor.TaskManagerRunner ask=GET_TM_RESOURCE_PARAMS
     extra=(-D "taskmanager.host=$(hostname -i | cut -d' ' -f1)") ;;
-  help) echo "jobmanager or taskmanager"; exit 0 ;;
+  standalone-job) main=org.apache.flink.container.entrypoint.StandaloneApplicationClusterEntryPoint
+    ask=GET_JM_RESOURCE_PARAMS extra=(); export FLINK_LIB_DIR=$FLINK_HOME/lib ;;
+  help) echo "jobmanager, standalone-job or taskmanager"; exit 0 ;;
   *) exec "$@" ;;
 esac
 shift

@@ -16,6 +16,7 @@ from services.executor.settings import Settings as ExecutorSettings
 from services.knowledge.settings import KnowledgeSettings
 from services.monitor.settings import MonitorSettings
 from services.planner.settings import PlannerSettings
+from workloads import sample_job
 
 PROJECT = Path(__file__).resolve().parents[3]
 FOLDER = PROJECT / "deploy" / "compose"
@@ -29,9 +30,9 @@ SETTINGS: dict[str, type[BaseSettings]] = {
     "knowledge": KnowledgeSettings,
     "topics": TopicsSettings,
 }
-OURS = [*SETTINGS, "load", "sample-job", "prepare", "policy", "docker-gate"]
+OURS = [*SETTINGS, "load", "sample-job", "prepare", "policy", "docker-gate", "reactive-jar", "reactive-policy"]
 GIVES_FILES_AWAY = ("prepare", "docker-gate")
-JOBS = ("prepare", "topics", "policy")
+JOBS = ("prepare", "topics", "policy", "reactive-jar", "reactive-policy")
 
 
 def dotenv() -> dict[str, str]:
@@ -58,7 +59,7 @@ def megabytes(service: dict[str, Any]) -> int:
 
 def test_every_variable_has_a_value_and_every_value_a_use() -> None:
     """In .env alone: a default written twice is one that is wrong somewhere."""
-    assert set(re.findall(r"\$\{(\w+)[^}]*\}", TEXT)) == dotenv().keys() - {"COMPOSE_PROJECT_NAME"}
+    assert set(re.findall(r"\$\{(\w+)[^}]*\}", TEXT)) == dotenv().keys()
 
 
 @EACH
@@ -174,9 +175,20 @@ def test_redis_is_reached_by_knowledge_alone() -> None:
     assert STACK["networks"]["memory"] == {"internal": True}
 
 
-def test_the_first_policy_is_one() -> None:
-    """It names the sample job where it is, and acts."""
-    policy = parse_policy(yaml.safe_load((FOLDER / "jobs" / "policy.yaml").read_text()))
-    assert (policy.application, policy.spec.mode) == ("demo/orders", "act")
-    assert policy.spec.target.flink is not None
-    assert str(policy.spec.target.flink.url) == "http://jobmanager:8081/"
+@pytest.mark.parametrize("name", ["policy", "reactive"])
+def test_the_first_policies_are_some(name: str) -> None:
+    """They name their jobs where they are, and act."""
+    text = (FOLDER / "jobs" / f"{name}.yaml").read_text().replace("${COMPOSE_PROJECT_NAME}", "weir")
+    policy = parse_policy(yaml.safe_load(text))
+    assert policy.spec.mode == "act"
+    where = policy.spec.target.job
+    assert where.url.host in SERVICES
+    assert policy.application == f"demo/{where.job}"
+    if docker := policy.spec.target.docker:
+        assert f"-Dtaskmanager.numberOfTaskSlots={docker.slots}" in SERVICES[docker.service]["command"]
+
+
+def test_the_reactive_job_is_the_sample_job() -> None:
+    """With the costs of the trial's, as its own image has them."""
+    command = SERVICES["reactive-jobmanager"]["command"]
+    assert command[-len(sample_job.arguments()) :] == sample_job.arguments()
