@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from weir_contracts import (
     Analysis,
     Deployment,
+    DockerTarget,
     Infeasible,
     OperatorAnalysis,
     Outcome,
@@ -34,7 +35,7 @@ FULL = 1.0 + 1e-9
 SKEWED = 1.5
 """Busiest subtask's busy share over the mean, from which more subtasks may not help: the analyzer's symptom `skewed`."""
 POINTS, MOST_STEPS = 121, 1200
-FORBIDDING = ("bounds", "key-groups", "slots")
+FORBIDDING = ("bounds", "key-groups", "slots", "one-parallelism")
 """Subtasks of a source beyond its partitions stay idle, but may be had."""
 
 
@@ -238,13 +239,26 @@ def _forbidden(case: _Case) -> list[Infeasible]:
                 "partitions": f"{name} reads {most} partitions, so {asked - most} of {asked} subtasks would be idle",
             }[code]
             found.append(_limit(name, asked, most, code, because))
-    slots = case.deployment.slots if case.analysis.policy.spec.target.docker is None else None
+    docker = case.analysis.policy.spec.target.docker
+    if docker is not None:
+        return [*found, *_uneven(case, docker)]
+    slots = case.deployment.slots
     wanted, held = case.topology.slots(case.asked), case.topology.slots(case.now)
     if slots is not None and wanted > held and wanted > slots.available + held:
         had = slots.available + held
         because = f"{wanted} slots are needed and {had} can be had ({slots.available} free, {held} held)"
         found.append(Infeasible(wanted=wanted, limit=had, code="slots", because=because))
     return found
+
+
+def _uneven(case: _Case, docker: DockerTarget) -> list[Infeasible]:
+    """Containers run every operator alike, in whole numbers; they bring their own slots."""
+    most, least = max(case.asked.values()), min(case.asked.values())
+    level = docker.parallelism_of(case.topology, docker.containers_for(case.topology, most))
+    if case.asked == case.topology.uniform(level):
+        return []
+    because = f"containers of {docker.slots} slots run every operator alike: {level} for all is the next"
+    return [Infeasible(wanted=least if least != level else most, limit=level, code="one-parallelism", because=because)]
 
 
 def _unreachable(case: _Case, over: list[WhatIfOperator]) -> list[Infeasible]:

@@ -52,6 +52,8 @@ class FakeFlink:
             return 200, {"jobs": [await self._line(job) for job in jobs.values()]}
         if parts == ["config"]:
             return 200, {"refresh-interval": 1000, "flink-version": "2.2.1", "features": {"web-rescale": True}}
+        if parts == ["overview"]:
+            return 200, {"slots-total": 7, "slots-available": 3}
         job = jobs.get(parts[1])
         if parts[2:] == ["checkpoints"] and request.method == "POST":
             await self.driver.nudge(self.target, parts[1])

@@ -17,6 +17,7 @@ from runtime.records import Record
 from services.executor.adapters.memory import MemoryDriver, MemoryJob, MemoryKnowledge
 from services.executor.conductor import Pace
 from services.executor.core import Rules
+from services.executor.driver import Driver
 from services.executor.service import Executor
 from tests.unit.executor.builders import BEFORE, NOON, SPACE, TOPOLOGY, WANTED, plan, policy
 
@@ -31,7 +32,7 @@ class Replica:
         self.stop = Stop()
         self.executor = Executor(
             house.bus,
-            {"flink": house.driver},
+            house.drivers,
             house.knowledge,
             house.clock,
             rules,
@@ -62,6 +63,7 @@ class House:
         self.clock = FakeClock(NOON)
         self.bus = MemoryBus(partitions=4, clock=self.clock)
         self.driver = MemoryDriver(self.clock)
+        self.drivers: dict[str, Driver] = {"flink": self.driver}
         self.knowledge = MemoryKnowledge()
         self.rules = Rules(**{"settle_seconds": 2.0, "deadline_floor_seconds": 20.0, **rules})
         self.replicas: list[Replica] = []

@@ -153,6 +153,24 @@ class TestHostile:
         because = await self.because(flink, "/jobs/overview", (200, b" " * (MAX_ANSWER_BYTES + 1)))
         assert "larger than" in because
 
+    @pytest.mark.parametrize("answer", [(200, b"{}"), (200, b'{"slots-total": -1}'), (503, b""), (200, b"nonsense")])
+    async def test_slots_are_told_or_unknown(self, flink: FakeFlink, answer: tuple[int, bytes]) -> None:
+        """Seven have registered; whatever else is answered, it is not none."""
+        driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
+        assert await driver.slots(target()) == 7
+        flink.broken["/overview"] = answer
+        assert await driver.slots(target()) is None
+        await driver.close()
+
+    async def test_reactive_mode_is_no_missing_feature(self, flink: FakeFlink) -> None:
+        """Such a cluster offers no rescaling by requirements, but its scheduler is not the default one."""
+        flink.broken["/config"] = (200, b'{"features": {"web-rescale": false}}')
+        flink.broken[f"/jobs/{JOB}/jobmanager/config"] = (200, b'[{"key": "scheduler-mode", "value": "REACTIVE"}]')
+        driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
+        seen = await driver.observe(target())
+        await driver.close()
+        assert seen.deployment is not None and seen.deployment.rescale.scheduler == "reactive"
+
     async def test_silence_is_an_outage(self, flink: FakeFlink) -> None:
         """Timeouts and cut connections name the call."""
 

@@ -36,6 +36,7 @@ from tests.unit.executor.builders import (
     reading,
     snapshot,
 )
+from tests.unit.executor.docker_rig import docker_policy
 
 
 def context(**changes: Any) -> Context:
@@ -171,6 +172,14 @@ def test_a_cluster_that_cannot_rescale_is_refused() -> None:
     """The default scheduler would answer 500 to every request."""
     seen = snapshot(rescale=RescaleSettings(scheduler="default"))
     assert refusal(plan(), snapshot=seen).code == "unsupported"
+
+
+def test_reactive_mode_is_for_docker_targets() -> None:
+    """It takes every slot and no requirements: what scales it is its TaskManagers."""
+    seen = snapshot(rescale=RescaleSettings(scheduler="reactive"))
+    refused = refusal(plan(), snapshot=seen)
+    assert (refused.code, "a docker target" in refused.sentence) == ("unsupported", True)
+    assert isinstance(admit(plan(), context(snapshot=seen, policy=PolicyReading(True, docker_policy()))), ActionState)
 
 
 @pytest.mark.parametrize("phase", ["intended", "applying", "rolling-back", "verifying"])

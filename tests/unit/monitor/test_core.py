@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Observation, Problem
+from weir_contracts import Observation, Problem, parse_policy
 
 from runtime.clock import FakeClock
 from services.monitor.adapters.memory import JOB_ID, MAP, SOURCE, MemoryFlink
@@ -179,6 +179,19 @@ async def test_what_one_failed_call_would_have_told_is_unknown(flink: MemoryFlin
     assert (deployment.checkpoints, deployment.restarts, deployment.rescale.scheduler) == (None, None, None)
     assert observation.operators[0].busy_share_mean is None
     assert observation.status == "running"
+
+
+async def test_what_was_asked_of_docker_is_unknown(flink: MemoryFlink) -> None:
+    """A job in reactive mode asks for all there is; how many containers there are is for the executor to tell."""
+    document = policy().to_document()
+    document["spec"]["target"] = {
+        "docker": {**document["spec"]["target"]["flink"], "project": "shop", "service": "taskmanager"}
+    }
+    observation = observe(Readings(parse_policy(document), await flink.scrape()), NOON)
+    deployment = observation.deployment
+    assert deployment is not None and deployment.slots is not None
+    assert (deployment.requested, deployment.requested_lower) == (None, None)
+    assert deployment.observed == {"Source: orders": 1, "map": 1}
 
 
 @pytest.mark.parametrize("bounds", [{SOURCE: (1, 1)}, {SOURCE: (1, 1), MAP: (1, None)}, {}])

@@ -320,6 +320,19 @@ def test_two_sources_keep_their_mix() -> None:
         Load(records_per_second=100.0).on({"a": 0.0, "b": 0.0})
 
 
+@pytest.mark.parametrize(
+    ("asked", "limits"),
+    [({SOURCE: 4, WORK: 4}, []), ({WORK: 4}, ["one-parallelism"]), ({SOURCE: 3, WORK: 3}, ["one-parallelism"])],
+)
+def test_containers_run_every_operator_alike(asked: Parallelism, limits: list[str]) -> None:
+    """Of two slots each, and they bring their own: that none is free forbids nothing."""
+    docker = {"url": "http://jm:8081", "job": "orders", "project": "shop", "service": "tm", "slots": 2}
+    now = deployment({SOURCE: 2, WORK: 2}, slots=Slots(total=2, available=0))
+    answer = ask(asked, found=analysis(deployment=now, policy=policy(target={"docker": docker})))
+    assert [limit.code for limit in answer.infeasible] == limits
+    assert answer.possible is (limits == [])
+
+
 def test_slots_that_are_unknown_forbid_nothing() -> None:
     """The engine tells none; it will run with what it has."""
     blind = analysis(deployment=deployment({SOURCE: 1, WORK: 2}, slots=None))
