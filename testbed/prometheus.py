@@ -42,9 +42,12 @@ def promtool(*arguments: str, folder: Path | None = None, timeout_seconds: float
 
 
 class Prometheus:
-    """One server. `configuration` is prometheus.yml's text; files it names are looked for in `folder`."""
+    """One server. `configuration` is prometheus.yml's text; files it names are looked for in `folder`. A series without a sample for
+    `lookback_seconds` is over: a past that is handed in has no other sign of its end."""
 
-    def __init__(self, folder: Path, configuration: str, *, port: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, configuration: str, *, port: int | None = None, lookback_seconds: int = 300
+    ) -> None:
         self.folder = folder
         self.port = port or free_port()
         self._configuration = configuration
@@ -57,6 +60,7 @@ class Prometheus:
                 f"--storage.tsdb.path={self._data}",
                 "--storage.tsdb.retention.time=100y",
                 f"--web.listen-address=127.0.0.1:{self.port}",
+                f"--query.lookback-delta={lookback_seconds}s",
                 "--log.level=warn",
             ],
             folder,

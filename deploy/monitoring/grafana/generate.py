@@ -1,152 +1,17 @@
 """Writes dashboards/*.json: `python -m deploy.monitoring.grafana.generate`. Queries stand here once, in words that can be read.
 
-A dashboard is rows of panels; a panel is what Grafana calls one (schema 39, Grafana 11 and newer). Whoever changes a dashboard in Grafana
-saves its JSON under another name: these are provisioned and come back as they are.
+A dashboard is rows of panels (panels.py). Whoever changes one in Grafana saves it under another name: these are provisioned and come back
+as they are.
 """
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .panels import RECORDS, bars, choice, dashboard, lines, number, quantile, states, steps, table, variable
+
 FOLDER = Path(__file__).parent / "dashboards"
-SOURCE = {"type": "prometheus", "uid": "weir-prometheus"}
-COLUMNS = 24
-RECORDS = "suffix: rec/s"
-Query = tuple[str, str]
-"""What is asked, and how its series are called."""
-Panel = dict[str, Any]
-
-
-def panel(kind: str, title: str, queries: Sequence[Query], unit: str, about: str, **custom: Any) -> Panel:
-    """What all kinds have in common. `about` is shown with the title."""
-    instant = kind in ("stat", "table")
-    targets = [
-        {
-            "refId": chr(ord("A") + place),
-            "datasource": SOURCE,
-            "expr": expr,
-            "legendFormat": legend,
-            "instant": instant,
-            "range": not instant,
-        }
-        for place, (expr, legend) in enumerate(queries)
-    ]
-    made: Panel = {"type": kind, "title": title, "description": about, "datasource": SOURCE, "targets": targets}
-    made["fieldConfig"] = {"defaults": {"unit": unit, "custom": custom}, "overrides": []}
-    return made
-
-
-def lines(title: str, *queries: Query, unit: str = "short", about: str = "", **custom: Any) -> Panel:
-    """Values over time."""
-    style = {"drawStyle": "line", "lineWidth": 1, "fillOpacity": 5, "showPoints": "never", "spanNulls": 60_000}
-    made = panel("timeseries", title, queries, unit, about, **{**style, **custom})
-    made["fieldConfig"]["defaults"]["min"] = 0
-    made["options"] = {
-        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
-        "tooltip": {"mode": "multi", "sort": "desc"},
-    }
-    return made
-
-
-def steps(title: str, *queries: Query, unit: str = "short", about: str = "") -> Panel:
-    """Whole numbers that jump."""
-    return lines(title, *queries, unit=unit, about=about, lineInterpolation="stepAfter", lineWidth=2, fillOpacity=0)
-
-
-def bars(title: str, *queries: Query, unit: str = "short", about: str = "") -> Panel:
-    """Parts of a whole over time."""
-    stacking = {"mode": "normal", "group": "A"}
-    return lines(title, *queries, unit=unit, about=about, drawStyle="bars", fillOpacity=80, stacking=stacking)
-
-
-def states(title: str, *queries: Query, about: str = "") -> Panel:
-    """Which of several states when: a bar for each series while it is 1."""
-    made = panel("state-timeline", title, queries, "short", about, fillOpacity=70, lineWidth=0)
-    mapping = {"0": {"text": "no", "color": "transparent"}, "1": {"text": "yes", "color": "blue"}}
-    made["fieldConfig"]["defaults"]["mappings"] = [{"type": "value", "options": mapping}]
-    made["options"] = {"showValue": "never", "mergeValues": True, "legend": {"showLegend": False}, "rowHeight": 0.8}
-    return made
-
-
-def number(
-    title: str, query: str, legend: str = "", *, unit: str = "short", about: str = "", red: float | None = None
-) -> Panel:
-    """The newest value; with a legend, the newest series' name. Red from `red` on."""
-    made = panel("stat", title, [(query, legend)], unit, about)
-    colours: list[dict[str, Any]] = [{"color": "text" if red is None else "green", "value": None}]
-    if red is not None:
-        colours.append({"color": "red", "value": red})
-    made["fieldConfig"]["defaults"]["thresholds"] = {"mode": "absolute", "steps": colours}
-    made["options"] = {
-        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
-        "textMode": "name" if legend else "value",
-        "colorMode": "value",
-        "graphMode": "none",
-    }
-    return made
-
-
-def table(title: str, query: str, hidden: Sequence[str], *, about: str = "") -> Panel:
-    """The series there are now, their labels in columns."""
-    made = panel("table", title, [(query, "")], "short", about)
-    made["targets"][0]["format"] = "table"
-    made["transformations"] = [{"id": "organize", "options": {"excludeByName": dict.fromkeys(hidden, True)}}]
-    return made
-
-
-def quantile(metric: str, window: str = "$__rate_interval") -> str:
-    """Of a histogram, all its processes together."""
-    return f"histogram_quantile($quantile, sum by (le) (rate({metric}_bucket[{window}])))"
-
-
-def dashboard(
-    uid: str, title: str, variables: list[dict[str, Any]], rows: Sequence[tuple[int, Sequence[Panel]]]
-) -> dict[str, Any]:
-    """Rows of (height, panels of equal width)."""
-    panels: list[Panel] = []
-    y = 0
-    for height, row in rows:
-        width = COLUMNS // len(row)
-        for place, one in enumerate(row):
-            position = {"x": place * width, "y": y, "w": width, "h": height}
-            panels.append({"id": len(panels) + 1, **one, "gridPos": position})
-        y += height
-    return {
-        "uid": uid,
-        "title": title,
-        "tags": ["weir"],
-        "schemaVersion": 39,
-        "version": 1,
-        "editable": True,
-        "graphTooltip": 1,
-        "refresh": "10s",
-        "time": {"from": "now-30m", "to": "now"},
-        "links": [{"type": "dashboards", "title": "Weir", "tags": ["weir"], "keepTime": True, "asDropdown": False}],
-        "templating": {"list": variables},
-        "panels": panels,
-    }
-
-
-def variable(name: str, query: str, *, every: bool = False) -> dict[str, Any]:
-    """A choice among the values of a label."""
-    made: dict[str, Any] = {"type": "query", "name": name, "datasource": SOURCE, "refresh": 2, "sort": 1}
-    made["definition"] = query
-    made["query"] = {"query": query, "refId": name}
-    made |= {"includeAll": every, "multi": every}
-    if every:
-        made["allValue"] = ".*"
-        made["current"] = {"text": ["All"], "value": ["$__all"]}
-    return made
-
-
-def choice(name: str, *values: str) -> dict[str, Any]:
-    """A choice among fixed values; the first is chosen."""
-    options = [{"text": value, "value": value, "selected": place == 0} for place, value in enumerate(values)]
-    return {"type": "custom", "name": name, "query": ",".join(values), "options": options, "current": options[0]}
-
-
 SILENCE = "time() - min by (stage) (max by (application, stage) (weir_application_last_message_timestamp_seconds))"
 
 
@@ -286,6 +151,13 @@ def of_operators(metric: str) -> str:
     return f"max by (operator) (weir_operator_{metric}{{application='$application', operator=~'$operator'}})"
 
 
+def of_bottleneck(rate: str) -> str:
+    """A rate of the operator that is the bottleneck at the time."""
+    here = "{application='$application'}"
+    limits = f"(weir_operator_bottleneck{here} == 1)"
+    return f"max by (operator) (weir_operator_{rate}_records_per_second{here} and on (operator) {limits})"
+
+
 def application() -> dict[str, Any]:
     """How one application is: load, lag against its objective, parallelism, capacity."""
     ages = of_application("weir_application_last_message_timestamp_seconds", "stage")
@@ -341,12 +213,13 @@ def application() -> dict[str, Any]:
                 9,
                 [
                     steps(
-                        "Parallelism",
-                        (of_operators("parallelism_planned"), "{{operator}} planned"),
-                        (of_operators("parallelism_requested"), "{{operator}} requested"),
-                        (of_operators("parallelism_observed"), "{{operator}} observed"),
-                        about="Three facts: what Weir wants, what the engine was asked for, what runs.",
+                        "Parallelism of the chosen operators together",
+                        (f"sum({of_operators('parallelism_planned')})", "planned"),
+                        (f"sum({of_operators('parallelism_requested')})", "requested"),
+                        (f"sum({of_operators('parallelism_observed')})", "observed"),
+                        about="What Weir wants, what the engine was asked for, what runs. Choose one operator to see it alone.",
                     ),
+                    steps("Parallelism observed", (of_operators("parallelism_observed"), "{{operator}}")),
                     steps("Slots", (of_application("weir_application_slots"), "taken"), about="What it costs."),
                 ],
             ),
@@ -354,11 +227,20 @@ def application() -> dict[str, Any]:
                 9,
                 [
                     lines(
-                        "Capacity, and what is to come in",
-                        (of_operators("capacity_records_per_second"), "{{operator}} capacity"),
-                        (of_operators("target_input_records_per_second"), "{{operator}} to come in"),
+                        "The bottleneck's capacity",
+                        (of_bottleneck("capacity"), "{{operator}}: capacity"),
+                        (of_bottleneck("target_input"), "{{operator}}: to come in"),
                         unit=RECORDS,
-                        about="An operator whose capacity is below what is to come in holds the application back.",
+                        about="What it could take in as it runs now, and what would come in if nothing were held back.",
+                    ),
+                    lines(
+                        "To come in, as a share of capacity",
+                        (
+                            f"{of_operators('target_input_records_per_second')} / {of_operators('capacity_records_per_second')}",
+                            "{{operator}}",
+                        ),
+                        unit="percentunit",
+                        about="Above 100 % an operator holds the application back.",
                     ),
                     lines("Utilisation", (of_operators("utilisation"), "{{operator}}"), unit="percentunit"),
                     lines("Backpressure", (of_operators("backpressure"), "{{operator}}"), unit="percentunit"),

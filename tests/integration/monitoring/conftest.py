@@ -35,7 +35,7 @@ def prometheus(recorded: Recorder, tmp_path_factory: pytest.TempPathFactory) -> 
     """A server that remembers it, with the alert rules as they are shipped."""
     folder: Path = tmp_path_factory.mktemp("prometheus")
     shutil.copy(MONITORING / "prometheus" / "alerts.yml", folder)
-    server = Prometheus(folder, CONFIGURATION)
+    server = Prometheus(folder, CONFIGURATION, lookback_seconds=15)
     server.remember(recorded.text)
     with server:
         yield server

@@ -159,9 +159,9 @@ def _layout(**more: Any) -> dict[str, Any]:
         "paper_bgcolor": "#181b1f",
         "plot_bgcolor": "#181b1f",
         "font": {"color": "#ccccdc", "size": 11, "family": "DejaVu Sans"},
-        "margin": {"l": 46, "r": 12, "t": 6, "b": 22},
+        "margin": {"l": 46, "r": 12, "t": 6, "b": 26},
         "legend": {"orientation": "h", "y": -0.12, "font": {"size": 10}},
-        "xaxis": dict(axis),
+        "xaxis": {**axis, "tickformat": "%H:%M"},
         "yaxis": {**axis, "rangemode": "tozero"},
         **more,
     }
@@ -221,7 +221,7 @@ def browser() -> str | None:
     )
 
 
-def browse(html: Path, *arguments: str, timeout_seconds: float = 120.0) -> str:
+def browse(html: Path, *arguments: str, timeout_seconds: float = 300.0) -> str:
     """Open a file in a browser without a window, with network and profile of nobody; what it prints."""
     program = browser()
     if program is None:
