@@ -2,6 +2,7 @@
 
 import math
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping
 from datetime import datetime
@@ -86,6 +87,11 @@ class Prometheus:
 
     def stop(self) -> None:
         self.process.stop()
+
+    def reconfigure(self, configuration: str) -> None:
+        """Another prometheus.yml from now on; what was scraped stays."""
+        (self.folder / "prometheus.yml").write_text(configuration)
+        self.process.signal_group(signal.SIGHUP)
 
     def query(self, query: str, at: datetime | None = None) -> Series:
         """An instant's values; `TestbedError` with what Prometheus says against the query."""

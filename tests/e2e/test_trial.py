@@ -1,62 +1,20 @@
 """The whole loop on real parts, through the public door: a load step on a real job is answered and held."""
 
 import itertools
-import json
 import os
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from testbed.process import free_port, wait_until
-from testbed.register import MARK, living
+from tests.e2e.processes import WEIR, descendants, left
 
-WEIR = Path(sys.executable).parent / "weir"
 OBJECTIVE_SECONDS = 30.0
-
-
-def _descendants(run: str) -> list[psutil.Process]:
-    """Processes that carry the mark of a testbed whose run folder is `run`."""
-    found = []
-    for process in psutil.process_iter(["pid", "cmdline", "environ"]):
-        environment = process.info["environ"] or {}
-        command = " ".join(process.info["cmdline"] or [])
-        if MARK in environment and run in f"{command} {environment.get('WEIR_ANALYZER_CHECKPOINT', '')}":
-            found.append(process)
-    return found
-
-
-def _left(folder: Path) -> list[object]:
-    """What a trial in `folder` left running: what it started itself, by its register, and what that started, by the mark."""
-    return [*living(folder / "runs"), *_descendants(str(folder))]
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """One unattended trial with a load step, as the README has it."""
-    folder = tmp_path_factory.mktemp("trial")
-    path = folder / "out.json"
-    done = subprocess.run(
-        [
-            *(str(WEIR), "trial", "--duration", "180", "--trace", "step", "--mode", "act"),
-            *("--report", str(path), "--port", str(free_port())),
-        ],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=420,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-2000:]}"
-    yield json.loads(path.read_text())
-    assert _left(folder) == []
 
 
 def test_the_job_was_rescaled_and_is_fresh_at_the_end(report: dict[str, Any]) -> None:
@@ -122,13 +80,13 @@ def test_ctrl_c_stops_everything_within_15_seconds(tmp_path: Path) -> None:
 
     try:
         wait_until(answers, timeout_seconds=90, what="the API answers")
-        assert _descendants(str(tmp_path))
+        assert descendants(str(tmp_path))
         os.kill(running.pid, signal.SIGINT)
         assert running.wait(timeout=15) == 130
     finally:
         running.kill()
         running.wait()
-    assert _left(tmp_path) == []
+    assert left(tmp_path) == []
 
 
 def test_a_port_in_use_is_one_line_before_anything_starts(tmp_path: Path) -> None:
