@@ -290,7 +290,8 @@ def _drained(arrived: np.ndarray, up_seconds: np.ndarray, rate: float) -> np.nda
     constant, it never waits for records before it has caught up."""
     if not math.isfinite(rate):
         return np.where(up_seconds > 0, arrived, 0.0)
-    return np.minimum(arrived, rate * up_seconds)
+    processed: np.ndarray = np.minimum(arrived, rate * up_seconds)
+    return processed
 
 
 def _drained_together(arrived: Sequence[np.ndarray], running: np.ndarray, limits: Sequence[Limit]) -> list[np.ndarray]:
