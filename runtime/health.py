@@ -132,6 +132,8 @@ def router(health: Health, revision: str | None = None) -> APIRouter:
     @routes.get("/metrics", summary="Prometheus metrics", response_class=Response, responses=_METRICS)
     async def metrics() -> Response:
         await health.check()
-        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+        # Tens of thousands of series take a while; nobody else has to wait for it.
+        text = await asyncio.to_thread(generate_latest)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return routes

@@ -117,10 +117,10 @@ class ApplicationGauges(Collector):
         return self._families().values()
 
     def collect(self) -> Iterator[Metric]:
-        """What is known now."""
+        """What is known now; asked from a thread, while messages come."""
         families = self._families()
-        for name, known in self._known.items():
-            for _, samples in known.stages.values():
+        for name, known in list(self._known.items()):
+            for _, samples in list(known.stages.values()):
                 for metric, labels, value in samples:
                     families[metric].add_metric((name, *labels), value)
         families[SHOWN].add_metric((), len(self._known))
