@@ -109,6 +109,11 @@ class ComposeStack:
         labels = [f"{PROJECT_LABEL}={self.name}", *([f"{SERVICE_LABEL}={service}"] if service else [])]
         return list(self._docker.containers.list(all=everyone, filters={"label": labels}))
 
+    def healthy(self, service: str) -> bool:
+        """Whether every container of a service runs and says that it is well."""
+        found = self.containers(service)
+        return bool(found) and all(each.attrs["State"].get("Health", {}).get("Status") == "healthy" for each in found)
+
     def left(self) -> list[str]:
         """Whatever the daemon still has of this project: containers, volumes, networks."""
         mine = f"{PROJECT_LABEL}={self.name}"

@@ -1,0 +1,49 @@
+"""The stack as one sees it from outside: through its one published port, with the token."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx
+
+from testbed.compose import WEIR, ComposeStack
+from testbed.process import TestbedError, wait_until
+
+
+class Loop:
+    """A compose stack and one application in it. Its times are a busy machine's."""
+
+    def __init__(self, stack: ComposeStack, port: int, application: str = "demo/orders") -> None:
+        self.stack = stack
+        self.application = application
+        self.url = f"http://127.0.0.1:{port}"
+        token = stack.operator_token()
+        self.client = httpx.Client(base_url=self.url, timeout=10, headers={"Authorization": f"Bearer {token}"})
+
+    def get(self, path: str) -> Any:
+        """None while it cannot be had."""
+        try:
+            answer = self.client.get(path)
+        except httpx.TransportError:
+            return None
+        return answer.json() if answer.status_code == 200 else None
+
+    def summary(self) -> Mapping[str, Any]:
+        return self.get(f"/v1/applications/{self.application}") or {}
+
+    def tell(self, **load: float | None) -> None:
+        """Change the load, from inside its container: nobody else reaches the generator."""
+        words = [f"{name}={json.dumps(value)}" for name, value in load.items()]
+        self.stack.exec("load", "python", "-m", "workloads.loadgen.tell", *words)
+
+    def until(self, what: str, condition: Callable[[Mapping[str, Any]], Any], seconds: float = 300) -> None:
+        """Until the application is as it should be; the error tells how it was instead and what the services say."""
+        try:
+            wait_until(lambda: condition(self.summary()), timeout_seconds=seconds, what=what, poll_seconds=1.0)
+        except TestbedError as error:
+            raise AssertionError(f"{error}; instead: {self.summary()}\n{self.stack.logs(*WEIR)}") from None
+
+
+def slowest(summary: Mapping[str, Any]) -> int:
+    """Observed parallelism of the operator that everything waits for; 0: unknown."""
+    return int((summary.get("observed") or {}).get("enrich", 0))
