@@ -86,6 +86,18 @@ def test_a_load_step_is_followed(loop: Loop) -> None:
     loop.until("more parallelism", lambda s: slowest(s) > before and s.get("action_phase") == "verified")
 
 
+def test_prometheus_finds_all_five(loop: Loop) -> None:
+    """By their names in the project's network, where no token is asked for."""
+    loop.stack.up("prometheus")
+    asked = ["promtool", "query", "instant", "http://127.0.0.1:9090", 'sum by (job) (up{job=~"weir-.*"})']
+
+    def up() -> bool:
+        done = loop.stack.containers("prometheus")[0].exec_run(asked)
+        return done.exit_code == 0 and all(f'job="weir-{name}"}} => 1 ' in done.output.decode() for name in WEIR)
+
+    wait_until(up, timeout_seconds=180, what="five services seen by Prometheus", poll_seconds=2.0)
+
+
 @pytest.mark.parametrize("service", WEIR)
 def test_a_killed_service_comes_back_into_the_loop(loop: Loop, service: str) -> None:
     """`docker kill`, then `docker start`: a reading that was taken afterwards has been decided about."""
