@@ -30,7 +30,7 @@ def view(scraped: Scraped, report: dict[str, Any]) -> View:
             pytest.skip(f"no {name} on the PATH: {INSTALL}")
     del report
     assert scraped.prometheus is not None, "the trial's services were not found"
-    return View(scraped.prometheus, scraped.began, scraped.ended, "trial/orders")
+    return View(scraped.prometheus, scraped.began, scraped.ended, "trial/orders", step_seconds=5.0)
 
 
 def test_each_service_was_scraped(view: View) -> None:

@@ -10,7 +10,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -37,6 +37,7 @@ class View:
     start: datetime
     end: datetime
     application: str
+    step_seconds: float = 10.0
 
     def filled(self, query: str) -> str:
         """A dashboard's query with its variables replaced."""
@@ -44,7 +45,7 @@ class View:
 
     def over_time(self, query: str) -> Series:
         """Values from start to end."""
-        return self.prometheus.query_range(self.filled(query), self.start, self.end, step_seconds=5)
+        return self.prometheus.query_range(self.filled(query), self.start, self.end, self.step_seconds)
 
     def at_the_end(self, query: str) -> Series:
         """Values as they were last."""
@@ -149,8 +150,18 @@ def _table(panel: dict[str, Any], view: View) -> str:
     return "<table>" + "".join(f"<tr>{row}</tr>" for row in cells) + "</table>" if rows else "<p>&nbsp; none</p>"
 
 
-def _times(points: Points) -> list[str]:
+def _times(points: Sequence[tuple[float, float | None]]) -> list[str]:
     return [datetime.fromtimestamp(at, UTC).isoformat() for at, _ in points]
+
+
+def _with_gaps(points: Points) -> Iterator[tuple[float, float | None]]:
+    """A line ends where there was nothing for a minute, as the panels are set."""
+    last: float | None = None
+    for at, value in points:
+        if last is not None and at - last > 60:
+            yield last + 1, None
+        yield at, value
+        last = at
 
 
 def _layout(**more: Any) -> dict[str, Any]:
@@ -173,9 +184,10 @@ def _plot(panel: dict[str, Any], lines: list[tuple[str, Points]]) -> dict[str, A
     data = []
     for place, (name, points) in enumerate(lines):
         colour = COLOURS[place % len(COLOURS)]
+        drawn = list(_with_gaps(points))
         trace: dict[str, Any] = {
-            "x": _times(points),
-            "y": [value for _, value in points],
+            "x": _times(drawn),
+            "y": [value for _, value in drawn],
             "name": name,
             "showlegend": True,
         }
