@@ -4,6 +4,7 @@ Built on testcontainers' `DockerCompose`, which knows Compose v2 only; where the
 """
 
 import contextlib
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,8 @@ FOLDER = PROJECT / "deploy" / "compose"
 PROJECT_LABEL = "com.docker.compose.project"
 SERVICE_LABEL = "com.docker.compose.service"
 WEIR = ("monitor", "analyzer", "planner", "executor", "knowledge")
-ANSWER_SECONDS = 60
+ANSWER_SECONDS = 120
+UP_SECONDS = 1800
 OPERATOR_TOKEN = "/run/weir/operator"  # noqa: S105 - where it is
 
 
@@ -72,7 +74,10 @@ class ComposeStack:
 
     def up(self, *services: str) -> None:
         """`up -d`: what is there and as it should be stays. Blocks until what others wait for is ready."""
-        self._run("up", "--detach", *services)
+        try:
+            self._run("up", "--detach", *services)
+        except TestbedError as error:
+            raise TestbedError(f"{error}\n{self.ps()}\n{self.logs(lines=15)}") from None
 
     def down(self) -> None:
         """End and remove everything of the project, volumes included."""
@@ -144,7 +149,11 @@ class ComposeStack:
 
     def _run(self, *arguments: str) -> str:
         command = [*self._compose.compose_command_property, *arguments]
-        done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=1800, check=False)
+        # The first Compose gives the daemon a minute for an answer, which a busy one may take.
+        environment = {**os.environ, "COMPOSE_HTTP_TIMEOUT": os.environ.get("COMPOSE_HTTP_TIMEOUT", "300")}
+        done = subprocess.run(
+            command, cwd=FOLDER, env=environment, capture_output=True, text=True, timeout=UP_SECONDS, check=False
+        )
         if done.returncode:
             raise TestbedError(f"compose {' '.join(arguments)}: {done.stderr.strip()[-2000:]}")
         return done.stdout
