@@ -174,11 +174,13 @@ def test_workloads_tell_their_options(run: Run, name: str, image_settings: Mappi
 
 def test_the_analyzers_image_is_a_spark_cluster_too(run: Run, image_settings: Mapping[str, str]) -> None:
     """`master` and `worker` are commands of the same image, so that a cluster has the driver's Python, code and jars."""
-    container = run(image_of("analyzer", image_settings), ["master", "--host", "127.0.0.1"])
+    # Without a network a container's own name has no address.
+    here = {"SPARK_LOCAL_IP": "127.0.0.1"}
+    container = run(image_of("analyzer", image_settings), ["master", "--host", "127.0.0.1"], here)
     wait_until(
         lambda: b"I have been elected leader" in container.logs(), timeout_seconds=START_SECONDS, what="Spark master"
     )
-    code, text = told(run, image_of("analyzer", image_settings), "worker", "--help")
+    code, text = told(run, image_of("analyzer", image_settings), "worker", "--help", **here)
     assert "Usage: Worker [options] <master>" in text, (code, text)
 
 
