@@ -73,6 +73,7 @@ def missing() -> str | None:
 def run(command: Sequence[str], log: Path, *, timeout_seconds: float = BUILD_SECONDS) -> None:
     """Run a command, output to `log`; `TestbedError` with the end of what it said if it fails."""
     log.parent.mkdir(parents=True, exist_ok=True)
+    # A builder that runs as a container of its own would not see the images made here; the daemon's own does.
     environment = {**os.environ, "DOCKER_BUILDKIT": os.environ.get("DOCKER_BUILDKIT", "0")}
     with log.open("wb") as out:
         try:
