@@ -89,8 +89,12 @@ def loop() -> dict[str, Any]:
                 8,
                 [
                     steps(
-                        "Actions and refusals",
-                        ("sum by (phase, code) (weir_executor_outcomes_total)", "{{phase}}: {{code}}"),
+                        "Actions and refusals by their end",
+                        (
+                            "sum by (phase, code) (weir_executor_outcomes_total"
+                            "{phase=~'verified|rolled-back|superseded|refused|failed'})",
+                            "{{phase}}: {{code}}",
+                        ),
                         about="Since the executor's start.",
                     ),
                     steps(
