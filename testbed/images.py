@@ -21,6 +21,7 @@ from .bootstrap import CACHE, PROJECT, digest
 from .docker import ANSWER_SECONDS, unanswered
 from .jars import jars
 from .process import TestbedError
+from .standalone import standalone_jar
 
 RELEASE = "bookworm"
 PACKAGES = ("ca-certificates", "python3")
@@ -217,8 +218,10 @@ def _jars_of(name: str) -> list[Path]:
     """The jars that a stand-in has inside: Flink's own without the connectors, which its image has not either."""
     if name not in ("kafka", "flink"):
         return []
-    connectors = ("flink-connector-kafka", "kafka-clients") if name == "flink" else ()
-    return [jar for jar in jars(name) if not jar.name.startswith(connectors or ("-",))]
+    if name == "kafka":
+        return jars("kafka")
+    connectors = ("flink-connector-kafka", "kafka-clients")
+    return [*(jar for jar in jars("flink") if not jar.name.startswith(connectors)), standalone_jar()]
 
 
 def pip_arguments() -> dict[str, str]:
