@@ -39,10 +39,10 @@ imports: environment
 fast: environment
 	@$(BIN)/pytest -q -n auto --dist worksteal $(FAST)
 
-check: lint types imports fast  ## lint, types, import rules, fast tests: about two minutes
+check: lint types imports fast  ## lint, types, import rules, fast tests: under a minute on two cores
 
 test-integration: means  ## each adapter against the real part
-	@$(BIN)/pytest -q tests/integration
+	@$(BIN)/pytest -q --thorough tests/integration
 
 test-e2e: means  ## one whole trial
 	@$(BIN)/pytest -q tests/e2e
@@ -51,8 +51,9 @@ test-containers: means  ## images, compose and all that needs a Docker daemon: y
 	@$(BIN)/pytest -q tests/containers
 
 # One run, one closing line. The trial comes before the integration tests, whose parts stay up until the end.
+# Thorough: all examples that a test can think of, of which `make check` tries a few (tests/effort.py).
 test: lint types imports means  ## check, e2e, containers where a Docker daemon answers, and integration
-	@$(BIN)/pytest -q $(FAST) tests/e2e tests/containers tests/integration
+	@$(BIN)/pytest -q --thorough $(FAST) tests/e2e tests/containers tests/integration
 
 bench-loop: setup  ## measures the loop on this machine into bench/results/loop.json (about 45 minutes)
 	@$(BIN)/python -m bench.loop $(ARGS)

@@ -7,13 +7,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from testbed.bootstrap import CACHE
-
-# No test is timed: on a busy machine an example may take its time.
-settings.register_profile("weir", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("weir")
+from tests import effort
 
 REQUIRED = frozenset(tier.strip() for tier in os.environ.get("WEIR_REQUIRE", "").split(",") if tier.strip())
 MEANS = {
@@ -24,9 +20,13 @@ MEANS = {
 """The slow tiers, each by the name of its folder, and the jars it cannot do without."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thorough", action="store_true", help="try all examples there are, not a few: minutes")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """A tier that is required but misspelt would be skipped in silence."""
-    del config
+    """How much is tried. A tier that is required but misspelt would be skipped in silence."""
+    effort.choose(thorough=config.getoption("--thorough"))
     if unknown := REQUIRED - set(MEANS):
         raise pytest.UsageError(
             f"WEIR_REQUIRE: no such tier: {', '.join(sorted(unknown))}; there are {', '.join(MEANS)}"

@@ -3,14 +3,15 @@
 import random
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Analysis, Estimate, Observation
 
 from services.analyzer.core import Memory, advance
+from tests.effort import examples
 from tests.unit.analyzer.story import Job
 
-_FEW = settings(max_examples=15)
+_FEW = examples(15)
 
 SIGNED = {"lag_growth", "arrival_rate_trend"}
 

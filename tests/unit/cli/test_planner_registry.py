@@ -1,12 +1,9 @@
 """`weir planner register|list|check|remove`: what is asked of the planner service, and what is printed."""
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,17 +147,3 @@ def test_any_address_can_be_checked_from_here(planner_url: str) -> None:
     away = weir("planner", "check", "http://127.0.0.1:1")
     assert away.returncode == 1
     assert "could not be asked" in away.stdout
-
-
-def test_the_suite_runs_under_pytest(planner_url: str) -> None:
-    """`pytest tests/conformance --planner-url=…`; without one it is skipped with one line."""
-    root = Path(__file__).resolve().parents[3]
-
-    def run(*arguments: str) -> str:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/conformance", *arguments]
-        return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False).stdout
-
-    assert f"{len(CHECKS)} passed" in run(f"--planner-url={planner_url}")
-    without = run()
-    assert without.count("no --planner-url") == 1
-    assert f"{len(CHECKS)} skipped" in without

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import TERMINAL, Outcome
 
@@ -25,6 +25,7 @@ from services.executor.core import (
     resume,
     supersede,
 )
+from tests.effort import examples
 from tests.unit.executor.builders import (
     BEFORE,
     NOON,
@@ -84,7 +85,7 @@ OBSERVED = st.builds(
 TURN = st.tuples(OBSERVED, st.floats(0, 200), st.sampled_from(["step"] * 8 + ["resume", "supersede", "restart"]))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(TURN, max_size=25))
 def test_the_machine_holds_its_promises(turns: list[tuple[Observed, float, str]]) -> None:
     """Versions grow by one, ends are ends, requests are for wanted or back, and what is told is enough to go on."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Observation, Target
 
@@ -19,6 +19,7 @@ from services.executor.core import Accepted, Rejected, Snapshot, Unanswered
 from services.monitor.adapters import flink as flink_adapter
 from services.monitor.adapters.flink import FlinkCollector, new_client
 from services.monitor.core import FlinkReadings, Readings, observe
+from tests.effort import examples
 from tests.unit.monitor.builders import policy
 
 from .documents import JSON
@@ -64,7 +65,7 @@ def _no_gathering() -> Iterator[None]:
         yield
 
 
-quick = settings(max_examples=30)
+quick = examples(30)
 
 
 def target(url: str = "http://flink") -> Target:

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from runtime.http import listen, serve
 from runtime.loop import Stop
+from tests.effort import some, thorough
 from tests.unit.knowledge.builders import APP
 
 from .http_apis import knowledge, planner
@@ -202,7 +203,7 @@ async def test_wrong_requests_are_told_so(api: tuple[FastAPI, str]) -> None:
     """Whatever stands in a request: a 4xx, soon, and never a fault of the service."""
     app, request = api
     async with listening(app, 60.0) as port:
-        for name, (how, allowed) in WRONG.items():
+        for name, (how, allowed) in some(WRONG.items(), 3):
             told = await talk(port, how, request, to_the_end=False)
             assert told and set(told) <= allowed, (name, told)
 
@@ -214,7 +215,7 @@ async def test_slow_clients_are_cut_off(api: tuple[FastAPI, str]) -> None:
         if "answer_seconds" in layer.kwargs:
             layer.kwargs["answer_seconds"] = ANSWER_SECONDS
     async with listening(app, RECEIVE_SECONDS) as port:
-        kinds = list(SLOW.items()) * 20
+        kinds = list(SLOW.items()) * (20 if thorough() else 2)
         answers = await asyncio.gather(*(talk(port, how, request, to_the_end=True) for _, (how, _) in kinds))
         for (name, (_, allowed)), told in zip(kinds, answers, strict=True):
             assert set(told) == allowed, (name, told)

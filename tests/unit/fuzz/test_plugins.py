@@ -5,7 +5,7 @@ import json
 import math
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Plan
 
@@ -13,6 +13,7 @@ from runtime.clock import FakeClock
 from services.planner.adapters.http import Answer, PlannerClient
 from services.planner.core.decide import make_plan
 from services.planner.remote import Remote
+from tests.effort import examples
 from tests.unit.planner.build import NOON, SOURCE, WORK, request
 from tests.unit.planner.plugin import LOOPBACK, Asked, Plugin
 
@@ -81,7 +82,7 @@ def planned(body: bytes) -> Plan:
     return Plan.model_validate_json(plan.model_dump_json())
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(bodies)
 def test_any_bytes_become_an_explained_plan(body: bytes) -> None:
     """Either what was said is wholly understood, or the plan holds and says what is wrong."""

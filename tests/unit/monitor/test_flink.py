@@ -16,6 +16,7 @@ from services.monitor.adapters.application import Flink
 from services.monitor.adapters.flink import FlinkCollector
 from services.monitor.adapters.memory import JOB_ID, MAP, SOURCE, MemoryFlink
 from services.monitor.core import FlinkReadings
+from tests.effort import examples
 from tests.unit.monitor.builders import policy, recorded
 from tests.unit.monitor.fake_flink import FakeFlink
 from tests.unit.monitor.flink_suite import PROCESSED, FlinkSuite
@@ -364,7 +365,7 @@ ANSWERS = {
 
 
 @given(path=st.sampled_from(sorted(ANSWERS)), cut=st.integers(0, 6000), junk=st.binary(max_size=8))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_a_scrape_never_raises(path: str, cut: int, junk: bytes) -> None:
     """Any answer cut anywhere and continued with anything: readings come all the same."""
     fake = FakeFlink(MemoryFlink(FakeClock()))

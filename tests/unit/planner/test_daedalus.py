@@ -6,12 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Checkpoints, PlanReply, PlanRequest, RestartTimes, Run, SourceAnalysis
 
 from services.planner.core.planners import InvalidParameters, ask, parse_parameters
 from services.planner.core.planners.daedalus.forecast import autoregressive, linear
+from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, after, analysis, deployment, known, operator, policy, request
 from tests.unit.planner.requests import is_whole, requests
 
@@ -212,7 +213,7 @@ def test_wrong_parameters_are_named() -> None:
         parse_parameters("daedalus", {"order": 0})
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(requests("daedalus"))
 def test_every_request_is_answered(first: PlanRequest) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason; and again with what it remembers."""
@@ -222,7 +223,7 @@ def test_every_request_is_answered(first: PlanRequest) -> None:
     assert is_whole(ask(later, "daedalus"), later)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=60), st.integers(1, 15))
 def test_every_forecast_is_a_number(history: list[float], order: int) -> None:
     """Between 0 and twice what was ever seen, however wild the past."""

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Plan, PlanReply, PlanRequest, PlanState, Recommendation, Slots, derive_id
 
@@ -13,6 +13,7 @@ from services.planner.core.guards import amend
 from services.planner.core.planners import UnknownPlanner, ask
 from services.planner.core.wishes import condensed
 from services.planner.offline import plan_offline
+from tests.effort import examples
 from tests.unit.planner.build import (
     NOON,
     SOURCE,
@@ -168,7 +169,7 @@ def test_a_window_of_more_turns_than_a_plan_may_carry_is_still_covered() -> None
     assert draft.vector == {SOURCE: 1, WORK: 2}
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=60), st.integers(0, 60))
 def test_condensing_is_lossless_or_cautious(wanted: list[tuple[int, int]], length: int) -> None:
     """Any window over the condensed wishes: the same coverage, no smaller largest wish, no larger smallest one."""

@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from weir_contracts import Analysis, PlanReply, PlanRequest, SourceAnalysis
 
 from services.planner.core.planners import InvalidParameters, ask, parse_parameters
+from tests.effort import examples
 from tests.unit.planner.build import (
     SOURCE,
     WORK,
@@ -135,7 +136,7 @@ def test_wrong_parameters_are_named() -> None:
         parse_parameters("dhalion", {"scale_down_factor": 2})
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(requests("dhalion"))
 def test_every_request_is_answered(asked: PlanRequest) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason."""

@@ -6,12 +6,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Analysis, EdgeAnalysis, PlanReply, PlanRequest
 
 from services.planner.core.planners import InvalidParameters, ask, parse_parameters
 from services.planner.core.planners.ds2 import MOST, Graph, Rates, corrected, optimal
+from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis, known, operator, policy, request, topology
 from tests.unit.planner.requests import is_whole, requests
 
@@ -210,7 +211,7 @@ def test_wrong_parameters_are_named() -> None:
 
 
 @given(requests("ds2", warm_up_intervals=0, scale_sources=True, target_rate_ratio=1.5))
-@settings(max_examples=20)
+@examples(20)
 def test_every_request_is_answered(asked: PlanRequest) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason."""
     assert is_whole(ask(asked, "ds2"), asked)

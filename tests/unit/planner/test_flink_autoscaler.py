@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from weir_contracts import (
@@ -34,6 +34,7 @@ from services.planner.core.planners.flink_autoscaler.decision import (
 )
 from services.planner.core.planners.flink_autoscaler.evaluation import Evaluated, with_thresholds
 from services.planner.core.planners.flink_autoscaler.ieee import divide, metric, rounded, whole
+from tests.effort import examples
 from tests.unit.planner.build import (
     NOON,
     SOURCE,
@@ -637,7 +638,7 @@ def requests(draw: st.DrawFn) -> list[PlanRequest]:
     return told
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(requests())
 def test_any_turns_get_a_reply(turns: list[PlanRequest]) -> None:
     """A vector of the whole topology within the bounds' direction, or a hold; a sentence either way, and a memory that fits."""
@@ -652,7 +653,7 @@ def test_any_turns_get_a_reply(turns: list[PlanRequest]) -> None:
         memory = json.loads(json.dumps(reply.memory))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     st.dictionaries(
         st.sampled_from(["graph", "running_ms", "samples", "history", "waiting", "restarts", "decided"]),

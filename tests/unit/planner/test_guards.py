@@ -4,11 +4,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Parallelism, PastAction, PlanReply, QuarantinedVector, Slots, Symptom
 
 from services.planner.core.guards import GUARDS, Context, Draft, amend
+from tests.effort import examples
 from tests.unit.planner.build import (
     SOURCE,
     WORK,
@@ -302,7 +303,7 @@ def situations(draw: st.DrawFn) -> Context:
     )
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(vectors, situations())
 def test_the_chain(wanted: Parallelism, given_: Context) -> None:
     """Whatever is wanted: all of the topology, nothing further out of bounds or of slots than the present, each change told."""

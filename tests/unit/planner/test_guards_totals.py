@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Parallelism, PlanReply, PlanState, Slots
 
 from services.planner.core.decide import make_plan
 from services.planner.core.guards import amend
 from services.planner.core.guards.allowed import cut, raised, subtasks
+from tests.effort import examples
 from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, context, deployment, policy, request, scale, topology
 from tests.unit.planner.test_guards import NOW, guards, passed, seen_busy
 
@@ -113,7 +114,7 @@ def test_a_budget_that_cannot_be_met_takes_what_it_can() -> None:
 sizes = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 40), min_size=1)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(sizes, st.integers(1, 100), st.data())
 def test_a_cut_fits_and_wastes_nothing(vector: Parallelism, limit: int, data: st.DataObject) -> None:
     """Whatever is cut: within the limit or at the floors, never below them, and no subtask more would fit."""
@@ -125,7 +126,7 @@ def test_a_cut_fits_and_wastes_nothing(vector: Parallelism, limit: int, data: st
         raise AssertionError(found)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(sizes, st.integers(1, 200), st.data())
 def test_what_is_raised_reaches_the_least_or_its_ceilings(vector: Parallelism, least: int, data: st.DataObject) -> None:
     """And takes nothing from anybody."""

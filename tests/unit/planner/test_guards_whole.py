@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Parallelism, Slots
 
 from services.planner.core.guards import Draft, amend
+from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, context, deployment, scale, topology
 
 NOW: Parallelism = {SOURCE: 4, WORK: 4}
@@ -69,7 +70,7 @@ def test_another_driver_s_vectors_stay_as_they_are() -> None:
     assert amend(scale({SOURCE: 1, WORK: 6}), context({SOURCE: 1, WORK: 4})).vector == {SOURCE: 1, WORK: 6}
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.data())
 def test_whatever_is_wanted_it_is_one_parallelism(data: st.DataObject) -> None:
     """In whole containers, within bounds and total as far as one container goes."""

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import PlanReply
 from weir_contracts.deployment import Pod
@@ -15,6 +15,7 @@ from services.planner.core.planners import InvalidParameters, ask, parse_paramet
 from services.planner.core.planners import autoscaling_v2 as v2
 from services.planner.core.planners.hpa import HpaParameters
 from services.planner.core.planners.replica_records import Ask, TooManyWorkloads, Workloads
+from tests.effort import examples
 from tests.unit.planner.build import (
     NOON,
     SOURCE,
@@ -326,7 +327,7 @@ def test_a_tolerance_per_direction() -> None:
     ),
     st.data(),
 )
-@settings(max_examples=20)
+@examples(20)
 def test_every_request_is_answered(parameters: dict[str, Any], data: st.DataObject) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason."""
     asked = data.draw(requests("hpa", **parameters))

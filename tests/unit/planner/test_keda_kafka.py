@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 from weir_contracts import Observation, PlanReply, Problem
 from weir_contracts.observation import PartitionReading
 
 from services.planner.core.planners import InvalidParameters, ask, parse_parameters
 from services.planner.core.planners.keda_kafka import KedaKafkaParameters, Partition, lag_of, total_of
+from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, after, analysis, policy, request
 from tests.unit.planner.requests import is_whole, requests
 
@@ -241,7 +241,7 @@ OFFSETS = st.one_of(st.none(), st.integers(0, 2**62))
 
 
 @given(requests("keda-kafka"), st.booleans(), st.lists(st.tuples(OFFSETS, OFFSETS), max_size=5), st.integers(0, 40))
-@example_settings(max_examples=20)
+@examples(20)
 def test_every_request_is_answered(asked: Any, whole: bool, offsets: list[tuple[Any, Any]], age: int) -> None:
     """Whatever the offsets: a whole vector or a hold, with its reason."""
     parameters = {"scope": "application" if whole else "sources", "minReplicaCount": 0, "excludePersistentLag": True}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import MEMORY_LIMIT_BYTES, PlannerRegistration, PlanReply, PlanRequest
 
@@ -21,6 +21,7 @@ from services.planner.core.kta import (
     turn_of,
 )
 from services.planner.failures import PlannerFailed
+from tests.effort import examples
 
 from .build import NOON, after, policy, request, topology
 
@@ -179,7 +180,7 @@ def test_what_is_no_plan_is_refused_with_the_reason(answer: Any, why: str) -> No
         read_plan(answer, _turn(2).nodes)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

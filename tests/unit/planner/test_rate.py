@@ -3,12 +3,13 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Edge, OperatorAnalysis, PlanReply, Slots, Symptom, Topology
 from weir_contracts.analysis import SymptomCode
 
 from services.planner.core.planners import ask
+from tests.effort import examples
 from tests.unit.planner.build import (
     SOURCE,
     WORK,
@@ -279,7 +280,7 @@ LOADS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(LOADS)
 def test_every_answer_covers_the_topology_within_bounds(load: dict[str, Any]) -> None:
     """Whatever the figures: a whole vector within the bounds and different from the present, or a hold with its reason."""

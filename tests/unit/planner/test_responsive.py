@@ -4,10 +4,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from weir_contracts import PlanReply, PlanRequest, Run, SourceAnalysis, Symptom
 
 from services.planner.core.planners import InvalidParameters, ask, parse_parameters
+from tests.effort import examples
 from tests.unit.planner.build import (
     NOON,
     SOURCE,
@@ -231,7 +232,7 @@ def test_wrong_parameters_are_named() -> None:
 EVERY = [PROCESSING_UP, PROCESSING_DOWN, ARRIVAL_UP, LAG, LATENCY, SATURATION]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(requests("responsive", diagnosers=EVERY))
 def test_every_request_is_answered(first: PlanRequest) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason; and again with what it remembers."""

@@ -5,12 +5,13 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import PlanReply, PlanRequest
 
 from services.planner.core.planners import InvalidParameters, ask, parse_parameters
 from services.planner.core.planners.schedule import last_time
+from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis, policy, request
 from tests.unit.planner.requests import is_whole, requests
 
@@ -157,7 +158,7 @@ def test_the_last_time_lies_behind_and_is_the_last(seconds: int, cron: str) -> N
 
 
 @given(requests("schedule", parallelism=2, entries=[{"cron": "*/10 * * * *", "lasts": "5m", "operators": {"o0": 3}}]))
-@settings(max_examples=20)
+@examples(20)
 def test_every_request_is_answered(asked: PlanRequest) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason."""
     assert is_whole(ask(asked, "schedule"), asked)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import (
     CandidateScore,
@@ -18,6 +18,7 @@ from weir_contracts import (
 )
 
 from services.planner.core.shadows import begin, finish, wants
+from tests.effort import examples
 from tests.unit.planner.build import (
     APP,
     SOURCE,
@@ -453,7 +454,7 @@ def test_the_message_stays_small() -> None:
 RATES = st.floats(0, 1e7, allow_nan=False)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     turns=st.lists(
         st.tuples(

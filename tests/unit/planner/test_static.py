@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from weir_contracts import PlanReply, PlanRequest
 
 from services.planner.core.planners import InvalidParameters, ask, parse_parameters
+from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis, policy, request
 from tests.unit.planner.requests import is_whole, requests
 
@@ -60,7 +61,7 @@ def test_wrong_parameters_are_named(parameters: dict[str, Any], words: str) -> N
 
 
 @given(requests("static", parallelism=7, operators={"o0": 3}))
-@settings(max_examples=20)
+@examples(20)
 def test_every_request_is_answered(asked: PlanRequest) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason."""
     assert is_whole(ask(asked, "static"), asked)

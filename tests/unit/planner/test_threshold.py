@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import PlanReply
 
 from services.planner.core.planners import InvalidParameters, ask, parse_parameters
+from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis, known, operator, policy, request
 from tests.unit.planner.requests import is_whole, requests
 
@@ -101,7 +102,7 @@ def test_wrong_parameters_are_named(parameters: dict[str, Any], words: str) -> N
 
 
 @given(st.sampled_from(["utilisation", "lag_seconds", "latency_seconds", "backlog"]), st.data())
-@settings(max_examples=20)
+@examples(20)
 def test_every_request_is_answered(measure: str, data: st.DataObject) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason."""
     asked = data.draw(requests("threshold", measure=measure, up_above=0.7, down_below=0.2, factor=1.3))

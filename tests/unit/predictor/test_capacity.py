@@ -4,10 +4,11 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor.capacity import CapacityCurve, curve_of
+from tests.effort import examples
 from tests.unit.planner.build import WORK, after, operator, point
 
 
@@ -92,7 +93,7 @@ def test_that_more_did_less_is_believed_for_an_hour() -> None:
     assert curve.best is None
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     st.lists(
         st.tuples(st.integers(1, 64), st.floats(1, 1e6), st.floats(0.05, 1), st.booleans()), min_size=1, max_size=6

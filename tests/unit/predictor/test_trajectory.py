@@ -1,12 +1,13 @@
 """The predictor: exact where it can be worked out by hand, conserving records, never worse for more parallelism."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor.capacity import CapacityCurve
 from predictor.flow import flow_of
 from predictor.trajectory import STAY, Backlog, Model, Restart, predict
+from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, topology
 
 
@@ -97,7 +98,7 @@ waiting = st.floats(0, 50_000)
 restarts = st.builds(Restart, st.floats(0, 20), st.floats(0, 5))
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(loads, waiting, restarts, st.integers(1, 32), st.floats(0, 0.2))
 def test_records_are_conserved(arrivals: float, backlog: float, restart: Restart, p: int, serial: float) -> None:
     """What waits at the end is what waited, was replayed and arrived, less what was taken."""
@@ -118,7 +119,7 @@ def test_records_are_conserved(arrivals: float, backlog: float, restart: Restart
     assert all(point.throughput <= capacity * (1 + 1e-6) + 0.1 for point in found.points)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     loads, st.builds(Backlog, waiting, st.none() | st.floats(0, 100)), restarts, st.integers(1, 31), st.floats(0, 0.2)
 )

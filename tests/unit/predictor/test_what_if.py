@@ -3,13 +3,14 @@
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from weir_contracts import Analysis, Parallelism, PlanReply, Slots, WhatIf
 
 from predictor import InvalidQuestion, Load, NotYet, parse_load, parse_parallelism, what_if
 from services.planner.core.planners.rate import plan_by_rate
 from services.planner.core.planners.rate_case import RateParameters
+from tests.effort import examples
 from tests.unit.planner.build import (
     SOURCE,
     WORK,
@@ -283,7 +284,7 @@ def test_parallelism_as_it_is_written() -> None:
             parse_parallelism(wrong)
 
 
-@settings(max_examples=40)
+@examples(40)
 @example(
     of={"arrivals": 2.2e-313, "backlog": None, "per_subtask": None, "selectivity": None},
     p=1,

@@ -3,7 +3,7 @@
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 from weir_contracts import CapacityPoint, OperatorAnalysis, PlanRequest, unknown
@@ -12,6 +12,7 @@ from weir_planner.capacity import capacity_at
 from weir_planner.testing import NAMES, request, requests
 
 from predictor import curve_of, smallest_useful
+from tests.effort import examples
 
 
 def test_the_recorded_requests_are_what_they_are_called() -> None:
@@ -64,7 +65,7 @@ def test_an_allowed_minimum_is_useful_by_definition() -> None:
 STEADY = request("steady")
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     st.dictionaries(st.integers(1, 64), st.floats(0.8, 1.25), min_size=1, max_size=6),
     st.floats(0, 0.7),

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator import Simulation, chain, diamond, two_sources
 from simulator.capacity import capacity, hottest_share, sustained
 from simulator.spec import Application, OperatorSpec, parse
+from tests.effort import examples
 
 
 def running(application: Application, rate: float, seconds: float) -> Simulation:
@@ -215,7 +216,7 @@ def test_two_inputs_share_a_full_operator() -> None:
     assert clicks.taken * 0.3 == pytest.approx(333 * 120, rel=0.05)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(
     rates=st.lists(st.floats(0, 4000), min_size=1, max_size=4),
     parallelism=st.integers(1, 6),

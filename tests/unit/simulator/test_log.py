@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.log import AppendCurve, Topic
+from tests.effort import examples
 
 
 def test_when_a_record_was_appended() -> None:
@@ -70,7 +71,7 @@ def test_partitions_are_read_in_turn_each_as_far_as_it_was_fetched() -> None:
     assert topic.lag_seconds(11.0) == 0.0
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     weights=st.lists(st.floats(0.1, 10), min_size=1, max_size=9),
     steps=st.lists(st.tuples(st.floats(0, 1e4), st.floats(0, 1e4), st.floats(0, 1e4)), min_size=1, max_size=12),

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-import pytest
 from weir_contracts import NewPlanner
-from weir_planner import Reply, Request, application
+from weir_planner import Reply, Request
 from weir_planner import kta as sdk_kta
 from weir_planner.testing import running
 
@@ -67,16 +66,3 @@ async def test_a_class_in_ktas_shape_conforms() -> None:
         found = await report(NewPlanner.model_validate({"name": "doubler", "kind": "kta", **steps}))
     assert found.failed == []
     assert {finding.check for finding in found.findings} == set(CHECKS) - HTTP_ONLY
-
-
-def test_its_interface_is_described() -> None:
-    """An OpenAPI document with request and reply."""
-    for app, route in ((application(grows), "/plan"), (sdk_kta.application(Doubler), "/api/v1alpha1/plan")):
-        assert "requestBody" in app.openapi()["paths"][route]["post"]
-
-
-@pytest.mark.parametrize("threads", [0, -1])
-def test_there_is_at_least_one_thread(threads: int) -> None:
-    """Said before anything is served."""
-    with pytest.raises(ValueError, match="threads"):
-        application(grows, threads=threads)

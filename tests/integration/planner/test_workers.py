@@ -6,14 +6,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from weir_contracts import PlanReply, PlanRequest
 
-from bench.advance import observation
-from services.planner.core.planners import LARGE, PLANNERS, ask, needed
+from services.planner.core.planners import ask
 from services.planner.workers import Workers
 from tests.unit.planner.build import analysis, policy, request
 
@@ -66,26 +64,6 @@ def test_a_burst_is_answered_one_after_the_other(workers: Workers) -> None:
     replies = asyncio.run(burst())
     assert replies[50].code == "planner-timeout"
     assert {reply.kind for i, reply in enumerate(replies) if i != 50} == {"scale"}
-
-
-PARAMETERS: dict[str, dict[str, Any]] = {
-    "schedule": {"entries": [{"cron": "0 8 * * *", "parallelism": 3}]},
-    "static": {"parallelism": 3},
-    "threshold": {"up_above": 0.8, "down_below": 0.3},
-}
-"""Of those that have to be told something."""
-
-
-def test_a_question_takes_along_what_its_planner_looks_at_and_the_answer_is_the_same() -> None:
-    """Raw observations and past turns are most of a request; no built-in planner that leaves them out decides by them."""
-    asked = request(of={"arrivals": 2400}).model_copy(update={"observations": [observation(0)]})
-    for name, entry in PLANNERS.items():
-        choice = {"name": name, "parameters": PARAMETERS.get(name, {})}
-        whole = asked.model_copy(update={"policy": policy(planner=choice)})
-        lean = needed(whole, name)
-        assert {field for field in LARGE if getattr(lean, field)} <= entry.reads
-        assert ask(lean, name) == ask(whole, name)
-    assert needed(asked, "nobody") == asked
 
 
 _SERVICE = """
