@@ -9,11 +9,11 @@ all stopped before the first is removed; those that were made and never started 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypeVar
+from threading import Thread
+from typing import Protocol, TypeVar, cast
 
 import structlog
 from weir_contracts import DockerTarget, Parallelism, Target, Topology
@@ -29,6 +29,7 @@ T = TypeVar("T")
 PROJECTS = "WEIR_EXECUTOR_DOCKER_PROJECTS"
 NUMBERS_TRIED = 20
 """Names that may be taken by others before a copy is given up."""
+MOST_CALLS_AT_ONCE = 16
 _STOPPED = frozenset({"created", "exited"})
 
 
@@ -104,7 +105,7 @@ class DockerDriver:
         self._daemon = daemon
         self._projects = frozenset(projects)
         self._checkpoint_seconds = checkpoint_seconds
-        self._threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="docker")
+        self._calls = asyncio.Semaphore(MOST_CALLS_AT_ONCE)
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._resourced: dict[tuple[str, str], tuple[int, datetime | None]] = {}
         self._log = structlog.get_logger("executor")
@@ -112,7 +113,6 @@ class DockerDriver:
     async def close(self) -> None:
         if self._daemon is not None:
             self._daemon.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     # -- what is there ---------------------------------------------------------------------------------------------
 
@@ -306,7 +306,34 @@ class DockerDriver:
         return sorted(found, key=lambda container: (container.number, container.name))
 
     async def _call(self, call: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
+        async with self._calls:
+            return await _in_thread(lambda: call(*arguments))
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    """In a thread that nobody waits for at the end: a container takes longer to stop than this process may."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def tell(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(cast("T", result))
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = call()
+        except BaseException as raised:  # noqa: BLE001 - it is raised where it is awaited
+            error = raised
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(tell, result, error)
+
+    Thread(target=run, name="docker", daemon=True).start()
+    return await future
 
 
 def _docker(target: Target) -> DockerTarget:

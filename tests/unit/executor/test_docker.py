@@ -1,11 +1,14 @@
 """The docker driver: its suite in memory, and what it does when only half of it works."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from threading import Event
 
 import pytest
 
-from services.executor.adapters.docker import Daemon, DockerDriver
+from services.executor.adapters.docker import Container, Daemon, DockerDriver
 from services.executor.adapters.memory_docker import MemoryDaemon
 from services.executor.core import Accepted, PolicyReading, Refusal, Rejected, Unanswered, admit
 from services.executor.core.deadlines import nudge_is_due
@@ -207,3 +210,22 @@ async def test_a_checkpoint_is_due_once_the_slots_are_there(rig: DockerRig) -> N
     registered = snapshot(checkpoint_completed_at=after(5))
     assert not nudge_is_due(registered, after(0), after(9))
     assert nudge_is_due(replace(registered, resourced_at=after(8)), after(0), after(9))
+
+
+async def test_nobody_waits_for_docker_at_the_end(rig: DockerRig) -> None:
+    """A container may take longer to stop than this process: the call is left to itself, and its answer is nobody's."""
+    stopping, enough = Event(), Event()
+
+    def stop(_: Container) -> None:
+        stopping.set()
+        enough.wait(10)
+
+    rig.docker.stop = stop  # type: ignore[method-assign]
+    request = asyncio.create_task(rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(1)))
+    while not stopping.is_set():  # noqa: ASYNC110 - a thread sets it
+        await asyncio.sleep(0.005)
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    assert [thread.daemon for thread in threading.enumerate() if thread.name == "docker"] == [True]
+    enough.set()
