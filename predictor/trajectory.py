@@ -308,7 +308,8 @@ def _drained_together(arrived: Sequence[np.ndarray], running: np.ndarray, limits
 
 
 def _lag(times: np.ndarray, arrived: np.ndarray, processed: np.ndarray, model: Model, source: str) -> np.ndarray:
-    """`t − A⁻¹(P(t))`; what waited at the start is taken to have arrived evenly over its age."""
+    """`t − A⁻¹(P(t))`: with constant arrivals what waits over their rate, once what waited at the start is done; before that its age,
+    as it is taken to have arrived evenly."""
     waiting, rate = float(arrived[0]), model.arrivals[source]
     left = arrived - processed
     # Less than a thousandth of a second's arrivals is a rounding error, not a backlog.
@@ -321,18 +322,12 @@ def _lag(times: np.ndarray, arrived: np.ndarray, processed: np.ndarray, model: M
         age = known.records / rate if rate > LEAST_RATE else 0.0
     # Replayed records are a little older still.
     age += (waiting - known.records) / rate if rate > LEAST_RATE else 0.0
-    at, count = (_led(-age, times), _led(0.0, arrived)) if waiting > 0 else (times, arrived)
-    # np.interp wants increasing counts: without arrivals they stand still, and the newest instant is the right one.
-    since = np.interp(processed, count + _rising(len(count)), at)
-    return np.where(waits, np.maximum(0.0, times - since), 0.0)
-
-
-def _led(first: float, rest: np.ndarray) -> np.ndarray:
-    """A value and what follows it."""
-    whole = np.empty(len(rest) + 1)
-    whole[0] = first
-    whole[1:] = rest
-    return whole
+    lag: np.ndarray = left / rate if rate > LEAST_RATE else np.zeros(len(times))
+    old = int(processed.searchsorted(waiting))
+    if old:
+        lag[:old] = times[:old] + age - processed[:old] * (age / waiting)
+    lag *= waits
+    return lag
 
 
 def _latency(times: np.ndarray, arrived: np.ndarray, processed: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ from .guards.draft import HIGHEST_UTILISATION, Draft
 from .guards.history import past_actions
 from .planners.rate import foresee
 from .planners.rate_case import RateParameters
-from .wishes import condensed
+from .wishes import condensed, gathered
 
 LEAST_EXPIRY_SECONDS = 15.0
 LEAST_STALENESS_SECONDS = 10.0
@@ -201,16 +201,8 @@ def _recommendations(
         # Nobody knows what would have been wanted: a window with a gap must be covered anew.
         return []
     since = request.now - max(behavior.scale_up.stabilization, behavior.scale_down.stabilization)
-    kept = [Recommendation(at=request.now, parallelism=wanted)]
-    latest, names = wanted, wanted.keys()
-    for wish in reversed(state.recommendations):
-        if kept[-1].at <= since:
-            break
-        # Mostly it is the same as the one after it: that is quicker told than that it names the same operators.
-        if wish.parallelism == latest or wish.parallelism.keys() == names:
-            kept.append(wish)
-            latest = wish.parallelism
-    return condensed(kept[::-1], MOST_RECOMMENDATIONS)
+    latest = Recommendation(at=request.now, parallelism=wanted)
+    return condensed(gathered(latest, state.recommendations, since), MOST_RECOMMENDATIONS)
 
 
 def _memory(reply: PlanReply, state: PlanState, planner: str) -> dict[str, Any]:

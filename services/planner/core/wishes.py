@@ -4,10 +4,30 @@ A window asks of each operator for the smallest and the largest wish in it, and 
 """
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from weir_contracts import Recommendation
 
 FOLDED = 4
+
+
+def gathered(latest: Recommendation, before: Sequence[Recommendation], since: datetime) -> list[Recommendation]:
+    """The wishes after an instant and the last one before it, which shows that it is covered; oldest first, as `before` has them. Of
+    equal wishes in a row the first and the last; none that names other operators."""
+    kept, names = [latest], latest.parallelism.keys()
+    in_run = False
+    for wish in reversed(before):
+        if kept[-1].at <= since:
+            break
+        same = wish.parallelism == kept[-1].parallelism
+        if not same and wish.parallelism.keys() != names:
+            continue
+        if same and in_run:
+            kept[-1] = wish
+        else:
+            kept.append(wish)
+        in_run = same
+    return kept[::-1]
 
 
 def condensed(wishes: Sequence[Recommendation], most: int) -> list[Recommendation]:

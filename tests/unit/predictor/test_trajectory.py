@@ -1,12 +1,13 @@
 """The predictor: exact where it can be worked out by hand, conserving records, never worse for more parallelism."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor.capacity import CapacityCurve
 from predictor.flow import flow_of
-from predictor.trajectory import STAY, Backlog, Model, Restart, predict
+from predictor.trajectory import STAY, Backlog, Model, Restart, outlook, predict
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, topology
 
@@ -134,6 +135,39 @@ def test_more_is_never_worse(arrivals: float, waits: Backlog, restart: Restart, 
     assert more.max_lag_seconds <= less.max_lag_seconds + 0.02
     assert more.final_lag_seconds <= less.final_lag_seconds + 0.02
     assert more.violation_seconds <= less.violation_seconds + 0.01
+
+
+@examples(60)
+@given(
+    st.floats(0.1, 2000),
+    st.builds(Backlog, waiting, st.none() | st.floats(0, 100)),
+    restarts,
+    st.integers(1, 31),
+)
+def test_the_short_way_leads_where_the_steps_do(arrivals: float, waits: Backlog, restart: Restart, p: int) -> None:
+    """Of a single source the figures are worked out at once; going through it step by step, taking what has come and what there is
+    time for, and looking up when the next record had come, gives the same."""
+    found = outlook(
+        model(arrivals, backlog=waits.records, age=waits.age_seconds),
+        {SOURCE: 1, WORK: p},
+        restart,
+        horizon_seconds=60,
+        objective_seconds=10,
+    )
+    times, come = found.times.tolist(), found.arrived[SOURCE].tolist()
+    done = [0.0]
+    for i in range(1, len(times)):
+        running = min(times[i] - times[i - 1], max(0.0, times[i] - restart.seconds))
+        done.append(min(come[i], done[-1] + found.capacities[WORK] * running))
+    assert found.processed[SOURCE].tolist() == pytest.approx(done, abs=1e-6)
+    age = waits.age_seconds or waits.records / arrivals
+    age += (come[0] - waits.records) / arrivals
+    came_at = np.interp(done, [0.0, *come], [-age, *times])
+    lag = [
+        at - since if n - d > arrivals * 1e-3 else 0.0
+        for at, since, n, d in zip(times, came_at, come, done, strict=True)
+    ]
+    assert found.lag.tolist() == pytest.approx(lag, abs=2e-3)
 
 
 def test_latency_looks_ahead_where_lag_looks_back() -> None:

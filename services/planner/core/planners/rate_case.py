@@ -197,8 +197,8 @@ def case_of(request: PlanRequest, parameters: RateParameters) -> Case | PlanRepl
 
 def _at_rest(analysis: Analysis) -> dict[str, float]:
     """Lower bounds of what hardly busy operators sustain."""
-    bounds = {o.operator: o.least_processing_rate for o in analysis.operators}
-    return {name: bound.value for name, bound in bounds.items() if bound is not None and bound.value}
+    bounds = ((o.operator, o.least_processing_rate) for o in analysis.operators)
+    return {name: bound.value for name, bound in bounds if bound is not None and bound.value}
 
 
 def _full(analysis: Analysis) -> frozenset[str]:
