@@ -18,6 +18,8 @@ from .service import topic_specs
 from .settings import ServiceSettings, load
 
 CALL_SECONDS = 15.0
+ANSWER_SECONDS = 25.0
+"""The client tells of its own timeouts before."""
 PAUSE_SECONDS = 0.5
 EXIT_UNUSABLE = 1
 
@@ -43,19 +45,25 @@ def ensure(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[str]:
                 f"topic {spec.name} has {there[spec.name]} partitions and must have {spec.partitions} (WEIR_PARTITIONS): its keys "
                 "would move, so delete it or change the setting"
             )
-    made = [_create(admin, spec) for spec in specs if spec.name not in there]
+    made = _create(admin, [spec for spec in specs if spec.name not in there])
     differing = _differing(admin, [spec for spec in specs if spec.name in there and spec.configs])
     return made + [_configure(admin, spec, changes) for spec, changes in differing]
 
 
-def _create(admin: AdminClient, spec: TopicSpec) -> str:
-    topic = NewTopic(spec.name, spec.partitions, config=dict(spec.configs))
-    try:
-        admin.create_topics([topic], operation_timeout=CALL_SECONDS)[spec.name].result(CALL_SECONDS)
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise TopicsError(f"topic {spec.name} cannot be created: {error.args[0].str()}") from None
-    return f"{spec.name}: made with {spec.partitions} partitions"
+def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[str]:
+    if not specs:
+        return []
+    topics = [NewTopic(spec.name, spec.partitions, config=dict(spec.configs)) for spec in specs]
+    for name, answer in admin.create_topics(topics, operation_timeout=CALL_SECONDS).items():
+        try:
+            answer.result(ANSWER_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                continue
+            if error.args[0].retriable():
+                raise
+            raise TopicsError(f"topic {name} cannot be created: {error.args[0].str()}") from None
+    return [f"{spec.name}: made with {spec.partitions} partitions" for spec in specs]
 
 
 def _differing(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[tuple[TopicSpec, dict[str, str]]]:
@@ -65,7 +73,7 @@ def _differing(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[tuple[Top
     resources = {ConfigResource(ResourceType.TOPIC, spec.name): spec for spec in specs}
     found = []
     for resource, answer in admin.describe_configs(list(resources), request_timeout=CALL_SECONDS).items():
-        spec, is_now = resources[resource], answer.result(CALL_SECONDS)
+        spec, is_now = resources[resource], answer.result(ANSWER_SECONDS)
         changes = {k: v for k, v in spec.configs.items() if not _same(v, is_now[k].value if k in is_now else None)}
         if changes:
             found.append((spec, changes))
@@ -80,7 +88,7 @@ def _same(wanted: str, found: str | None) -> bool:
 def _configure(admin: AdminClient, spec: TopicSpec, changes: Mapping[str, str]) -> str:
     entries = [ConfigEntry(k, v, incremental_operation=AlterConfigOpType.SET) for k, v in changes.items()]
     resource = ConfigResource(ResourceType.TOPIC, spec.name, incremental_configs=entries)
-    admin.incremental_alter_configs([resource], request_timeout=CALL_SECONDS)[resource].result(CALL_SECONDS)
+    admin.incremental_alter_configs([resource], request_timeout=CALL_SECONDS)[resource].result(ANSWER_SECONDS)
     return f"{spec.name}: set {', '.join(f'{k}={v}' for k, v in sorted(changes.items()))}"
 
 
@@ -92,9 +100,10 @@ def ensure_within(servers: str, specs: Sequence[TopicSpec], timeout_seconds: flo
     while True:
         try:
             return ensure(admin, specs)
-        except KafkaException as error:
+        except (KafkaException, TimeoutError) as error:
             if clock.monotonic() >= deadline:
-                raise TopicsError(f"{servers}: {error.args[0].str()}") from None
+                said = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
+                raise TopicsError(f"{servers}: {said}") from None
             admin.poll(PAUSE_SECONDS)
 
 
