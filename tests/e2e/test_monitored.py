@@ -75,7 +75,7 @@ def test_the_rescale_can_be_read_off_the_metrics(view: View) -> None:
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
 def test_its_dashboards_in_a_browser(dashboard: Path, view: View, tmp_path: Path) -> None:
-    """As the pictures in docs/images were made, with WEIR_IMAGES=docs/images."""
+    """As in tests/integration/monitoring, of a real loop."""
     if browser() is None:
         pytest.skip("no chromium on the PATH: install Debian's package chromium")
     seen = picture(dashboard, view, tmp_path)
