@@ -67,7 +67,8 @@ def test_the_rescale_can_be_read_off_the_metrics(view: View) -> None:
     }
     highest = {fact: max(value for points in series.values() for _, value in points) for fact, series in seen.items()}
     assert highest["observed"] > 1
-    assert highest["observed"] == highest["requested"] == highest["planned"]
+    # A plan may have been refused.
+    assert highest["observed"] == highest["requested"] <= highest["planned"]
     for stage in ("plan_age", "accept", "restart", "verify"):
         counted = view.at_the_end(f"max(max_over_time(weir_executor_{stage}_seconds_count[10m]))")
         assert max(value for points in counted.values() for _, value in points) >= 1, stage
