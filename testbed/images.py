@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -78,21 +79,27 @@ def run(command: Sequence[str], log: Path, *, timeout_seconds: float = BUILD_SEC
     environment = {**os.environ, "DOCKER_BUILDKIT": os.environ.get("DOCKER_BUILDKIT", "0")}
     with log.open("wb") as out:
         try:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 command,
                 cwd=PROJECT,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                timeout=timeout_seconds,
-                check=False,
+                start_new_session=True,
             )
         except OSError as error:
             raise TestbedError(f"cannot run {command[0]}: {error.strerror}") from None
+        try:
+            code = process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
             raise TestbedError(f"{' '.join(command[:3])}: not done within {timeout_seconds:g} s, see {log}") from None
-    if done.returncode:
+        finally:
+            # What it started ends with it, whatever ends this wait.
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    if code:
         end = " | ".join(line for line in log.read_text(errors="replace").splitlines()[-8:] if line.strip())
         raise TestbedError(f"{' '.join(command[:3])} failed, see {log}; it ends with: {end[:1500]}")
 

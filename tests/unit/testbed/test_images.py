@@ -41,6 +41,8 @@ def test_a_step_that_fails_says_how_it_ended(tmp_path: Path) -> None:
     with pytest.raises(TestbedError, match=r"sh -c .* failed, see .*; it ends with: first \| second"):
         images.run(["sh", "-c", "echo first; echo second >&2; exit 3"], tmp_path / "log")
     assert (tmp_path / "log").read_text() == "first\nsecond\n"
+    with pytest.raises(TestbedError, match=r"not done within 0.05 s"):
+        images.run(["sh", "-c", "sleep 60 & wait"], tmp_path / "log", timeout_seconds=0.05)
     with pytest.raises(TestbedError, match="cannot run /nonexistent/docker"):
         images.run(["/nonexistent/docker"], tmp_path / "log")
 
