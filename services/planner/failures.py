@@ -10,6 +10,9 @@ NO_ANSWER = frozenset({TIMEOUT, FAILED, INVALID, INVALID_REPLY})
 """Codes of a hold that stands for no usable answer; no planner may use them for its own."""
 
 _COUNT = Counter("weir_planner_failures_total", "Planners that gave no answer", ["planner", "reason"])
+_SHADOWS = Counter(
+    "weir_planner_shadow_failures_total", "Planners that gave no answer about a simulated copy", ["planner", "reason"]
+)
 _planner = FewLabels(100)
 
 
@@ -24,7 +27,10 @@ class PlannerFailed(Exception):
         super().__init__(sentence)
 
 
-def no_answer(planner: str, code: str, sentence: str, reason: str | None = None) -> PlanReply:
-    """The hold. `reason` is the metric's label where it tells more than the code."""
-    _COUNT.labels(_planner(planner), reason or code).inc()
+def no_answer(
+    planner: str, code: str, sentence: str, reason: str | None = None, *, of_shadow: bool = False
+) -> PlanReply:
+    """The hold. `reason` is the metric's label where it tells more than the code. What fails about a simulated copy is counted by
+    itself: nothing was decided by it."""
+    (_SHADOWS if of_shadow else _COUNT).labels(_planner(planner), reason or code).inc()
     return PlanReply(kind="hold", code=code, sentence=sentence[:2000])

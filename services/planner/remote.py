@@ -31,7 +31,7 @@ class Remote:
     def __init__(
         self, client: PlannerClient, clock: Clock, others: Mapping[str, Protocol], *, is_told: bool = True
     ) -> None:
-        """`others`: how the kinds beside `http` are asked. `is_told`: whether its circuits are metrics."""
+        """`others`: how the kinds beside `http` are asked. `is_told`: whether its circuits and failures are the loop's metrics."""
         self.client = client
         self._is_told = is_told
         self._others = others
@@ -50,9 +50,8 @@ class Remote:
         breaker = self._breaker(registration)
         if (waits := breaker.waits_seconds(now)) > 0:
             why = f"after {breaker.failures} failures in a row, the last: {breaker.because}"
-            return no_answer(
-                name, FAILED, f"planner {name} is not asked for another {waits:.0f} s {why}", "circuit-open"
-            )
+            sentence = f"planner {name} is not asked for another {waits:.0f} s {why}"
+            return no_answer(name, FAILED, sentence, "circuit-open", of_shadow=not self._is_told)
         self._keep(registration, breaker.asked(now, timeout_seconds))
         try:
             reply = await self.try_ask(request, registration, timeout_seconds)
@@ -62,7 +61,7 @@ class Remote:
             breaker = self._breaker(registration)
             now = self._clock.monotonic()
             self._keep(registration, breaker.failed(now, failure.sentence) if failure.counts else breaker.answered())
-            return no_answer(name, failure.code, sentence)
+            return no_answer(name, failure.code, sentence, of_shadow=not self._is_told)
         self._keep(registration, self._breaker(registration).answered())
         return reply
 

@@ -29,8 +29,8 @@ from runtime.envelope import encode
 from runtime.loop import Stop, run_forever
 from runtime.records import partition_of
 
-from .core.planners import PLANNERS, InvalidParameters, UnknownPlanner, ask
-from .core.shadows import Ask, begin, finish, wants
+from .core.planners import InvalidParameters, UnknownPlanner, ask
+from .core.shadows import Ask, begin, finish, reads, wants
 from .workers import Workers
 
 GRACE_SECONDS = 5.0
@@ -282,7 +282,7 @@ class Sideline:
 
 def _needed(request: PlanRequest, planners: set[str]) -> PlanRequest:
     """Without past turns, which are the copies' own, and without raw readings where nobody looks at them."""
-    looked_at = any("observations" in PLANNERS[name].reads for name in planners if name in PLANNERS)
+    looked_at = any("observations" in reads(name) for name in planners)
     observations = request.observations if looked_at else []
     return request.model_copy(update={"history": [], "observations": observations})
 

@@ -19,6 +19,7 @@ from services.planner.core.shadows import begin, finish
 from services.planner.shadows import Limits, ShadowWorkers, Sideline
 from tests.unit.planner.build import APP, NOON, SOURCE, WORK, after, analysis, policy, request, scale
 from tests.unit.planner.test_service import PARTITIONS, Desk
+from tests.unit.planner.test_shadows import scrape
 
 BOLD: list[dict[str, Any]] = [{"name": "rate", "label": "bold", "parameters": {"target_utilisation": 0.5}}]
 MINE: list[dict[str, Any]] = [{"name": "mine"}]
@@ -224,6 +225,22 @@ async def test_a_registered_planner_is_asked_where_it_is(bench: Bench) -> None:
     message = bench.told()[0]
     assert message is not None
     assert {c.label: c.parallelism[WORK] for c in message.candidates} == {"rate": 2, "mine": 5, "observed": 2}
+
+
+async def test_a_registered_planner_sees_raw_readings(bench: Bench) -> None:
+    """As it would as the chosen one: nobody knows that it does not look at them."""
+    asked: list[PlanRequest] = []
+
+    async def ask(about: PlanRequest, _planner: str, _timeout_seconds: float) -> PlanReply:
+        asked.append(about)
+        return scale({SOURCE: 1, WORK: 2})
+
+    sideline = bench.sideline(registered=lambda: frozenset({"mine"}), ask_registered=ask)
+    for turn in range(2):
+        scrapes = {"observations": [scrape(5 * i, 1000) for i in range(turn + 1)]}
+        sideline.offer(question(5 * turn, shadows=MINE).model_copy(update=scrapes))
+        await bench.until(lambda: len(asked) > turn)  # noqa: B023 - awaited at once
+    assert [o.observed_at for o in asked[1].observations] == [after(5)]
 
 
 # -- in the worker's process ------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from weir_contracts.shadows import Role, parameters_id
 
 from predictor import Backlog, Model, Restart, arrivals_at
 from predictor.stretch import Stretch, run_on
-from services.planner.core.planners import PLANNERS
+from services.planner.core.planners import LARGE, PLANNERS
 
 from .known import Known
 from .sums import Sums
@@ -175,6 +175,6 @@ def _read(known: Known, old: Candidate, lived: Lived, seconds: float, ran: float
 
 
 def reads(planner: str) -> frozenset[str]:
-    """What of the large parts of a request a planner looks at; of a registered one nothing is known, and its history is kept."""
+    """What of the large parts of a request a planner looks at; a registered one may look at all of them."""
     entry = PLANNERS.get(planner)
-    return frozenset({"history"}) if entry is None else entry.reads
+    return frozenset(LARGE) if entry is None else entry.reads
