@@ -15,7 +15,8 @@ from weir_contracts.shadows import Role, parameters_id
 
 from predictor import Backlog, Model, Restart, arrivals_at
 from predictor.stretch import Stretch, run_on
-from services.planner.core.planners import LARGE, PLANNERS
+from services.planner.core.planners import PLANNERS
+from services.planner.core.planners.entry import LARGE
 
 from .known import Known
 from .sums import Sums
