@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, To
 
 from runtime.clock import Clock
 from runtime.records import TopicSpec
-from services.analyzer.core.lease import Claim, Standing, Terms
+from services.analyzer.core.lease import Claim, Standing, Terms, heard
 
 GROUP = "weir-analyzer-lease"
 TOPIC = TopicSpec("weir.leases", 1)
@@ -56,6 +56,8 @@ class KafkaLease:
         self._sent_at: float | None = None
         self._next_at = 0.0
         self._heard: tuple[int, str] | None = None
+        self._last: Claim | None = None
+        """Its own last claim, which it reads again after an outage that nobody else used."""
 
     def open(self) -> None:
         """Join the group."""
@@ -150,6 +152,7 @@ class KafkaLease:
             offset, _ = self._committed(consumer)
             claim = Claim(self._who, self._clock.now(), offset + 1)
             self._standing = Standing(self._clock.monotonic(), claim)
+            self._last = claim
         self._confirmations += 1
         text = json.dumps({"holder": claim.holder, "since": claim.since.isoformat(), "confirmed": self._confirmations})
         self._sent_at = self._clock.monotonic()
@@ -175,11 +178,14 @@ class KafkaLease:
         """Read whose lease it is, and whether that one still confirms it."""
         now = self._clock.monotonic()
         self._next_at = now + _LISTEN_SECONDS
-        heard = self._committed(consumer)
-        if heard == self._heard or not heard[1]:
+        found = self._committed(consumer)
+        before, self._heard = self._heard, found
+        claim = _claim(*found)
+        if found == before or claim is None or claim == self._last:
             return
-        self._heard = heard
-        self._standing = replace(self._standing, other=_claim(*heard), other_heard_at=now, why_not="")
+        # What is read first may have been written long ago.
+        told = replace(self._standing, other=claim, why_not="")
+        self._standing = told if before is None else heard(self._standing, claim, now, self._terms)
 
     @staticmethod
     def _committed(consumer: Consumer) -> tuple[int, str]:

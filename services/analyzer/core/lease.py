@@ -1,6 +1,6 @@
 """Who works: of all analyzers of a loop exactly one, for as long as its lease lasts. Pure: what a contender knows -> what it may do."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
@@ -36,7 +36,9 @@ class Standing:
     other: Claim | None = None
     """The last claim that was read of somebody else."""
     other_heard_at: float | None = None
-    """When that claim was last seen to change: its holder lives."""
+    """When that claim was last seen to change: its holder lives. None: it was read once, and may be of one long dead."""
+    other_alive_since: float | None = None
+    """Since when it has been seen to change without a gap as long as a lease. None: since one waits."""
     why_not: str = ""
     """What stood in the way at the last attempt."""
 
@@ -53,7 +55,7 @@ def judge(standing: Standing, now: float, terms: Terms) -> Verdict:
     """What the one who knows this may do at `now`.
 
     It works while its claim was confirmed within the lease. Whoever has waited longer than its patience is refused, but only for
-    a holder that lives: while the brokers are away, or a dead one's lease runs out, it goes on waiting.
+    a holder that lived all that time: while the brokers are away, or a dead one's lease runs out, it goes on waiting.
     """
     if standing.claim is not None:
         if standing.confirmed_at is None:
@@ -63,16 +65,26 @@ def judge(standing: Standing, now: float, terms: Terms) -> Verdict:
             return Verdict("works", f"its claim was confirmed {age:.1f} s ago")
         return Verdict("waits", f"its claim was last confirmed {age:.1f} s ago{_reason(standing)}")
     other = standing.other
-    if other is None or standing.other_heard_at is None:
+    if other is None:
         return Verdict("waits", f"the group has not answered yet{_reason(standing)}")
     who = f"another analyzer of this loop is at work: {other.holder}, since {other.since:%Y-%m-%d %H:%M:%S} UTC"
+    if standing.other_heard_at is None:
+        return Verdict("waits", f"{who}; not known yet whether it lives{_reason(standing)}")
     silent = now - standing.other_heard_at
     if silent >= terms.lease_seconds:
         return Verdict("waits", f"{who}; not heard of for {silent:.0f} s{_reason(standing)}")
-    waited = now - standing.waits_since
+    waited = now - max(standing.waits_since, standing.other_alive_since or standing.waits_since)
     if waited >= terms.patience_seconds:
         return Verdict("refused", f"{who}; waited {waited:.0f} s for it to end")
     return Verdict("waits", f"stands by: {who}")
+
+
+def heard(standing: Standing, claim: Claim, now: float, terms: Terms) -> Standing:
+    """After another's claim was seen to change at `now`."""
+    last = standing.other_heard_at
+    unbroken = last is not None and now - last < terms.lease_seconds
+    since = standing.other_alive_since if unbroken else now
+    return replace(standing, other=claim, other_heard_at=now, other_alive_since=since, why_not="")
 
 
 def _reason(standing: Standing) -> str:

@@ -10,7 +10,7 @@ import pytest
 from runtime.clock import FakeClock
 from runtime.loop import Stop
 from services.analyzer.adapters.memory_lease import MemoryGroup, MemoryLease
-from services.analyzer.core.lease import Claim, Standing, Terms, judge
+from services.analyzer.core.lease import Claim, Standing, Terms, heard, judge
 from services.analyzer.service import Analyzer
 from services.analyzer.stream import Batch
 from tests.unit.analyzer import lease_suite
@@ -72,6 +72,22 @@ def test_only_a_holder_that_lives_is_a_reason_to_give_up() -> None:
     assert judge(waits, 39.0, Terms()).kind == "waits"
     assert "not heard of for 10 s" in judge(waits, 39.0, Terms()).because
     assert judge(waits, 30.0, Terms(patience_seconds=float("inf"))).kind == "waits"
+
+
+def test_an_outage_is_no_time_in_which_another_lived() -> None:
+    """The brokers were away for five minutes. What was written before says nothing of who lives now, and patience begins with the
+    first sign of life behind the gap."""
+    read_once = Standing(0.0, other=THEIRS)
+    assert judge(read_once, 300.0, Terms()).because.endswith("not known yet whether it lives")
+    alive = heard(heard(read_once, THEIRS, 300.0, Terms()), THEIRS, 302.0, Terms())
+    assert (alive.other_alive_since, alive.other_heard_at) == (300.0, 302.0)
+    assert judge(alive, 303.0, Terms()).kind == "waits"
+    for second in range(304, 330, 2):
+        alive = heard(alive, THEIRS, float(second), Terms())
+    assert judge(alive, 329.9, Terms()).kind == "waits"
+    assert judge(alive, 330.0, Terms()).because.endswith("waited 30 s for it to end")
+    after_a_gap = heard(alive, THEIRS, 400.0, Terms())
+    assert judge(after_a_gap, 400.0, Terms()).kind == "waits"
 
 
 def test_a_dead_holder_is_followed_when_its_lease_has_run_out() -> None:
