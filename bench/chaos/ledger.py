@@ -17,7 +17,8 @@ FOLLOWED = (OBSERVATIONS, ANALYSES, PLANS, OUTCOMES, DEAD_LETTERS)
 
 @dataclass
 class Account:
-    """What came of every message. Lists hold ids; all but the counts are empty if nothing went wrong."""
+    """What came of every message. Lists hold ids, plans without an end also what is known of them; all but the counts are empty if
+    nothing went wrong."""
 
     observations: int = 0
     analyses: int = 0
@@ -75,9 +76,16 @@ class Ledger:
             observations_without_analysis=[
                 id for id in _until(settled_observation, (o["id"] for o in observations)) if id not in analysed
             ],
-            plans_without_end=sorted(set(to_scale) - ended),
+            plans_without_end=_without_end(plans, outcomes, set(to_scale) - ended),
             plans_requested_twice=sorted(plan for plan, actions in requests.items() if len(actions) > 1),
         )
+
+
+def _without_end(plans: list[dict[str, Any]], outcomes: list[dict[str, Any]], open_ids: set[str]) -> list[str]:
+    """When each was made, and how far it came."""
+    made = {plan["id"]: plan["created_at"] for plan in plans}
+    came = {id: [o["phase"] for o in outcomes if o["plan_id"] == id] for id in open_ids}
+    return sorted(f"{id} of {made[id]}: {', '.join(came[id]) or 'no outcome'}" for id in open_ids)
 
 
 def _until(last: str | None, ids: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ from bench.chaos.ledger import Ledger
 
 
 def plan(id: str, kind: str = "scale") -> dict[str, Any]:
-    return {"id": id, "kind": kind, "mode": "act"}
+    return {"id": id, "kind": kind, "mode": "act", "created_at": "08:00"}
 
 
 def outcome(plan_id: str, phase: str, action: str | None = None, requested_at: str | None = None) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def test_a_plan_nobody_ended_is_named(ledger: Ledger) -> None:
     """Neither verified nor refused: somebody forgot it."""
     ledger.add(PLANS.name, plan("p3"))
     ledger.add(OUTCOMES.name, outcome("p3", "applying", "x3"))
-    assert ledger.account().plans_without_end == ["p3"]
+    assert ledger.account().plans_without_end == ["p3 of 08:00: applying"]
     assert not ledger.account().clean
 
 
