@@ -117,6 +117,12 @@ class Conductor:
             line["code"] = verdict.code if verdict else None
         return app.in_flight and isinstance(verdict, ActionState)
 
+    async def outrun(self, app: Application, plan: Plan, newer: Plan, traceparent: str | None) -> None:
+        """Refuse a plan that came together with a newer one, so that every plan has its end."""
+        if is_for_us(plan, app.memory):
+            sentence = f"a newer plan, {newer.id}, came with it"
+            await self._tell_refusal(app, plan, Refusal("outrun", sentence), snapshot=None, traceparent=traceparent)
+
     async def _gate(
         self, app: Application, plan: Plan, traceparent: str, applications: Applications
     ) -> Refusal | ActionState | None:

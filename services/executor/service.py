@@ -123,12 +123,13 @@ class Executor:
             return
         await self._recover()  # a partition may have come with its records
         plans = await self._newest(records)
-        await asyncio.gather(*(self._consider(plan) for plan in plans))
+        await asyncio.gather(*(self._consider(plan) for plan in plans.values()))
         await self._commit()
 
     # -- plans -----------------------------------------------------------------------------------------------------
 
-    async def _newest(self, records: Iterable[Record]) -> list[Decoded[Plan]]:
+    async def _newest(self, records: Iterable[Record]) -> dict[str, Decoded[Plan]]:
+        """By application; of those that a newer one came with it is told that they were outrun."""
         found: dict[str, Decoded[Plan]] = {}
         for record in records:
             try:
@@ -138,10 +139,15 @@ class Executor:
                 continue
             plan = decoded.message
             self.applications.note_wish(plan, self._clock.now())
-            last = found.get(plan.application)
-            if last is None or plan.created_at >= last.message.created_at:
-                found[plan.application] = decoded
-        return list(found.values())
+            last = found.setdefault(plan.application, decoded)
+            if last.message.id == plan.id:
+                continue  # the first of its application, or the same once more
+            older, newer = sorted((last, decoded), key=lambda each: each.message.created_at)
+            found[plan.application] = newer
+            app = self.applications.get(plan.application, older.record.partition)
+            async with app.lock:
+                await self._conductor.outrun(app, older.message, newer.message, older.traceparent)
+        return found
 
     async def _consider(self, decoded: Decoded[Plan]) -> None:
         plan = decoded.message

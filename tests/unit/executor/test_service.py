@@ -66,7 +66,7 @@ async def test_a_plan_that_comes_twice_is_acted_on_once(house: House) -> None:
 
 
 async def test_only_the_newest_plan_of_a_batch_counts(house: House) -> None:
-    """The executor was away; of three plans the last is still good."""
+    """The executor was away; of three plans the last is still good, and of the others it is told that they were outrun."""
     replica = house.replicas.pop()
     await replica.end()
     for enrich in (2, 3, 4):
@@ -74,6 +74,17 @@ async def test_only_the_newest_plan_of_a_batch_counts(house: House) -> None:
     house.replica()
     await house.until(house.ended("verified"))
     assert [parallelism["enrich"] for _, parallelism in house.driver.requests] == [4]
+    assert [o.wanted["enrich"] for o in house.told() if (o.phase, o.code) == ("refused", "outrun")] == [2, 3]
+
+
+async def test_a_plan_that_comes_twice_in_a_batch_does_not_outrun_itself(house: House) -> None:
+    """The planner was not sure that the brokers had it."""
+    replica = house.replicas.pop()
+    await replica.end()
+    await house.publish(PLANS, APP, await house.plan())
+    house.replica()
+    await house.until(house.ended("verified"))
+    assert [o.code for o in house.told() if o.phase == "refused"] == []
 
 
 async def test_advice_and_holds_do_nothing(house: House) -> None:
