@@ -299,7 +299,10 @@ def _say(text: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--kills", type=int, default=66, help="how many (default 66: everything at every moment; about 40 minutes)"
+        "--kills",
+        type=int,
+        default=66,
+        help="how many (default 66: everything at every moment; about 40 minutes; 0: the outage alone, into chaos_outage.json)",
     )
     parser.add_argument("--seed", type=int, default=1, help="order and timing of the kills")
     parser.add_argument("--outage-seconds", type=float, default=300.0, help="how long Kafka is away at the end; 0: not")
@@ -318,7 +321,7 @@ def main() -> int:
         print(json.dumps(results, indent=2))
     else:
         command = f'make chaos ARGS="--kills {arguments.kills} --seed {arguments.seed}"'
-        _say(f"written: {write('chaos', command, results)}")
+        _say(f"written: {write('chaos' if kills else 'chaos_outage', command, results)}")
     return 0 if results["passed"] else 1
 
 
