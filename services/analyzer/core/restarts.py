@@ -1,7 +1,8 @@
 """How long the application is away when it restarts, learnt from its runs.
 
 From the end of the last run's samples to the start of the new one. The end lies somewhere between the last observation
-that found it running and the first that did not (or the new run's start): the middle is taken.
+that found it running and the first that did not (or the new run's start): the middle is taken, unless nothing was seen for so long
+that it would tell of the gap (the brokers were away) and not of the restart.
 """
 
 from dataclasses import replace
@@ -30,7 +31,7 @@ def seen_new_run(
 
     A rescale's counts most: that is what the number is for; a crash adds the engine's restart delay.
     """
-    downtime = _downtime(memory, running_since)
+    downtime = _downtime(memory, running_since, settings)
     if downtime is None or downtime > settings.longest_restart_seconds:
         return seen_running(memory, at)
     if memory.seconds is None:
@@ -41,11 +42,14 @@ def seen_new_run(
     return RestartMemory(round(smoothed, 3), round(downtime, 3), memory.samples + 1, running_at=at)
 
 
-def _downtime(memory: RestartMemory, running_since: float) -> float | None:
+def _downtime(memory: RestartMemory, running_since: float, settings: AnalysisSettings) -> float | None:
     if memory.running_at is None:
         return None
     # all tasks run only after the last observation that found some missing, whatever the job's own start says
     end = max(running_since, memory.still_down_at or running_since)
     latest_begin = end if memory.down_at is None else min(memory.down_at, end)
-    begin = (min(memory.running_at, latest_begin) + latest_begin) / 2
+    earliest_begin = min(memory.running_at, latest_begin)
+    if latest_begin - earliest_begin > settings.longest_unseen_seconds:
+        return None
+    begin = (earliest_begin + latest_begin) / 2
     return max(0.0, end - begin)

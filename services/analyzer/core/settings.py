@@ -34,3 +34,5 @@ class AnalysisSettings:
     """Without any output for this long an edge's selectivity is taken as 0 rather than unknown."""
     longest_restart_seconds: float = 600.0
     """A longer absence is an outage, not a restart to learn from."""
+    longest_unseen_seconds: float = 90.0
+    """Where nothing was observed for longer than this before a new run, nobody knows when the last one ended."""

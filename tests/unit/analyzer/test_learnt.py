@@ -48,6 +48,15 @@ def test_an_outage_is_no_restart_time() -> None:
     assert loop.watch(10).restart_times.seconds is None
 
 
+def test_a_gap_in_what_was_seen_is_no_restart_time() -> None:
+    """For five minutes the brokers were away, and the job restarted sometime: whenever it was, it tells nothing of a rescale."""
+    loop = Loop()
+    loop.watch(20)
+    loop.job.run_for(300)
+    loop.job.restart({}, down_seconds=2)
+    assert loop.watch(20).restart_times.seconds is None
+
+
 def test_the_first_run_seen_teaches_nothing() -> None:
     """Where nothing was seen before there is no downtime."""
     assert Loop().watch(20).restart_times.seconds is None
