@@ -53,6 +53,8 @@ def cluster_conf(settings: AnalyzerSettings, java_options: str) -> dict[str, str
         "spark.locality.wait": "500ms",
         # An executor whose machine is gone without a word is given up after this long, not after 2 min.
         "spark.network.timeout": "40s",
+        # How often that is looked at; Spark refuses its own default beside a shorter timeout.
+        "spark.network.timeoutInterval": "10s",
         "spark.executor.heartbeatInterval": "5s",
     }
 
