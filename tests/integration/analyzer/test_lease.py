@@ -73,9 +73,11 @@ def test_kafkas_group_keeps_what_a_lease_promises(
 
 _CONTENDER = """
 import sys, time
+import structlog
 from runtime.clock import SystemClock
 from services.analyzer.adapters.kafka_lease import KafkaLease
 from services.analyzer.core.lease import Terms, judge
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 clock, terms = SystemClock(), Terms(lease_seconds=6.0)
 lease = KafkaLease(sys.argv[1], clock, terms, sys.argv[2])
 lease.open()
