@@ -207,7 +207,7 @@ class Campaign:
         lag = self.stack.probe.lag_seconds() if self.stack.probe else None
         if lag is None or lag > OBJECTIVE_SECONDS:
             found.append(f"the probe's lag is {lag}")
-        return found or self._unknown_policy() or self._in_flight()
+        return found or self._unknown_policy() or self.in_flight()
 
     def _unknown_policy(self) -> list[str]:
         try:
@@ -216,7 +216,8 @@ class Campaign:
             return [f"the API does not answer: {error}"]
         return [] if answer.status_code == 200 else [f"the policy: {answer.status_code} {answer.text[:200]}"]
 
-    def _in_flight(self) -> list[str]:
+    def in_flight(self) -> list[str]:
+        """The action that has not ended yet, if there is one."""
         try:
             answer = httpx.get(f"{self.stack.application_url}/action", timeout=3)
             if answer.status_code == 404:
@@ -264,6 +265,7 @@ def campaign(kills: list[tuple[str, str]], seed: int, outage_seconds: float, fol
         _say(f"{outage}")
         last = ledger.of(OBSERVATIONS.name)[-1]["id"]
         time.sleep(15.0)  # what was observed last is to have been analysed, and its plan ended
+        wait_until(lambda: not fire.in_flight(), timeout_seconds=120, what="the last action's end", poll_seconds=0.5)
         follower.stop()
         account = ledger.account(settled_observation=last)
     finally:
