@@ -41,11 +41,11 @@ def test_a_topic_with_other_partitions_is_refused_and_nothing_made(admin: AdminC
 def test_the_job_as_it_is_run(
     kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An application's own topics beside the loop's, which other tests of this broker may have made already."""
+    """An application's own topics beside the loop's, which other tests of this broker may have made already, with four partitions."""
     monkeypatch.setenv("WEIR_KAFKA_BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     there = admin.list_topics(timeout=10).topics.get("weir.policies.v1alpha1")
-    monkeypatch.setenv("WEIR_PARTITIONS", str(len(there.partitions)) if there else "2")
+    monkeypatch.setenv("WEIR_PARTITIONS", str(len(there.partitions)) if there else "4")
     assert main(["--also", "job-orders:12"]) == 0
     assert "topics: job-orders: made with 12 partitions" in capsys.readouterr().out
     assert main(["--also", "job-orders:12"]) == 0
