@@ -33,6 +33,8 @@ def version_rank(type: str) -> tuple[int, int, int] | None:
 
 def newer(type: str, own: str) -> bool:
     """Whether `type` is of a later version than the type `own`."""
+    if type == own:
+        return False  # every message, but for an upgrade
     theirs, ours = version_rank(type), version_rank(own)
     return theirs is not None and ours is not None and theirs > ours
 

@@ -14,14 +14,13 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import docker
 from docker.errors import DockerException
 
 from .bootstrap import CACHE
-from .process import ManagedProcess, TestbedError
+from .process import Launcher, ManagedProcess, TestbedError
 
 READY_SECONDS = 60.0
 GRACE_SECONDS = 30.0
@@ -73,7 +72,7 @@ def _ask(url: str, timeout_seconds: int) -> None:
         client.ping()
 
 
-class DockerDaemon:
+class DockerDaemon(Launcher):
     """`dockerd` with data, socket, process id and bridge network in places of its own.
 
     `data` is kept from one start to the next (images, build cache); `folder` holds what belongs to one run.
@@ -154,14 +153,6 @@ class DockerDaemon:
         if "ermission denied" in log or "peration not permitted" in log:
             return " (this machine does not let root mount or make networks, as in a container without privileges)"
         return ""
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def main() -> int:

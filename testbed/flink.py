@@ -4,13 +4,12 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
 from .jars import class_path, java
-from .process import ManagedProcess, TestbedError, claim_port, free_port, stop_all, wait_until
+from .process import Launcher, ManagedProcess, TestbedError, claim_port, free_port, stop_all, wait_until
 
 _OPENS = [
     *(
@@ -214,7 +213,7 @@ def _first_cause(text: str) -> str:
     return (causes[-1] if causes else text)[:500]
 
 
-class FlinkCluster(FlinkApi):
+class FlinkCluster(FlinkApi, Launcher):
     """A JobManager and `task_managers` TaskManagers with `slots` each."""
 
     def __init__(
@@ -347,11 +346,3 @@ class FlinkCluster(FlinkApi):
             str(self.folder / "conf"),
             *settings,
         ]
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

