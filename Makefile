@@ -39,7 +39,7 @@ imports: environment
 fast: environment
 	@$(BIN)/pytest -q -n auto --dist worksteal $(FAST)
 
-check: lint types imports fast  ## lint, types, import rules, fast tests: about a minute on two cores
+check: lint types imports fast  ## lint, types, import rules, fast tests: under two minutes on two cores
 
 test-integration: means  ## each adapter against the real part
 	@$(BIN)/pytest -q --thorough tests/integration
