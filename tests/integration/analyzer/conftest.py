@@ -66,13 +66,17 @@ class Bench:
         """Publish observations as a monitor would."""
         for observation in observations:
             headers = {"traceparent": f"00-{observation.id.hex}-{'ab' * 8}-01"}
-            self.raw(observation.application, observation.model_dump_json().encode(), headers)
+            self._produce(observation.application, observation.model_dump_json().encode(), headers)
+        assert self.producer.flush(30) == 0
 
     def raw(self, key: str | None, value: bytes | None, headers: dict[str, str] | None = None) -> None:
         """Publish anything."""
+        self._produce(key, value, headers)
+        assert self.producer.flush(30) == 0
+
+    def _produce(self, key: str | None, value: bytes | None, headers: dict[str, str] | None = None) -> None:
         pairs = [(name, text.encode()) for name, text in (headers or {}).items()]
         self.producer.produce(OBSERVATIONS.name, key=key, value=value, headers=pairs)
-        assert self.producer.flush(30) == 0
 
     def of(self, application: str) -> list[Analysis]:
         """The analyses of one application so far."""

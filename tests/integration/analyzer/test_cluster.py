@@ -17,6 +17,8 @@ from tests.integration.analyzer.test_stream import observations
 
 APPLICATIONS = [f"shop/cluster-{n}" for n in range(12)]
 SPLIT = 4
+BURST = 60
+"""Observations of each application that are sent at once."""
 
 
 class OnCluster:
@@ -117,14 +119,19 @@ def test_the_loss_of_a_worker_loses_nothing(bench: Bench, on_cluster: OnCluster)
 
 
 def test_a_worker_that_comes_takes_its_share(bench: Bench, on_cluster: OnCluster) -> None:
-    """A new machine: the master gives it an executor, and the state that it gets is read from the checkpoint."""
+    """A new machine: the master gives it an executor, and the state that it gets is read from the checkpoint.
+
+    A batch that is done within the half second that state waits for its own executor stays there, so the work comes in bursts.
+    """
     on_cluster.cluster.add_worker()
     wait_until(lambda: len(on_cluster.executors()) == 2 or None, timeout_seconds=120, what="a second executor")
     newest = max(on_cluster.executors(), key=int)
-    last = {name: observations(name, 90)[30:] for name in APPLICATIONS}
-    for several in zip(*last.values(), strict=True):
-        bench.send(several)
-    bench.wait(lambda: all(_complete(bench.of(name), last[name]) for name in APPLICATIONS))
+    for seen in range(30, 30 + 5 * BURST, BURST):
+        last = {name: observations(name, seen + BURST)[seen:] for name in APPLICATIONS}
+        bench.send([one for several in zip(*last.values(), strict=True) for one in several])
+        bench.wait(lambda last=last: all(_complete(bench.of(name), last[name]) for name in APPLICATIONS))
+        if newest in on_cluster.keyed():
+            break
     assert on_cluster.keyed().get(newest, 0) > 0
     enrich = bench.of(APPLICATIONS[0])[-1].operator("enrich")
     assert enrich is not None

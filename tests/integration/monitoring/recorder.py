@@ -129,6 +129,7 @@ async def _record() -> Recorder:
     recorder = Recorder()
     spec = policy(objective={"maxLag": "15s"})
     loop = Loop(Simulation(chain(1), _load), spec, noise=Noise(relative=0.02), seed=7, carry=recorder.carry)
+    _metric("weir_dependency_ready").clear()  # what other tests of this process asked is not this loop's
     health = Health(FakeClock(loop.now))
     health.register("kafka", _fine)
     await health.check()
