@@ -12,7 +12,7 @@ from weir_contracts.topics import DEAD_LETTERS
 
 from .bus import Bus
 from .clock import Clock
-from .envelope import Decoded, Undecodable, decode, encode
+from .envelope import Decoded, Undecodable, decode, encode, is_tombstone
 from .records import Record
 
 M = TypeVar("M", bound=BaseModel)
@@ -61,7 +61,9 @@ class DeadLetters:
         await self._bus.publish(DEAD_LETTERS.name, record.key or "unknown", body, headers)
 
     async def decoded(self, record: Record, model: type[M]) -> Decoded[M] | None:
-        """What a record says; None where it cannot be read, and then it was put aside."""
+        """What a record says; None where it is a tombstone, or cannot be read, and then it was put aside."""
+        if is_tombstone(record):
+            return None
         try:
             return decode(record, model)
         except Undecodable as error:

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from uuid import UUID
 
 from pydantic import BaseModel, ValidationError
+from weir_contracts.topics import TOPICS
 
 from . import newer
 from .records import Record
@@ -18,6 +19,7 @@ M = TypeVar("M", bound=BaseModel)
 
 MAX_MESSAGE_BYTES = 8_000_000
 """Nothing the loop says is larger; more is a mistake or an attack."""
+_COMPACTED = frozenset(topic.name for topic in TOPICS if topic.is_compacted)
 
 
 class Undecodable(ValueError):
@@ -86,6 +88,11 @@ def decode(record: Record, model: type[M]) -> Decoded[M]:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or None
         raise Undecodable(record, first["msg"].removeprefix("Value error, "), field) from None
+
+
+def is_tombstone(record: Record) -> bool:
+    """Whether it only says that there is nothing any more under its key: nothing to read, and nothing wrong."""
+    return record.value is None and record.topic in _COMPACTED
 
 
 def new_traceparent(id: UUID) -> str:

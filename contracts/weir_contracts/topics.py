@@ -41,6 +41,11 @@ class Topic:
     """The CloudEvents type in each message's headers."""
     configs: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def is_compacted(self) -> bool:
+        """Whether a record without a value is the delete of its key there."""
+        return "compact" in self.configs.get("cleanup.policy", "")
+
 
 def _topic(plural: str, contract: type[Message] | type[ScalingPolicy], configs: Mapping[str, str]) -> Topic:
     return Topic(f"weir.{plural}.{VERSION}", contract, f"dev.weir.{plural}.{VERSION}", configs)

@@ -17,7 +17,7 @@ from weir_contracts.topics import ANALYSES, OUTCOMES, PLANS, POLICIES
 from runtime.bus import Bus, BusError, Consumer, Reader
 from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
-from runtime.envelope import Decoded, Undecodable, decode
+from runtime.envelope import Decoded, Undecodable, decode, is_tombstone
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
 from runtime.table import GlobalTable
@@ -132,6 +132,8 @@ class Executor:
         """By application; of those that a newer one came with it is told that they were outrun."""
         found: dict[str, Decoded[Plan]] = {}
         for record in records:
+            if is_tombstone(record):
+                continue
             try:
                 decoded = _read_plan(record)
             except Undecodable as error:

@@ -182,7 +182,7 @@ class Knowledge:
             for record in records:
                 model, kind = READ[record.topic]
                 message = await self._read(record, model)
-                kinds[kind if message is not None else "unreadable"] += 1
+                kinds[kind if message is not None else "skipped"] += 1
                 if message is not None:
                     by_application[message.application].append((message, kind))
             line.update(records=len(records), kinds=dict(kinds), applications=len(by_application))

@@ -1,10 +1,8 @@
 """The shell: receive analyses, plan the newest of each application, publish the plan, commit."""
 
 import asyncio
-from typing import TypeVar
 
 import structlog
-from pydantic import BaseModel
 from weir_contracts import Analysis, Observation, Outcome, Plan, derive_id
 from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS
 
@@ -22,8 +20,6 @@ from .memory import Applications
 from .planners import Asks, decide
 from .shadows import Sideline
 from .turns import UNCOMMITTED_SECONDS, Turns, skipped
-
-M = TypeVar("M", bound=BaseModel)
 
 GROUP = "weir-planner"
 
@@ -128,7 +124,7 @@ class Planner:
         await observations.assign(owned)
         while owned and not stop.requested:
             for record in await plans.receive(timeout_seconds=0.2):
-                decoded = await self._decoded(record, Plan)
+                decoded = await self._dead_letters.decoded(record, Plan)
                 if decoded is not None:
                     self._applications.planned(decoded.message)
             if await plans.caught_up():
@@ -138,20 +134,15 @@ class Planner:
         self._owned = owned
 
     async def _take_observation(self, record: Record) -> None:
-        decoded = await self._decoded(record, Observation)
+        decoded = await self._dead_letters.decoded(record, Observation)
         if decoded is not None:
             self._applications.observed(decoded.message)
-
-    async def _decoded(self, record: Record, model: type[M]) -> Decoded[M] | None:
-        if record.value is None:
-            return None
-        return await self._dead_letters.decoded(record, model)
 
     async def _begin_newest(self, records: list[Record]) -> None:
         """One decision for each application in the batch: after an outage one current decision, not hundreds of old ones."""
         newest: dict[str, Decoded[Analysis]] = {}
         for record in records:
-            decoded = await self._decoded(record, Analysis)
+            decoded = await self._dead_letters.decoded(record, Analysis)
             if decoded is None:
                 continue
             if decoded.message.status == "ended" and self._stands_right(decoded):

@@ -189,7 +189,8 @@ async def test_somebody_else_scales_too(house: House) -> None:
 
 
 async def test_a_bad_plan_is_put_aside_and_the_loop_goes_on(house: House) -> None:
-    """Not JSON, a missing field, a key that is another application's: each with its reason and place."""
+    """Not JSON, a missing field, a key that is another application's: each with its reason and place. A tombstone is nothing bad."""
+    await house.bus.publish(PLANS.name, APP, None, {})
     await house.publish(PLANS, APP, b"{not json")
     await house.publish(PLANS, APP, b'{"application": "shop/orders"}')
     await house.publish(PLANS, "shop/other", await house.make(WANTED, APP, number=90))

@@ -174,14 +174,15 @@ async def test_what_cannot_be_read_is_put_aside(world: World) -> None:
     async with world.running():
         await world.bus.publish(PLANS.name, APP, json.dumps(broken).encode())
         await world.bus.publish(ANALYSES.name, APP, b"{")
-        await world.bus.publish(OUTCOMES.name, APP, None)
+        await world.bus.publish(OUTCOMES.name, APP, None)  # a tombstone is nothing wrong
+        await world.bus.publish(OBSERVATIONS.name, APP, None)
         await world.say(observation(1))
         await world.until(lambda: _has(world, "observation"))
     letters = [json.loads(r.value or b"") for r in world.bus.records(DEAD_LETTERS.name)]
     assert {(letter["topic"], letter["field"]) for letter in letters} == {
         (PLANS.name, "kind"),
         (ANALYSES.name, None),
-        (OUTCOMES.name, None),
+        (OBSERVATIONS.name, None),
     }
     assert all(letter["service"] == "knowledge" and letter["reason"] for letter in letters)
     assert (await world.state()).plan is None

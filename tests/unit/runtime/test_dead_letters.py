@@ -4,8 +4,8 @@ import base64
 
 import pytest
 from prometheus_client import REGISTRY
-from weir_contracts import DeadLetter
-from weir_contracts.topics import DEAD_LETTERS
+from weir_contracts import DeadLetter, Plan
+from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, PLANS, POLICIES
 
 from runtime.bus import BusError
 from runtime.clock import FakeClock
@@ -49,6 +49,15 @@ async def test_a_huge_record_makes_a_bounded_letter() -> None:
     letter = await sent(bad(b"x" * 1_000_000, key="k" * 5000), reason="r" * 9000, field="f" * 9000)
     assert len(base64.b64decode(letter.value_base64 or "")) == KEPT_BYTES
     assert letter.value_bytes == 1_000_000
+
+
+@pytest.mark.parametrize(("topic", "letters"), [(OBSERVATIONS.name, 1), (PLANS.name, 0), (POLICIES.name, 0)])
+async def test_no_value_is_a_letter_only_where_it_deletes_nothing(topic: str, letters: int) -> None:
+    """In a compacted topic it is a tombstone: nothing to read, and nothing wrong."""
+    bus = MemoryBus()
+    read = await DeadLetters(bus, "planner", FakeClock()).decoded(Record(topic, 0, 1, "shop/orders", None, {}), Plan)
+    assert read is None
+    assert len(bus.records(DEAD_LETTERS.name)) == letters
 
 
 async def test_a_record_without_key_or_value_is_a_letter_too() -> None:
