@@ -5,16 +5,9 @@ planner that was registered then holds a simulated job, asked over HTTP as it wo
 """
 
 import asyncio
-import os
-import re
-import subprocess
-import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import httpx
 import pytest
@@ -37,69 +30,12 @@ from services.planner.registrations import Registrations
 from services.planner.remote import Remote
 from simulator import PRESETS, Simulation
 from testbed.process import free_port
+from tests.tutorial import Reader, shell
 from tests.unit.planner.build import NOON
 from tests.unit.planner.plugin import LOOPBACK
 from tests.unit.planner.test_service import InProcess
 
 pytestmark = pytest.mark.integration
-
-ROOT = Path(__file__).parents[3]
-TUTORIAL = ROOT / "docs" / "tutorial-planner.md"
-BLOCK = re.compile(r"(<!-- not run[^>]*-->\n)?```(\w+)\n(.*?)```", re.DOTALL)
-WAIT_SECONDS = 60.0
-
-
-@dataclass
-class Reader:
-    """Types what the tutorial says into a shell."""
-
-    folder: Path
-    environment: dict[str, str]
-    port: int
-    """Where the planner is to listen: 8097 may be taken here."""
-    background: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-
-    def does(self, language: str, text: str) -> None:
-        text = text.replace("8097", str(self.port))
-        if language == "python":
-            self._python(text)
-            return
-        for line in text.splitlines():
-            if line.startswith("cd "):
-                self.folder /= line.removeprefix("cd ")
-            elif line.endswith(" &"):
-                command = [*line.removesuffix(" &").split(), "--port", str(self.port)]
-                self.background.append(subprocess.Popen(command, cwd=self.folder, env=self.environment))
-                self._answers()
-            else:
-                self._runs(["bash", "-euo", "pipefail", "-c", line])
-
-    def _python(self, text: str) -> None:
-        named = re.match(r"# (\w+\.py)\n", text)
-        if named is None:
-            self._runs(["python", "-c", text])
-        else:
-            (self.folder / named[1]).write_text(text.removeprefix(named[0]))
-
-    def _runs(self, command: list[str]) -> None:
-        ran = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300, check=False
-        )
-        assert ran.returncode == 0, f"{command[-1]}\n{ran.stdout}\n{ran.stderr}"
-        self.said.append(ran.stdout)
-
-    def _answers(self) -> None:
-        until = time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < until:
-            try:
-                httpx.get(f"http://127.0.0.1:{self.port}/health/ready").raise_for_status()
-            except httpx.TransportError:
-                assert self.background[-1].poll() is None, "the planner ended"
-                time.sleep(0.1)
-            else:
-                return
-        raise AssertionError("the planner does not answer")
 
 
 def planner_service() -> FastAPI:
@@ -148,9 +84,7 @@ def house() -> Iterator[dict[str, str]]:
         }
         httpx.put(f"{url}/v1/policies/trial/orders", json=policy, timeout=30).raise_for_status()
         yield {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "HOME": os.environ.get("HOME", "/"),
-            "LANG": "C.UTF-8",
+            **shell(),
             "WEIR_SERVER": url,
             "WEIR_PLANNER_SERVER": planner_url,
         }
@@ -162,14 +96,10 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     with house() as environment:
         reader = Reader(tmp_path_factory.mktemp("tutorial"), environment, free_port())
         try:
-            for skipped, language, text in BLOCK.findall(TUTORIAL.read_text()):
-                if not skipped:
-                    reader.does(language, text)
+            reader.reads()
             yield reader
         finally:
-            for process in reader.background:
-                process.terminate()
-                assert process.wait(30) == 0
+            reader.ends()
 
 
 def test_every_step_does_what_it_says(read: Reader) -> None:
