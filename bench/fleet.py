@@ -26,11 +26,10 @@ from bench.loop import usage_over
 from bench.results_file import distribution, write
 from runtime.envelope import new_traceparent
 from runtime.kafka_bus import KafkaBus
-from testbed.jars import spark_jars
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
 from testbed.redis import RedisServer
-from testbed.service import WeirService, wait_all_ready
+from testbed.service import WeirService, loop_settings, wait_all_ready
 
 PARTITIONS = 2
 WARM_UP_SECONDS = 45.0
@@ -152,16 +151,9 @@ def scenario(applications: int, interval_seconds: float) -> dict[str, Any]:
         folder = Path(name)
         with KafkaBroker(folder / "kafka") as kafka, RedisServer(folder / "redis") as redis:
             port = free_port()
-            environment = {
-                "WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
-                "WEIR_PARTITIONS": str(PARTITIONS),
-                "WEIR_KNOWLEDGE_URL": f"http://127.0.0.1:{port}",
-                "WEIR_KNOWLEDGE_REDIS_URL": redis.url,
-                "WEIR_ANALYZER_CHECKPOINT": str(folder / "spark"),
-                "WEIR_ANALYZER_SHUFFLE_PARTITIONS": str(PARTITIONS),
-                "WEIR_ANALYZER_JARS": str(spark_jars()[0].parent),
-                "WEIR_LOG_LEVEL": "WARNING",
-            }
+            url = f"http://127.0.0.1:{port}"
+            environment = loop_settings(kafka.bootstrap_servers, PARTITIONS, url, redis.url, folder)
+            environment["WEIR_LOG_LEVEL"] = "WARNING"
             services = [
                 WeirService(name, folder, environment, port=port if name == "knowledge" else None)
                 for name in ("knowledge", "analyzer", "planner", "executor")

@@ -8,7 +8,23 @@ from typing import Self
 
 import httpx
 
+from .jars import spark_jars
 from .process import Launcher, ManagedProcess, NotInTime, claim_port, free_port, wait_until
+
+
+def loop_settings(
+    bootstrap_servers: str, partitions: int, api_url: str, redis_url: str, folder: Path
+) -> dict[str, str]:
+    """What the five services of one loop on this machine must be told; each reads its own part. State is kept in `folder`."""
+    return {
+        "WEIR_KAFKA_BOOTSTRAP_SERVERS": bootstrap_servers,
+        "WEIR_PARTITIONS": str(partitions),
+        "WEIR_KNOWLEDGE_URL": api_url,
+        "WEIR_KNOWLEDGE_REDIS_URL": redis_url,
+        "WEIR_ANALYZER_CHECKPOINT": str((folder / "spark").resolve()),
+        "WEIR_ANALYZER_SHUFFLE_PARTITIONS": str(partitions),
+        "WEIR_ANALYZER_JARS": str(spark_jars()[0].parent),
+    }
 
 
 class WeirService(Launcher):

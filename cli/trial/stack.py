@@ -12,11 +12,11 @@ import httpx
 from weir_contracts import ScalingPolicy
 
 from testbed.flink import FlinkApi, FlinkCluster, FlinkError
-from testbed.jars import sample_job_jar, spark_jars
+from testbed.jars import sample_job_jar
 from testbed.kafka import KafkaBroker
 from testbed.process import ManagedProcess, free_port, port_is_free, stop_all
 from testbed.redis import RedisServer
-from testbed.service import WeirService, wait_all_ready
+from testbed.service import WeirService, loop_settings, wait_all_ready
 from workloads import sample_job
 from workloads.probe import Probe
 
@@ -125,14 +125,9 @@ class TrialStack:
         self.kafka.create_topic(OUTPUT_TOPIC, OUTPUT_PARTITIONS)
 
     def _environment(self) -> dict[str, str]:
+        loop = loop_settings(self.kafka.bootstrap_servers, LOOP_PARTITIONS, self.api_url, self.redis.url, self.folder)
         return {
-            "WEIR_KAFKA_BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
-            "WEIR_PARTITIONS": str(LOOP_PARTITIONS),
-            "WEIR_KNOWLEDGE_URL": self.api_url,
-            "WEIR_KNOWLEDGE_REDIS_URL": self.redis.url,
-            "WEIR_ANALYZER_CHECKPOINT": str((self.folder / "spark").resolve()),
-            "WEIR_ANALYZER_SHUFFLE_PARTITIONS": str(LOOP_PARTITIONS),
-            "WEIR_ANALYZER_JARS": str(spark_jars()[0].parent),
+            **loop,
             # Whoever tries their own planner runs it on this machine.
             "WEIR_PLANNER_PLUGIN_SCHEMES": "http,https",
             "WEIR_PLANNER_PLUGIN_NETWORKS": "public,127.0.0.0/8,::1/128",

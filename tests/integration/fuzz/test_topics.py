@@ -28,11 +28,10 @@ from weir_contracts.topics import (
 from runtime.envelope import decode, encode
 from runtime.kafka_bus import KafkaBus
 from runtime.service import topic_specs
-from testbed.jars import spark_jars
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port, stop_all
 from testbed.redis import RedisServer
-from testbed.service import WeirService, wait_all_ready
+from testbed.service import WeirService, loop_settings, wait_all_ready
 from tests.integration.replicas.many_jobs import ManyJobs
 from tests.unit.fuzz.documents import example
 from tests.unit.knowledge.builders import plan
@@ -94,15 +93,9 @@ class Loop:
         self.kafka = kafka
         self.bus = KafkaBus(kafka.bootstrap_servers)
         port = free_port()
-        environment = {
-            "WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
-            "WEIR_PARTITIONS": str(PARTITIONS),
-            "WEIR_KNOWLEDGE_URL": f"http://127.0.0.1:{port}",
-            "WEIR_KNOWLEDGE_REDIS_URL": f"redis://127.0.0.1:{redis_server.port}/{DATABASE}",
-            "WEIR_ANALYZER_CHECKPOINT": str(folder / "spark"),
-            "WEIR_ANALYZER_SHUFFLE_PARTITIONS": str(PARTITIONS),
-            "WEIR_ANALYZER_JARS": str(spark_jars()[0].parent),
-        }
+        redis_url = f"redis://127.0.0.1:{redis_server.port}/{DATABASE}"
+        url = f"http://127.0.0.1:{port}"
+        environment = loop_settings(kafka.bootstrap_servers, PARTITIONS, url, redis_url, folder)
         self.services = [
             WeirService(name, folder, environment, port=port if name == "knowledge" else None) for name in SERVICES
         ]

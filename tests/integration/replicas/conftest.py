@@ -23,7 +23,7 @@ from runtime.service import topic_specs
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port, stop_all
 from testbed.redis import RedisServer
-from testbed.service import WeirService, wait_all_ready
+from testbed.service import WeirService, loop_settings, wait_all_ready
 from tests.unit.planner.build import WORK, analysis, policy
 
 from .many_jobs import ManyJobs
@@ -57,12 +57,11 @@ class Fleet:
         self.bus = KafkaBus(kafka.bootstrap_servers)
         self._analysed: set[UUID] = set()
         ports = {("knowledge", 0): free_port()}
+        # In front of two knowledge services there is a balancer; here the first is asked and the second is killed.
+        url = f"http://127.0.0.1:{ports['knowledge', 0]}"
+        redis_url = f"redis://127.0.0.1:{redis_server.port}/{DATABASE}"
         environment = {
-            "WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
-            "WEIR_PARTITIONS": str(PARTITIONS),
-            # In front of two knowledge services there is a balancer; here the first is asked and the second is killed.
-            "WEIR_KNOWLEDGE_URL": f"http://127.0.0.1:{ports['knowledge', 0]}",
-            "WEIR_KNOWLEDGE_REDIS_URL": f"redis://127.0.0.1:{redis_server.port}/{DATABASE}",
+            **loop_settings(kafka.bootstrap_servers, PARTITIONS, url, redis_url, folder),
             "WEIR_EXECUTOR_MAX_ACTIONS": "100",
             "WEIR_EXECUTOR_MAX_ACTIONS_PER_CLUSTER": "100",
             "WEIR_EXECUTOR_SETTLE_SECONDS": "3",
