@@ -17,7 +17,7 @@ from weir_contracts.topics import ANALYSES, OUTCOMES, PLANS, POLICIES
 from runtime.bus import Bus, BusError, Consumer, Reader
 from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
-from runtime.envelope import Decoded, Undecodable, decode, is_tombstone
+from runtime.envelope import Decoded, Undecodable, decode
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
 from runtime.table import GlobalTable
@@ -68,7 +68,7 @@ class Executor:
             bus,
             OUTCOMES.name,
             lambda r: decode(r, Outcome).message,
-            on_unreadable=self._put_aside,
+            on_unreadable=self._dead_letters.undecodable,
         )
         self.analyses = LatestAnalyses()
         self.applications = Applications(self._outcomes.latest, rules)
@@ -132,12 +132,8 @@ class Executor:
         """By application; of those that a newer one came with it is told that they were outrun."""
         found: dict[str, Decoded[Plan]] = {}
         for record in records:
-            if is_tombstone(record):
-                continue
-            try:
-                decoded = _read_plan(record)
-            except Undecodable as error:
-                await self._put_aside(record, error)
+            decoded = await self._read_plan(record)
+            if decoded is None:
                 continue
             plan = decoded.message
             self.applications.note_wish(plan, self._clock.now())
@@ -150,6 +146,15 @@ class Executor:
             async with app.lock:
                 await self._conductor.outrun(app, older.message, newer.message, older.traceparent)
         return found
+
+    async def _read_plan(self, record: Record) -> Decoded[Plan] | None:
+        """None where there is none to look at."""
+        decoded = await self._dead_letters.decoded(record, Plan)
+        if decoded is None or record.key == decoded.message.application:
+            return decoded
+        reason = f"is {decoded.message.application}, the record's key {record.key}"
+        await self._dead_letters.send(record, reason, "application")
+        return None
 
     async def _consider(self, decoded: Decoded[Plan]) -> None:
         plan = decoded.message
@@ -294,9 +299,6 @@ class Executor:
         await reader.assign(owned)
         self.analyses.note(await reader.receive(timeout_seconds=self._pace.receiving))
 
-    async def _put_aside(self, record: Record, error: Undecodable) -> None:
-        await self._dead_letters.undecodable(record, error)
-
     async def _end(self, followers: list[asyncio.Task[None]]) -> None:
         """Let steps end, then leave the group, so that others take over from what was told."""
         for follower in followers:
@@ -310,10 +312,3 @@ class Executor:
         await self._conductor.drain()
         if self._consumer is not None:
             await self._consumer.close()
-
-
-def _read_plan(record: Record) -> Decoded[Plan]:
-    decoded = decode(record, Plan)
-    if record.key != decoded.message.application:
-        raise Undecodable(record, f"is {decoded.message.application}, the record's key {record.key}", "application")
-    return decoded
