@@ -18,7 +18,7 @@ from tests.integration.analyzer.test_stream import observations
 APPLICATIONS = [f"shop/cluster-{n}" for n in range(12)]
 SPLIT = 4
 BURST = 60
-"""Observations of each application that are sent at once."""
+"""Observations of each application that are sent at once: a batch that takes one worker seconds."""
 
 
 class OnCluster:
@@ -121,18 +121,20 @@ def test_the_loss_of_a_worker_loses_nothing(bench: Bench, on_cluster: OnCluster)
 def test_a_worker_that_comes_takes_its_share(bench: Bench, on_cluster: OnCluster) -> None:
     """A new machine: the master gives it an executor, and the state that it gets is read from the checkpoint.
 
-    A batch that is done within the half second that state waits for its own executor stays there, so the work comes in bursts.
+    State waits half a second for the executor that has it, and Spark looks every second whether another is free: a batch that is
+    done before that stays where it was, so the work comes in bursts.
     """
     on_cluster.cluster.add_worker()
     wait_until(lambda: len(on_cluster.executors()) == 2 or None, timeout_seconds=120, what="a second executor")
     newest = max(on_cluster.executors(), key=int)
-    for seen in range(30, 30 + 5 * BURST, BURST):
-        last = {name: observations(name, seen + BURST)[seen:] for name in APPLICATIONS}
+    seen = 30
+    deadline = time.monotonic() + SLOW_MACHINE_SECONDS
+    while not on_cluster.keyed().get(newest, 0):
+        assert time.monotonic() < deadline, f"nothing for executor {newest}: {on_cluster.keyed()}"
+        last = {name: observations(name, 2 * (seen + BURST))[seen:] for name in APPLICATIONS}
         bench.send([one for several in zip(*last.values(), strict=True) for one in several])
         bench.wait(lambda last=last: all(_complete(bench.of(name), last[name]) for name in APPLICATIONS))
-        if newest in on_cluster.keyed():
-            break
-    assert on_cluster.keyed().get(newest, 0) > 0
+        seen += BURST
     enrich = bench.of(APPLICATIONS[0])[-1].operator("enrich")
     assert enrich is not None
     assert enrich.true_processing_rate.value == pytest.approx(600, rel=0.02)
