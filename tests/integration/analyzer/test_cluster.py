@@ -129,11 +129,15 @@ def test_a_worker_that_comes_takes_its_share(bench: Bench, on_cluster: OnCluster
     newest = max(on_cluster.executors(), key=int)
     seen = 30
     deadline = time.monotonic() + SLOW_MACHINE_SECONDS
+
+    def burst() -> None:
+        sent = {name: observations(name, 2 * (seen + BURST))[seen:] for name in APPLICATIONS}
+        bench.send([one for several in zip(*sent.values(), strict=True) for one in several])
+        bench.wait(lambda: all(_complete(bench.of(name), sent[name]) for name in APPLICATIONS))
+
     while not on_cluster.keyed().get(newest, 0):
         assert time.monotonic() < deadline, f"nothing for executor {newest}: {on_cluster.keyed()}"
-        last = {name: observations(name, 2 * (seen + BURST))[seen:] for name in APPLICATIONS}
-        bench.send([one for several in zip(*last.values(), strict=True) for one in several])
-        bench.wait(lambda last=last: all(_complete(bench.of(name), last[name]) for name in APPLICATIONS))
+        burst()
         seen += BURST
     enrich = bench.of(APPLICATIONS[0])[-1].operator("enrich")
     assert enrich is not None
