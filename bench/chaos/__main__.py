@@ -75,6 +75,8 @@ class Outage:
     requests_during: int
     recovered_seconds: float | None
     requests_after: int
+    asked_for: list[dict[str, Any]]
+    """Each request since the brokers went away: seconds since they came back, parallelisms, and its plan's sentence."""
     because: str = ""
 
 
@@ -171,25 +173,43 @@ class Campaign:
     def outage(self, seconds: float) -> Outage:
         """The brokers are away for long, and the load is another when they come back: hold, then decide once."""
         wait_until(self.well, timeout_seconds=RECOVERY_SECONDS, what="well before the outage", poll_seconds=1.0)
-        before = self._requests()
+        before = set(self._requests())
         self.kill("kafka")
         time.sleep(seconds)
-        during = self._requests() - before
+        during = len(set(self._requests()) - before)
         self.mend("kafka")
-        back = time.monotonic()
+        back, back_at = time.monotonic(), datetime.now(UTC)
         self.set_rate(HIGH if self.rate == LOW else LOW)
         try:
             wait_until(self.well, timeout_seconds=RECOVERY_SECONDS, what="well again", poll_seconds=1.0)
+            recovered, why = round(time.monotonic() - back, 1), ""
+            time.sleep(20.0)  # a second decision would come now
         except NotInTime:
-            return Outage(seconds, during, None, self._requests() - before, "; ".join(self.troubles()))
-        recovered = round(time.monotonic() - back, 1)
-        time.sleep(20.0)  # a second decision would come now
-        return Outage(seconds, during, recovered, self._requests() - before)
+            recovered, why = None, "; ".join(self.troubles())
+        asked_for = self._asked_for(before, back_at)
+        return Outage(seconds, during, recovered, len(asked_for) - during, asked_for, why)
 
-    def _requests(self) -> int:
-        """Actions that the engine accepted so far."""
-        actions = [event.data["action"] for event in self.events.events() if event.kind == "outcome"]
-        return len({action["id"] for action in actions if action and action["requested_at"]})
+    def _requests(self) -> dict[str, ActionState]:
+        """Actions that the engine accepted so far, by id."""
+        told = [event.data["action"] for event in self.events.events() if event.kind == "outcome"]
+        actions = [ActionState.model_validate(action) for action in told if action]
+        return {str(action.id): action for action in actions if action.requested_at}
+
+    def _asked_for(self, before: set[str], back_at: datetime) -> list[dict[str, Any]]:
+        sentences = {event.data["id"]: event.data["sentence"] for event in self.events.events() if event.kind == "plan"}
+        return [
+            {
+                "seconds_after": round((action.requested_at - back_at).total_seconds(), 1)
+                if action.requested_at
+                else None,
+                "before": action.before,
+                "wanted": action.wanted,
+                "plan": sentences.get(str(action.plan_id)),
+                "end": action.sentence,
+            }
+            for id, action in self._requests().items()
+            if id not in before
+        ]
 
     def running(self) -> int | None:
         """The parallelism of `enrich` now; None while nobody can say."""
