@@ -108,7 +108,7 @@ def _meter(prepared: Replay, simulation: Simulation) -> Meter:
     return Meter(
         simulation,
         Clairvoyant(prepared.application, prepared.policy.spec.bounds.max),
-        prepared.policy.spec.objective.bound_seconds,
+        prepared.policy.spec.objective,
         max(10.0, prepared.duration_seconds / POINTS),
     )
 

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 from pydantic import ValidationError
-from rich.console import Console
 from rich.live import Live
 from weir_contracts import InvalidPolicy, PlanRequest, ScalingPolicy, parse_policy
 
@@ -23,8 +21,10 @@ from .output import Format, one_of_many, show, text_of
 from .planner import planner
 from .replay.chart import LABEL, WIDTH, save
 from .replay.command import replay
+from .terminal import terminal
 from .trial.command import trial
 from .what_if import what_if_panel
+from .yaml_file import documents
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -150,7 +150,7 @@ def explain(
     if output is not Format.TABLE:
         sys.stdout.write(text_of(turns, output))
         return
-    console = Console()
+    console = terminal()
     for turn in reversed(turns):
         console.print(tables.turn_panel(turn))
     if not turns:
@@ -180,7 +180,7 @@ def what_if(
     found = connect(server, token_file).what_if(name, parallelism or [], load, horizon)
     if plot is not None:
         save(plot, f"weir what-if {name}", what_if_panel(found, SystemClock().now()))
-    width = max(20, min(WIDTH, Console().width - LABEL))
+    width = max(20, min(WIDTH, terminal().width - LABEL))
     show(found, output, lambda: what_if_panel(found, SystemClock().now(), width))
 
 
@@ -197,7 +197,7 @@ def watch(
             sys.stdout.write(one_of_many({"id": event.id, "kind": event.kind, "data": event.data}, output))
             sys.stdout.flush()
         return
-    with Live(tables.application_panel(found), refresh_per_second=4) as live:
+    with Live(tables.application_panel(found), console=terminal(), refresh_per_second=4) as live:
         for _event in events:
             # If it is away, the feed breaks too, and says so.
             with contextlib.suppress(Unreachable):
@@ -246,15 +246,7 @@ def _switch(application: str, verb: str, client: Client, output: Format) -> None
 
 def _documents(file: str) -> list[tuple[str, Any]]:
     """The documents of a file with the place of each, for errors."""
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text()
-        found = [document for document in yaml.safe_load_all(text) if document is not None]
-    except OSError as error:
-        raise InvalidInput(f"{file}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"{file}:{mark.line + 1}" if mark else file
-        raise InvalidInput(f"{place}: is not YAML: {getattr(error, 'problem', None) or error}") from None
+    found = documents(file)
     if not found:
         raise InvalidInput(f"{file}: holds no document")
     return [(file if len(found) == 1 else f"{file}, document {i + 1}", each) for i, each in enumerate(found)]

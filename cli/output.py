@@ -7,11 +7,12 @@ from enum import StrEnum
 from typing import Any
 
 import yaml
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from .terminal import terminal
 from .trial.view import number
 
 
@@ -26,7 +27,7 @@ class Format(StrEnum):
 def show(document: Any, form: Format, table: Callable[[], RenderableType]) -> None:
     """Print the document, or for people the table made of it."""
     if form is Format.TABLE:
-        Console().print(table())
+        terminal().print(table())
     else:
         sys.stdout.write(text_of(document, form))
 
@@ -98,7 +99,7 @@ def application_panel(item: Mapping[str, Any]) -> RenderableType:
         facts.add_row("silent", Text(", ".join(item["silent"]), "bold red"))
     return Panel(
         Group(facts, _operators(item)),
-        title=f"[bold]{item['application']}[/] · mode {item.get('mode') or '–'}",
+        title=Text.assemble((item["application"], "bold"), f" · mode {item.get('mode') or '–'}"),
         padding=(0, 1),
     )
 
@@ -128,8 +129,7 @@ def turn_panel(turn: Mapping[str, Any]) -> RenderableType:
             for outcome in turn.get("outcomes", [])
         ),
     ]:
-        # What a service says may hold brackets, which are no markup.
-        steps.add_row(name, said if isinstance(said, Text) else Text(said))
+        steps.add_row(name, said)
     return Panel(steps, title=f"correlation {turn['correlation_id']}", title_align="left", padding=(0, 1))
 
 

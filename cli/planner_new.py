@@ -4,6 +4,7 @@ import keyword
 import re
 import sys
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 from weir_contracts import NAME_PATTERN
 
 from cli.errors import InvalidInput
+from services.planner.core.planners import PLANNERS
 
 FILES = ("README.md", "pyproject.toml", "Dockerfile", "planner.py", "test_planner.py")
 """Of the template; `planner.py` takes the planner's own name."""
@@ -21,11 +23,15 @@ def new(name: str, directory: Path) -> list[Path]:
     """Write the project `name` below `directory` and return its files. Raises `InvalidInput` for a name that policies could not use, or
     where something of that name is there already: nothing is ever overwritten."""
     if not re.fullmatch(NAME_PATTERN, name) or "." in name:
-        raise InvalidInput(f"{name!r}: a planner's name has small letters, digits and dashes, as in my-planner")
+        raise InvalidInput(
+            f"{name!r}: a planner's name has small letters, digits and dashes, at most 63, as in my-planner"
+        )
+    if name in PLANNERS:
+        raise InvalidInput(f"{name!r}: is the name of a built-in planner")
     module = name.replace("-", "_")
     if not module.isidentifier() or keyword.iskeyword(module):
         raise InvalidInput(f"{name!r}: its module could not be imported")
-    if module in sys.stdlib_module_names or module in ("weir_planner", "weir_contracts", "pytest", "pydantic"):
+    if _is_taken(module):
         raise InvalidInput(f"{name!r}: its module would stand before the one of that name that it needs")
     folder = directory / name
     try:
@@ -42,6 +48,13 @@ def new(name: str, directory: Path) -> list[Path]:
         path.write_text(Template(text).substitute(words), encoding="utf-8")
         written.append(path)
     return written
+
+
+def _is_taken(module: str) -> bool:
+    """Whether there is a module of that name already, Python's or one of those installed here, any of which a planner may need. A folder
+    without a file of its own is none."""
+    found = find_spec(module)
+    return module in sys.stdlib_module_names or (found is not None and found.origin is not None)
 
 
 def new_command(

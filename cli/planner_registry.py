@@ -175,7 +175,10 @@ def new_planner(
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise InvalidInput(f"{field}: {first['msg'].removeprefix('Value error, ')}") from None
+        said = first["msg"].removeprefix("Value error, ")
+        if field == "name" and first["type"] == "string_pattern_mismatch":
+            said = "small letters, digits, dashes and dots, at most 63, a letter or digit first and last"
+        raise InvalidInput(f"{field}: {said}") from None
 
 
 def _document(new: NewPlanner) -> dict[str, Any]:

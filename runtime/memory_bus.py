@@ -227,6 +227,11 @@ class MemoryBus:
         """Everything ever written to a topic, by partition and offset."""
         return [r for p in range(self._log.count(topic)) for r in self._log.records[topic, p]]
 
+    def committed(self, group: str, topic: str) -> int:
+        """How many records of a topic a group is done with."""
+        places = self._groups[group].committed if group in self._groups else {}
+        return sum(offset for (name, _), offset in places.items() if name == topic)
+
     async def start(self) -> None:
         await self.ping()
 

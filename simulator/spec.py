@@ -122,7 +122,7 @@ class Cluster(Spec):
     """Where it runs, and what changing it costs."""
 
     slots: Annotated[int, Field(ge=1, le=1_000_000)] = 16
-    checkpoint_interval_seconds: Annotated[float, Field(gt=0, le=86_400)] | None = 10.0
+    checkpoint_interval_seconds: Annotated[float, Field(ge=0.01, le=86_400)] | None = 10.0
     """None: no checkpoints; offsets are then committed never, and a restart begins where it stopped."""
     checkpoint_seconds: Seconds = 0.2
     """What a checkpoint takes at least; state and what waits in queues come on top (aligned barriers)."""
@@ -230,6 +230,10 @@ def load(path: Path) -> Application:
         raise InvalidApplication(
             f"{at}: is not YAML: {getattr(error, 'problem', None) or 'it cannot be read'}"
         ) from None
+    except RecursionError:
+        raise InvalidApplication(f"{path}: is nested too deeply") from None
+    except ValueError as error:  # a date or a number that is none
+        raise InvalidApplication(f"{path}: is not YAML: {error}") from None
     if not isinstance(document, dict):
         raise InvalidApplication(f"{path}: must be a mapping with operators and links")
     return parse(document, str(path))

@@ -37,6 +37,8 @@ from .ledger import Account, Ledger, follow
 LOW, HIGH = 400.0, 1200.0
 VICTIMS = (*SERVICES, "analyzer-state", "kafka", "redis", "redis-emptied", "jobmanager", "taskmanager")
 """Processes; `analyzer-state` and `redis-emptied` lose what they keep on disk as well."""
+OUTAGES = ("pauses", "goes on")
+"""What the load does while the brokers are away."""
 MOMENTS = ("load-changed", "planned", "intended", "applying", "verifying", "verified")
 OBJECTIVE_SECONDS = 30.0
 RESTART_SECONDS = 5.0
@@ -71,6 +73,8 @@ class Round:
 class Outage:
     """The brokers were away for a while."""
 
+    load: str
+    """`goes on`: the generator sends what it owes in bursts once they are back. `pauses` with them: only its new rate comes."""
     seconds: float
     requests_during: int
     recovered_seconds: float | None
@@ -91,7 +95,10 @@ class Campaign:
 
     def set_rate(self, rate: float) -> None:
         self.rate = rate
-        httpx.put(f"{self.stack.load_url}/load", json={"rate": rate}, timeout=5).raise_for_status()
+        self._set_load(rate=rate)
+
+    def _set_load(self, **changes: Any) -> None:
+        httpx.put(f"{self.stack.load_url}/load", json=changes, timeout=5).raise_for_status()
 
     def round(self, victim: str, moment: str) -> Round:
         """Change the load, kill at the moment, mend, wait."""
@@ -170,16 +177,19 @@ class Campaign:
             case _:
                 stack.services[victim.removesuffix("-state")].start()
 
-    def outage(self, seconds: float) -> Outage:
+    def outage(self, seconds: float, load: str) -> Outage:
         """The brokers are away for long, and the load is another when they come back: hold, then decide once."""
         wait_until(self.well, timeout_seconds=RECOVERY_SECONDS, what="well before the outage", poll_seconds=1.0)
         before = set(self._requests())
+        if load == "pauses":
+            self._set_load(paused=True)
         self.kill("kafka")
         time.sleep(seconds)
         during = len(set(self._requests()) - before)
         self.mend("kafka")
         back, back_at = time.monotonic(), datetime.now(UTC)
         self.set_rate(HIGH if self.rate == LOW else LOW)
+        self._set_load(paused=False)
         try:
             wait_until(self.well, timeout_seconds=RECOVERY_SECONDS, what="well again", poll_seconds=1.0)
             recovered, why = round(time.monotonic() - back, 1), ""
@@ -187,7 +197,7 @@ class Campaign:
         except NotInTime:
             recovered, why = None, "; ".join(self.troubles())
         asked_for = self._asked_for(before, back_at)
-        return Outage(seconds, during, recovered, len(asked_for) - during, asked_for, why)
+        return Outage(load, seconds, during, recovered, len(asked_for) - during, asked_for, why)
 
     def _requests(self) -> dict[str, ActionState]:
         """Actions that the engine accepted so far, by id."""
@@ -281,8 +291,9 @@ def campaign(kills: list[tuple[str, str]], seed: int, outage_seconds: float, fol
         for number, (victim, moment) in enumerate(kills, 1):
             rounds.append(fire.round(victim, moment))
             _say(f"{number}/{len(kills)} {rounds[-1]}")
-        outage = fire.outage(outage_seconds) if outage_seconds else None
-        _say(f"{outage}")
+        outages = [fire.outage(outage_seconds, load) for load in OUTAGES] if outage_seconds else []
+        for outage in outages:
+            _say(f"{outage}")
         last = ledger.of(OBSERVATIONS.name)[-1]["id"]
         time.sleep(15.0)  # what was observed last is to have been analysed, and its plan ended
         wait_until(lambda: not fire.in_flight(), timeout_seconds=120, what="the last action's end", poll_seconds=0.5)
@@ -291,16 +302,16 @@ def campaign(kills: list[tuple[str, str]], seed: int, outage_seconds: float, fol
     finally:
         fire.events.stop()
         stack.stop()
-    return _results(rounds, outage, seed, account)
+    return _results(rounds, outages, seed, account)
 
 
-def _results(rounds: list[Round], outage: Outage | None, seed: int, account: Account) -> dict[str, Any]:
+def _results(rounds: list[Round], outages: list[Outage], seed: int, account: Account) -> dict[str, Any]:
     by_victim = {
         victim: distribution([r.recovered_seconds for r in rounds if r.victim == victim and r.recovered_seconds])
         for victim in VICTIMS
     }
     failed = [asdict(r) for r in rounds if r.recovered_seconds is None]
-    waited_out = outage is None or (outage.recovered_seconds is not None and outage.requests_during == 0)
+    waited_out = all(outage.recovered_seconds is not None and outage.requests_during == 0 for outage in outages)
     return {
         "seed": seed,
         "kills": len(rounds),
@@ -308,7 +319,7 @@ def _results(rounds: list[Round], outage: Outage | None, seed: int, account: Acc
         "not_recovered": failed,
         "passed": not failed and waited_out and account.clean,
         "account": asdict(account),
-        "kafka_outage": asdict(outage) if outage else None,
+        "kafka_outages": [asdict(outage) for outage in outages],
         "recovered_seconds": by_victim,
         "rounds": [asdict(r) for r in rounds],
     }
@@ -324,10 +335,12 @@ def main() -> int:
         "--kills",
         type=int,
         default=66,
-        help="how many (default 66: everything at every moment; about 40 minutes; 0: the outage alone, into chaos_outage.json)",
+        help="how many (default 66: everything at every moment; about an hour; 0: the outages alone, into chaos_outage.json)",
     )
     parser.add_argument("--seed", type=int, default=1, help="order and timing of the kills")
-    parser.add_argument("--outage-seconds", type=float, default=300.0, help="how long Kafka is away at the end; 0: not")
+    parser.add_argument(
+        "--outage-seconds", type=float, default=300.0, help="how long Kafka is away at the end, twice; 0: not"
+    )
     parser.add_argument(
         "--victims", nargs="*", choices=VICTIMS, default=None, help="only these; the results are printed, not kept"
     )

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cli.errors import InvalidInput
+from cli.terminal import terminal
 
 from .score import Point
 
@@ -75,7 +76,7 @@ def save(path: Path, title: str, drawing: RenderableType) -> None:
     """Write a drawing as SVG. Raises `InvalidInput` where that cannot be."""
     if path.suffix.lower() != ".svg":
         raise InvalidInput(f"--plot: {path}: only .svg can be written")
-    console = Console(
+    console = terminal(
         record=True, width=WIDTH + LABEL + 2, file=StringIO(), force_terminal=True, color_system="truecolor"
     )
     console.print(drawing)

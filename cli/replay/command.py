@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from weir_contracts import PlanReply, PlanRequest
 
 from cli.errors import InvalidInput
+from cli.terminal import terminal
 from services.planner.core.planners import ask
 from simulator import Noise, Simulation
 from simulator.clairvoyant import Clairvoyant
@@ -73,6 +74,8 @@ def replay(
         raise InvalidInput(f"--output: {output!r} is neither table nor json")
     if plot is not None and plot.suffix.lower() != ".svg":
         raise InvalidInput(f"--plot: {plot}: only .svg can be written")
+    if plot is not None and not plot.parent.is_dir():
+        raise InvalidInput(f"--plot: {plot}: there is no folder {plot.parent}")
     if not 0 <= noise <= 1:
         raise InvalidInput(f"--noise: must lie between 0 and 1, is {noise:g}")
     options = ReplayOptions(
@@ -91,15 +94,15 @@ def replay(
     prepared = prepare(options)
     result = run(prepared, seed=seed, noise=noise)
     objective = prepared.policy.spec.objective.bound_seconds
+    if output == "json":
+        sys.stdout.write(json.dumps(_document(options, prepared, result), indent=2) + "\n")
+    else:
+        console = terminal()
+        console.print(charts(result.points, objective, width=max(20, min(WIDTH, console.width - LABEL))))
+        console.print(_table(prepared, result))
     if plot is not None:
         title = f"weir replay {trace}, planner {prepared.policy.spec.planner.name}"
         save(plot, title, charts(result.points, objective))
-    if output == "json":
-        sys.stdout.write(json.dumps(_document(options, prepared, result), indent=2) + "\n")
-        return
-    console = Console()
-    console.print(charts(result.points, objective, width=max(20, min(WIDTH, console.width - LABEL))))
-    console.print(_table(prepared, result))
 
 
 def run(
@@ -112,7 +115,7 @@ def run(
     meter = Meter(
         simulation,
         Clairvoyant(prepared.application, policy.spec.bounds.max),
-        policy.spec.objective.bound_seconds,
+        policy.spec.objective,
         max(10.0, prepared.duration_seconds / POINTS) if prepared.duration_seconds > 10 * POINTS else 10.0,
     )
     loop = Loop(simulation, policy, noise=Noise(relative=noise), seed=seed, records=Records(keep=100), asks=asks)
@@ -170,7 +173,8 @@ def _table(prepared: Replay, result: Result) -> RenderableType:
     table.add_column()
     objective = score.objective_seconds
     if score.violation_share is not None:
-        table.add_row("violation", f"{score.violation_share:.2%} of the time above {objective:g} s of lag")
+        what = "lag" if prepared.policy.spec.objective.max_latency is None else "latency"
+        table.add_row("violation", f"{score.violation_share:.2%} of the time above {objective:g} s of {what}")
     table.add_row("largest lag", f"{score.max_lag_seconds:,.1f} s")
     times = "" if score.times_least is None else f", {score.times_least:.2f} times the least there could be"
     table.add_row("slot-seconds", f"{score.slot_seconds:,.0f}{times}")

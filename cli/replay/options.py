@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from weir_contracts import InvalidPolicy, ScalingPolicy, parse_policy
 
+from cli import yaml_file
 from cli.errors import InvalidInput
 from services.planner.core.planners import InvalidParameters, UnknownPlanner, parse_parameters
 from simulator import PRESETS, Application, InvalidApplication, load
@@ -92,7 +92,7 @@ def _application(options: ReplayOptions, policy: ScalingPolicy, trace: LoadTrace
 
 
 def _policy(options: ReplayOptions, trace: LoadTrace) -> ScalingPolicy:
-    document = _read(options.policy_file) if options.policy_file else _default(trace)
+    document = _written(options.policy_file) if options.policy_file else _default(trace)
     spec = document.setdefault("spec", {}) if isinstance(document, dict) else None
     if not isinstance(spec, dict):
         raise InvalidInput(f"--policy: {options.policy_file}: is not a policy: it has no spec")
@@ -103,7 +103,9 @@ def _policy(options: ReplayOptions, trace: LoadTrace) -> ScalingPolicy:
     document["metadata"] = {"namespace": "replay", "name": "replay", **(metadata if isinstance(metadata, dict) else {})}
     document["metadata"]["resourceVersion"] = 1
     if options.interval_seconds is not None:
-        spec["interval"] = f"{options.interval_seconds:g}s"
+        if not 1 <= options.interval_seconds <= 600:
+            raise InvalidInput(f"--interval: must lie between 1 and 600 seconds, is {options.interval_seconds:g}")
+        spec["interval"] = f"{options.interval_seconds:.3f}s"
     chosen = spec.get("planner")
     named_already = chosen.get("name", "rate") if isinstance(chosen, dict) else "rate"
     if options.planner is not None and options.planner != named_already:
@@ -123,13 +125,11 @@ def _policy(options: ReplayOptions, trace: LoadTrace) -> ScalingPolicy:
     return policy
 
 
-def _read(path: Path) -> Any:
+def _written(file: Path) -> Any:
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInput(f"--policy: {path}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"--policy: {path}: is not YAML: {str(error).splitlines()[0]}") from None
+        return yaml_file.document(file)
+    except InvalidInput as error:
+        raise InvalidInput(f"--policy: {error}") from None
 
 
 def _default(trace: LoadTrace) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from weir_contracts import Objective
+
 from simulator import Simulation
 from simulator.clairvoyant import Clairvoyant
 
@@ -28,7 +30,7 @@ class Score:
     seconds: float
     objective_seconds: float | None
     violation_share: float | None
-    """Share of the time with more lag than the objective; None without an objective in seconds."""
+    """Share of the time with more lag than the objective, or latency where that is what it bounds; None without one in seconds."""
     slot_seconds: float
     rescales: int
     """Restarts for another parallelism that were asked for."""
@@ -53,12 +55,13 @@ class Meter:
     """Looks at a simulation after each of its steps."""
 
     def __init__(
-        self, simulation: Simulation, clairvoyant: Clairvoyant, objective_seconds: float | None, bucket_seconds: float
+        self, simulation: Simulation, clairvoyant: Clairvoyant, objective: Objective, bucket_seconds: float
     ) -> None:
         self.points: list[Point] = []
         self._simulation = simulation
         self._clairvoyant = clairvoyant
-        self._objective = objective_seconds
+        self._objective = objective.bound_seconds
+        self._of_latency = objective.max_latency is not None
         self._bucket_seconds = bucket_seconds
         self._late = self._slot_seconds = self._least = self._seconds = self._max_lag = self._peak = 0.0
         self._began, self._appended, self._lag, self._slots = simulation.now, simulation.appended, 0.0, 0.0
@@ -67,7 +70,8 @@ class Meter:
     def _step(self, seconds: float) -> None:
         simulation = self._simulation
         lag = simulation.lag_seconds
-        if self._objective is not None and lag > self._objective:
+        bounded = simulation.latency_seconds if self._of_latency else lag
+        if self._objective is not None and bounded > self._objective:
             self._late += seconds
         self._slots += simulation.slots_used * seconds
         self._lag = max(self._lag, lag)

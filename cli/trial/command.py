@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from cli.terminal import terminal
 
 from .options import TrialOptions
 from .run import run_trial
@@ -53,4 +54,4 @@ def trial(
         external_flink=external_flink,
         port=port,
     )
-    raise typer.Exit(run_trial(options, Console()))
+    raise typer.Exit(run_trial(options, terminal()))

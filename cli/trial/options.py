@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from weir_contracts import InvalidPolicy, ScalingPolicy, parse_policy
+
+from cli import yaml_file
+from cli.errors import InvalidInput
 
 
 class TrialError(Exception):
@@ -71,7 +73,7 @@ def trial_policy(options: TrialOptions, flink_url: str, bootstrap_servers: str) 
     A mode or a planner that was asked for goes before the file's.
     Raises `TrialError` that names file and field.
     """
-    document = _read(options.policy_file) if options.policy_file else _default(options)
+    document = _written(options.policy_file) if options.policy_file else _default(options)
     spec = document.setdefault("spec", {}) if isinstance(document, dict) else None
     if not isinstance(spec, dict):
         raise TrialError(f"{options.policy_file}: is not a policy: it has no spec")
@@ -105,13 +107,11 @@ def _choose_planner(spec: dict[str, Any], name: str) -> None:
     spec["planner"] = {**{key: value for key, value in known.items() if key not in dropped}, "name": name}
 
 
-def _read(path: Path) -> Any:
+def _written(file: Path) -> Any:
     try:
-        return yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise TrialError(f"--policy: cannot read {path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise TrialError(f"--policy: {path} is not YAML: {str(error).splitlines()[0]}") from None
+        return yaml_file.document(file)
+    except InvalidInput as error:
+        raise TrialError(f"--policy: {error}") from None
 
 
 def short_behavior(stabilization_seconds: float, cooldown_seconds: float, hold_seconds: float = 0.0) -> dict[str, Any]:

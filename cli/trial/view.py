@@ -64,7 +64,7 @@ def render(screen: Screen) -> RenderableType:
     """The whole screen."""
     return Panel(
         Group(_curves(screen), _operators(screen), _sentences(screen)),
-        title=f"[bold]weir trial[/] · {screen.trace} · mode {screen.mode}",
+        title=Text.assemble(("weir trial", "bold"), f" · {screen.trace} · mode {screen.mode}"),
         subtitle=_clock(screen),
         padding=(0, 1),
     )

@@ -349,9 +349,28 @@ def parse_policy(document: Any) -> ScalingPolicy:
     Raises `InvalidPolicy` that names every wrong field.
     """
     try:
-        return ScalingPolicy.model_validate(document, extra="forbid", by_name=False, by_alias=True)
+        policy = ScalingPolicy.model_validate(document, extra="forbid", by_name=False, by_alias=True)
     except ValidationError as error:
         raise InvalidPolicy([_problem(e) for e in error.errors(include_url=False)]) from None
+    if contradictions := _contradictions(policy.spec):
+        raise InvalidPolicy(contradictions)
+    return policy
+
+
+def _contradictions(spec: PolicySpec) -> list[tuple[str, str]]:
+    """Limits that no application could keep, whatever its graph. Looked for only where policies are written: one that was stored before
+    is to stay readable."""
+    least, total, limit = spec.bounds.min, spec.bounds.total, spec.budget.limit
+    found = []
+    if total is not None and total.max is not None and total.max < least:
+        found.append(
+            ("spec.bounds.total.max", f"{total.max} for all operators together is below bounds.min, {least} for each")
+        )
+    if limit is not None and limit[0] < least:
+        found.append(
+            ("spec.budget", f"its {limit[1]} pays for {limit[0]} slots, and bounds.min wants {least} for each operator")
+        )
+    return found
 
 
 def _problem(error: Any) -> tuple[str, str]:

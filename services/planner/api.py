@@ -69,6 +69,9 @@ def planner_router(planners: Planners, clock: Clock) -> APIRouter:
         )
         return Verdict(problems=[Wrong(field=field, message=message) for field, message in found])
 
+    # What is only tried must not keep the loop from asking, nor count as its failures.
+    tried = planners.apart()
+
     @routes.post(
         "/plan",
         summary="What would be decided",
@@ -85,7 +88,7 @@ def planner_router(planners: Planners, clock: Clock) -> APIRouter:
         if wrong:
             raise Problem(422, "; ".join(f"{field}: {what}" for field, what in wrong)[:2000], errors=wrong)
         began = clock.monotonic()
-        reply = precheck(request) or await decide(planners, request)
+        reply = precheck(request) or await decide(tried, request)
         return make_plan(
             request,
             reply,
@@ -164,7 +167,7 @@ def _may_be_registered(planners: Planners, new: NewPlanner, replace: bool) -> No
         raise _built_in_already(new.name)
     if new.name in known and not replace:
         version = known[new.name].version
-        sentence = f"{new.name} is registered already, with version {version}: replace it with ?replace=true"
+        sentence = f"{new.name} is registered already, with version {version}: replace it with replace=true (--replace)"
         raise Problem(409, sentence, errors=[("name", "is taken")], extra={"currentVersion": version})
     if new.name not in known and len(known) >= MOST_PLANNERS:
         raise Problem(409, f"there are {len(known)} registered planners already, as many as there may be")

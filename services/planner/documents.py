@@ -125,6 +125,6 @@ REFUSED: dict[int | str, dict[str, Any]] = {
     409: documented(
         "The name is taken",
         409,
-        "mine is registered already, with version 1767268800000: replace it with ?replace=true",
+        "mine is registered already, with version 1767268800000: replace it with replace=true (--replace)",
     ),
 }

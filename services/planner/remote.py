@@ -1,6 +1,7 @@
 """Asks planners that run elsewhere. Whatever they do, what comes back is a reply that a plan can be made of."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -48,7 +49,7 @@ class Remote:
         """The planner's reply for the whole topology, or a hold that says why there is none."""
         name, now = registration.name, self._clock.monotonic()
         breaker = self._breaker(registration)
-        if (waits := breaker.waits_seconds(now)) > 0:
+        if (waits := breaker.waits_seconds(now, timeout_seconds)) > 0:
             why = f"after {breaker.failures} failures in a row, the last: {breaker.because}"
             sentence = f"planner {name} is not asked for another {waits:.0f} s {why}"
             return no_answer(name, FAILED, sentence, "circuit-open", of_shadow=not self._is_told)
@@ -58,12 +59,16 @@ class Remote:
         except PlannerFailed as failure:
             sentence = f"planner {name} {failure.sentence}"
             self._log.warning("planner-failed", planner=name, application=request.application, reason=failure.sentence)
-            breaker = self._breaker(registration)
-            now = self._clock.monotonic()
-            self._keep(registration, breaker.failed(now, failure.sentence) if failure.counts else breaker.answered())
+            self._keep(registration, self._after(self._breaker(registration), failure, timeout_seconds))
             return no_answer(name, failure.code, sentence, of_shadow=not self._is_told)
         self._keep(registration, self._breaker(registration).answered())
         return reply
+
+    def _after(self, breaker: Breaker, failure: PlannerFailed, timeout_seconds: float) -> Breaker:
+        if not failure.counts:
+            return breaker.answered()
+        given = timeout_seconds if failure.code == TIMEOUT else math.inf
+        return breaker.failed(self._clock.monotonic(), failure.sentence, given)
 
     async def try_ask(
         self, request: PlanRequest, registration: PlannerRegistration, timeout_seconds: float

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import InvalidPolicy, format_duration, parse_duration, parse_policy
+from weir_contracts import InvalidPolicy, ScalingPolicy, format_duration, parse_duration, parse_policy
 
 FLINK = {"url": "http://jobmanager:8081", "job": "orders"}
 DOCKER = {**FLINK, "project": "shop", "service": "taskmanager"}
@@ -30,6 +30,15 @@ def _with(path: str, value: Any) -> dict[str, Any]:
         place = place.setdefault(part, {})
     place[last] = value
     return document
+
+
+def test_limits_that_nothing_could_keep_are_refused_where_they_are_written() -> None:
+    """A budget of two slots, and at least three subtasks of each operator. What was stored before stays readable."""
+    document = _with("spec.bounds", {"min": 3})
+    document["spec"]["budget"] = {"slots": 2}
+    with pytest.raises(InvalidPolicy, match=r"spec\.budget: its slots pays for 2 slots, and bounds\.min wants 3"):
+        parse_policy(document)
+    assert ScalingPolicy.model_validate(document).spec.budget.slots == 2
 
 
 def test_a_new_policy_is_safe() -> None:
@@ -85,6 +94,7 @@ def test_what_a_user_wrote_comes_back() -> None:
         ("spec.interval", "10ms", "spec", "between 1s and 10m"),
         ("spec.signals", {"kafka": {"bootstrapServers": "kafka"}}, "spec.signals.kafka.bootstrapServers", "match"),
         ("spec.bounds.total", {"min": 9, "max": 3}, "spec.bounds.total", "min must not be above max"),
+        ("spec.bounds", {"min": 3, "total": {"max": 2}}, "spec.bounds.total.max", "is below bounds.min, 3 for each"),
         ("spec.budget", {"cpu": 4}, "spec.budget", "cpu needs perSlot.cpu"),
         (
             "spec.budget",

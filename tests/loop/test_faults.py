@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from weir_contracts import Observation
 
-from simulator import Fault
+from simulator import Fault, Link, OperatorSpec
 from tests.loop.world import JOB_ID, WORK, World, job, settled
 
 
@@ -17,6 +17,12 @@ def partitions(**fields: None) -> Callable[[Observation], Observation]:
         return observation.model_copy(update={"partitions": blind})
 
     return edit
+
+
+def commits_only(observation: Observation) -> Observation:
+    """What a group's commits alone would show: no position of the source, nothing that it says waits."""
+    silent = [o.model_copy(update={"pending_records": None}) for o in observation.operators]
+    return partitions(current_offset=None)(observation.model_copy(update={"operators": silent}))
 
 
 # -- readings ---------------------------------------------------------------------------------------------------------
@@ -94,7 +100,7 @@ def test_rare_commits_are_not_misread_as_lag(interval: float, told: bool) -> Non
     is taken off. Nothing is scaled for the sawtooth, and a rescale does not wait ten minutes for a checkpoint."""
     world = World(job(2).on(checkpoint_interval_seconds=interval), 600.0)
     if not told:
-        world.edit = partitions(current_offset=None)
+        world.edit = commits_only
     world.live(200)
     assert world.moves() == []
     assert world.analysis is not None
@@ -139,16 +145,21 @@ def test_a_job_that_restarts_by_itself_is_neither_shrunk_nor_learnt_anew() -> No
 
 
 def test_another_graph_under_the_same_name_is_learnt_anew() -> None:
-    """The new version of the job allows less: a plan for the old graph does not reach it, what comes after it does."""
+    """The new version of the job has a sink and allows less: a plan for the old graph does not reach it, what comes after it does."""
     world = settled(1200.0, start=4)
     world.keep = (type(world.plans[-1]),)
     world.load = 2400.0
     world.live(10)
     (old,) = [plan for plan in world.kept if plan.kind == "scale"][:1]
-    world.simulation.resubmit(job(max_parallelism=6), world.simulation.job_id)
+    # As large as the old one runs: only the graph tells them apart.
+    new = job(old.current[WORK], max_parallelism=6)
+    sink = OperatorSpec(name="sink", service_seconds=20e-6)
+    graph = {"operators": (*new.operators, sink), "links": (*new.links, Link(source=WORK, target="sink"))}
+    world.simulation.resubmit(new.model_copy(update=graph), world.simulation.job_id)
     world.live(5)
     world.late(old)
     assert (world.outcomes[-1].phase, world.outcomes[-1].code) == ("refused", "other-deployment")
+    assert "graph" in world.outcomes[-1].sentence
     world.keep = ()
     world.live(120)
     assert world.p() == 6

@@ -24,7 +24,7 @@ def test_a_window_that_gives_out_in_bursts_does_not_starve_its_sink() -> None:
     windowed = changed(chain(2), "aggregate", window_seconds=10.0)
     world = story(windowed, 900.0).live(350)
     assert world.worst(since=200) < 30
-    assert world.p("sink: Writer") >= 1
+    assert len(world.moves("sink: Writer")) <= 2, world.moves("sink: Writer")
     assert len(world.moves("enrich")) <= 4
 
 

@@ -27,6 +27,11 @@ _MORE = ("key_skew", "record_bytes")
 MOST_SKEW = 5.0
 
 
+MOST = 1e12
+"""Records/s, and a recording's largest value: beyond it counts are no longer whole numbers after a day."""
+MOST_SPEEDUP = 1e6
+
+
 class InvalidTrace(Exception):
     """A trace that cannot be used: the sentence names file, line and field, or the parameter."""
 
@@ -157,10 +162,10 @@ class LoadTrace:
     start_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, least in (("peak_rate", 0.0), ("speedup", 0.0)):
+        for name, most in (("peak_rate", MOST), ("speedup", MOST_SPEEDUP)):
             value = getattr(self, name)
-            if not math.isfinite(value) or value <= least:
-                raise InvalidTrace(f"{name}: must be above {least:g}, is {value}")
+            if not 0 < value <= most:
+                raise InvalidTrace(f"{name}: must be above 0 and at most {most:g}, is {value:g}")
         if not math.isfinite(self.start_seconds) or self.start_seconds < 0:
             raise InvalidTrace(f"start_seconds: must not be negative, is {self.start_seconds}")
 
@@ -279,6 +284,8 @@ def _number(place: str, column: str, text: str) -> float:
         raise InvalidTrace(f"{place}, field {column}: {text!r} is not a number") from None
     if not math.isfinite(value) or value < 0:
         raise InvalidTrace(f"{place}, field {column}: {text!r} must be finite and not negative")
+    if value > MOST:
+        raise InvalidTrace(f"{place}, field {column}: {text!r} is more than {MOST:g}")
     least, most = _LIMITS.get(column, (0.0, math.inf))
     if not least <= value <= most:
         raise InvalidTrace(f"{place}, field {column}: {text!r} must lie between {least:g} and {most:g}")

@@ -140,6 +140,8 @@ def _worth_it(
     deployment = request.deployment
     if foreseen is None or draft.vector is None or deployment is None or reply.code in ("out-of-bounds", "saturated"):
         return draft
+    if _nearest_allowed(request)[0] != deployment.observed:
+        return draft  # the policy wants it away from there, whatever that gains
     staying, going = foreseen
     grows = any(p > deployment.observed[name] for name, p in draft.vector.items())
     # The busiest operator gains something, and needs it.
@@ -166,11 +168,8 @@ def _into_bounds(reply: PlanReply, request: PlanRequest) -> PlanReply:
     """What runs outside the policy's bounds is brought into them, whatever the planner would rather hold for."""
     if reply.parallelism is not None or reply.code in _NO_OPINION or request.deployment is None:
         return reply
-    if request.topology is None:
-        return reply
     observed = request.deployment.observed
-    busy = {found.operator: found.utilisation.value for found in request.analysis.operators}
-    wanted, why = allowed(observed, request.policy.spec, request.topology, busy)
+    wanted, why = _nearest_allowed(request)
     if wanted == observed:
         return reply
     moved = changes(observed, wanted)
@@ -184,6 +183,15 @@ def _into_bounds(reply: PlanReply, request: PlanRequest) -> PlanReply:
             "hold_prediction": reply.prediction,
         }
     )
+
+
+def _nearest_allowed(request: PlanRequest) -> tuple[Parallelism, list[str]]:
+    """What comes nearest to the present of what the policy allows, and why it is another than the present."""
+    observed = request.deployment.observed if request.deployment else {}
+    if request.topology is None:
+        return observed, []
+    busy = {found.operator: found.utilisation.value for found in request.analysis.operators}
+    return allowed(observed, request.policy.spec, request.topology, busy)
 
 
 def _recommendations(

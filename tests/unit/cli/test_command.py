@@ -122,6 +122,8 @@ def test_a_policy_is_applied_and_its_mode_is_said(server: _Server, tmp_path: Pat
         (POLICY.replace("maxLag: 30s", "maxLag: 30"), "spec.objective.maxLag"),
         (POLICY + "  mood: good\n", "spec.mood"),
         ("a: [1", ":1: is not YAML"),
+        ("a: 2020-13-45", "is not YAML: month must be in 1..12"),
+        ("[" * 5000, "nested too deeply"),
         ("", "holds no document"),
         (POLICY + "---\nkind: Other\n", "document 2: "),
     ],
@@ -165,14 +167,14 @@ def test_programs_get_json_and_people_a_table(server: _Server) -> None:
         "lag_seconds": 31.5,
         "objective_seconds": 30.0,
         "arrival_rate": 1190.0,
-        "observed": {"enrich": 5},
-        "decision": "enrich 2 → 5",
+        "observed": {"work[a]": 5},
+        "decision": "[/srv/m.bin] says 2 → 5",
         "silent": [],
     }
     server.answers["GET", "/v1/applications"] = (200, {"items": [item], "next": None})
     table = weir("get", "--server", server.url)
     assert table.returncode == 0, table.stderr
-    for shown in ("shop/orders", "31.5 s", "1,190/s", "enrich=5", "enrich 2 → 5"):
+    for shown in ("shop/orders", "31.5 s", "1,190/s", "work[a]=5", "[/srv/m.bin] says"):
         assert shown in table.stdout
     assert json.loads(weir("get", "--server", server.url, "-o", "json").stdout) == [item]
     asked = len(server.asked)

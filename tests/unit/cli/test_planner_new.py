@@ -17,7 +17,9 @@ def test_its_project_file_is_whole(tmp_path: Path) -> None:
     assert not [path for path in folder.iterdir() if "${" in path.read_text() or "$name" in path.read_text()]
 
 
-@pytest.mark.parametrize("name", ["My", "a b", "../up", "", "a.b", "7up", "-x", "class", "json", "weir-planner"])
+@pytest.mark.parametrize(
+    "name", ["My", "a b", "../up", "", "a.b", "7up", "-x", "class", "json", "weir-planner", "rate", "numpy", "services"]
+)
 def test_a_name_that_policies_could_not_use_is_refused(name: str, tmp_path: Path) -> None:
     """Nothing is written."""
     with pytest.raises(InvalidInput):

@@ -93,7 +93,7 @@ def test_a_planner_of_kind_kta_has_its_steps(server: Server) -> None:
     ("arguments", "says"),
     [
         (["mine"], "where does the planner answer"),
-        (["Mine", "http://a.example.org"], "name"),
+        (["Mine", "http://a.example.org"], "name: small letters, digits, dashes and dots, at most 63"),
         (["mine", "a.example.org"], "url"),
         (["mine", "http://user:word@a.example.org"], "must not carry credentials"),
         (["mine", "--monitor-url", "http://a.example.org"], "plan_url"),
@@ -118,11 +118,13 @@ def test_a_refusal_tells_what_failed(server: Server) -> None:
 
 
 def test_planners_are_listed_with_their_circuits(server: Server) -> None:
-    """Built-in ones have none."""
+    """Built-in ones have none; brackets in a description are shown as they are."""
     built_in = {"name": "rate", "kind": "built-in", "description": "compares", "parameters": {}, "breaker": None}
-    server.answers["GET", "/v1/planners"] = (200, {"planners": [built_in, VIEW]})
+    server.answers["GET", "/v1/planners"] = (200, {"planners": [built_in, VIEW | {"description": "[/b] [red]"}]})
     done = weir("planner", "list", "--server", server.url)
-    assert [part in done.stdout for part in ("rate", "built-in", "open", "answered 503: ill")] == [True] * 4
+    assert [part in done.stdout for part in ("rate", "built-in", "open", "answered 503: ill", "[/b] [red]")] == [
+        True
+    ] * 5
     assert json.loads(weir("planner", "list", "--json", "--server", server.url).stdout)[1]["name"] == "mine"
 
 

@@ -6,16 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from weir_contracts import Target
+from weir_contracts import Objective, Target
 
 from cli.errors import InvalidInput
 from cli.replay.command import run
 from cli.replay.driver import SimulatedDriver
 from cli.replay.loop import Loop
 from cli.replay.options import ReplayOptions, prepare
+from cli.replay.score import Meter
 from services.executor.core import Accepted, Snapshot, Unanswered
 from services.planner.core.planners import PLANNERS
 from simulator import Noise, Simulation, chain
+from simulator.clairvoyant import Clairvoyant
 from simulator.observe import START, Observer
 from tests.unit.cli.test_command import Done, weir
 from tests.unit.executor.driver_suite import DriverSuite
@@ -97,9 +99,13 @@ def test_the_score_is_printed_for_programs() -> None:
         (["--trace", "nowhere"], "--trace: trace 'nowhere' is none of"),
         (["--planner", "oracle"], "--planner: there is no planner 'oracle'"),
         (["--topology", "square"], "--topology: square: cannot be read"),
-        (["--policy", "/nowhere.yaml"], "--policy: /nowhere.yaml: cannot be read"),
-        (["--interval", "0.1"], "interval must lie between"),
+        (["--policy", "/nowhere.yaml"], "--policy: /nowhere.yaml: No such file"),
+        (["--interval", "0.1"], "--interval: must lie between 1 and 600 seconds"),
+        (["--interval", "nan"], "--interval: must lie between 1 and 600 seconds"),
         (["--peak-rate", "-1"], "--trace: peak_rate"),
+        (["--peak-rate", "1e308"], "--trace: peak_rate: must be above 0 and at most 1e+12"),
+        (["--speedup", "1e308"], "--trace: speedup: must be above 0 and at most 1e+06"),
+        (["--plot", "/nowhere/picture.svg"], "there is no folder /nowhere"),
         (["--duration", "1"], "--duration: must lie between"),
         (["--plot", "picture.png"], "only .svg"),
         (["--noise", "2"], "--noise: must lie between 0 and 1"),
@@ -113,6 +119,32 @@ def test_what_cannot_be_done_is_told_in_a_line(arguments: list[str], told: str) 
     assert done.returncode == 2
     assert told in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["--topology", "--policy"])
+@pytest.mark.parametrize("text", ["name: 2020-13-45\n", "a: 0b_\n", "[" * 5000], ids=["no date", "no number", "nested"])
+def test_what_looks_like_yaml_and_is_none_is_told_in_a_line(option: str, text: str, tmp_path: Path) -> None:
+    """A date of month 13, half a number, lists in lists in lists."""
+    file = tmp_path / "odd.yaml"
+    file.write_text(text)
+    done = weir("replay", "--trace", "step", option, str(file))
+    assert done.returncode == 2
+    assert str(file) in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_bound_on_latency_is_scored_by_latency() -> None:
+    """The same run under a bound that lag keeps and the time in queues does not."""
+    scores = {}
+    for bound in ("max_lag", "max_latency"):
+        prepared = prepare(policy_for())
+        objective = Objective.model_validate({bound: "1s"})
+        simulation = Simulation(prepared.application, prepared.trace.rate_at, step_seconds=1.0)
+        meter = Meter(simulation, Clairvoyant(prepared.application, 32), objective, 10.0)
+        simulation.advance(90.0)
+        scores[bound] = meter.score(0)
+    assert scores["max_latency"].violation_share > scores["max_lag"].violation_share > 0
+    assert scores["max_latency"].max_lag_seconds == scores["max_lag"].max_lag_seconds
 
 
 NEEDS_PARAMETERS = {"static": "parallelism", "schedule": "entries", "threshold": "up_above: Field required"}

@@ -5,12 +5,12 @@ its effects: telling, claiming, requesting, nudging. Whatever is cut, the end mu
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from weir_contracts import Outcome
+from weir_contracts import Outcome, Parallelism
 
 from runtime.clock import FakeClock
 from services.executor.adapters.memory import MemoryDriver, MemoryKnowledge
@@ -44,7 +44,8 @@ class Killed(Exception):
 class World:
     """What outlives a process."""
 
-    def __init__(self, *, crash_above: int | None = None) -> None:
+    def __init__(self, *, crash_above: int | None = None, then: "Callable[[World], None] | None" = None) -> None:
+        self.then = then
         self.clock = FakeClock(NOON)
         self.driver = MemoryDriver(self.clock)
         self.job = self.driver.add(TARGET, TOPOLOGY, BEFORE)
@@ -52,6 +53,13 @@ class World:
         self.knowledge = MemoryKnowledge()
         self.knowledge.policies["shop/orders"] = policy()
         self.topic: list[Outcome] = []
+
+    async def request(self, job_id: str, parallelism: Parallelism) -> object:
+        """Ask the engine; what happens to this world after it was asked happens at once, whether or not somebody hears the answer."""
+        answer = await self.driver.request(TARGET, job_id, parallelism)
+        if self.then is not None:
+            self.then(self)
+        return answer
 
     def memory(self) -> Memory:
         """What a new process reads: the compacted topic keeps the newest outcome only."""
@@ -89,9 +97,10 @@ class Process:
         mine = self.memory.action
         self.effect()
         if isinstance(instruction, Request):
-            answer: object = await self.world.driver.request(TARGET, mine.deployment.job_id, instruction.parallelism)
+            answer: object = await self.world.request(mine.deployment.job_id, instruction.parallelism)
         elif isinstance(instruction, Nudge):
-            answer = await self.world.driver.nudge(TARGET, mine.deployment.job_id)
+            await self.world.driver.nudge(TARGET, mine.deployment.job_id)
+            answer = None  # nothing depends on it
         else:
             assert isinstance(instruction, Record)
             answer = await self.world.knowledge.record(mine, mine.version - 1)
@@ -172,6 +181,66 @@ async def test_an_interrupted_action_ends_as_an_undisturbed_one(crash_above: int
         assert world.job.requested == BEFORE
         assert [q.strikes for q in last.quarantine] == [1]
     assert [r for r in world.driver.requests if r[1] not in (WANTED, BEFORE)] == []
+
+
+def _refused(world: World) -> None:
+    """The job allows less than is wanted."""
+    small = [o.model_copy(update={"max_parallelism": 1}) for o in TOPOLOGY.operators]
+    world.job.topology = TOPOLOGY.model_copy(update={"operators": small})
+
+
+def _contested(world: World) -> None:
+    """Somebody else asked for another vector."""
+    world.job.requested = dict.fromkeys(BEFORE, 7)
+
+
+def _gone(world: World) -> None:
+    """The job is not there any more."""
+    world.driver.jobs.clear()
+
+
+def _away(world: World) -> None:
+    """The cluster does not answer any more."""
+    world.driver.away = {str(TARGET.job.url).rstrip("/"): "connection refused"}
+
+
+ENDS: dict[str, tuple[Callable[[World], None] | None, Callable[[World], None] | None, str]] = {
+    "refused by the engine": (_refused, None, "rejected"),
+    "contested": (None, _contested, "contested"),
+    "gone": (None, _gone, "job-gone"),
+    "unreachable": (None, _away, "unreachable"),
+}
+"""What is so beforehand, what happens once the engine was asked, and why the action fails."""
+
+
+async def _ended(how: str, cut: int | None) -> tuple[World, Process | None]:
+    before, then, _ = ENDS[how]
+    world = World(then=then)
+    if before is not None:
+        before(world)
+    if cut is not None:
+        await live(world, cut)
+        return world, None
+    process = Process(world, ATTEMPT, 10_000)
+    process.tell(Step(action(version=1), "admitted"))
+    await process.run()
+    return world, process
+
+
+@pytest.mark.parametrize("how", ENDS)
+async def test_whatever_the_end_an_interrupted_action_has_it_too(how: str) -> None:
+    """Killed before and after each effect on the way: the same end, the same requirements, and no other request than the undisturbed."""
+    whole, process = await _ended(how, None)
+    assert process is not None and process.effects_left is not None
+    assert (whole.topic[-1].phase, whole.topic[-1].code) == ("failed", ENDS[how][2]), whole.topic[-1].sentence
+    for cut in range(10_000 - process.effects_left):
+        world, _ = await _ended(how, cut)
+        assert world.topic, cut
+        assert (world.topic[-1].phase, world.topic[-1].code) == (whole.topic[-1].phase, whole.topic[-1].code), cut
+        assert world.job.requested == whole.job.requested, cut
+        assert {str(vector) for _, vector in world.driver.requests} <= {str(v) for _, v in whole.driver.requests} | {
+            str(WANTED)
+        }
 
 
 @pytest.mark.parametrize("crash_above", [None, 2])

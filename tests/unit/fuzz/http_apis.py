@@ -25,7 +25,8 @@ from services.planner.planners import Planners
 from services.planner.registrations import Registrations
 from services.planner.remote import Remote
 from services.planner.workers import Workers
-from tests.unit.knowledge.builders import APP, NOON, action, analysis, observation, outcome, plan, policy
+from tests.unit.knowledge.builders import APP, NOON, action, at, observation, outcome, plan, policy
+from tests.unit.planner.build import analysis as known_well
 
 NAME = APP.split("/")[1]
 """Also of the planner that is registered, so that it is asked for."""
@@ -48,7 +49,8 @@ class Library(MemoryStore):
         """One turn of the loop, to be asked for."""
         wanted = plan(1, 4)
         state = State(application=APP)
-        for event in (observation(1), analysis(1), wanted, outcome(wanted, "applying")):
+        # With a graph, so that there is something to ask what-if about.
+        for event in (observation(1), known_well(at=at(1)), wanted, outcome(wanted, "applying")):
             state = remember(state, event, Limits())
         await self.restore_policy(policy())
         await self.save([state], [])

@@ -1,17 +1,22 @@
 """Bad bodies: whatever is sent to an HTTP API, the answer names what is wrong with it, and is never its fault."""
 
+import asyncio
 import json
 import random
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runtime.problems import MEDIA_TYPE
-from tests.effort import some
+from tests.effort import examples, some
 from tests.unit.knowledge.builders import APP
+from tests.unit.planner.build import SOURCE, WORK
 
 from .documents import BROKEN, broken, example, places
 from .http_apis import knowledge, planner
@@ -79,3 +84,43 @@ def _broken(document: Any, every: int) -> Iterator[bytes]:
         for text in BROKEN.values():
             if chance.random() * every < 1:
                 yield broken(document, place, text)
+
+
+QUESTION = st.fixed_dictionaries(
+    {},
+    optional={
+        "parallelism": st.lists(
+            st.builds("{}={}".format, st.sampled_from([SOURCE, WORK]), st.integers(1, 32768)),
+            max_size=2,
+            unique_by=lambda text: text.partition("=")[0],
+        ),
+        "load": st.one_of(
+            st.builds("x{:g}".format, st.floats(0, 1e6)),
+            st.builds("{:g}/s".format, st.floats(0, 1e12)),
+            st.sampled_from(["x0", "x1e-300", "x-1", "xnan", "x1e999"]),
+        ),
+        "horizon": st.sampled_from(["10s", "1h", "1d"]),
+    },
+)
+"""Of an application whose graph and capacities are known."""
+
+
+@cache
+def asked_about() -> FastAPI:
+    return knowledge()
+
+
+@examples(60)
+@given(question=QUESTION)
+def test_any_question_what_if_is_answered(question: dict[str, Any]) -> None:
+    """Whatever parallelism and load: an answer of finite numbers, or one that says what is wrong with the question."""
+    library = asked_about()
+
+    async def answered() -> httpx.Response:
+        async with client(library) as http:
+            return await http.get(f"/v1/applications/{APP}/what-if", params=question)
+
+    answer = asyncio.run(answered())
+    assert answer.status_code == 200 or ("load" in question and answer.status_code == 422), answer.text
+    assert blamed(answer.status_code, answer.headers["content-type"], answer.text)
+    json.loads(answer.text, parse_constant=pytest.fail)

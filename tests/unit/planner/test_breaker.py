@@ -61,3 +61,25 @@ def test_a_closed_one_lets_everybody_through() -> None:
     """Asking changes nothing."""
     assert Breaker().asked(5.0, 2.0) == Breaker()
     assert Breaker().waits_seconds(5.0) == 0.0
+
+
+def test_one_policys_impatience_is_no_fault_of_the_planners() -> None:
+    """All who gave it 50 ms waited in vain: who gives it 10 s asks all the same, one at a time, and an answer closes the circuit. Where
+    that one failed, too, nobody with 10 s is let through either."""
+    breaker = Breaker()
+    for _ in range(FAILURES_TO_OPEN):
+        breaker = breaker.failed(0.0, "slow", 0.05)
+    assert (breaker.waits_seconds(1.0, 0.05), breaker.waits_seconds(1.0, 10.0)) == (FIRST_PAUSE_SECONDS - 1.0, 0.0)
+    asked = breaker.asked(1.0, 10.0)
+    assert asked.waits_seconds(2.0, 10.0) > 0.0
+    assert asked.answered().circuit(2.0) == "closed"
+    tried = asked.failed(11.0, "slow", 10.0)
+    assert (tried.waits_seconds(11.0, 10.0) > 0.0, tried.waits_seconds(11.0, 20.0)) == (True, 0.0)
+
+
+def test_one_that_refuses_connections_is_left_alone_by_the_patient_too() -> None:
+    """No time would help."""
+    breaker = Breaker().failed(0.0, "away")
+    for _ in range(FAILURES_TO_OPEN):
+        breaker = breaker.failed(0.0, "slow", 0.05)
+    assert breaker.waits_seconds(1.0, 60.0) > 0.0

@@ -249,6 +249,18 @@ def test_growth_that_gains_nothing_after_the_guards_is_not_worth_a_restart() -> 
     assert "what bounds left of the wish, orders 1 → 2, would gain nothing" in plan.sentence
 
 
+def test_what_runs_outside_the_bounds_is_brought_in_whatever_that_gains() -> None:
+    """`orders` runs at 1 of at least 2, and the budget leaves little of the wish: it moves all the same."""
+    for limits in (
+        {"bounds": {"min": 2, "max": 8}, "budget": {"slots": 3}},
+        {"bounds": {"min": 2, "max": 8, "total": {"max": 5}}},
+    ):
+        asked = request(analysis(work=2, arrivals=2400, the_policy=policy(**limits)))
+        plan = made(scale({SOURCE: 4, WORK: 4}), asked)
+        assert plan.kind == "scale", plan.sentence
+        assert plan.approved is not None and plan.approved[SOURCE] >= 2
+
+
 def test_a_saved_request_gives_the_loops_own_decision() -> None:
     """The request carries what the last plan left for the guards: a covered stabilisation window, usual arrivals."""
     calm = policy(

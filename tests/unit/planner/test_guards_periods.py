@@ -108,3 +108,10 @@ def test_cron_lasts_as_long_on_the_days_that_clocks_change() -> None:
 def test_a_duration_longer_than_its_interval_never_ends() -> None:
     """Every hour for two hours."""
     assert all(ends_at(period(cron="0 * * * *", duration="2h"), utc(1, 1, 5, minute)) for minute in range(0, 60, 7))
+
+
+def test_the_newest_of_overlapping_times_says_when_it_ends() -> None:
+    """Each hour for two: at half past ten that is the one of ten, until twelve; one of nine would be over an hour earlier."""
+    always = period(cron="0 * * * *", duration="2h")
+    assert ends_at(always, utc(1, 5, 10, 30)) == utc(1, 5, 12)
+    assert ends_at(always, utc(1, 5, 11, 1)) == utc(1, 5, 13)

@@ -7,6 +7,7 @@ import pytest
 from weir_contracts import PlanReply, PlanRequest
 
 from services.planner.core.decide import make_plan
+from services.planner.core.planners import InvalidParameters, parse_parameters
 from services.planner.planners import decide
 from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, policy, request, scale
 
@@ -84,3 +85,18 @@ async def test_a_fallback_that_uses_all_room_for_evidence_still_says_who_it_is()
     full = scale({SOURCE: 1, WORK: 4}).model_copy(update={"evidence": {f"n{i}": i for i in range(200)}})
     reply = await decide(Panel(mine=lambda _: SLOW, rate=lambda _: full), question(fallback=FALLBACK))
     assert PlanReply.model_validate_json(reply.model_dump_json()).evidence["answered_by"] == "rate"
+
+
+@pytest.mark.parametrize(
+    ("planner", "parameters", "says"),
+    [
+        ("static", {"parallelism": True}, "parallelism"),
+        ("rate", {"target_utilisation": "0.7"}, "target_utilisation: Input should be a valid number"),
+        ("responsive", {"diagnosers": "x"}, "diagnosers: Input should be a list"),
+        ("keda-kafka", {"nonsense": 1}, "lagThreshold"),
+    ],
+)
+def test_parameters_are_read_as_strictly_as_replies(planner: str, parameters: dict[str, Any], says: str) -> None:
+    """No truth value or text for a number; in the words of who writes a policy."""
+    with pytest.raises(InvalidParameters, match=says):
+        parse_parameters(planner, parameters)

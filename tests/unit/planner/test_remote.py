@@ -219,6 +219,20 @@ async def test_what_fails_beside_the_loop_opens_no_circuit_in_it(remote: Remote)
         assert (await asked(remote, plugin, name="shadowed")).kind == "scale"
 
 
+async def test_one_policys_short_timeout_keeps_no_other_from_asking(remote: Remote) -> None:
+    """It takes 0.2 s, and five times somebody gave it 50 ms."""
+
+    async def slowly(_: Asked) -> Any:
+        await asyncio.sleep(0.2)
+        return good(_)
+
+    async with Plugin(slowly) as plugin:
+        for _ in range(FAILURES_TO_OPEN):
+            assert (await asked(remote, plugin, 0.05)).code == "planner-timeout"
+        assert "not asked for another" in (await asked(remote, plugin, 0.05)).sentence
+        assert (await asked(remote, plugin, 10.0)).kind == "scale"
+
+
 async def test_a_refusal_of_one_request_does_not_open_the_circuit(remote: Remote) -> None:
     """One policy's parameters are wrong: other applications are still planned for."""
     async with Plugin(lambda _: says({"detail": "no such parameter"}, 422)) as plugin:

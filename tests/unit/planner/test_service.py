@@ -18,7 +18,7 @@ from runtime.memory_bus import MemoryBus
 from runtime.records import partition_of
 from services.planner.core.planners import ask
 from services.planner.memory import Applications
-from services.planner.service import Planner
+from services.planner.service import GROUP, Planner
 from services.planner.workers import Workers
 from tests.unit.planner.build import APP, NOON, SPACE, WORK, action, after, analysis, outcome, policy, scale
 
@@ -96,6 +96,10 @@ class Desk:
             await asyncio.sleep(0.002)
         raise AssertionError("not within 5 s")
 
+    async def all_taken(self) -> None:
+        """Wait until every analysis so far has been dealt with, so that what comes next is another batch."""
+        await self.until(lambda: self.bus.committed(GROUP, ANALYSES.name) == len(self.bus.records(ANALYSES.name)))
+
     async def planned(self, count: int, application: str = APP) -> Plan:
         """Wait for so many plans in all; the newest."""
         await self.until(lambda: len(self.plans(application)) >= count)
@@ -138,7 +142,9 @@ async def test_a_replay_is_not_decided_twice(desk: Desk) -> None:
     first = await desk.analysed(0)
     await desk.planned(1)
     await desk.publish(ANALYSES, APP, first, first.id)
+    await desk.all_taken()
     await desk.analysed(-5)
+    await desk.all_taken()
     await desk.analysed(1)
     plan = await desk.planned(2)
     assert plan.observed_at == after(1)
@@ -173,6 +179,7 @@ async def test_a_takeover_decides_nothing_again(desk: Desk) -> None:
     await old.replicas[0].end()
     await desk.publish(PLANS, APP, plan, plan.id)
     desk.replica()
+    await desk.all_taken()
     await desk.analysed(1)
     await desk.until(lambda: len(desk.plans()) >= 2)
     assert [p.observed_at for p in desk.plans()] == [after(0), after(1)]

@@ -1,7 +1,9 @@
 """What a person sees: the numbers of a snapshot, unknown as a dash."""
 
-from rich.console import Console
+from dataclasses import replace
+from io import StringIO
 
+from cli.terminal import terminal
 from cli.trial.view import Screen, line, number, render, sparkline
 
 SCREEN = Screen(
@@ -25,12 +27,22 @@ SCREEN = Screen(
 )
 
 
+def shown(screen: Screen) -> str:
+    console = terminal(width=120, record=True, file=StringIO())
+    console.print(render(screen))
+    return str(console.export_text())
+
+
+def test_words_from_elsewhere_are_no_markup() -> None:
+    """A planner's sentence and an operator's name, brackets and all."""
+    text = shown(replace(SCREEN, decision="model [/srv/m.bin] says :smile:", operators=["work [/x]"]))
+    assert "model [/srv/m.bin] says :smile:" in text
+    assert "work [/x]" in text
+
+
 def test_the_screen_shows_planned_requested_and_observed_apart() -> None:
     """Three facts, three columns, and where to read more."""
-    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(render(SCREEN))
-    text = console.export_text()
-    console.file.close()
+    text = shown(SCREEN)
     for expected in ("1,200 rec/s", "31.5 s", "planned", "requested", "observed", "2 of 16", "/docs", "–"):
         assert expected in text
     row = next(row for row in text.splitlines() if "enrich" in row and "→" not in row)

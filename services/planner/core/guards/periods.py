@@ -51,8 +51,8 @@ def _by_cron(expression: str, duration: timedelta, zone: str, minute: datetime, 
 
 @lru_cache(maxsize=2000)
 def _last_of(expression: str, duration: timedelta, zone: str, minute: datetime) -> datetime | None:
-    """The first of cron's times that may still last, to the minute: it is asked many times a minute. In UTC, where hours are added as
+    """The newest of cron's times that may still last, to the minute: it is asked many times a minute. In UTC, where hours are added as
     they pass: a duration is as long on the days that clocks change."""
-    since = minute.astimezone(UTC) - duration
-    began = next(CronSim(expression, since.astimezone(ZoneInfo(zone))), None)
-    return began.astimezone(UTC) if began is not None and began <= minute else None
+    since, ahead = minute.astimezone(UTC) - duration, minute + timedelta(minutes=1)
+    began = next(CronSim(expression, ahead.astimezone(ZoneInfo(zone)), reverse=True), None)
+    return began.astimezone(UTC) if began is not None and began >= since else None

@@ -1,5 +1,6 @@
 """The built-in planners, as one explicit table."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -96,17 +97,26 @@ def entry_of(name: str) -> Entry:
     return entry
 
 
+_IN_DOCUMENTS = {
+    "extra_forbidden": "is not a parameter of this planner",
+    "tuple_type": "Input should be a list",
+    "dict_type": "Input should be a mapping",
+}
+"""What is wrong, in the words of who writes a policy."""
+
+
 def parse_parameters(name: str, values: Mapping[str, Any]) -> BaseModel:
     """A planner's parameters, checked; `InvalidParameters` names every wrong or unknown one."""
     entry = entry_of(name)
     try:
-        return entry.parameters.model_validate(dict(values), extra="forbid")
+        # As documents are read that come over the wire: no text or truth value for a number.
+        return entry.parameters.model_validate_json(json.dumps(dict(values)), strict=True, extra="forbid")
     except ValidationError as error:
-        known = ", ".join(entry.parameters.model_fields)
+        known = ", ".join(field.alias or name for name, field in entry.parameters.model_fields.items())
         wrong = [
             (
                 ".".join(str(p) for p in e["loc"]),
-                "is not a parameter of this planner" if e["type"] == "extra_forbidden" else e["msg"],
+                _IN_DOCUMENTS.get(e["type"], e["msg"]),
             )
             for e in error.errors(include_url=False)
         ]
