@@ -105,9 +105,9 @@ def test_fewer_than_the_total_demands_are_brought_up() -> None:
 def test_a_budget_that_cannot_be_met_takes_what_it_can() -> None:
     """The bounds demand 3 of work and the budget pays for 2 slots: bounds are the firmer word, and the plan says that it is
     infeasible."""
-    given_ = context(NOW, spec={"bounds": {"min": 3}, "budget": {"slots": 2}}, slots=Slots(total=9, available=9))
-    draft = amend(scale({SOURCE: 3, WORK: 9}), given_)
-    assert draft.vector == {SOURCE: 3, WORK: 3}
+    spec = {"bounds": {"operators": {WORK: {"min": 3}}}, "budget": {"slots": 2}}
+    draft = amend(scale({SOURCE: 3, WORK: 9}), context(NOW, spec=spec, slots=Slots(total=9, available=9)))
+    assert draft.vector is not None and draft.vector[WORK] == 3
     assert [i.code for i in draft.infeasible] == ["budget"]
 
 
