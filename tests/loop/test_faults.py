@@ -266,6 +266,19 @@ def test_a_slow_rescale_is_waited_for_and_its_price_is_known_from_then_on() -> N
     assert world.lag < 5
 
 
+def test_somebody_else_rescales_what_is_being_verified() -> None:
+    """The action ends as contested, is not rolled back, and nothing is asked for against the other's wish."""
+    world = settled()
+    world.load = 1200.0
+    while not world.outcomes or world.outcomes[-1].phase != "verifying":
+        world.live(1)
+    world.simulation.request({**world.simulation.requested, WORK: 7})
+    world.live(60)
+    assert ("failed", "contested") in {(outcome.phase, outcome.code) for outcome in world.outcomes}
+    assert "rolling-back" not in world.phases
+    assert world.simulation.requested[WORK] == 7
+
+
 def test_somebody_else_rescales_and_weir_stands_back() -> None:
     """Requirements that are not what Weir wrote last: contested, hold."""
     world = settled()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from weir_contracts import Parallelism, PastAction, PlanReply, QuarantinedVector, Slots, Symptom
 
 from services.planner.core.guards import GUARDS, Context, Draft, amend
+from services.planner.core.guards.sizes import sustained_rate
 from tests.effort import examples
 from tests.unit.planner.build import (
     SOURCE,
@@ -106,6 +107,17 @@ def test_scaling_in_asks_of_a_subtask_what_one_was_seen_to_do() -> None:
     draft = passed({SOURCE: 1, WORK: 1}, context(NOW, found=analysis(work=4, arrivals=400.0, per_subtask=1000.0)))
     assert draft.vector == {SOURCE: 1, WORK: 3}
     assert guards(draft) == ["sustained-rate"]
+
+
+@pytest.mark.parametrize(
+    "unknown", [{"arrivals": None}, {"operators": [operator(WORK, 4, 4000.0, None)]}], ids=["asked for", "seen"]
+)
+def test_what_a_subtask_would_be_asked_for_is_unknown_so_none_is_taken(unknown: dict[str, Any]) -> None:
+    """A missing metric cannot shrink anything: neither what arrives at it nor what it was seen to do."""
+    found = analysis(**{"work": 4, "per_subtask": 1000.0, "arrivals": 400.0, **unknown})
+    draft = sustained_rate(Draft({SOURCE: 1, WORK: 1}, "less", "less", (), ()), context(NOW, found=found))
+    assert draft.vector is not None and draft.vector[WORK] == 4
+    assert "is unknown" in draft.amendments[-1].because
 
 
 def test_a_rate_seen_under_saturation_is_trusted() -> None:
