@@ -29,7 +29,6 @@ from weir_contracts import (
     Topology,
     derive_id,
     observation_id,
-    parse_policy,
     unknown,
 )
 
@@ -73,9 +72,10 @@ def topology(
 
 
 def policy(application: str = APP, *, version: int | None = 3, **spec: Any) -> ScalingPolicy:
-    """Act, 30 s of lag, 1 to 12; no stabilisation and no cooldown, so that a story adds the one it is about."""
+    """Act, 30 s of lag, 1 to 12; no stabilisation and no cooldown, so that a story adds the one it is about. Read as a stored one is:
+    also with limits that nothing could keep."""
     namespace, name = application.split("/")
-    return parse_policy(
+    return ScalingPolicy.model_validate(
         {
             "apiVersion": "weir.dev/v1alpha1",
             "kind": "ScalingPolicy",
