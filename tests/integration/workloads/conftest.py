@@ -72,7 +72,7 @@ class Totals:
     def read(self) -> None:
         """Take in what has come since; does not wait for an end where there is none."""
         until = time.monotonic() + 1.0
-        while (messages := self._consumer.consume(5000, 0.2)) and time.monotonic() < until:
+        while time.monotonic() < until and (messages := self._consumer.consume(5000, 0.2)):
             for message in messages:
                 fields = message.value().decode().split(";")
                 self.lines.append(fields)
