@@ -1,6 +1,7 @@
 """Who is asked under a name, and who answers where that one does not."""
 
 from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import pytest
@@ -91,6 +92,7 @@ async def test_a_fallback_that_uses_all_room_for_evidence_still_says_who_it_is()
     ("planner", "parameters", "says"),
     [
         ("static", {"parallelism": True}, "parallelism"),
+        ("static", {"parallelism": date(2026, 1, 1)}, "parallelism"),
         ("rate", {"target_utilisation": "0.7"}, "target_utilisation: Input should be a valid number"),
         ("responsive", {"diagnosers": "x"}, "diagnosers: Input should be a list"),
         ("keda-kafka", {"nonsense": 1}, "lagThreshold"),

@@ -109,8 +109,9 @@ def parse_parameters(name: str, values: Mapping[str, Any]) -> BaseModel:
     """A planner's parameters, checked; `InvalidParameters` names every wrong or unknown one."""
     entry = entry_of(name)
     try:
-        # As documents are read that come over the wire: no text or truth value for a number.
-        return entry.parameters.model_validate_json(json.dumps(dict(values)), strict=True, extra="forbid")
+        # As documents are read that come over the wire: no text or truth value for a number, and a file's date as its text.
+        text = json.dumps(dict(values), default=str)
+        return entry.parameters.model_validate_json(text, strict=True, extra="forbid")
     except ValidationError as error:
         known = ", ".join(field.alias or name for name, field in entry.parameters.model_fields.items())
         wrong = [
