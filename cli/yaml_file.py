@@ -14,7 +14,7 @@ def documents(file: str | Path) -> list[Any]:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except OSError as error:
-        raise InvalidInput(f"{file}: {error.strerror}") from None
+        raise InvalidInput(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
     try:

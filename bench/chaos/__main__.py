@@ -282,6 +282,7 @@ def campaign(kills: list[tuple[str, str]], seed: int, outage_seconds: float, fol
     fire = Campaign(stack, seed)
     ledger = Ledger()
     rounds: list[Round] = []
+    outages: list[Outage] = []
     try:
         stack.start(_say)
         fire.events.start()
@@ -291,9 +292,9 @@ def campaign(kills: list[tuple[str, str]], seed: int, outage_seconds: float, fol
         for number, (victim, moment) in enumerate(kills, 1):
             rounds.append(fire.round(victim, moment))
             _say(f"{number}/{len(kills)} {rounds[-1]}")
-        outages = [fire.outage(outage_seconds, load) for load in OUTAGES] if outage_seconds else []
-        for outage in outages:
-            _say(f"{outage}")
+        for load in OUTAGES if outage_seconds else ():
+            outages.append(fire.outage(outage_seconds, load))
+            _say(f"{outages[-1]}")
         last = ledger.of(OBSERVATIONS.name)[-1]["id"]
         time.sleep(15.0)  # what was observed last is to have been analysed, and its plan ended
         wait_until(lambda: not fire.in_flight(), timeout_seconds=120, what="the last action's end", poll_seconds=0.5)

@@ -72,10 +72,17 @@ def charts(points: Sequence[Point], objective_seconds: float | None, *, width: i
     )
 
 
-def save(path: Path, title: str, drawing: RenderableType) -> None:
-    """Write a drawing as SVG. Raises `InvalidInput` where that cannot be."""
+def check_place(path: Path) -> None:
+    """Raises `InvalidInput` where no drawing can be saved, which is better known before what it shows was worked out."""
     if path.suffix.lower() != ".svg":
         raise InvalidInput(f"--plot: {path}: only .svg can be written")
+    if not path.parent.is_dir():
+        raise InvalidInput(f"--plot: {path}: there is no folder {path.parent}")
+
+
+def save(path: Path, title: str, drawing: RenderableType) -> None:
+    """Write a drawing as SVG. Raises `InvalidInput` where that cannot be."""
+    check_place(path)
     console = terminal(
         record=True, width=WIDTH + LABEL + 2, file=StringIO(), force_terminal=True, color_system="truecolor"
     )

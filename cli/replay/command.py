@@ -22,7 +22,7 @@ from services.planner.core.planners import ask
 from simulator import Noise, Simulation
 from simulator.clairvoyant import Clairvoyant
 
-from .chart import LABEL, WIDTH, charts, save
+from .chart import LABEL, WIDTH, charts, check_place, save
 from .loop import Loop, Records
 from .options import Replay, ReplayOptions, prepare
 from .score import Meter, Point, Score
@@ -72,10 +72,8 @@ def replay(
     """Run the whole loop on a simulated application: hours in seconds, no server, no cluster."""
     if output not in ("table", "json"):
         raise InvalidInput(f"--output: {output!r} is neither table nor json")
-    if plot is not None and plot.suffix.lower() != ".svg":
-        raise InvalidInput(f"--plot: {plot}: only .svg can be written")
-    if plot is not None and not plot.parent.is_dir():
-        raise InvalidInput(f"--plot: {plot}: there is no folder {plot.parent}")
+    if plot is not None:
+        check_place(plot)
     if not 0 <= noise <= 1:
         raise InvalidInput(f"--noise: must lie between 0 and 1, is {noise:g}")
     options = ReplayOptions(

@@ -284,9 +284,7 @@ def _number(place: str, column: str, text: str) -> float:
         raise InvalidTrace(f"{place}, field {column}: {text!r} is not a number") from None
     if not math.isfinite(value) or value < 0:
         raise InvalidTrace(f"{place}, field {column}: {text!r} must be finite and not negative")
-    if value > MOST:
-        raise InvalidTrace(f"{place}, field {column}: {text!r} is more than {MOST:g}")
-    least, most = _LIMITS.get(column, (0.0, math.inf))
+    least, most = _LIMITS.get(column, (0.0, MOST))
     if not least <= value <= most:
         raise InvalidTrace(f"{place}, field {column}: {text!r} must lie between {least:g} and {most:g}")
     return value

@@ -99,7 +99,7 @@ def test_the_score_is_printed_for_programs() -> None:
         (["--trace", "nowhere"], "--trace: trace 'nowhere' is none of"),
         (["--planner", "oracle"], "--planner: there is no planner 'oracle'"),
         (["--topology", "square"], "--topology: square: cannot be read"),
-        (["--policy", "/nowhere.yaml"], "--policy: /nowhere.yaml: No such file"),
+        (["--policy", "/nowhere.yaml"], "--policy: /nowhere.yaml: cannot be read"),
         (["--interval", "0.1"], "--interval: must lie between 1 and 600 seconds"),
         (["--interval", "nan"], "--interval: must lie between 1 and 600 seconds"),
         (["--peak-rate", "-1"], "--trace: peak_rate"),

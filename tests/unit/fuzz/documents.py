@@ -1,6 +1,7 @@
 """The golden examples, and every way to break one field of them."""
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,15 @@ def with_hole(document: Any, at: Place) -> Any:
 def broken(document: Any, at: Place, text: str) -> bytes:
     """The message with `text`, JSON or not, at a place."""
     return json.dumps(with_hole(document, at)).replace(f'"{HOLE}"', text).encode()
+
+
+def broken_at_random(document: Any, every: int) -> Iterator[bytes]:
+    """One in `every` of the ways to break one field of a document, the same ones each time."""
+    chance = random.Random(7)
+    for place in places(document):
+        for text in BROKEN.values():
+            if chance.random() * every < 1:
+                yield broken(document, place, text)
 
 
 JSON = st.recursive(

@@ -9,7 +9,6 @@ from weir_contracts import CandidateScore, PlannerRegistration, PlanReply, PlanR
 from runtime.clock import FakeClock
 from runtime.health import Health, router
 from runtime.http import application
-from runtime.memory_bus import MemoryBus
 from services.knowledge.__main__ import api
 from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerCatalogue
@@ -22,11 +21,11 @@ from services.planner.api import planner_router
 from services.planner.core.addresses import Allowed
 from services.planner.core.planners import ask
 from services.planner.planners import Planners
-from services.planner.registrations import Registrations
 from services.planner.remote import Remote
 from services.planner.workers import Workers
 from tests.unit.knowledge.builders import APP, NOON, action, at, observation, outcome, plan, policy
 from tests.unit.planner.build import analysis as known_well
+from tests.unit.planner.shelf import Shelf
 
 NAME = APP.split("/")[1]
 """Also of the planner that is registered, so that it is asked for."""
@@ -36,6 +35,9 @@ SCORED = ScoredHour(
     hour=NOON,
     scores=[CandidateScore(label="rate", planner="rate", parameters_id="0", role="chosen", simulated_seconds=60.0)],
 )
+
+
+KEPT = PlannerRegistration(name=NAME, url="https://planner.invalid", version=1, registered_at=NOON, registered_by="ada")
 
 
 class Library(MemoryStore):
@@ -57,28 +59,6 @@ class Library(MemoryStore):
         await self.keep_scores(APP, [SCORED], NOON - timedelta(days=7))
         if await self.action(APP) is None:
             await self.put_action(action(wanted), 0)
-
-
-class Shelf(Registrations):
-    """Registrations without a bus; one is there."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        super().__init__(MemoryBus(partitions=1, clock=clock), clock)
-        kept = PlannerRegistration(
-            name=NAME, url="https://planner.invalid", version=1, registered_at=NOON, registered_by="ada"
-        )
-        self._kept = {NAME: kept}
-
-    @property
-    def ready(self) -> bool:
-        return True
-
-    @property
-    def latest(self) -> dict[str, PlannerRegistration]:
-        return self._kept
-
-    async def remove(self, name: str) -> None:
-        self._kept = {other: kept for other, kept in self._kept.items() if other != name}
 
 
 async def inside(_host: str, _port: int) -> list[str]:
@@ -109,7 +89,7 @@ def planner() -> FastAPI:
     app = application("Weir planner", "Which planners there are, and what one would decide.")
     app.include_router(router(Health(clock)))
     client = PlannerClient(Allowed.of("http,https", "*", "public"), resolve=inside)
-    app.include_router(planner_router(Planners(Desk(), Shelf(clock), Remote(client, clock, {})), clock))
+    app.include_router(planner_router(Planners(Desk(), Shelf(clock, KEPT), Remote(client, clock, {})), clock))
     return app
 
 

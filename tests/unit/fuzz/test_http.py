@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import random
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -18,7 +16,7 @@ from tests.effort import examples, some
 from tests.unit.knowledge.builders import APP
 from tests.unit.planner.build import SOURCE, WORK
 
-from .documents import BROKEN, broken, example, places
+from .documents import broken_at_random, example
 from .http_apis import knowledge, planner
 
 NAMESPACE, NAME = APP.split("/")
@@ -65,7 +63,7 @@ async def test_a_body_is_refused_with_its_field_or_taken(name: str, library: Fas
     async with client(planner() if name == "plan-request" else library) as http:
         if method == "PUT" and (there := await http.get(path)).status_code == 200:
             headers["if-match"] = there.headers["etag"]
-        for body in [json.dumps(document).encode(), *some(_broken(document, every), 8)]:
+        for body in [json.dumps(document).encode(), *some(broken_at_random(document, every), 8)]:
             answer = await http.request(method, path, content=body, headers=headers)
             assert answer.status_code in (200, 201, 400, 409, 422), (body[:2000], answer.text)
             assert blamed(answer.status_code, answer.headers["content-type"], answer.text)
@@ -76,14 +74,6 @@ async def test_a_body_is_refused_with_its_field_or_taken(name: str, library: Fas
         if method == "PUT":
             for shown in (path, "/v1/policies", "/v1/applications"):
                 assert (await http.get(shown)).status_code == 200
-
-
-def _broken(document: Any, every: int) -> Iterator[bytes]:
-    chance = random.Random(7)
-    for place in places(document):
-        for text in BROKEN.values():
-            if chance.random() * every < 1:
-                yield broken(document, place, text)
 
 
 QUESTION = st.fixed_dictionaries(

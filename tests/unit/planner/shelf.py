@@ -1,0 +1,26 @@
+"""Registered planners without a bus."""
+
+from weir_contracts import PlannerRegistration
+
+from runtime.clock import FakeClock
+from runtime.memory_bus import MemoryBus
+from services.planner.registrations import Registrations
+
+
+class Shelf(Registrations):
+    """One is there from the beginning."""
+
+    def __init__(self, clock: FakeClock, kept: PlannerRegistration) -> None:
+        super().__init__(MemoryBus(partitions=1, clock=clock), clock)
+        self._kept = {kept.name: kept}
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+    @property
+    def latest(self) -> dict[str, PlannerRegistration]:
+        return self._kept
+
+    async def remove(self, name: str) -> None:
+        self._kept = {other: kept for other, kept in self._kept.items() if other != name}
