@@ -14,19 +14,20 @@ FOLDED = 4
 def gathered(latest: Recommendation, before: Sequence[Recommendation], since: datetime) -> list[Recommendation]:
     """The wishes after an instant and the last one before it, which shows that it is covered; oldest first, as `before` has them. Of
     equal wishes in a row the first and the last; none that names other operators."""
-    kept, names = [latest], latest.parallelism.keys()
+    kept, wanted, names = [latest], latest.parallelism, latest.parallelism.keys()
     in_run = False
     for wish in reversed(before):
         if kept[-1].at <= since:
             break
-        same = wish.parallelism == kept[-1].parallelism
-        if not same and wish.parallelism.keys() != names:
+        wished = wish.parallelism
+        same = wished == wanted
+        if not same and wished.keys() != names:
             continue
         if same and in_run:
             kept[-1] = wish
         else:
             kept.append(wish)
-        in_run = same
+        in_run, wanted = same, wished
     return kept[::-1]
 
 

@@ -122,9 +122,10 @@ class Context:
             return self._moves[0][1]
         up: list[str] = []
         down: list[str] = []
+        current, free = self.current, self.free
         for name, p in vector.items():
-            now = self.current.get(name, p)
-            if p != now and name in self.free:
+            now = current.get(name, p)
+            if p != now and name in free:
                 (up if p > now else down).append(name)
         self._moves[:] = [(vector, (up, down))]
         return up, down
@@ -132,7 +133,8 @@ class Context:
     @cached_property
     def free(self) -> frozenset[str]:
         """Operators of which the policy allows what is running: nothing may hold back the others on their way into bounds."""
-        return frozenset(name for name, p in self.current.items() if self.forced[name] == p)
+        forced = self.forced
+        return frozenset([name for name, p in self.current.items() if forced[name] == p])
 
 
 @dataclass(frozen=True)

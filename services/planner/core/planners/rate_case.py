@@ -109,15 +109,14 @@ class Case:
     def demands(self, margin: float) -> list[Demand]:
         """Of each operator, with arrivals `margin` higher than now."""
         model, loads = self.model, self.model.loads
-        if margin != 0:
-            loads = loads_of(model.flow, {s: rate * (1 + margin) for s, rate in model.arrivals.items()})
-        waiting, target, restart = self.waiting, self.target_utilisation, self.restart.seconds
+        waiting, target, restart, more = self.waiting, self.target_utilisation, self.restart.seconds, 1 + margin
         found = []
         for name, most in self.most.items():
             now, curve, load = self.current[name], model.curves.get(name), loads.get(name)
             best = None if curve is None else curve.best
             highest = most if best is None else min(most, max(best, now))
-            steady, left = (None, 0.0) if load is None else (load / target, waiting[name] + load * restart)
+            # Loads are linear in the arrivals.
+            steady, left = (None, 0.0) if load is None else (load * more / target, waiting[name] + load * more * restart)
             found.append(Demand(name, now, self.bounds[name][0], most, highest, curve, steady, left))
         return found
 
