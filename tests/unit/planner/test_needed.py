@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from weir_contracts import PlanState
+
 from bench.advance import observation
 from services.planner.core.planners import LARGE, PLANNERS, ask, needed
 from tests.unit.planner.build import policy, request
@@ -15,12 +17,15 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 
 
 def test_a_question_takes_along_what_its_planner_looks_at_and_the_answer_is_the_same() -> None:
-    """Raw observations and past turns are most of a request; no built-in planner that leaves them out decides by them."""
-    asked = request(of={"arrivals": 2400}).model_copy(update={"observations": [observation(0)]})
+    """Raw observations, past turns and past wishes are most of a request; no built-in planner that leaves them out decides by them."""
+    asked = request(of={"arrivals": 2400}).model_copy(
+        update={"observations": [observation(0)], "state": PlanState(planner="rate", memory={"a": 1})}
+    )
     for name, entry in PLANNERS.items():
         choice = {"name": name, "parameters": PARAMETERS.get(name, {})}
         whole = asked.model_copy(update={"policy": policy(planner=choice)})
         lean = needed(whole, name)
         assert {field for field in LARGE if getattr(lean, field)} <= entry.reads
+        assert lean.state == PlanState()
         assert ask(lean, name) == ask(whole, name)
     assert needed(asked, "nobody") == asked

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from weir_contracts import PlanReply, PlanRequest
+from weir_contracts import PlanReply, PlanRequest, PlanState
 
 from .daedalus import DaedalusParameters, plan_by_daedalus
 from .dhalion import DhalionParameters, plan_by_dhalion
@@ -128,8 +128,11 @@ def parse_parameters(name: str, values: Mapping[str, Any]) -> BaseModel:
 def needed(request: PlanRequest, name: str) -> PlanRequest:
     """The request without what the planner called `name` never looks at: on its way to another process that is nine tenths of the work."""
     entry = PLANNERS.get(name)
-    unread = [] if entry is None else [field for field in LARGE if field not in entry.reads]
-    return request.model_copy(update={field: [] for field in unread})
+    if entry is None:
+        return request
+    unread: dict[str, Any] = {field: [] for field in LARGE if field not in entry.reads}
+    # What the guards carry from turn to turn is theirs alone; a planner's own memory stands beside it.
+    return request.model_copy(update={**unread, "state": PlanState()})
 
 
 def ask(request: PlanRequest, name: str) -> PlanReply:
