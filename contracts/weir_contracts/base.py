@@ -6,6 +6,7 @@ Unknown is `None`, never 0: a reader that finds `None` must hold rather than gue
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 from uuid import UUID, uuid5
 
@@ -92,18 +93,28 @@ def parse_duration(value: Any) -> timedelta:
 
     Raises `ValueError` for anything else, bare numbers included: their unit would be a guess.
     """
-    if isinstance(value, timedelta):
-        parsed = value
-    elif isinstance(value, str) and len(value) <= 40 and _DURATION.fullmatch(value):
-        seconds = sum(float(n) * _UNIT_SECONDS[unit] for n, unit in _PART.findall(value))
-        parsed = timedelta(seconds=min(seconds, 2 * _LONGEST.total_seconds()))  # far larger ones do not fit a timedelta
-    else:
+    parsed = value if isinstance(value, timedelta) else _read(value)
+    if parsed is None:
         raise ValueError("must be a duration with a unit such as 500ms, 30s, 5m or 1h30m")
     if not timedelta(0) <= parsed <= _LONGEST:
         raise ValueError("must lie between 0s and 366d")
     return parsed
 
 
+def _read(value: Any) -> timedelta | None:
+    return _read_text(value) if isinstance(value, str) and len(value) <= 40 else None
+
+
+# Every message of the loop carries its policy, and a policy two dozen of the same few durations.
+@lru_cache(maxsize=1024)
+def _read_text(text: str) -> timedelta | None:
+    if not _DURATION.fullmatch(text):
+        return None
+    seconds = sum(float(n) * _UNIT_SECONDS[unit] for n, unit in _PART.findall(text))
+    return timedelta(seconds=min(seconds, 2 * _LONGEST.total_seconds()))  # far larger ones do not fit a timedelta
+
+
+@lru_cache(maxsize=1024)
 def format_duration(value: timedelta) -> str:
     """The shortest exact text in descending units: `90s` is written `1m30s`."""
     left = round(value.total_seconds() * 1000)

@@ -109,14 +109,16 @@ class Case:
     def demands(self, margin: float) -> list[Demand]:
         """Of each operator, with arrivals `margin` higher than now."""
         model, loads = self.model, self.model.loads
-        waiting, target, restart, more = self.waiting, self.target_utilisation, self.restart.seconds, 1 + margin
+        waiting, target, restart = self.waiting, self.target_utilisation, self.restart.seconds
         found = []
         for name, most in self.most.items():
             now, curve, load = self.current[name], model.curves.get(name), loads.get(name)
             best = None if curve is None else curve.best
             highest = most if best is None else min(most, max(best, now))
-            # Loads are linear in the arrivals.
-            steady, left = (None, 0.0) if load is None else (load * more / target, waiting[name] + load * more * restart)
+            steady, left = None, 0.0
+            if load is not None:
+                asked = load * (1 + margin)  # what reaches an operator grows with the arrivals
+                steady, left = asked / target, waiting[name] + asked * restart
             found.append(Demand(name, now, self.bounds[name][0], most, highest, curve, steady, left))
         return found
 
