@@ -56,14 +56,17 @@ def restart_of(
     outcomes: Sequence[Outcome] = (),
     usual_seconds: float = USUAL_RESTART_SECONDS,
 ) -> Restart:
-    """What a rescale costs: the longer of the gap between runs and the usual way from request to RUNNING (the median of the last
-    ones that `outcomes`, newest first, tell of), as far as seen.
+    """What a rescale costs: the usual way from request to RUNNING (the median of the last ones that `outcomes`, newest first, tell
+    of), but not less than the gap between runs and not more than an interval above it, as far as seen.
 
-    The first misses what is shorter than an interval; the second holds some work of the old parallelism, too. A single slow
-    restart is not the usual one: taken for it, what was slow in an outage would forbid to shrink until the next rescale.
+    The gap misses what is shorter than an interval; the way holds work of the old parallelism, too: all of the time in which
+    containers start. A single slow restart is not the usual one: taken for it, what was slow in an outage would forbid to shrink
+    until the next rescale.
     """
-    usual = _usual(outcomes)
-    known = [seconds for seconds in (analysis.restart_times.seconds, usual) if seconds is not None]
+    gap, usual = analysis.restart_times.seconds, _usual(outcomes)
+    if gap is not None and usual is not None:
+        usual = min(usual, gap + analysis.policy.spec.interval.total_seconds())
+    known = [seconds for seconds in (gap, usual) if seconds is not None]
     points = deployment.checkpoints if deployment else None
     # A checkpoint is triggered with the rescale, so only its own duration is replayed, not the interval.
     replay = points.last_duration_seconds if points and points.last_duration_seconds is not None else 1.0
