@@ -35,6 +35,12 @@ class Settings(ServiceSettings):
         le=3600,
         description="least time a rescale gets to run, whatever the cluster's own settings add up to, in seconds",
     )
+    container_start_seconds: float = Field(
+        default=60.0,
+        ge=0,
+        le=3600,
+        description="further time for a rescale by containers (target docker), which have to start first, in seconds",
+    )
     request_patience_seconds: float = Field(
         default=30.0, gt=0, le=3600, description="how long a request without an answer is repeated, in seconds"
     )

@@ -39,7 +39,8 @@ def trigger_delay_seconds(deployment: Deployment) -> float:
 
 
 def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rules) -> timedelta:
-    """The longest a rescale may take: cooldown + stabilisation + trigger delay + checkpoint + restart, or the floor."""
+    """The longest a rescale may take: cooldown + stabilisation + trigger delay + checkpoint + restart, or the floor; and before all
+    that the start of containers, if it is by them."""
     duration = deployment.checkpoints.last_duration_seconds if deployment.checkpoints else None
     restart = analysis.restart_times.seconds if analysis else None
     total = (
@@ -49,7 +50,9 @@ def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rule
         + (UNKNOWN_CHECKPOINT_SECONDS if duration is None else duration)
         + (rules.restart_estimate_seconds if restart is None else restart)
     )
-    return timedelta(seconds=max(rules.deadline_floor_seconds, total))
+    by_containers = analysis is not None and analysis.policy.spec.target.docker is not None
+    start = rules.container_start_seconds if by_containers else 0.0
+    return timedelta(seconds=start + max(rules.deadline_floor_seconds, total))
 
 
 def nudge_is_due(snapshot: Snapshot, requested_at: datetime, now: datetime) -> bool:

@@ -11,6 +11,8 @@ class Rules:
     """The new parallelism must run this long without a restart before it counts as verified."""
     deadline_floor_seconds: float = 60.0
     """No rescale is given less time than this to reach RUNNING, whatever the cluster's own settings add up to."""
+    container_start_seconds: float = 60.0
+    """Where containers are what is scaled, so much more: they start and register before anything can run on them."""
     restart_estimate_seconds: float = 30.0
     """Assumed restart time until one was measured."""
     request_patience_seconds: float = 30.0

@@ -11,8 +11,9 @@ import pytest
 from services.executor.adapters.docker import Container, Daemon, DockerDriver
 from services.executor.adapters.memory_docker import MemoryDaemon
 from services.executor.core import Accepted, PolicyReading, Refusal, Rejected, Unanswered, admit
-from services.executor.core.deadlines import nudge_is_due
-from tests.unit.executor.builders import JOB, TOPOLOGY, after, plan, snapshot
+from services.executor.core.deadlines import nudge_is_due, rescale_limit
+from services.executor.core.rules import Rules
+from tests.unit.executor.builders import JOB, TOPOLOGY, after, analysis, deployment, plan, policy, snapshot
 from tests.unit.executor.daemon_suite import DaemonSuite
 from tests.unit.executor.docker_rig import PROJECT, SERVICE, DockerRig, docker_policy, docker_target, groups
 from tests.unit.executor.driver_suite import DriverSuite
@@ -210,6 +211,14 @@ async def test_a_checkpoint_is_due_once_the_slots_are_there(rig: DockerRig) -> N
     registered = snapshot(checkpoint_completed_at=after(5))
     assert not nudge_is_due(registered, after(0), after(9))
     assert nudge_is_due(replace(registered, resourced_at=after(8)), after(0), after(9))
+
+
+def test_containers_get_time_to_start() -> None:
+    """Beyond what a rescale gets where the slots are there already."""
+    rules = Rules(deadline_floor_seconds=60.0, container_start_seconds=45.0)
+    here = rescale_limit(deployment(), analysis(policy=policy()), rules)
+    there = rescale_limit(deployment(), analysis(policy=docker_policy()), rules)
+    assert (there - here).total_seconds() == 45.0
 
 
 async def test_nobody_waits_for_docker_at_the_end(rig: DockerRig) -> None:
