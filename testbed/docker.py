@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 import docker
+import psutil
 from docker.errors import DockerException
 
 from .bootstrap import CACHE
@@ -115,6 +117,7 @@ class DockerDaemon(Launcher):
         try:
             self.process.start_ready(self.answers, timeout_seconds=timeout_seconds)
         except TestbedError as error:
+            self._release()
             raise TestbedError(f"{error}{self._hint()}") from None
         return self
 
@@ -132,6 +135,12 @@ class DockerDaemon(Launcher):
             with contextlib.suppress(DockerException):
                 self._remove_containers()
         self.process.stop()
+        self._release()
+
+    def _release(self) -> None:
+        """A daemon mounts its data onto itself, and one that fails or is killed leaves that behind."""
+        if any(mounted.mountpoint == str(self.data.resolve()) for mounted in psutil.disk_partitions(all=True)):
+            subprocess.run(["umount", str(self.data)], timeout=ANSWER_SECONDS, check=False)
 
     def _remove_containers(self) -> None:
         with contextlib.closing(docker.DockerClient(base_url=self.url, timeout=ANSWER_SECONDS)) as client:
