@@ -32,6 +32,8 @@ from testbed.redis import RedisServer
 from testbed.service import WeirService, loop_settings, wait_all_ready
 
 PARTITIONS = 2
+PLANNER_WORKERS = 3
+"""With one, whose answer is waited for before it is asked again, the planner is what 200 applications at 5 s wait for."""
 WARM_UP_SECONDS = 45.0
 MEASURED_SECONDS = 60.0
 
@@ -137,6 +139,7 @@ async def measured(
         "applications": applications,
         "operators_each": OPERATORS,
         "interval_seconds": interval_seconds,
+        "planner_workers": PLANNER_WORKERS,
         "observations_per_second": round(published / MEASURED_SECONDS, 1),
         "plans_per_observation": round(len(waited) / published, 3) if published else None,
         "observation_to_plan_seconds": distribution(waited),
@@ -153,7 +156,7 @@ def scenario(applications: int, interval_seconds: float) -> dict[str, Any]:
             port = free_port()
             url = f"http://127.0.0.1:{port}"
             environment = loop_settings(kafka.bootstrap_servers, PARTITIONS, url, redis.url, folder)
-            environment["WEIR_LOG_LEVEL"] = "WARNING"
+            environment |= {"WEIR_LOG_LEVEL": "WARNING", "WEIR_PLANNER_WORKERS": str(PLANNER_WORKERS)}
             services = [
                 WeirService(name, folder, environment, port=port if name == "knowledge" else None)
                 for name in ("knowledge", "analyzer", "planner", "executor")

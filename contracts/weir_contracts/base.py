@@ -93,7 +93,9 @@ def parse_duration(value: Any) -> timedelta:
 
     Raises `ValueError` for anything else, bare numbers included: their unit would be a guess.
     """
-    parsed = value if isinstance(value, timedelta) else _read(value)
+    parsed = value if isinstance(value, timedelta) else None
+    if isinstance(value, str) and len(value) <= 40:
+        parsed = _read(value)
     if parsed is None:
         raise ValueError("must be a duration with a unit such as 500ms, 30s, 5m or 1h30m")
     if not timedelta(0) <= parsed <= _LONGEST:
@@ -101,13 +103,9 @@ def parse_duration(value: Any) -> timedelta:
     return parsed
 
 
-def _read(value: Any) -> timedelta | None:
-    return _read_text(value) if isinstance(value, str) and len(value) <= 40 else None
-
-
 # Every message of the loop carries its policy, and a policy two dozen of the same few durations.
 @lru_cache(maxsize=1024)
-def _read_text(text: str) -> timedelta | None:
+def _read(text: str) -> timedelta | None:
     if not _DURATION.fullmatch(text):
         return None
     seconds = sum(float(n) * _UNIT_SECONDS[unit] for n, unit in _PART.findall(text))

@@ -67,7 +67,8 @@ def test_less_load_is_fewer(loop: Loop) -> None:
 
 
 def test_the_executor_has_a_door_and_no_key(loop: Loop) -> None:
-    """Docker's own socket is mounted in the gate alone."""
+    """Docker's own socket is mounted in the gate alone, which is in good health."""
+    assert loop.stack.healthy("docker-gate")
     mounted = {
         container.labels["com.docker.compose.service"]
         for container in loop.stack.containers()
