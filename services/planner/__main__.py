@@ -16,11 +16,12 @@ from .adapters.http import Credentials, PlannerClient
 from .api import planner_router
 from .memory import Applications
 from .planners import Planners
+from .process import WorkerProcess
 from .registrations import Registrations
 from .remote import Remote
 from .service import Planner
 from .settings import PlannerSettings
-from .shadows import Limits, ShadowWorkers, Sideline
+from .shadows import Limits, Sideline, give_way
 from .workers import Workers
 
 
@@ -39,11 +40,11 @@ async def run(settings: PlannerSettings) -> int:
     remote = Remote(client, clock, {"kta": kta.ask})
     registrations = Registrations(bus, clock, on_removed=remote.forget)
     planners = Planners(workers, registrations, remote)
-    shadow_workers = ShadowWorkers()
+    shadow_process = WorkerProcess(give_way)
     shadows = Sideline(
         bus,
         clock,
-        shadow_workers,
+        shadow_process,
         partitions=settings.partitions,
         limits=Limits(settings.shadows_share, settings.shadows_queued, settings.shadows_published_seconds),
         registered=lambda: frozenset(registrations.latest),
@@ -64,7 +65,7 @@ async def run(settings: PlannerSettings) -> int:
 
     async def close() -> None:
         workers.close()
-        shadow_workers.close()
+        shadow_process.close()
         await client.close()
         await bus.close()
 

@@ -11,7 +11,6 @@ import os
 import signal
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,12 +30,11 @@ from runtime.records import partition_of
 
 from .core.planners import InvalidParameters, UnknownPlanner, ask
 from .core.shadows import Ask, begin, finish, reads, wants
-from .workers import Workers
+from .process import WorkerProcess
 
 GRACE_SECONDS = 5.0
 """A process that has not come back so long after its time is ended."""
 LAST_WORDS_SECONDS = 5.0
-START_SECONDS = 60.0
 SHORTEST_SECONDS = 0.001
 """A timer of much less than that never goes off."""
 _TURNS = Counter("weir_planner_shadow_turns_total", "Turns of an application's shadows", ["result"])
@@ -73,29 +71,6 @@ class _Kept:
     is_told: bool = False
 
 
-class ShadowWorkers(Workers):
-    """A pool of its own, with less right to the processor than everything else."""
-
-    async def start(self) -> None:
-        """Make the process and let it import what it needs."""
-        await asyncio.get_running_loop().run_in_executor(self._made(), give_way)
-
-    async def run(self, work: Callable[[str], str], text: str, timeout_seconds: float) -> str:
-        """`work(text)` in a process, which is made when it is first needed. `TimeoutError`, or whatever went wrong there."""
-        async with self._free:
-            pool = self._pool
-            try:
-                if pool is None:
-                    pool = self._made()
-                    await asyncio.wait_for(self.start(), START_SECONDS)  # the other time is for the work
-                done = asyncio.get_running_loop().run_in_executor(pool, work, text)
-                return await asyncio.wait_for(done, timeout_seconds)
-            except (TimeoutError, BrokenProcessPool):
-                if pool is not None:
-                    self._discard(pool)
-                raise
-
-
 class Sideline:
     """The shadows of this replica's share of the applications."""
 
@@ -103,7 +78,7 @@ class Sideline:
         self,
         bus: Bus,
         clock: Clock,
-        workers: ShadowWorkers,
+        process: WorkerProcess,
         *,
         partitions: int,
         limits: Limits = Limits(),
@@ -113,7 +88,7 @@ class Sideline:
         """`registered` names the planners that `ask_registered` asks; all others are built in."""
         self._bus = bus
         self._clock = clock
-        self._workers = workers
+        self._process = process
         self._partitions = partitions
         self._limits = limits
         self._registered = registered
@@ -253,12 +228,12 @@ class Sideline:
             "elsewhere": elsewhere,
             "seconds": budget,
         }
-        answer = json.loads(await self._workers.run(turn, json.dumps(question), budget + GRACE_SECONDS))
+        answer = json.loads(await self._process.run(turn, json.dumps(question), timeout_seconds=budget + GRACE_SECONDS))
         if answer["after"] is None or not answer["asks"] or self._ask_registered is None:
             return answer["after"]  # type: ignore[no-any-return]
         answers = await asyncio.gather(*(self._asked(open_ask, answer["seconds"]) for open_ask in answer["asks"]))
         answered = {"after": answer["after"], "answers": answers}
-        return await self._workers.run(end, json.dumps(answered), budget + GRACE_SECONDS)
+        return await self._process.run(end, json.dumps(answered), timeout_seconds=budget + GRACE_SECONDS)
 
     async def _asked(self, open_ask: dict[str, Any], seconds: float) -> dict[str, Any]:
         assert self._ask_registered is not None  # noqa: S101 - checked by the caller

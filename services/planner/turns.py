@@ -1,6 +1,7 @@
 """Decisions under way: one at a time for each application, and nobody waits for another one's slow planner."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 
 from prometheus_client import Counter, Gauge
@@ -34,6 +35,8 @@ class Turns:
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._turns: dict[str, Turn] = {}
         self._next: dict[str, Turn] = {}
+        self._done: list[tuple[str, asyncio.Task[None]]] = []
+        self._some_done = asyncio.Event()
 
     @property
     def quiet(self) -> bool:
@@ -57,22 +60,30 @@ class Turns:
         failed: list[tuple[Record, BaseException]] = []
         loop = asyncio.get_running_loop()
         until = loop.time() + patience_seconds
-        while self._under_way:
-            done, _ = await asyncio.wait(
-                self._under_way.values(),
-                timeout=max(0.0, until - loop.time()),
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if not done:
-                break
-            for application in [name for name, task in self._under_way.items() if task in done]:
-                self._ended(application, failed)
+        while self._under_way and await self._some(until - loop.time()):
+            done, self._done = self._done, []
+            for application, task in done:
+                if self._under_way.get(application) is task:
+                    self._ended(application, failed)
         _UNDER_WAY.set(len(self._under_way))
         return failed
 
+    async def _some(self, timeout_seconds: float) -> bool:
+        """Wait for a decision that is done. Told by each task itself: to watch all of them anew for each costs their square."""
+        if not self._done:
+            self._some_done.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._some_done.wait(), timeout_seconds)
+        return bool(self._done)
+
     def _start(self, application: str, turn: Turn) -> None:
+        def tell(task: asyncio.Task[None]) -> None:
+            self._done.append((application, task))
+            self._some_done.set()
+
         self._turns[application] = turn
-        self._under_way[application] = asyncio.create_task(self._run(turn), name=f"plan {application}")
+        self._under_way[application] = task = asyncio.create_task(self._run(turn), name=f"plan {application}")
+        task.add_done_callback(tell)
 
     async def _run(self, turn: Turn) -> None:
         await self._decide(turn)

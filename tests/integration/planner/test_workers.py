@@ -4,7 +4,9 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import psutil
@@ -12,7 +14,9 @@ import pytest
 from weir_contracts import PlanReply, PlanRequest
 
 from services.planner.core.planners import ask
-from services.planner.workers import Workers
+from services.planner.process import WorkerProcess
+from services.planner.workers import DEPTH, Workers
+from testbed.process import wait_until
 from tests.unit.planner.build import analysis, policy, request
 
 
@@ -28,11 +32,11 @@ def asked(workers: Workers, question: PlanRequest, planner: str = "rate", timeou
 
 
 def test_whatever_goes_wrong_the_next_question_is_answered(workers: Workers) -> None:
-    """An answer that does not come in a millisecond is a hold, and its process is killed; a new one gives the very answer that the
+    """An answer that does not come in no time is a hold, and its process is killed; a new one gives the very answer that the
     pure function gives. A planner nobody knows and parameters it does not have are holds, too."""
-    late = asked(workers, request(), timeout_seconds=0.001)
+    late = asked(workers, request(), timeout_seconds=0.0)
     assert (late.kind, late.code) == ("hold", "planner-timeout")
-    assert "within 0.001 s" in late.sentence
+    assert "within 0 s" in late.sentence
 
     question = request(of={"arrivals": 2400})
     answered = asked(workers, question)
@@ -52,28 +56,114 @@ def test_whatever_goes_wrong_the_next_question_is_answered(workers: Workers) -> 
     assert "drain_seconds: Input should be greater than 0" in invalid.sentence
 
 
-def test_a_burst_is_answered_one_after_the_other(workers: Workers) -> None:
-    """Two hundred applications at once and one process: each deadline is for its own answer, not for the queue before it. One that
-    is late takes no other with it."""
+def test_a_burst_is_answered_by_all_processes() -> None:
+    """Two hundred applications at once and two processes: no process has more questions than it may, and each gets its answer."""
+    workers = Workers(2)
 
     async def burst() -> list[PlanReply]:
-        question = request(of={"arrivals": 2400})
-        asked = [workers.ask(question, "rate", 0.0 if i == 50 else 20.0) for i in range(200)]
-        return list(await asyncio.gather(*asked))
+        asking = [asyncio.create_task(workers.ask(request(of={"arrivals": 2400}), "rate", 20.0)) for _ in range(200)]
+        await asyncio.sleep(0)
+        assert [len(process) for process in workers._processes] == [DEPTH, DEPTH]
+        return list(await asyncio.gather(*asking))
 
-    replies = asyncio.run(burst())
-    assert replies[50].code == "planner-timeout"
-    assert {reply.kind for i, reply in enumerate(replies) if i != 50} == {"scale"}
+    try:
+        assert {reply.kind for reply in asyncio.run(burst())} == {"scale"}
+    finally:
+        workers.close()
+
+
+# -- one process ------------------------------------------------------------------------------------------------------
+
+
+def prepare() -> None:
+    """Nothing."""
+
+
+def noted(path: str, what: str, seconds: str = "0") -> str:
+    """Notes that its turn has come, and takes its time."""
+    with Path(path).open("a") as notes:
+        notes.write(f"{what}\n")
+    time.sleep(float(seconds))
+    return what
+
+
+def crash(path: str, what: str) -> str:
+    noted(path, what)
+    os._exit(3)
+
+
+@pytest.fixture
+def process() -> Iterator[WorkerProcess]:
+    made = WorkerProcess(prepare)
+    yield made
+    made.close()
+
+
+def test_who_hangs_or_crashes_costs_nobody_else_the_answer(process: WorkerProcess, tmp_path: Path) -> None:
+    """Six wait in line; the first outlives its deadline, the third ends the process. The others are answered in the order in which
+    they asked, by the next process, and each deadline began with its turn: all have less than the line takes."""
+    notes = str(tmp_path / "notes")
+
+    async def line() -> list[str | BaseException]:
+        await process.start()
+        return await asyncio.gather(
+            process.run(noted, notes, "hangs", "600", timeout_seconds=0.5),
+            process.run(noted, notes, "second", "0.5", timeout_seconds=5.0),
+            process.run(crash, notes, "crashes", timeout_seconds=5.0),
+            process.run(noted, notes, "fourth", "2", timeout_seconds=5.0),
+            process.run(noted, notes, "fifth", "2", timeout_seconds=5.0),
+            process.run(noted, notes, "sixth", "2", timeout_seconds=5.0),
+            return_exceptions=True,
+        )
+
+    hangs, second, crashes, *others = asyncio.run(line())
+    assert isinstance(hangs, TimeoutError)
+    assert second == "second"
+    assert isinstance(crashes, BrokenProcessPool)
+    assert others == ["fourth", "fifth", "sixth"]
+    assert Path(notes).read_text().split() == ["hangs", "second", "crashes", "fourth", "fifth", "sixth"]
+    assert len(process) == 0
+
+
+def test_who_gives_up_leaves_the_line(process: WorkerProcess, tmp_path: Path) -> None:
+    """An application that ended: its question is not waited for, and the one behind it is answered."""
+    notes = str(tmp_path / "notes")
+
+    async def line() -> str:
+        await process.start()
+        first = asyncio.create_task(process.run(noted, notes, "first", "0.2", timeout_seconds=20.0))
+        gives_up = asyncio.create_task(process.run(noted, notes, "gives up", timeout_seconds=20.0))
+        last = asyncio.create_task(process.run(noted, notes, "last", timeout_seconds=20.0))
+        await asyncio.sleep(0)
+        gives_up.cancel()
+        assert await first == "first"
+        return await last
+
+    assert asyncio.run(line()) == "last"
+    assert len(process) == 0
+
+
+def test_a_process_that_died_is_noticed_by_the_next_question(process: WorkerProcess, tmp_path: Path) -> None:
+    """Killed from outside while it had nothing to do: the next question is answered by another."""
+    notes = str(tmp_path / "notes")
+
+    asyncio.run(process.start())
+    assert process._made is not None
+    pool, _ = process._made
+    (child,) = pool._processes.values()
+    child.kill()
+    wait_until(lambda: pool._broken, timeout_seconds=10, what="the death noticed")
+    assert asyncio.run(process.run(noted, notes, "answered", timeout_seconds=20.0)) == "answered"
 
 
 _SERVICE = """
-import asyncio, sys
+import asyncio, psutil, sys
 from services.planner.workers import Workers
 
 if __name__ == "__main__":
-    workers = Workers(1)
+    workers = Workers(2)
     asyncio.run(workers.start())
-    print(*[process.pid for process in workers._pool._processes.values()], flush=True)
+    print(*[process.pid for process in psutil.Process().children()], flush=True)
     sys.stdin.read()
 """
 
@@ -88,7 +178,7 @@ def test_workers_end_with_a_service_that_was_killed(tmp_path: Path) -> None:
     ) as service:
         assert service.stdout is not None
         workers = [psutil.Process(int(pid)) for pid in service.stdout.readline().split()]
-        assert workers
+        assert len(workers) >= 2
         service.kill()
     _, alive = psutil.wait_procs(workers, timeout=10)
     assert alive == []

@@ -16,7 +16,8 @@ from runtime.memory_bus import MemoryBus
 from services.planner import shadows as shell
 from services.planner.core.planners import PLANNERS
 from services.planner.core.shadows import begin, finish
-from services.planner.shadows import Limits, ShadowWorkers, Sideline
+from services.planner.process import WorkerProcess
+from services.planner.shadows import Limits, Sideline, give_way
 from tests.unit.planner.build import APP, NOON, SOURCE, WORK, after, analysis, policy, request, scale
 from tests.unit.planner.test_service import PARTITIONS, Desk
 from tests.unit.planner.test_shadows import scrape
@@ -25,11 +26,11 @@ BOLD: list[dict[str, Any]] = [{"name": "rate", "label": "bold", "parameters": {"
 MINE: list[dict[str, Any]] = [{"name": "mine"}]
 
 
-class InProcess(ShadowWorkers):
+class InProcess(WorkerProcess):
     """Works at once; `gate` may hold it up, `fails` break it."""
 
     def __init__(self) -> None:
-        super().__init__(1)
+        super().__init__(give_way)
         self.gate = asyncio.Event()
         self.gate.set()
         self.fails: Exception | None = None
@@ -38,12 +39,12 @@ class InProcess(ShadowWorkers):
     async def start(self) -> None:
         return
 
-    async def run(self, work: Callable[[str], str], text: str, timeout_seconds: float) -> str:
+    async def run(self, work: Callable[..., str], *arguments: str, timeout_seconds: float) -> str:
         await self.gate.wait()
         if self.fails is not None:
             raise self.fails
         self.done += 1
-        return work(text)
+        return work(*arguments)
 
 
 def question(seconds: float, application: str = APP, shadows: Any = BOLD, **of: Any) -> PlanRequest:
@@ -294,13 +295,13 @@ def test_one_that_fails_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_it_works_in_a_real_process() -> None:
     """Text goes in and comes out, from a pool of its own that is made when it is first needed."""
-    workers = ShadowWorkers(1)
+    process = WorkerProcess(give_way)
     try:
         text = json.dumps({"before": None, "request": question(0).model_dump_json(), "elsewhere": [], "seconds": 30.0})
-        found = json.loads(await workers.run(shell.turn, text, 60.0))
+        found = json.loads(await process.run(shell.turn, text, timeout_seconds=60.0))
         assert Shadows.model_validate_json(found["after"]).application == APP
     finally:
-        workers.close()
+        process.close()
 
 
 # -- beside the planner -----------------------------------------------------------------------------------------------------

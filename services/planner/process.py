@@ -1,0 +1,113 @@
+"""A process of one's own for work that may hang or crash: what is asked of it comes back in time, or costs that process."""
+
+import asyncio
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from typing import TypeVar
+
+START_SECONDS = 60.0
+Answer = TypeVar("Answer")
+
+
+@dataclass(eq=False)
+class _Question:
+    work: Callable[..., str]
+    arguments: tuple[str, ...]
+    answer: "Future[str]"
+
+
+class WorkerProcess:
+    """One process that answers questions in the order they were asked. If one outlives its deadline or ends the process, a new process
+    is made, and is asked all that waited behind it."""
+
+    def __init__(self, prepare: Callable[[], None]) -> None:
+        """`prepare` runs in the process before its first question; the module it is in is imported by then."""
+        self._prepare = prepare
+        self._made: tuple[ProcessPoolExecutor, Future[None]] | None = None  # and whether it takes questions
+        self._line: deque[_Question] = deque()
+        self._turn = asyncio.Lock()  # its waiters are in the order of the line
+
+    def __len__(self) -> int:
+        """Questions without an answer."""
+        return len(self._line)
+
+    async def start(self) -> None:
+        """Make the process, if there is none, and wait until it takes questions. `TimeoutError`, `BrokenProcessPool`"""
+        _, ready = self._made or self._make()
+        await _result(ready, START_SECONDS)
+
+    async def run(self, work: Callable[..., str], *arguments: str, timeout_seconds: float) -> str:
+        """`work(*arguments)` in the process; the time counts from its turn, once there is a process. `TimeoutError`, `BrokenProcessPool`
+        if it ended the process, or what it raised."""
+        question = _Question(work, arguments, self._handed_over(work, *arguments))
+        self._line.append(question)
+        try:
+            async with self._turn:
+                await self.start()
+                return await _result(question.answer, timeout_seconds)
+        except (TimeoutError, BrokenProcessPool):
+            # In one go, so that nobody gets in between: who waits keeps the place.
+            self._end()
+            self._line.remove(question)
+            for waiting in self._line:
+                waiting.answer = self._handed_over(waiting.work, *waiting.arguments)
+            raise
+        finally:
+            if question in self._line:
+                self._line.remove(question)
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        self._end()
+
+    def _handed_over(self, work: Callable[..., str], *arguments: str) -> "Future[str]":
+        try:
+            pool, _ = self._made or self._make()
+            return pool.submit(work, *arguments)
+        except BrokenProcessPool:
+            self._end()
+            pool, _ = self._make()
+            return pool.submit(work, *arguments)
+
+    def _make(self) -> tuple[ProcessPoolExecutor, Future[None]]:
+        # Not fork: the parent has threads of Kafka clients.
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_the_service)
+        self._made = pool, pool.submit(self._prepare)
+        return self._made
+
+    def _end(self) -> None:
+        if self._made is None:
+            return
+        pool, _ = self._made
+        self._made = None
+        for process in list((pool._processes or {}).values()):  # the pool itself never gives up on a busy worker
+            process.kill()
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def _result(answer: "Future[Answer]", timeout_seconds: float) -> Answer:
+    """Its result. Never cancelled: a pool that breaks does not get over a question that was (Python 3.11)."""
+    if answer.done():
+        return answer.result()
+    return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(answer)), timeout_seconds)
+
+
+def _end_with_the_service() -> None:
+    """In the process: watches the service's. It waits for questions on a pipe that it holds open itself, so that it
+    would otherwise outlive a service that was killed."""
+    service = multiprocessing.parent_process()
+    if service is not None:
+        threading.Thread(target=_exit_after, args=[service], name="parent", daemon=True).start()
+
+
+def _exit_after(service: BaseProcess) -> None:
+    service.join()
+    os._exit(1)
