@@ -32,8 +32,8 @@ from testbed.redis import RedisServer
 from testbed.service import WeirService, loop_settings, wait_all_ready
 
 PARTITIONS = 2
-PLANNER_WORKERS = 3
-"""With one, whose answer is waited for before it is asked again, the planner is what 200 applications at 5 s wait for."""
+PLANNER_WORKERS = 2
+"""As many as there are cores here."""
 WARM_UP_SECONDS = 45.0
 MEASURED_SECONDS = 60.0
 

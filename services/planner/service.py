@@ -1,6 +1,7 @@
 """The shell: receive analyses, plan the newest of each application, publish the plan, commit."""
 
 import asyncio
+from datetime import datetime
 
 import structlog
 from weir_contracts import Analysis, Observation, Outcome, Plan, derive_id
@@ -93,6 +94,7 @@ class Planner:
             await self._take_share(member.assignment, plans, observations, stop)
         for record in await observations.receive(timeout_seconds=0.0):
             await self._take_observation(record)
+            await asyncio.sleep(0)  # reading is work: what planners have answered goes out in between
         if self._pending:
             await self._begin_newest(self._pending)
             self._uncommitted_since = self._uncommitted_since or self._clock.monotonic()
@@ -141,8 +143,12 @@ class Planner:
     async def _begin_newest(self, records: list[Record]) -> None:
         """One decision for each application in the batch: after an outage one current decision, not hundreds of old ones."""
         newest: dict[str, Decoded[Analysis]] = {}
-        for record in records:
+        for record in reversed(records):
+            if _is_superseded(record, newest.get(record.key or "")):
+                skipped()
+                continue
             decoded = await self._dead_letters.decoded(record, Analysis)
+            await asyncio.sleep(0)
             if decoded is None:
                 continue
             if decoded.message.status == "ended" and self._stands_right(decoded):
@@ -154,7 +160,7 @@ class Planner:
             known = newest.get(decoded.message.application)
             if known is not None:
                 skipped()
-            if known is None or decoded.message.observed_at >= known.message.observed_at:
+            if known is None or decoded.message.observed_at > known.message.observed_at:
                 newest[decoded.message.application] = decoded
         self._turns.begin(newest)
 
@@ -219,3 +225,16 @@ class Planner:
             planning_seconds=plan.planning_seconds,
             traceparent=trace,
         )
+
+
+def _is_superseded(record: Record, newer: Decoded[Analysis] | None) -> bool:
+    """Whether it need not even be read: by its header it is of an earlier time than what was read of its application. Not where it
+    is another's under this key, or may say that the application ended."""
+    if newer is None or record.value is None or b'"ended"' in record.value:
+        return False
+    if f'"application":"{newer.message.application}"'.encode() not in record.value:
+        return False
+    try:
+        return datetime.fromisoformat(record.headers.get("ce_time", "")) <= newer.message.observed_at
+    except (ValueError, TypeError):  # no time, or one without a zone
+        return False

@@ -136,6 +136,20 @@ async def test_after_an_outage_only_the_newest_analysis_is_planned(desk: Desk) -
     assert plan.analysis_id == last.id
 
 
+async def test_an_older_analysis_counts_where_the_newest_cannot_be_read(desk: Desk) -> None:
+    """Piled up: the newest is nonsense and put aside, the one before it is planned, and those that are older still are not even read."""
+    for seconds in (-20, -10):
+        await desk.bus.publish(
+            ANALYSES.name, APP, f'{{"application":"{APP}",'.encode(), {"ce_time": after(seconds).isoformat()}
+        )
+    readable = await desk.analysed(0)
+    await desk.bus.publish(ANALYSES.name, APP, b"nonsense", {"ce_time": after(1).isoformat()})
+    desk.replica()
+    plan = await desk.planned(1)
+    assert plan.analysis_id == readable.id
+    assert [letter.offset for letter in desk.dead_letters()] == [3]
+
+
 async def test_a_replay_is_not_decided_twice(desk: Desk) -> None:
     """Kafka delivers at least once; an analysis that is not newer than the last plan's is passed over."""
     desk.replica()
@@ -230,10 +244,10 @@ async def test_what_cannot_be_read_is_put_aside_and_the_loop_goes_on(desk: Desk)
     await desk.publish(ANALYSES, APP, analysis(the_policy=policy(misplaced)))
     await desk.analysed(1)
     await desk.planned(1)
-    letters = desk.dead_letters()
-    assert [(letter.topic, letter.offset) for letter in letters] == [(ANALYSES.name, 0), (ANALYSES.name, 1)]
-    assert {letter.service for letter in letters} == {"planner"}
-    assert letters[1].field == "key"
+    await desk.until(lambda: len(desk.dead_letters()) == 2)
+    letters = {letter.offset: letter for letter in desk.dead_letters()}
+    assert {(letter.service, letter.topic) for letter in letters.values()} == {("planner", ANALYSES.name)}
+    assert (letters[0].field, letters[1].field) == (None, "key")
 
 
 @pytest.mark.parametrize("code", ["planner-timeout", "planner-failed"])
