@@ -143,7 +143,7 @@ class Planner:
     async def _begin_newest(self, records: list[Record]) -> None:
         """One decision for each application in the batch: after an outage one current decision, not hundreds of old ones."""
         newest: dict[str, Decoded[Analysis]] = {}
-        for record in reversed(records):
+        for record in reversed(records):  # the newest first: what is older need not be read
             if _is_superseded(record, newest.get(record.key or "")):
                 skipped()
                 continue
