@@ -81,7 +81,9 @@ class ComposeStack:
 
     def down(self) -> None:
         """End and remove everything of the project, volumes included."""
-        self._run("down", "--volumes", "--remove-orphans", "--timeout", "15")
+        # Compose v2 ends only what the profiles that it is told of have; the first, which knows no `*`, ends all.
+        every = [] if compose_command() == ["docker-compose"] else ["--profile", "*"]
+        self._run(*every, "down", "--volumes", "--remove-orphans", "--timeout", "15")
 
     def ps(self) -> str:
         """As a person would see it."""

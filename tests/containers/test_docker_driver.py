@@ -191,8 +191,9 @@ def same(container: Real) -> dict[str, Any]:
     labels = {key: value for key, value in config["Labels"].items() if not key.endswith("container-number")}
     mounts = sorted((m["Destination"], m["Type"], m["RW"]) for m in container.attrs["Mounts"])
     keys = ("Memory", "ReadonlyRootfs", "CapDrop", "RestartPolicy", "NetworkMode", "Binds")
+    own = {container.id[:12], container.name}  # the first Compose gives the one as an alias, v2 the other
     networks = {
-        name: sorted(alias for alias in end["Aliases"] if alias != container.id[:12])
+        name: sorted(alias for alias in end["Aliases"] if alias not in own)
         for name, end in container.attrs["NetworkSettings"]["Networks"].items()
     }
     return {
