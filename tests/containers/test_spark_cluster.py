@@ -1,6 +1,5 @@
 """The analyzer's image as a whole Spark cluster: driver and workers in containers that share the state's volume and nothing else."""
 
-import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ import docker
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from docker.errors import DockerException
 from docker.models.containers import Container
 from weir_contracts import Observation
 
@@ -50,13 +48,10 @@ class Broker:
 
 
 class Boxes:
-    """The network, the volume, and what runs in them."""
+    """What runs in the network, with the volume."""
 
-    def __init__(self, client: docker.DockerClient, run: Run, settings: Mapping[str, str]) -> None:
-        self._client, self._run, self._settings = client, run, settings
-        self.name = f"weir-spark-{uuid4().hex[:6]}"
-        self._network = client.networks.create(self.name, labels={MARK: "1"})
-        self._volume = client.volumes.create(self.name, labels={MARK: "1"})
+    def __init__(self, name: str, run: Run, settings: Mapping[str, str]) -> None:
+        self.name, self._run, self._settings = name, run, settings
 
     def broker(self) -> Broker:
         """Kafka, with one listener for the containers and one for this machine."""
@@ -118,22 +113,22 @@ class Boxes:
         """What a container is called in the network, and on the daemon, where names are unique."""
         return f"{self.name}-{name}"
 
-    def remove(self) -> None:
-        """Network and volume; the containers are gone by then."""
-        for made in (self._network, self._volume):
-            with contextlib.suppress(DockerException):
-                made.remove()
+
+@pytest.fixture
+def place(docker_client: docker.DockerClient) -> Iterator[str]:
+    """The name of a network and of a volume."""
+    name = f"weir-spark-{uuid4().hex[:6]}"
+    network = docker_client.networks.create(name, labels={MARK: "1"})
+    volume = docker_client.volumes.create(name, labels={MARK: "1"})
+    yield name
+    network.remove()
+    volume.remove()
 
 
 @pytest.fixture
-def boxes(
-    docker_client: docker.DockerClient, image_settings: Mapping[str, str], request: pytest.FixtureRequest
-) -> Iterator[Boxes]:
-    # created before `run` is, so that it is removed after the containers
-    made: list[Boxes] = []
-    request.addfinalizer(lambda: [each.remove() for each in made])
-    made.append(Boxes(docker_client, request.getfixturevalue("run"), image_settings))
-    yield made[0]
+def boxes(place: str, run: Run, image_settings: Mapping[str, str]) -> Boxes:
+    # `place` goes before `run`, so that it is removed after the containers
+    return Boxes(place, run, image_settings)
 
 
 def _says(container: Container, text: str) -> bool:
