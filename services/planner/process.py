@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ Answer = TypeVar("Answer")
 class _Question:
     work: Callable[..., str]
     arguments: tuple[str, ...]
-    answer: "Future[str]"
+    answer: "Future[str]" = field(init=False)
 
 
 class WorkerProcess:
@@ -46,7 +46,8 @@ class WorkerProcess:
     async def run(self, work: Callable[..., str], *arguments: str, timeout_seconds: float) -> str:
         """`work(*arguments)` in the process; the time counts from its turn, once there is a process. `TimeoutError`, `BrokenProcessPool`
         if it ended the process, or what it raised."""
-        question = _Question(work, arguments, self._handed_over(work, *arguments))
+        question = _Question(work, arguments)
+        self._hand_over(question)
         self._line.append(question)
         try:
             async with self._turn:
@@ -54,27 +55,21 @@ class WorkerProcess:
                 return await _result(question.answer, timeout_seconds)
         except (TimeoutError, BrokenProcessPool):
             # In one go, so that nobody gets in between: who waits keeps the place.
-            self._end()
-            self._line.remove(question)
+            self.close()
             for waiting in self._line:
-                waiting.answer = self._handed_over(waiting.work, *waiting.arguments)
+                if waiting is not question:
+                    self._hand_over(waiting)
             raise
         finally:
-            if question in self._line:
-                self._line.remove(question)
+            self._line.remove(question)
 
-    def close(self) -> None:
-        """End the process, whatever it does."""
-        self._end()
-
-    def _handed_over(self, work: Callable[..., str], *arguments: str) -> "Future[str]":
+    def _hand_over(self, question: _Question) -> None:
+        pool, _ = self._made or self._make()
         try:
-            pool, _ = self._made or self._make()
-            return pool.submit(work, *arguments)
+            question.answer = pool.submit(question.work, *question.arguments)
         except BrokenProcessPool:
-            self._end()
-            pool, _ = self._make()
-            return pool.submit(work, *arguments)
+            self.close()
+            self._hand_over(question)
 
     def _make(self) -> tuple[ProcessPoolExecutor, Future[None]]:
         # Not fork: the parent has threads of Kafka clients.
@@ -83,7 +78,8 @@ class WorkerProcess:
         self._made = pool, pool.submit(self._prepare)
         return self._made
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """End the process, whatever it does."""
         if self._made is None:
             return
         pool, _ = self._made
