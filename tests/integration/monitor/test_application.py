@@ -80,9 +80,16 @@ def appended_at(beginning: int, offset: int) -> datetime:
     return datetime.fromtimestamp((beginning + offset * 1000) / 1000, UTC)
 
 
-def waiting(partition: PartitionReading) -> bool:
-    """Its source is in the middle of it, and it is told since when the next record waits."""
-    return None not in (partition.current_offset, partition.position_appended_at)
+def begun(partition: PartitionReading) -> bool:
+    """Its source is in the middle of it."""
+    return partition.current_offset is not None and partition.current_offset < RECORDS
+
+
+def ages_are_told(seen: Observation) -> bool:
+    """Of every partition in the middle. An append time that cannot be looked up soon is left out of a scrape, and a busy
+    machine may take longer over one partition than over the next."""
+    middle = [partition for partition in seen.partitions if begun(partition)]
+    return bool(middle) and all(partition.position_appended_at is not None for partition in middle)
 
 
 async def test_a_job_that_falls_behind(stage: Stage, look_at: Callable[[ScalingPolicy], Eye]) -> None:
@@ -93,7 +100,7 @@ async def test_a_job_that_falls_behind(stage: Stage, look_at: Callable[[ScalingP
         times = [beginning + offset * 1000 for offset in range(RECORDS)]
         await asyncio.to_thread(job.log.append, job.topic, partition, *times)
     eye = look_at(job.policy())
-    first = await eye.until(lambda o: any(waiting(p) for p in o.partitions) and knows_what_is_pending(o) and adds_up(o))
+    first = await eye.until(lambda o: ages_are_told(o) and knows_what_is_pending(o) and adds_up(o))
 
     check_graph(first, job)
     check_backlog(first, job, beginning)
@@ -143,9 +150,8 @@ def check_backlog(seen: Observation, job: RealJob, beginning: int) -> None:
     assert sorted((p.topic, p.partition) for p in seen.partitions) == [(job.topic, n) for n in range(PARTITIONS)]
     assert {(p.log_start_offset, p.log_end_offset) for p in seen.partitions} == {(0, RECORDS)}
     for partition in seen.partitions:
-        position = partition.current_offset
-        begun = position is not None and position < RECORDS
-        assert partition.position_appended_at == (appended_at(beginning, position or 0) if begun else None)
+        next_one = appended_at(beginning, partition.current_offset or 0)
+        assert partition.position_appended_at == (next_one if begun(partition) else None)
     pending = readings(seen)["Source: orders"].pending_records
     assert pending is not None and 0 < pending <= PARTITIONS * RECORDS - processed(seen)
 
