@@ -237,6 +237,9 @@ def test_a_crashing_parallelism_is_rolled_back_and_not_tried_again() -> None:
     assert any(o.quarantine for o in world.outcomes)
     first = world.moves()[0]
     assert world.moves().count(first) == 1
+    kept_away = next(o for o in world.outcomes if o.quarantine)
+    later = [plan for plan in world.plans if plan.created_at > kept_away.at and plan.kind == "scale"]
+    assert all((plan.approved or {})[WORK] != first[1] for plan in later), "the planner knows it too"
 
 
 def test_a_rescale_that_makes_it_worse_is_taken_back() -> None:

@@ -5,15 +5,48 @@ from itertools import pairwise
 from typing import Any
 
 from simulator import Application, chain
-from tests.loop.world import WORK, World, job, policy, settled
+from tests.loop.world import CALMING, WORK, Load, World, job, policy, settled, without
 
-RULE = {"name": "threshold", "parameters": {"up_above": 0.8, "down_below": 0.3, "operators": [WORK]}}
+RULE: dict[str, Any] = {"name": "threshold", "parameters": {"up_above": 0.8, "down_below": 0.3, "operators": [WORK]}}
 """One subtask more above 80 %, one less below 30 %."""
 
 
 def held_by(world: World, guard: str) -> Iterator[str]:
     """What the guard said in each plan that it amended."""
     return (a.because for plan in world.plans for a in plan.amendments if a.guard == guard)
+
+
+def at_its_threshold() -> World:
+    """Two subtasks are more than 80 % busy with 870 ± 7 % records/s, three less than 60 %."""
+    narrow = {**RULE, "parameters": {**RULE["parameters"], "down_below": 0.6}}
+    return World(job(2), lambda t: 870.0 * (1.07 if t % 240 < 120 else 0.93), planner=narrow).live(700)
+
+
+def test_a_rule_whose_thresholds_lie_too_close_does_not_flap() -> None:
+    """It would add and take away one subtask for ever, and pay a restart each time until the job is minutes late; the guards let it try
+    once, then what is up stays up, and the job is never late."""
+    held = at_its_threshold()
+    assert held.moves() in ([(2, 3)], [(2, 3), (3, 2), (2, 3)])
+    assert held.worst() < 30
+    with without(*CALMING):
+        followed = at_its_threshold()
+    assert len(followed.moves()) > 10
+    assert followed.worst() > 120
+
+
+def busy_without_lag() -> World:
+    """`enrich` is 90 % busy and keeps up: dhalion sees no backlog, and takes a subtask away."""
+    load: Load = lambda t: 900.0 if t < 120 else 900.0 + 60.0 * (t % 30 < 15)  # noqa: E731
+    return World(chain(2), load, planner={"name": "dhalion"}).live(420)
+
+
+def test_a_planner_that_sees_no_backlog_takes_nothing_from_a_busy_vertex() -> None:
+    """Without the guards it does, and grows by multiples for the backlog that comes of it."""
+    assert all(wanted >= current for current, wanted in busy_without_lag().moves("enrich"))
+    with without(*CALMING):
+        followed = busy_without_lag()
+    assert any(wanted < current for current, wanted in followed.moves("enrich"))
+    assert followed.worst() > 30
 
 
 def test_an_excluded_period_holds_and_its_end_lets_go() -> None:

@@ -1,9 +1,10 @@
 """Stories that need a whole application: windows, hot keys, joins, moving bottlenecks, limits behind it. With noisy readings."""
 
+from itertools import pairwise
 from typing import Any
 
 from simulator import Application, Noise, chain, diamond, two_sources
-from tests.loop.world import Load, World
+from tests.loop.world import CALMING, Load, World, without
 
 NOISE = Noise(relative=0.02)
 
@@ -19,10 +20,32 @@ def changed(application: Application, name: str, **update: Any) -> Application:
     return application.model_copy(update={"operators": operators})
 
 
-def test_a_window_that_gives_out_in_bursts_does_not_starve_its_sink() -> None:
-    """The sink gets ten seconds' totals at once and is idle in between; neither is a reason to change it for long."""
+def ups_after_downs(world: World, operator: str) -> int:
+    """How often what was taken away had to be given again."""
+    steps = [wanted - current for current, wanted in world.moves(operator) if wanted != current]
+    return sum(before < 0 < after for before, after in pairwise(steps))
+
+
+def bursting(sink_seconds: float) -> World:
+    """Totals of ten seconds, some 6,000 of them, at once for the sink, and nothing in between."""
     windowed = changed(chain(2), "aggregate", window_seconds=10.0)
-    world = story(windowed, 900.0).live(350)
+    return story(changed(windowed, "sink: Writer", service_seconds=sink_seconds), 900.0)
+
+
+def test_a_window_that_gives_out_in_bursts_does_not_starve_its_sink() -> None:
+    """An idle moment is no reason to take subtasks from a sink that a burst then keeps busy for most of ten seconds. Without the guards
+    two are left, which do not do, and it goes up again."""
+    world = bursting(2e-3).live(450)
+    assert world.worst(since=100) < 10
+    assert ups_after_downs(world, "sink: Writer") == 0
+    assert world.p("sink: Writer") >= 3
+    with without(*CALMING):
+        assert ups_after_downs(bursting(2e-3).live(450), "sink: Writer") > 0
+
+
+def test_a_light_sink_is_left_alone_between_bursts() -> None:
+    """A burst that is done in half a second is not answered, and neither are the ten seconds without one."""
+    world = bursting(1e-4).live(350)
     assert world.worst(since=200) < 30
     assert len(world.moves("sink: Writer")) <= 2, world.moves("sink: Writer")
     assert len(world.moves("enrich")) <= 4

@@ -61,12 +61,13 @@ def test_a_spike_shorter_than_a_rescale_makes_no_zigzag() -> None:
 
 
 def test_a_load_near_a_threshold_does_not_make_it_flap() -> None:
-    """±7 % around a level for ten minutes: at most one change."""
-    world = settled(700.0, start=2)
-    before = len(world.moves())
-    world.load = lambda t: 700.0 * (1.07 if t % 20 < 10 else 0.93)
+    """±7 % around 870 records/s for ten minutes: two subtasks carry 980, and are now too few with the margin and now enough. One more,
+    at most, and for good. (What flaps without the guards: test_guarded.py.)"""
+    world = settled(870.0, start=2)
+    world.load = lambda t: 870.0 * (1.07 if t % 60 < 30 else 0.93)
     world.live(600)
-    assert len(world.moves()) - before <= 1
+    assert world.moves() in ([], [(2, 3)])
+    assert world.worst(since=100) < OBJECTIVE_SECONDS
 
 
 def test_an_under_provisioned_start_is_found_out_and_ended() -> None:

@@ -4,16 +4,19 @@ Time is the simulation's; nothing waits. `load` is in records/s, a number or a f
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
+import pytest
 from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy, parse_policy
 
 from cli.replay.loop import Loop
 from runtime.envelope import decode, encode
 from runtime.records import Record
 from services.executor.core import PolicyReading
+from services.planner.core.guards import chain
 from simulator import Application, Link, OperatorSpec, Simulation, SourceSpec
 
 SOURCE, WORK = "Source: orders", "work"
@@ -146,3 +149,27 @@ class World(Loop):
 def settled(load: Load = 400.0, start: int = 1, **options: Any) -> World:
     """A job that has run long enough for its capacity to be known."""
     return World(job(start), load, **options).live(100)
+
+
+CALMING = (
+    "saturated-stays",
+    "sustained-rate",
+    "scale-down-gate",
+    "input-collapse",
+    "stabilisation",
+    "cooldown",
+    "reversal",
+    "step-limits",
+    "dead-band",
+)
+"""The guards against giving back too soon and moving too often. They stand in for one another: a story needs one of them, seldom a
+certain one."""
+
+
+@contextmanager
+def without(*guards: str) -> Iterator[None]:
+    """The planner's chain without these: a story that is to show what guards are good for goes wrong here."""
+    assert set(guards) <= set(chain.GUARDS), guards
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(chain, "GUARDS", {name: guard for name, guard in chain.GUARDS.items() if name not in guards})
+        yield
