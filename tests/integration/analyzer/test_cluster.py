@@ -73,6 +73,7 @@ def _complete(analyses: list[Analysis], sent: list[Any]) -> bool:
 
 def test_keyed_work_is_done_by_both_workers(bench: Bench, on_cluster: OnCluster) -> None:
     """Twelve applications: each one's analyses in order and whole, and both executors keep a share of the state."""
+    bench.wait(lambda: len(on_cluster.executors()) == 2)
     sent = {name: observations(name, 20) for name in APPLICATIONS}
     for several in zip(*sent.values(), strict=True):
         bench.send(several)
@@ -81,8 +82,7 @@ def test_keyed_work_is_done_by_both_workers(bench: Bench, on_cluster: OnCluster)
         assert [a.observation_id for a in bench.of(name)] == [o.id for o in sent[name]]
     assert not bench.letters
     assert len(on_cluster.executors()) == 2
-    keyed = on_cluster.keyed()
-    assert set(keyed) == set(on_cluster.executors()), keyed
+    bench.wait(lambda: set(on_cluster.keyed()) == set(on_cluster.executors()))  # a stage is told when its batch is over
     assert [len(worker.executors()) for worker in on_cluster.cluster.workers] == [1, 1]
 
 

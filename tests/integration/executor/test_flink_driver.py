@@ -50,7 +50,7 @@ class TestRealFlink(DriverSuite):
             asked = await rig.driver.request(rig.target, rig.job_id, rig.wanted)
             assert isinstance(asked, Accepted)
             seen = await rig.until(lambda s, at=asked.at: (s.at - at).total_seconds() > 5)
-            if not seen.runs(rig.wanted):
+            if seen.runs(rig.before):
                 break
             await reset(rig.driver, real_job, rig.before)
         assert seen.runs(rig.before)

@@ -18,7 +18,7 @@ from services.monitor.core import observe
 from tests.integration.monitor.conftest import PARTITIONS, RealJob, Stage
 from tests.unit.monitor.flink_suite import PROCESSED
 
-RECORDS = 3000
+RECORDS = 6000
 """In each partition."""
 ENRICH_PER_SECOND = 500.0
 BEHIND = ("--service-time-us", "parse=0,enrich=2000,aggregate=0,sink=0", "--max-parallelism", "60")
@@ -93,18 +93,23 @@ def ages_are_told(seen: Observation) -> bool:
 
 
 async def test_a_job_that_falls_behind(stage: Stage, look_at: Callable[[ScalingPolicy], Eye]) -> None:
-    """12,000 records from two hours ago on and enrich at 500/s: graph, backlog, age and counters are what was produced."""
+    """24,000 records from two hours ago on and enrich at 500/s: graph, backlog, age and counters are what was produced."""
     job = await asyncio.to_thread(stage.start, *BEHIND)
     beginning = int((time.time() - OLDEST.total_seconds()) * 1000)
     for partition in range(PARTITIONS):
         times = [beginning + offset * 1000 for offset in range(RECORDS)]
         await asyncio.to_thread(job.log.append, job.topic, partition, *times)
     eye = look_at(job.policy())
-    first = await eye.until(lambda o: ages_are_told(o) and knows_what_is_pending(o) and adds_up(o))
+    first = await eye.until(lambda o: is_whole(o) and ages_are_told(o) and knows_what_is_pending(o) and adds_up(o))
 
     check_graph(first, job)
     check_backlog(first, job, beginning)
-    check_counters(first, await eye.until(lambda o: seconds_between(first, o) > 6))
+    check_counters(first, await eye.until(lambda o: is_whole(o) and seconds_between(first, o) > 6))
+
+
+def is_whole(seen: Observation) -> bool:
+    """Every operator's subtasks have answered in this scrape."""
+    return seen.source_time is not None and bool(seen.operators) and all(reading.complete for reading in seen.operators)
 
 
 def knows_what_is_pending(seen: Observation) -> bool:
@@ -201,7 +206,7 @@ async def test_a_drained_job_has_no_lag(stage: Stage, look_at: Callable[[Scaling
     assert seen.deployment is not None and seen.deployment.checkpoints is not None
     assert (seen.deployment.checkpoints.completed or 0) >= 1
 
-    other = await by_id.look()
+    other = await by_id.until(drained)
     assert other.deployment is not None and other.deployment.job_id == seen.deployment.job_id == job.id
     assert other.partitions and drained(other)
 

@@ -44,7 +44,7 @@ async def knows(service: WeirService) -> bool:
 
 async def decided(service: WeirService) -> object:
     """What it would decide with the registered planner."""
-    question = request(analysis(the_policy=policy(planner={"name": NAME}))).model_dump_json()
+    question = request(analysis(the_policy=policy(planner={"name": NAME, "timeout": "10s"}))).model_dump_json()
     async with httpx.AsyncClient(timeout=20.0) as client:
         answer = await client.post(f"{service.url}/v1/plan", content=question, headers=JSON)
     assert answer.status_code == 200, answer.text

@@ -29,7 +29,7 @@ from tests.unit.planner.build import WORK, analysis, policy
 from .many_jobs import ManyJobs
 
 M = TypeVar("M", bound=BaseModel)
-DATABASE = 9
+DATABASE = 11
 PARTITIONS = 4
 _NAMES = [f"fleet/job-{number:02}" for number in range(100)]
 _EACH = 3
@@ -39,7 +39,7 @@ APPLICATIONS = sorted(
     for name in islice((n for n in _NAMES if partition_of(n, PARTITIONS) == partition), _EACH)
 )
 """Three in each partition, so that every replica has some to do."""
-INTERVAL = "2s"
+INTERVAL_SECONDS = 2
 RESCALE_SECONDS = 3.0
 """So that an executor has actions under way when it is killed."""
 SERVICES = ("knowledge", "monitor", "planner", "executor")
@@ -83,7 +83,7 @@ class Fleet:
         async with httpx.AsyncClient(base_url=self.services["knowledge", 0].url, timeout=10.0) as http:
             for name in APPLICATIONS:
                 target = {"flink": {"url": self.flink.url, "job": name.partition("/")[2]}}
-                wanted = policy(name, version=None, target=target, interval=INTERVAL)
+                wanted = policy(name, version=None, target=target, interval=f"{INTERVAL_SECONDS}s")
                 answer = await http.put(f"/v1/policies/{name}", json=wanted.to_document())
                 assert answer.status_code == 201, answer.text
 

@@ -95,7 +95,9 @@ async def test_the_end_comes_soon_without_brokers(topic: str, own_broker: KafkaB
         await asyncio.sleep(0.2)
         started = time.monotonic()
         await bus.close()
-        assert time.monotonic() - started < 5.0
+        assert (
+            time.monotonic() - started < 10.0
+        )  # its parts' own limits are 2 and 1.5 s; a hang would be the 60 s of delivery
         with pytest.raises(BusError):
             await asyncio.wait_for(publishing, 1.0)
         committing.cancel()

@@ -64,10 +64,12 @@ def test_a_cancelled_job_can_go_on_from_its_checkpoint(
     flink_cluster: FlinkCluster, kafka: KafkaBroker, sample_job: Path, job: str
 ) -> None:
     """Checkpoints are retained, so that a test can resubmit a job with its state."""
-    checkpoint = wait_until(lambda: flink_cluster.latest_checkpoint(job), timeout_seconds=20, what="a checkpoint")
+    wait_until(lambda: flink_cluster.latest_checkpoint(job), timeout_seconds=20, what="a checkpoint")
     name = str(flink_cluster.get(f"/jobs/{job}")["name"])
     flink_cluster.cancel(job)
     assert flink_cluster.wait_ended(job) == "CANCELED"
+    checkpoint = flink_cluster.latest_checkpoint(job)  # only the last one is retained
+    assert checkpoint is not None
 
     again = flink_cluster.submit(sample_job, _arguments(kafka, name), parallelism=1, savepoint=checkpoint)
     try:

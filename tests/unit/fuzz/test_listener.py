@@ -17,7 +17,7 @@ from tests.unit.knowledge.builders import APP
 
 from .http_apis import knowledge, planner
 
-ANSWER_SECONDS, RECEIVE_SECONDS = 0.6, 1.2
+ANSWER_SECONDS, RECEIVE_SECONDS = 0.6, 3.0
 """Time limits for those who would otherwise take for ever."""
 MOST_SECONDS = 15.0
 """For the longest of these conversations on a machine that does other things."""
