@@ -194,10 +194,11 @@ def _operators(topology: Graph, frame: Frame, run: RunMemory | None, log: LogHis
     readings = {reading.operator: reading for reading in _readings(frame.observation)} if run is not None else {}
     views = {}
     if run is not None:
-        # Without its brokers a sink is busy with waiting, and looks as if it could do next to nothing.
+        # Without its brokers a sink is busy with waiting, and looks as if it could do next to nothing. A window may reach back to the
+        # oldest sample; what came before the samples may still be warming up in them.
         since = frame.at - frame.settings.capacity_window_seconds - frame.settings.warm_up_seconds
-        heard_at = [row.at for row in run.rows if row.at >= since]
-        back_at = history.brokers_back_at(log, heard_at, frame.interval_seconds)
+        since = min([since, *[row.at for row in run.rows[:1]]])
+        back_at = history.brokers_back_at(log, frame.at, since, frame.interval_seconds)
         views = {name: window.view(run, i, frame.settings, back_at) for i, name in enumerate(run.names)}
     spent = {}
     for name in topology.names:

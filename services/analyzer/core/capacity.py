@@ -191,24 +191,40 @@ def _learnt(
     if abs(fresh.rate - old.rate) <= settings.off_share * old.rate:
         return _kept([*others, _blended(old, fresh, settings)])
     if _believed(old, fresh, throughput, settings):
+        if _as_others_tell(fresh, others, settings):
+            # what is off is the one old point: the cost of a record is what it was
+            return _kept([*others, fresh._replace(samples=old.samples + 1)])
         factor = fresh.rate / old.rate
         rescaled = [p._replace(rate=p.rate * factor, confidence=round(p.confidence * 0.8, 4)) for p in others]
         return _kept([*rescaled, fresh._replace(samples=old.samples + 1)])
     return _kept([*others, old._replace(off_since=old.off_since if old.off_since is not None else fresh.at)])
 
 
+def _as_others_tell(fresh: Point, others: Sequence[Point], settings: AnalysisSettings) -> bool:
+    """Whether a measurement is what other parallelisms let expect: between their rates, or beyond them in proportion."""
+    if not others:
+        return False
+    table = tuple((float(p.parallelism), p.rate) for p in others)
+    nearest = min(others, key=lambda p: abs(p.parallelism - fresh.parallelism))
+    between = others[0].parallelism < fresh.parallelism < others[-1].parallelism
+    proportional = nearest.rate * fresh.parallelism / nearest.parallelism
+    expected = interpolate(fresh.parallelism, table) if between else proportional
+    return abs(fresh.rate - expected) <= settings.off_share * expected
+
+
 def _believed(old: Point, fresh: Point, throughput: float | None, settings: AnalysisSettings) -> bool:
     """Whether a measurement that is far off replaces what was known.
 
     A saturated one does; so does throughput above what was thought possible. One from busy time must be the surer, and
-    against a saturated one it must have lasted: busy time tells too high a rate as long as the load is light.
+    against a saturated one it must have lasted: busy time tells too high a rate as long as the load is light. One that was not even busy
+    when it held its inputs back, and is doubted for it, needs no more than what is surer.
     """
     if fresh.saturated or (throughput is not None and throughput > old.rate * (1 + settings.off_share)):
         return True
     if not old.saturated:
         return fresh.confidence >= 0.5 * old.confidence
     lasted = old.off_since is not None and fresh.at - old.off_since >= 2 * settings.capacity_window_seconds
-    return fresh.confidence >= 0.6 and lasted
+    return fresh.confidence >= min(0.6, old.confidence) and lasted
 
 
 def _blended(old: Point, fresh: Point, settings: AnalysisSettings) -> Point:

@@ -46,18 +46,22 @@ def extend(history: LogHistory, partitions: Sequence[PartitionReading], at: floa
     return _without_forgotten(keys, rows)
 
 
-def brokers_back_at(history: LogHistory, heard_at: Sequence[float], interval_seconds: float) -> float | None:
-    """When the brokers answered again after they did not while the engine was heard (at `heard_at`, oldest first); the last of these
-    where they just do not. None: they were there, or were never seen."""
-    if not history.rows or not heard_at:
+def brokers_back_at(history: LogHistory, now: float, since: float, interval_seconds: float) -> float | None:
+    """When the brokers answered again, at `since` or later, after a time in which they did not; `now` where they just do not. None: they
+    were there, or were never seen.
+
+    That nothing at all was heard counts too: the observations travel by brokers themselves, which may be the very same.
+    """
+    if not history.rows:
         return None
-    if history.rows[-1].at < heard_at[-1]:
-        return heard_at[-1]
+    if history.rows[-1].at < now:
+        return now
     silence = max(_INTERVALS_AWAY * interval_seconds, _SECONDS_AWAY)
     for later, earlier in pairwise(row.at for row in reversed(history.rows)):
-        if later <= heard_at[0]:
+        if later < since:
             return None
-        if later - earlier > silence and any(earlier < heard < later for heard in heard_at):
+        # what is older was thinned out, and lies further apart than it was seen
+        if later - earlier > silence + (now - earlier) / _AGE_PER_SPACING:
             return later
     return None
 

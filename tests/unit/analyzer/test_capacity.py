@@ -276,6 +276,55 @@ def test_an_outage_of_the_brokers_teaches_nothing() -> None:
         )
 
 
+def test_one_wrong_point_does_not_move_the_others() -> None:
+    """A measurement that is far from what was known at its parallelism, and is what the others let expect, replaces that point alone;
+    one that the others do not expect either is another cost of a record, and moves them all."""
+
+    def learnt(rate: float) -> list[tuple[int, int]]:
+        points = tuple(
+            Point(p, r, 0.9, True, 9, 100.0, "job") for p, r in ((1, 480.0), (2, 950.0), (3, 580.0), (4, 1800.0))
+        )
+        found = _learn(points, 3, _measured(rate, saturated=True), at=200.0, throughput=rate)
+        return [(p.parallelism, round(p.rate)) for p in found]
+
+    assert learnt(1400.0) == [(1, 480), (2, 950), (3, 1400), (4, 1800)]
+    assert learnt(290.0) == [(1, 240), (2, 475), (3, 290), (4, 900)]
+
+
+def test_a_doubtful_saturation_gives_way_to_what_is_surer() -> None:
+    """Throughput of an operator that was not busy, and held its inputs back, is not kept for ever: busy time that is surer and lasts
+    replaces it. Against a certain one it does not, as it tells too much while the load is light."""
+
+    def learnt(confidence: float) -> float:
+        points: tuple[Point, ...] = (Point(3, 580.0, confidence, True, 9, 100.0, "job"),)
+        for at in (200.0, 230.0, 290.0):
+            points = _learn(points, 3, _measured(1400.0, confidence=0.5), at=at, throughput=400.0)
+        return points[0].rate
+
+    assert learnt(0.37) == 1400
+    assert learnt(0.9) == 580
+
+
+@pytest.mark.parametrize("told", [0, 1], ids=["nothing was seen of it", "one scrape got through"])
+def test_an_outage_of_which_little_was_seen_teaches_nothing(told: int) -> None:
+    """The brokers carry the observations too: 25 s of which at most the first scrape is heard later, in which hardly anything is done,
+    and then a backlog. As long as it takes, the curve stays as it was, also for the one that waited on its neighbours."""
+    job = Job(rate=500, stages=[Stage("Source: orders", 50_000), Stage("enrich", 600), Stage("sink: Writer", 9_000)])
+    loop = Loop(job)
+    before = {o.operator: o.capacities for o in loop.watch(120).operators}
+    job.stages[2].subtask_rate = 20
+    for _ in range(told):
+        job.run_for(2)
+        loop.see(job.observe().model_copy(update={"partitions": []}))
+    job.run_for(25 - 2 * told)
+    job.stages[2].subtask_rate = 9_000
+    for _ in range(60):
+        for operator in loop.watch(2).operators:
+            known = {p.parallelism: p.records_per_second for p in before[operator.operator]}
+            for point in operator.capacities:
+                assert point.records_per_second == pytest.approx(known[point.parallelism], rel=0.15), operator.operator
+
+
 def test_a_lost_scrape_is_no_outage() -> None:
     """Capacity goes on being learnt where the brokers did not answer once."""
     job = Job(rate=300)

@@ -117,12 +117,21 @@ def test_an_application_that_cannot_be_read_says_so(status: str, code: str) -> N
 
 
 def test_a_run_is_remembered_through_an_outage_of_its_cluster() -> None:
-    """Unreachable for half a minute, then the same run again: its samples still count."""
+    """Unreachable for half a minute, then the same run again: its rates are known at once, what it learnt is kept, and capacity is
+    measured on from what is seen now, as nobody knows what went on in between."""
     loop = Loop()
     loop.watch(60)
     for _ in range(15):
         _bare(loop, "unreachable")
-    enrich = loop.watch(4).operator("enrich")
+    back = loop.watch(4)
+    assert not back.has("restarting")
+    assert "window is not full" in _symptom(back, "warming-up").evidence
+    enrich = back.operator("enrich")
+    assert enrich is not None
+    assert enrich.input_rate.value == pytest.approx(300, rel=0.02)
+    assert enrich.true_processing_rate.value is None
+    assert [round(p.records_per_second) for p in enrich.capacities] == [600]
+    enrich = loop.watch(45).operator("enrich")
     assert enrich is not None
     assert enrich.true_processing_rate.value == pytest.approx(600, rel=0.02)
 
