@@ -5,6 +5,7 @@ planner decides with it and knowledge answers `what-if` with it, so that both sa
 """
 
 from .answer import NotYet, what_if
+from .at_least import AtLeast, at_least_of
 from .capacity import CapacityCurve, curve_of
 from .flow import Flow, arrivals_at, flow_of
 from .limits import smallest_useful
@@ -14,6 +15,7 @@ from .trajectory import STAY, Backlog, Model, Outlook, Restart, busiest, outlook
 
 __all__ = [
     "STAY",
+    "AtLeast",
     "Backlog",
     "CapacityCurve",
     "Flow",
@@ -25,6 +27,7 @@ __all__ = [
     "Outlook",
     "Restart",
     "arrivals_at",
+    "at_least_of",
     "busiest",
     "curve_of",
     "flow_of",

@@ -1,8 +1,8 @@
 """What would happen: the answer to a parallelism and a load that somebody asks about, from the latest analysis. Pure.
 
 The same model, curves and trajectory that the planner decides by. What rests on something unknown is left out and named; it is never
-guessed. An operator of unknown capacity counts as known to suffice where it is asked for no more than it takes in now, with
-as many subtasks.
+guessed. An operator of unknown capacity counts as known to suffice where it is asked for no more than it is seen to do, with as many
+subtasks, or for no more than it sustains at least.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,17 +23,20 @@ from weir_contracts import (
     WhatIfOperator,
 )
 
-from .capacity import LEAST_CONFIDENCE
+from .at_least import at_least_of
+from .capacity import LEAST_CONFIDENCE, CapacityCurve
 from .flow import arrivals_at, throttled
-from .limits import smallest_useful, upper_limits
+from .limits import smallest_useful, upper_limits, working
 from .question import InvalidQuestion, Load
 from .reading import Gap, model_of, restart_of
-from .telling import sentence_of
-from .trajectory import LEAST_RATE, STAY, STEPS, Model, Restart, predict
+from .telling import carries_at_least, sentence_of
+from .trajectory import LEAST_RATE, STAY, STEPS, Model, Restart, busiest, predict
 
 FULL = 1.0 + 1e-9
 SKEWED = 1.5
 """Busiest subtask's busy share over the mean, from which more subtasks may not help: the analyzer's symptom `skewed`."""
+CAUGHT_UP_SECONDS = 1.0
+"""Of arrivals: where no source has more waiting, all that arrives is taken in."""
 POINTS, MOST_STEPS = 121, 1200
 FORBIDDING = ("bounds", "key-groups", "slots", "one-parallelism")
 """Subtasks of a source beyond its partitions stay idle, but may be had."""
@@ -52,8 +55,11 @@ class _Case:
     asked: Parallelism
     model: Model
     """At the asked load."""
+    at_least: Mapping[str, float]
+    """Records/s that operators of unknown capacity sustain at least, as asked."""
     arrivals_now: Mapping[str, float]
     gaps: list[Gap]
+    """Those that matter to the question."""
     restart: Restart
     """What a change of parallelism costs."""
 
@@ -83,10 +89,9 @@ def what_if(
     over = [o for o in operators if _too_much(case, o.operator, capacities)]
     missing = [gap for gap in case.gaps if gap.what != "lag"]
     keeps_up = False if over else None if missing else True
-    bottleneck, breaks_at_rate = _breaks(case, capacities)
+    bottleneck, breaks_at_rate, at_least = _breaks(case, capacities)
     total_now, total = sum(case.arrivals_now.values()), sum(case.model.arrivals.values())
     arrives = total_now > LEAST_RATE
-    breaks = not missing and breaks_at_rate is not None
     limits = _forbidden(case)
     slots, slots_now = case.topology.slots(case.asked), case.topology.slots(case.now)
     answer = WhatIf(
@@ -106,8 +111,8 @@ def what_if(
         throughput=None if missing else round(sum(taken.values()), 2),
         throughput_at_most=round(sum(taken.values()), 2),
         bottleneck=bottleneck,
-        breaks_at_load=round(breaks_at_rate / total_now, 3) if breaks and breaks_at_rate and arrives else None,
-        breaks_at_rate=round(breaks_at_rate, 1) if breaks and breaks_at_rate else None,
+        breaks_at_load=round(breaks_at_rate / total_now, 3) if breaks_at_rate and arrives else None,
+        breaks_at_rate=round(breaks_at_rate, 1) if breaks_at_rate else None,
         objective_seconds=analysis.policy.spec.objective.bound_seconds,
         prediction=None if case.gaps else _predicted(case, horizon_seconds),
         operators=operators,
@@ -115,7 +120,7 @@ def what_if(
         unknown=[Unknown(operator=gap.operator, what=gap.what, because=gap.because) for gap in case.gaps],
         notes=_notes(case, operators)[:100],
     )
-    return answer.model_copy(update={"sentence": sentence_of(answer)})
+    return answer.model_copy(update={"sentence": sentence_of(answer, at_least)})
 
 
 def _case_of(analysis: Analysis, parallelism: Parallelism, load: Load, outcomes: Sequence[Outcome]) -> _Case:
@@ -130,32 +135,71 @@ def _case_of(analysis: Analysis, parallelism: Parallelism, load: Load, outcomes:
     silent = [gap for gap in gaps if gap.what == "arrival rate"]
     if silent:
         raise NotYet(f"the arrival rate of {silent[0].operator} is unknown: {silent[0].because}")
-    if not model.curves:
+    at_least = at_least_of(analysis.operators, model.curves)
+    if not model.curves and not at_least:
         raise NotYet("no operator's capacity is known yet: it takes a window of a warmed-up run")
     now = {name: deployment.observed[name] for name in topology.names if name in deployment.observed}
     lost = [name for name in topology.names if name not in now and name not in parallelism]
     if lost:
         raise NotYet(f"the parallelism of {lost[0]} is unknown")
+    asked = {name: parallelism.get(name, now.get(name, 1)) for name in topology.names}
     case = _Case(
         analysis=analysis,
         topology=topology,
         deployment=deployment,
         now=now,
-        asked={name: parallelism.get(name, now.get(name, 1)) for name in topology.names},
+        asked=asked,
         model=replace(model, arrivals=load.on(model.arrivals)),
+        at_least={
+            o.name: at_least[o.name].rate(working(o, asked[o.name])) for o in topology.operators if o.name in at_least
+        },
         arrivals_now=model.arrivals,
         gaps=gaps,
         restart=restart_of(analysis, deployment, outcomes),
     )
-    return replace(case, gaps=[gap for gap in gaps if gap.what != "capacity" or not _suffices(case, gap.operator)])
+    case = replace(case, at_least={name: _carried(case, name) for name in case.at_least})
+    return replace(case, gaps=[left for gap in gaps if (left := _left(case, gap)) is not None])
+
+
+def _carried(case: _Case, name: str) -> float:
+    """What an operator with a bound is known to carry: what is asked of it, too, where that is known to be no more than it does."""
+    demand, least = arrivals_at(case.model.flow, name, case.model.arrivals), case.at_least[name]
+    return max(least, demand) if demand is not None and _suffices(case, name) else least
+
+
+def _left(case: _Case, gap: Gap) -> Gap | None:
+    """What is left of a gap for this question: nothing where an operator of unknown capacity is known to suffice."""
+    if gap.what != "capacity":
+        return gap
+    if _suffices(case, gap.operator):
+        return None
+    demand, least = arrivals_at(case.model.flow, gap.operator, case.model.arrivals), case.at_least.get(gap.operator)
+    if demand is None or least is None:
+        return gap
+    if demand <= least * FULL:
+        return None
+    because = f"it carries at least {least:,.0f} records/s; {demand:,.0f} are beyond the most that it has been seen able to carry"
+    return replace(gap, because=because)
 
 
 def _suffices(case: _Case, name: str) -> bool:
     """Whether an operator of unknown capacity is asked for no more than it is seen to do, with as many subtasks."""
     operator, demand = case.analysis.operator(name), arrivals_at(case.model.flow, name, case.model.arrivals)
-    if operator is None or demand is None or operator.input_rate.value is None:
+    if operator is None or demand is None or case.asked[name] < operator.parallelism:
         return False
-    return demand <= operator.input_rate.value and case.asked[name] >= operator.parallelism
+    seen = operator.input_rate.value
+    return (seen is not None and demand <= seen) or _carried_now(case)
+
+
+def _carried_now(case: _Case) -> bool:
+    """Whether no source is asked for more than arrives at it now, and all of that is taken in: what was counted of the arrivals and
+    what was counted of the intake differ a little even then."""
+    if case.analysis.status != "running" or any(gap.what == "lag" for gap in case.gaps):
+        return False
+    return all(
+        case.model.arrivals[source] <= rate and case.model.backlogs[source].records <= rate * CAUGHT_UP_SECONDS
+        for source, rate in case.arrivals_now.items()
+    )
 
 
 def _too_much(case: _Case, name: str, capacities: Mapping[str, float]) -> bool:
@@ -191,8 +235,20 @@ def _seen_at(operator: OperatorAnalysis | None) -> list[int]:
     return sorted(seen | ({operator.parallelism} if now.value and now.confidence >= LEAST_CONFIDENCE else set()))
 
 
-def _breaks(case: _Case, capacities: Mapping[str, float]) -> tuple[str | None, float | None]:
-    """The operator that is full first as the load grows in its present mix, and the records/s at all sources at which it is."""
+def _breaks(case: _Case, capacities: Mapping[str, float]) -> tuple[str | None, float | None, str | None]:
+    """The operator of known capacity that is full first as the load grows, and the records/s at all sources at which the application
+    breaks. Where one of which a bound is known may be full before, they are unknown, and words say what it carries at least."""
+    first, rate = _first_full(case, capacities)
+    if any(gap.what == "input" or (gap.what == "capacity" and gap.operator not in case.at_least) for gap in case.gaps):
+        return first, None, None
+    unsure, least = _first_full(case, case.at_least)
+    if unsure is None or least is None or (rate is not None and rate <= least):
+        return first, rate, None
+    return first, None, carries_at_least(unsure, least, sum(case.arrivals_now.values()))
+
+
+def _first_full(case: _Case, capacities: Mapping[str, float]) -> tuple[str | None, float | None]:
+    """Whose capacity is reached first as the load grows in its present mix, and the records/s at all sources at which it is."""
     arrivals = case.model.arrivals
     total = sum(arrivals.values())
     mix = {s: rate / total for s, rate in arrivals.items()} if total > 0 else dict.fromkeys(arrivals, 1 / len(arrivals))
@@ -209,8 +265,8 @@ def _breaks(case: _Case, capacities: Mapping[str, float]) -> tuple[str | None, f
 
 def _predicted(case: _Case, horizon_seconds: float) -> Prediction:
     objective = case.analysis.policy.spec.objective
-    return predict(
-        case.model,
+    found = predict(
+        _counted_on(case),
         case.asked,
         case.restart if case.changed() else STAY,
         horizon_seconds=horizon_seconds,
@@ -220,6 +276,19 @@ def _predicted(case: _Case, horizon_seconds: float) -> Prediction:
         # Long horizons are gone through in steps that do not blur a restart.
         steps=max(STEPS, min(MOST_STEPS, round(horizon_seconds))),
     )
+    # Load over a bound is no utilisation.
+    busy, where = busiest(case.model, case.capacities, case.model.arrivals)
+    return found.model_copy(update={"max_utilisation": None if busy is None else round(busy, 3), "bottleneck": where})
+
+
+def _counted_on(case: _Case) -> Model:
+    """The model for the asked parallelism in which no operator takes in more than it is known to sustain at least."""
+    lines = {
+        o.name: CapacityCurve(working(o, case.asked[o.name]) / case.at_least[o.name])
+        for o in case.topology.operators
+        if o.name in case.at_least
+    }
+    return replace(case.model, curves={**case.model.curves, **lines})
 
 
 def _forbidden(case: _Case) -> list[Infeasible]:
@@ -282,8 +351,14 @@ def _limit(name: str, wanted: float, limit: float, code: str, because: str) -> I
 
 def _notes(case: _Case, operators: list[WhatIfOperator]) -> list[str]:
     notes = []
+    unknown = {gap.operator for gap in case.gaps if gap.what == "capacity"}
     for operator in operators:
         name, p = operator.operator, operator.parallelism
+        if name in case.at_least and name not in unknown:
+            least = case.at_least[name]
+            notes.append(
+                f"{name} carries at least {least:,.0f} records/s with {p}: more was never seen, so no more is counted on"
+            )
         if operator.capacity is not None and operator.seen_at and p not in operator.seen_at:
             if len(operator.seen_at) == 1:
                 seen = operator.seen_at[0]

@@ -2,7 +2,7 @@
 
 import math
 
-from weir_contracts import Bounds, Topology
+from weir_contracts import Bounds, Operator, Topology
 
 
 def smallest_useful(topology: Topology, name: str, p: int) -> int:
@@ -14,6 +14,11 @@ def smallest_useful(topology: Topology, name: str, p: int) -> int:
         return p if operator.max_parallelism is None else min(p, operator.max_parallelism)
     p = min(p, units)
     return math.ceil(units / math.ceil(units / p))
+
+
+def working(operator: Operator, p: int) -> int:
+    """Of `p` subtasks those that have something to do: a source's without a partition are idle."""
+    return min(p, operator.source_partitions) if operator.source_partitions else p
 
 
 def upper_limits(topology: Topology, bounds: Bounds, name: str) -> list[tuple[str, int, str]]:

@@ -11,8 +11,8 @@ from .trajectory import LEAST_RATE
 HIGHEST_FACTOR = 1000.0
 HIGHEST_RATE = 1e9
 HIGHEST_PARALLELISM = 32_768
-_FACTOR = re.compile(r"[x×](\d{1,9}(?:\.\d{1,9})?)")
-_RATE = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)/s")
+_FACTOR = re.compile(r"[x×]([0-9]{1,9}(?:\.[0-9]{1,9})?)")
+_RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)/s")
 
 
 class InvalidQuestion(ValueError):

@@ -2,11 +2,13 @@
 
 from weir_contracts import WhatIf, WhatIfOperator
 
+from .trajectory import LEAST_RATE
 from .words import changes
 
 
-def sentence_of(answer: WhatIf) -> str:
-    """What a person wants to know first: does it keep up, what becomes of the lag, where does it break, can it be had."""
+def sentence_of(answer: WhatIf, at_least: str | None = None) -> str:
+    """What a person wants to know first: does it keep up, what becomes of the lag, where does it break, can it be had. `at_least`
+    says what is carried where it is unknown from where on it breaks."""
     load = f"{answer.arrival_rate:,.0f} records/s"
     if answer.load_factor is not None:
         load += f" (x{answer.load_factor:.3g})"
@@ -18,11 +20,19 @@ def sentence_of(answer: WhatIf) -> str:
             f"{'It breaks beyond' if answer.keeps_up else 'It carries up to'} x{answer.breaks_at_load:.3g} "
             f"({answer.breaks_at_rate:,.0f} records/s), where {answer.bottleneck} is full"
         )
+    if at_least is not None:
+        parts.append(at_least)
     if not answer.possible:
         parts.append("It cannot be had: " + "; ".join(dict.fromkeys(one.because for one in answer.infeasible)))
     elif answer.infeasible:
         parts.append("; ".join(one.because for one in answer.infeasible))
     return (". ".join(parts) + ".")[:2000]
+
+
+def carries_at_least(operator: str, rate: float, rate_now: float) -> str:
+    """Up to which records/s at all sources it does not break, for a bound of what `operator` sustains."""
+    load = f"x{rate / rate_now:.3g} ({rate:,.0f} records/s)" if rate_now > LEAST_RATE else f"{rate:,.0f} records/s"
+    return f"It carries at least {load}: what {operator} does beyond that was never seen"
 
 
 def _verdict(answer: WhatIf) -> str:

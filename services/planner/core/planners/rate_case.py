@@ -7,7 +7,7 @@ from functools import cached_property
 from pydantic import BaseModel, ConfigDict, Field
 from weir_contracts import Analysis, Objective, Parallelism, PlanReply, PlanRequest, Topology
 
-from predictor import STAY, CapacityCurve, Model, Outlook, Restart, model_of, outlook, restart_of
+from predictor import STAY, CapacityCurve, Model, Outlook, Restart, at_least_of, model_of, outlook, restart_of
 from predictor.flow import loads_of
 from predictor.reading import USUAL_RESTART_SECONDS
 
@@ -174,7 +174,7 @@ def case_of(request: PlanRequest, parameters: RateParameters) -> Case | PlanRepl
                 code="metric-missing",
                 sentence=f"the {gap.what} of {gap.operator} is unknown ({gap.because}), so nothing changes",
             )
-    at_least = {name: rate for name, rate in _at_rest(analysis).items() if name not in model.curves}
+    at_least = {name: bound.records_per_second for name, bound in at_least_of(analysis.operators, model.curves).items()}
     if not model.curves and not at_least:
         return PlanReply(
             kind="hold",
@@ -194,12 +194,6 @@ def case_of(request: PlanRequest, parameters: RateParameters) -> Case | PlanRepl
         at_least=at_least,
         parameters=parameters,
     )
-
-
-def _at_rest(analysis: Analysis) -> dict[str, float]:
-    """Lower bounds of what hardly busy operators sustain."""
-    bounds = ((o.operator, o.least_processing_rate) for o in analysis.operators)
-    return {name: bound.value for name, bound in bounds if bound is not None and bound.value}
 
 
 def _full(analysis: Analysis) -> frozenset[str]:

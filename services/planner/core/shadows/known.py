@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from weir_contracts import Analysis, Deployment, Parallelism, PlanRequest, Topology
 
-from predictor import CapacityCurve, Model, Restart, arrivals_at, model_of, restart_of, smallest_useful
+from predictor import CapacityCurve, Model, Restart, arrivals_at, at_least_of, model_of, restart_of, smallest_useful
 
 FULL = 0.95
 """Busy share from which an operator of unknown capacity may hold back what comes before it."""
@@ -78,7 +78,6 @@ def known_of(request: PlanRequest) -> Known | None:
     model, gaps = model_of(analysis, topology)
     if any(gap.what in ("arrival rate", "lag") for gap in gaps):
         return None
-    bounds = {o.operator: (o.parallelism, o.least_processing_rate) for o in analysis.operators}
     return Known(
         request=request,
         analysis=analysis,
@@ -87,9 +86,8 @@ def known_of(request: PlanRequest) -> Known | None:
         observed=dict(deployment.observed),
         model=model,
         at_least={
-            name: CapacityCurve(p / bound.value)
-            for name, (p, bound) in bounds.items()
-            if name not in model.curves and bound is not None and bound.value
+            name: CapacityCurve(bound.parallelism / bound.records_per_second)
+            for name, bound in at_least_of(analysis.operators, model.curves).items()
         },
         restart=restart_of(analysis, deployment, request.outcomes),
     )
