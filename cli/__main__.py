@@ -19,7 +19,7 @@ from .client import Client, application_id, connect
 from .errors import EXIT_CODES, CommandError, InvalidInput, Unreachable
 from .output import Format, one_of_many, show, text_of
 from .planner import planner
-from .replay.chart import LABEL, WIDTH, save
+from .replay.chart import LABEL, WIDTH, check_place, save
 from .replay.command import replay
 from .terminal import terminal
 from .trial.command import trial
@@ -174,14 +174,14 @@ def what_if(
     output: Output = Format.TABLE,
 ) -> None:
     """What would happen at another parallelism and load, and where it breaks. Changes nothing."""
-    if plot is not None and plot.suffix.lower() != ".svg":
-        raise InvalidInput(f"--plot: {plot}: only .svg can be written")
+    if plot is not None:
+        check_place(plot)
     name = application_id(application)
     found = connect(server, token_file).what_if(name, parallelism or [], load, horizon)
-    if plot is not None:
-        save(plot, f"weir what-if {name}", what_if_panel(found, SystemClock().now()))
     width = max(20, min(WIDTH, terminal().width - LABEL))
     show(found, output, lambda: what_if_panel(found, SystemClock().now(), width))
+    if plot is not None:
+        save(plot, f"weir what-if {name}", what_if_panel(found, SystemClock().now()))
 
 
 @app.command()

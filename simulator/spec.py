@@ -3,7 +3,8 @@
 Times in seconds, rates in records/s, sizes in bytes. A wrong field is told with its place.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -159,7 +160,8 @@ class Application(Spec):
 
     @model_validator(mode="after")
     def _a_graph(self) -> Self:
-        topology = self.topology()  # checks names, edges and order
+        _check_links(self.operators, self.links)
+        topology = self.topology()  # checks names
         fed = {link.target for link in self.links}
         for i, operator in enumerate(self.operators):
             if operator.source is None and operator.name not in fed:
@@ -204,6 +206,31 @@ class Application(Spec):
             ],
             edges=[Edge(source=k.source, target=k.target, ship_strategy=k.ship.upper()) for k in self.links],
         )
+
+
+def _check_links(operators: Sequence[OperatorSpec], links: Sequence[Link]) -> None:
+    """Raises `ValueError` where a link leads to nothing or back; without it the topology would, in words of its own."""
+    position = {operator.name: i for i, operator in enumerate(operators)}
+    if len(position) < len(operators):
+        return  # the topology tells that
+    inputs: dict[str, list[str]] = {}
+    for i, link in enumerate(links):
+        for field, name in (("source", link.source), ("target", link.target)):
+            if name not in position:
+                raise ValueError(f"links.{i}.{field}: unknown operator {name!r}")
+        inputs.setdefault(link.target, []).append(link.source)
+    try:
+        TopologicalSorter(inputs).prepare()
+    except CycleError as error:
+        cycle: list[str] = error.args[1]
+        steps = set(pairwise(cycle))
+        last = max(i for i, link in enumerate(links) if (link.source, link.target) in steps)
+        raise ValueError(f"links.{last}: closes a cycle: {' → '.join(cycle)}") from None
+    for i, link in enumerate(links):
+        if position[link.source] > position[link.target]:
+            raise ValueError(
+                f"links.{i}: {link.source!r} is listed after {link.target!r}: operators must be listed in topological order, sources first"
+            )
 
 
 def parse(document: Any, place: str = "application") -> Application:

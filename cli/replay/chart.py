@@ -73,11 +73,27 @@ def charts(points: Sequence[Point], objective_seconds: float | None, *, width: i
 
 
 def check_place(path: Path) -> None:
-    """Raises `InvalidInput` where no drawing can be saved, which is better known before what it shows was worked out."""
+    """Raises `InvalidInput` where no drawing can be saved, which is better known before what it shows was worked out.
+
+    Nothing is left behind, and a file that is there stays as it is.
+    """
     if path.suffix.lower() != ".svg":
         raise InvalidInput(f"--plot: {path}: only .svg can be written")
-    if not path.parent.is_dir():
-        raise InvalidInput(f"--plot: {path}: there is no folder {path.parent}")
+    try:
+        if not path.parent.is_dir():
+            raise InvalidInput(f"--plot: {path}: there is no folder {path.parent}")
+        if path.is_dir():
+            raise InvalidInput(f"--plot: {path}: is a folder")
+        before = path.exists()
+        if before and not path.is_file():
+            return  # a pipe would wait for its reader here
+        # Permissions do not tell all: some file systems refuse even an administrator.
+        with path.open("ab"):
+            pass
+        if not before:
+            path.resolve().unlink()
+    except OSError as error:
+        raise InvalidInput(f"--plot: {path}: cannot be written: {error.strerror}") from None
 
 
 def save(path: Path, title: str, drawing: RenderableType) -> None:

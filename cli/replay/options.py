@@ -1,22 +1,27 @@
 """What a replay is asked to do, checked before it starts. Pure but for reading files."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weir_contracts import InvalidPolicy, ScalingPolicy, parse_policy
+from weir_contracts import Bounds, InvalidPolicy, ScalingPolicy, parse_policy
 
 from cli import yaml_file
 from cli.errors import InvalidInput
 from services.planner.core.planners import InvalidParameters, UnknownPlanner, parse_parameters
 from simulator import PRESETS, Application, InvalidApplication, load
-from simulator.clairvoyant import Clairvoyant
-from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, named
+from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, Shape, named
+
+from .least import Least
 
 DAY_SECONDS = 86_400.0
 SHAPE_SECONDS = 1_200.0
 SLOW_STEP_SECONDS = 60.0
 """Between samples that lie so far apart nothing happens that a look every minute would miss."""
+FAST_STEP_SECONDS = 10.0
+LOOKS = 1440
+"""Where nobody says how often, a day of a shape has no more of them: it then costs as much as a recorded day by the minute."""
 START_UTILISATION = 0.7
 """A replay begins with what the first load needs, with a little to spare."""
 
@@ -56,14 +61,24 @@ class Replay:
 def prepare(options: ReplayOptions) -> Replay:
     """Read what the options name. Raises `InvalidInput` naming option, file and field."""
     trace = _trace(options)
-    policy = _policy(options, trace)
+    duration = _duration(options, trace)
+    policy = _policy(options, trace, duration)
     application = _application(options, policy, trace)
-    return Replay(trace, application, policy, _duration(options, trace))
+    return Replay(trace, application, policy, duration)
 
 
 def _trace(options: ReplayOptions) -> LoadTrace:
+    shape = _shape(options.trace)
     try:
-        return LoadTrace(named(options.trace), options.peak_rate, options.speedup)
+        return LoadTrace(shape, options.peak_rate, options.speedup)
+    except InvalidTrace as error:
+        parameter, _, problem = str(error).partition(": ")
+        raise InvalidInput(f"--{parameter.replace('_', '-')}: {problem}") from None
+
+
+def _shape(name: str) -> Shape:
+    try:
+        return named(name)
     except InvalidTrace as error:
         raise InvalidInput(f"--trace: {error}") from None
 
@@ -79,20 +94,39 @@ def _duration(options: ReplayOptions, trace: LoadTrace) -> float:
 
 
 def _application(options: ReplayOptions, policy: ScalingPolicy, trace: LoadTrace) -> Application:
+    bounds = policy.spec.bounds
+    if options.topology in PRESETS:
+        application = _roomy(PRESETS[options.topology](1), bounds)
+        _check_least(application, bounds, options)
+        started = Least(application, bounds).least(trace.rate_at(0.0) / START_UTILISATION)
+        return application.started_with({name: max(bounds.of(name)[0], p) for name, p in started.items()})
     try:
-        if options.topology in PRESETS:
-            application = PRESETS[options.topology](1)
-            started = Clairvoyant(application, policy.spec.bounds.max).least(trace.rate_at(0.0) / START_UTILISATION)
-            bounds = {name: policy.spec.bounds.of(name) for name in started}
-            return application.started_with({n: min(bounds[n][1], max(bounds[n][0], p)) for n, p in started.items()})
         return load(Path(options.topology))
     except InvalidApplication as error:
         known = "" if Path(options.topology).exists() else f" (ready-made: {', '.join(sorted(PRESETS))})"
         raise InvalidInput(f"--topology: {error}{known}") from None
 
 
-def _policy(options: ReplayOptions, trace: LoadTrace) -> ScalingPolicy:
-    document = _written(options.policy_file) if options.policy_file else _default(trace)
+def _roomy(application: Application, bounds: Bounds) -> Application:
+    """The same with slots for all that the bounds allow: a cluster that nobody described is not what holds a run back."""
+    most = {o.name: min(bounds.of(o.name)[1], o.max_parallelism) for o in application.operators}
+    return application.on(slots=max(application.cluster.slots, application.topology().slots(most)))
+
+
+def _check_least(application: Application, bounds: Bounds, options: ReplayOptions) -> None:
+    for operator in application.operators:
+        name, least = operator.name, bounds.of(operator.name)[0]
+        if least > operator.max_parallelism:
+            own = bounds.operators.get(name)
+            field = "min" if own is None or own.min is None else f"operators.{name}.min"
+            raise InvalidInput(
+                f"--policy: {options.policy_file}: spec.bounds.{field}: {least} is more than the {operator.max_parallelism} subtasks "
+                f"that {name!r} of {options.topology} can have"
+            )
+
+
+def _policy(options: ReplayOptions, trace: LoadTrace, duration_seconds: float) -> ScalingPolicy:
+    document = _written(options.policy_file) if options.policy_file else _default(trace, duration_seconds)
     spec = document.setdefault("spec", {}) if isinstance(document, dict) else None
     if not isinstance(spec, dict):
         raise InvalidInput(f"--policy: {options.policy_file}: is not a policy: it has no spec")
@@ -108,21 +142,30 @@ def _policy(options: ReplayOptions, trace: LoadTrace) -> ScalingPolicy:
         spec["interval"] = f"{options.interval_seconds:.3f}s"
     chosen = spec.get("planner")
     named_already = chosen.get("name", "rate") if isinstance(chosen, dict) else "rate"
-    if options.planner is not None and options.planner != named_already:
+    replaced = options.planner is not None and options.planner != named_already
+    if replaced:
         # Parameters belong to the planner they were written for.
         spec["planner"] = {"name": options.planner}
     try:
         policy = parse_policy(document)
     except InvalidPolicy as error:
         raise InvalidInput(f"--policy: {options.policy_file}: {error}" if options.policy_file else str(error)) from None
+    _check_planner(policy, options, written=bool(chosen) and not replaced)
+    return policy
+
+
+def _check_planner(policy: ScalingPolicy, options: ReplayOptions, *, written: bool) -> None:
+    """`written`: name or parameters are those of the policy's file."""
+    place = f"--policy: {options.policy_file}: spec.planner"
     try:
         parse_parameters(policy.spec.planner.name, policy.spec.planner.parameters)
     except UnknownPlanner as error:
-        raise InvalidInput(f"--planner: {error}") from None
+        raise InvalidInput(f"--planner: {error}" if options.planner else f"{place}.name: {error}") from None
     except InvalidParameters as error:
-        where = "" if chosen else "; parameters stand in the file of --policy, in spec.planner.parameters"
-        raise InvalidInput(f"--planner: {error}{where}") from None
-    return policy
+        if written:
+            raise InvalidInput(f"{place}.parameters: {error}") from None
+        where = "parameters stand in the file of --policy, in spec.planner.parameters"
+        raise InvalidInput(f"--planner: {error}; {where}") from None
 
 
 def _written(file: Path) -> Any:
@@ -132,9 +175,15 @@ def _written(file: Path) -> Any:
         raise InvalidInput(f"--policy: {error}") from None
 
 
-def _default(trace: LoadTrace) -> dict[str, Any]:
+def _interval(trace: LoadTrace, duration_seconds: float) -> float:
+    """Between two scrapes where nobody says it: whole seconds, 10 to 60."""
     shape = trace.shape
-    slow = isinstance(shape, Recording) and shape.step_seconds >= trace.speedup * SLOW_STEP_SECONDS
+    if isinstance(shape, Recording):
+        return SLOW_STEP_SECONDS if shape.step_seconds >= trace.speedup * SLOW_STEP_SECONDS else FAST_STEP_SECONDS
+    return min(SLOW_STEP_SECONDS, max(FAST_STEP_SECONDS, math.ceil(duration_seconds / LOOKS)))
+
+
+def _default(trace: LoadTrace, duration_seconds: float) -> dict[str, Any]:
     return {
         "apiVersion": "weir.dev/v1alpha1",
         "kind": "ScalingPolicy",
@@ -144,6 +193,6 @@ def _default(trace: LoadTrace) -> dict[str, Any]:
             "signals": {"kafka": {"bootstrapServers": "127.0.0.1:9092", "groupId": "replay"}},
             "objective": {"maxLag": "30s"},
             "bounds": {"min": 1, "max": 16},
-            "interval": "60s" if slow else "10s",
+            "interval": f"{_interval(trace, duration_seconds):.0f}s",
         },
     }

@@ -3,20 +3,26 @@
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from rich.console import Console
 from weir_contracts import Objective, Target
 
 from cli.errors import InvalidInput
-from cli.replay.command import run
+from cli.replay.chart import check_place
+from cli.replay.command import Result, _table, run
 from cli.replay.driver import SimulatedDriver
+from cli.replay.least import Least
 from cli.replay.loop import Loop
 from cli.replay.options import ReplayOptions, prepare
-from cli.replay.score import Meter
+from cli.replay.score import Meter, Score
 from services.executor.core import Accepted, Snapshot, Unanswered
 from services.planner.core.planners import PLANNERS
-from simulator import Noise, Simulation, chain
+from simulator import PRESETS, Noise, Simulation, chain
 from simulator.clairvoyant import Clairvoyant
 from simulator.observe import START, Observer
 from tests.unit.cli.test_command import Done, weir
@@ -102,10 +108,11 @@ def test_the_score_is_printed_for_programs() -> None:
         (["--policy", "/nowhere.yaml"], "--policy: /nowhere.yaml: cannot be read"),
         (["--interval", "0.1"], "--interval: must lie between 1 and 600 seconds"),
         (["--interval", "nan"], "--interval: must lie between 1 and 600 seconds"),
-        (["--peak-rate", "-1"], "--trace: peak_rate"),
-        (["--peak-rate", "1e308"], "--trace: peak_rate: must be above 0 and at most 1e+12"),
-        (["--speedup", "1e308"], "--trace: speedup: must be above 0 and at most 1e+06"),
+        (["--peak-rate", "-1"], "--peak-rate: must be above 0"),
+        (["--peak-rate", "1e308"], "--peak-rate: must be above 0 and at most 1e+12"),
+        (["--speedup", "1e308"], "--speedup: must be above 0 and at most 1e+06"),
         (["--plot", "/nowhere/picture.svg"], "there is no folder /nowhere"),
+        (["--plot", "/proc/picture.svg"], "--plot: /proc/picture.svg: cannot be written: "),
         (["--duration", "1"], "--duration: must lie between"),
         (["--plot", "picture.png"], "only .svg"),
         (["--noise", "2"], "--noise: must lie between 0 and 1"),
@@ -233,3 +240,141 @@ def test_a_recording_by_the_minute_is_looked_at_once_a_minute() -> None:
     asked = prepare(ReplayOptions(trace="worldcup98_minutes", interval_seconds=5.0))
 
     assert [p.policy.spec.interval.total_seconds() for p in (slow, fast, shape, asked)] == [60.0, 10.0, 10.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("duration", "seconds"), [(60.0, 10.0), (14_400.0, 10.0), (18_000.0, 13.0), (86_400.0, 60.0), (31_622_400.0, 60.0)]
+)
+def test_a_long_run_of_a_shape_is_looked_at_less_often(duration: float, seconds: float) -> None:
+    """No more looks a day than at a recording by the minute; whole seconds; what is asked for goes before."""
+    prepared = prepare(ReplayOptions("sine", duration_seconds=duration))
+    assert prepared.policy.spec.interval.total_seconds() == seconds
+    asked = prepare(ReplayOptions("sine", duration_seconds=duration, interval_seconds=5.0))
+    assert asked.policy.spec.interval.total_seconds() == 5.0
+
+
+def policy_file(folder: Path, spec: str) -> Path:
+    file = folder / "pol.yaml"
+    file.write_text(
+        f"{{apiVersion: weir.dev/v1alpha1, kind: ScalingPolicy, spec: {{objective: {{maxLag: 30s}}, {spec}}}}}"
+    )
+    return file
+
+
+@pytest.mark.parametrize("topology", sorted(PRESETS))
+@pytest.mark.parametrize(
+    ("bounds", "slots"),
+    [
+        ("max: 8", 16),
+        ("max: 64", 64),
+        ("min: 20, max: 64", 64),
+        ("max: 200", 120),
+        ("max: 8, operators: {O: {max: 40}}", 40),
+    ],
+)
+def test_a_ready_made_cluster_has_room_for_what_the_bounds_allow(
+    tmp_path: Path, topology: str, bounds: str, slots: int
+) -> None:
+    """As far as key groups go, and never less than it had."""
+    operator = PRESETS[topology](1).operators[-1].name
+    file = policy_file(tmp_path, f"bounds: {{{bounds.replace('O:', json.dumps(operator) + ':')}}}")
+    prepared = prepare(ReplayOptions("step", topology=topology, policy_file=file, peak_rate=20_000.0))
+    assert prepared.application.cluster.slots == slots
+    spec = prepared.policy.spec.bounds
+    for name, parallelism in prepared.application.parallelism.items():
+        assert spec.of(name)[0] <= parallelism <= spec.of(name)[1]
+
+
+def test_a_high_load_is_carried_where_the_policy_allows_it(tmp_path: Path) -> None:
+    """Nothing is refused for want of slots, and about the least is used."""
+    file = policy_file(tmp_path, "interval: 10s, bounds: {max: 64}")
+    done = replayed("--policy", str(file), "--peak-rate", "10000", "--duration", "600", "-o", "json")
+    found = json.loads(done.stdout)
+    assert "slots" not in found["plans"]
+    assert found["score"]["violation_share"] < 0.2
+    assert found["score"]["times_least"] > 0.9
+
+
+def test_the_least_is_what_policy_and_cluster_allow(tmp_path: Path) -> None:
+    """Of a file's cluster no more than its slots, of an operator no more than its own bound, be it lower or higher than the others'."""
+    file = tmp_path / "small.yaml"
+    document = chain(1).on(slots=12).model_dump(mode="json")
+    file.write_text(json.dumps(document))
+    for bounds, least in (
+        ("max: 64", 12),
+        ("max: 9", 9),
+        ("max: 2, operators: {enrich: {max: 5}}", 5),
+        ("max: 64, operators: {enrich: {max: 3}, 'Source: orders': {max: 2}}", 4),
+    ):
+        policy = policy_file(tmp_path, f"bounds: {{{bounds}}}")
+        prepared = prepare(ReplayOptions("step", topology=str(file), policy_file=policy, peak_rate=20_000.0))
+        found = Least(prepared.application, prepared.policy.spec.bounds)
+        assert found.slots(20_000.0) == least, bounds
+        assert run(replace(prepared, duration_seconds=60.0)).score.peak_slot_seconds == least * 60
+
+
+@pytest.mark.parametrize(
+    ("spec", "more", "told"),
+    [
+        (
+            "bounds: {min: 130, max: 200}",
+            [],
+            "spec.bounds.min: 130 is more than the 120 subtasks that 'Source: orders' of",
+        ),
+        (
+            "bounds: {max: 200, operators: {parse: {min: 121}}}",
+            [],
+            "spec.bounds.operators.parse.min: 121 is more than the 120",
+        ),
+        ("planner: {name: mine}", [], "spec.planner.name: there is no planner 'mine'; there are: "),
+        ("planner: {name: static}", [], "spec.planner.parameters: planner static: "),
+        ("planner: {name: static}", ["--planner", "static"], "spec.planner.parameters: planner static: "),
+    ],
+)
+def test_what_is_wrong_with_the_policy_is_told_with_its_file(
+    tmp_path: Path, spec: str, more: list[str], told: str
+) -> None:
+    """Not with an option that was never given."""
+    file = policy_file(tmp_path, spec)
+    done = replayed("--policy", str(file), *more)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"weir: --policy: {file}: {told}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_option_that_was_given_is_the_one_named(tmp_path: Path) -> None:
+    """`--planner`, beside a policy with another one."""
+    done = replayed("--policy", str(policy_file(tmp_path, "planner: {name: hpa}")), "--planner", "oracle")
+    assert done.stderr.startswith("weir: --planner: there is no planner 'oracle'")
+
+
+@pytest.mark.parametrize(
+    ("share", "used", "told"),
+    [
+        (0.83, 39.0, "39, 0.39 times the least there could be: the run was late, so it used less"),
+        (0.0, 98.0, "98, 0.98 times the least there could be: some work waited"),
+        (0.83, 100.0, "100, 1.00 times the least there could be"),
+    ],
+)
+def test_less_than_the_least_is_explained(share: float, used: float, told: str) -> None:
+    """In the same row; who is late gets by with less."""
+    score = Score(600.0, 30.0, share, used, 0, 1.0, 100.0, 100.0)
+    console = Console(file=StringIO(), width=140)
+    console.print(_table(prepare(policy_for()), Result(score, [], {}, {}, 0.1)))
+    row = next(line for line in console.file.getvalue().splitlines() if line.startswith("slot-seconds"))  # type: ignore[attr-defined]
+    assert row.removeprefix("slot-seconds").strip() == told
+
+
+def test_a_place_for_the_picture_is_tried_before_the_run(tmp_path: Path) -> None:
+    """A folder is none; and trying leaves things as they were."""
+    folder, link, there = tmp_path / "d.svg", tmp_path / "link.svg", tmp_path / "there.svg"
+    folder.mkdir()
+    link.symlink_to(tmp_path / "later.svg")
+    there.write_text("<svg/>")
+    with mock.patch("cli.replay.command.run") as ran:
+        done = replayed("--plot", str(folder))
+    assert (done.returncode, done.stderr, ran.called) == (2, f"weir: --plot: {folder}: is a folder\n", False)
+    for path in (tmp_path / "new.svg", link, there):
+        check_place(path)
+    assert sorted(tmp_path.iterdir()) == [folder, link, there]
+    assert link.is_symlink() and there.read_text() == "<svg/>"

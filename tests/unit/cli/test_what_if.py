@@ -12,7 +12,9 @@ import pytest
 import yaml
 from rich.console import Console
 
+from cli.errors import InvalidInput
 from cli.what_if import what_if_panel
+from predictor.question import InvalidQuestion, parse_load
 from tests.unit.cli.knowledge import Server
 from tests.unit.cli.test_command import PROJECT, weir
 
@@ -83,6 +85,25 @@ def test_the_picture_is_written(tmp_path: Path) -> None:
     server = Server(ANSWER)
     done = run(server, "--plot", str(tmp_path / "lag.png"))
     assert (done.returncode, server.asked) == (2, [])
+
+
+def test_a_place_that_cannot_be_written_is_found_before_anybody_is_asked(tmp_path: Path) -> None:
+    """A folder that is not there; and if it goes wrong all the same, the answer has been told."""
+    server = Server(ANSWER)
+    done = run(server, "--plot", "/nonexist/a.svg")
+    assert (done.returncode, server.asked, done.stdout) == (2, [], "")
+    assert done.stderr == "weir: --plot: /nonexist/a.svg: there is no folder /nonexist\n"
+    with mock.patch("cli.__main__.save", side_effect=InvalidInput("--plot: the disk is full")):
+        done = run(Server(ANSWER), "--plot", str(tmp_path / "a.svg"))
+    assert (done.returncode, done.stderr) == (2, "weir: --plot: the disk is full\n")
+    assert "It breaks beyond" in done.stdout
+
+
+@pytest.mark.parametrize("text", ["２/s", "x２", "1.２/s", "x1.２", "١٢/s"])
+def test_a_load_is_written_in_digits_from_0_to_9(text: str) -> None:
+    """As parallelism is; other scripts' digits would be read as numbers."""
+    with pytest.raises(InvalidQuestion, match="is no load"):
+        parse_load(text)
 
 
 @pytest.mark.parametrize(

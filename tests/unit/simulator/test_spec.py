@@ -42,7 +42,9 @@ def test_a_file_says_all_there_is_to_say(tmp_path: Path) -> None:
         ("operators.1.max_parallelism=0", "operators.1.max_parallelism"),
         ("operators.0.source.weights=[1, 2]", "weights: 2 of them for 4 partitions"),
         ("operators.0.source=null", "operators.0.source: 'in' has no input, so it needs a topic to read"),
-        ("links.0.target=nobody", "unknown operator 'nobody'"),
+        ("links.0.target=nobody", "links.0.target: unknown operator 'nobody'"),
+        ("links.0.source=work", "links.0: closes a cycle: work → work"),
+        ("operators.1.name=in", "operators: names must be unique"),
         ("links.0.ship=pigeon", "links.0.ship"),
         ("operators.1.window_keys=10", "window_keys: is of a window"),
         ("operators.1.parallelism=9", "cluster.slots: the application starts with 9 and there are 8"),
@@ -63,6 +65,27 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, change: str, told: str
         load(file)
     assert str(file) in str(error.value)
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("links", "told"),
+    [
+        ("[{source: a, target: b}, {source: b, target: c}, {source: c, target: b}]", "links.2: closes a cycle: "),
+        (
+            "[{source: a, target: c}, {source: c, target: b}]",
+            "links.1: 'c' is listed after 'b': operators must be listed",
+        ),
+    ],
+    ids=["cycle", "order"],
+)
+def test_a_cycle_is_told_from_a_wrong_order(tmp_path: Path, links: str, told: str) -> None:
+    """Both by the file's own field, and a cycle with the operators on it."""
+    operators = "[{name: a, service_seconds: 1, source: {topic: t}}, {name: b, service_seconds: 1}, {name: c, service_seconds: 1}]"
+    file = written(tmp_path, f"{{operators: {operators}, links: {links}}}")
+    with pytest.raises(InvalidApplication) as error:
+        load(file)
+    assert f"{file}: {told}" in str(error.value)
+    assert ("b → c → b" in str(error.value) or "c → b → c" in str(error.value)) == ("cycle" in told)
 
 
 @pytest.mark.parametrize("text", ["a: [", "- 1", "", "\x00"], ids=["no YAML", "a list", "nothing", "bytes"])
