@@ -55,7 +55,8 @@ async def start(settings: Settings) -> int:
         await knowledge.close()
         await bus.close()
 
-    return await run_service("executor", settings, app=app, tasks={"executor": run}, on_stopped=close)
+    tasks = {"executor": run, "knowledge": knowledge.until_answered}
+    return await run_service("executor", settings, app=app, tasks=tasks, on_stopped=close)
 
 
 def _daemon(settings: Settings) -> Daemon | None:

@@ -57,7 +57,12 @@ def api() -> FastAPI:
 async def run(settings: KnowledgeSettings) -> int:
     clock = SystemClock()
     bus = KafkaBus(settings.kafka_bootstrap_servers, clock=clock)
-    store = RedisStore(settings.redis_url, settings.events_kept, settings.known_characters)
+    store = RedisStore(
+        settings.redis_url,
+        settings.events_kept,
+        settings.known_characters,
+        events_bytes=settings.events_megabytes * 1_000_000,
+    )
     limits = Limits(
         history_count=settings.history_count,
         history_age_seconds=settings.history_age_seconds,
@@ -75,7 +80,7 @@ async def run(settings: KnowledgeSettings) -> int:
     app = api()
     checks = health.Health(clock)
     checks.register("kafka", bus.ping)
-    checks.register("redis", store.ping)
+    checks.register("redis", store.check_room)
     checks.register("rebuilt", knowledge.check_rebuilt)
     app.include_router(health.router(checks))
     catalogue = PlannerCatalogue(settings.planner_url, settings.planner_token)

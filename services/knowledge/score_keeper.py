@@ -10,8 +10,9 @@ from runtime.dead_letters import DeadLetters
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
 
+from .patience import AGAIN_SECONDS, Patience
 from .scores import KEPT
-from .store import Store
+from .store import Store, StoreFull
 
 GROUP = "weir-knowledge-scores"
 
@@ -19,13 +20,14 @@ GROUP = "weir-knowledge-scores"
 class ScoreKeeper:
     """Connects `weir.shadows` with the store."""
 
-    def __init__(self, bus: Bus, store: Store, clock: Clock) -> None:
+    def __init__(self, bus: Bus, store: Store, clock: Clock, again_seconds: float = AGAIN_SECONDS) -> None:
         self._bus = bus
         self._store = store
         self._clock = clock
         self._dead_letters = DeadLetters(bus, "knowledge", clock)
         self._pending: list[Record] = []
         self._log = structlog.get_logger("scores")
+        self._patience = Patience(self._log, again_seconds)
 
     async def follow(self, stop: Stop) -> None:
         """Keep scores until stopped."""
@@ -40,7 +42,12 @@ class ScoreKeeper:
         if not self._pending:
             self._pending = await stop.race(consumer.receive(max_records=500, timeout_seconds=0.5)) or []
         if self._pending:
-            await self.take(self._pending)
+            try:
+                await self.take(self._pending)
+            except StoreFull as error:
+                await self._patience.refused(error, stop)
+                return
+            self._patience.written()
             await consumer.commit()
             self._pending = []
 

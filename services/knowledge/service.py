@@ -23,7 +23,8 @@ from runtime.records import Record
 
 from .core import Event, Limits, State, remember
 from .gauges import ApplicationGauges
-from .store import Store, StoreUnavailable, VersionConflict
+from .patience import AGAIN_SECONDS, Patience
+from .store import Store, StoreFull, StoreUnavailable, VersionConflict
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -51,6 +52,7 @@ class Knowledge:
         rebuild_seconds: float = 120.0,
         *,
         gauges: ApplicationGauges | None = None,
+        again_seconds: float = AGAIN_SECONDS,
     ) -> None:
         self._bus = bus
         self._gauges = gauges or ApplicationGauges()
@@ -60,6 +62,7 @@ class Knowledge:
         self._rebuild_seconds = rebuild_seconds
         self._dead_letters = DeadLetters(bus, "knowledge", clock)
         self._log = structlog.get_logger("knowledge")
+        self._patience = Patience(self._log, again_seconds)
         self._pending: list[Record] = []
         self.rebuilt = asyncio.Event()
         self.outbox_filled = asyncio.Event()
@@ -170,12 +173,17 @@ class Knowledge:
                 await self.take(self._pending)
                 await consumer.commit()
                 self._pending = []
+            self._patience.written()
+        except StoreFull as error:
+            # It has lost nothing: what was rebuilt stays so.
+            await self._patience.refused(error, stop)
         except StoreUnavailable:
             self.rebuilt.clear()
             raise
 
     async def take(self, records: list[Record]) -> None:
         """Remember a batch; `StoreUnavailable` leaves everything as it was, and the batch can be taken again."""
+        refused: StoreFull | None = None
         with canonical_line(self._log, "remembered", self._clock) as line:
             by_application: dict[str, list[tuple[Event, str]]] = defaultdict(list)
             kinds: Tally[str] = Tally()
@@ -187,7 +195,14 @@ class Knowledge:
                     by_application[message.application].append((message, kind))
             line.update(records=len(records), kinds=dict(kinds), applications=len(by_application))
             line.update(_whose(records, by_application))
-            line["new"] = await self._store_all(by_application)
+            try:
+                line["new"] = await self._store_all(by_application)
+            except StoreFull as error:
+                # Told once by who tries again, not at each try.
+                refused = error
+                line.clear()
+        if refused is not None:
+            raise refused
 
     async def _store_all(self, by_application: Mapping[str, list[tuple[Event, str]]]) -> int:
         """Returns how many messages said something new."""

@@ -32,9 +32,15 @@ class KnowledgeSettings(ServiceSettings):
         default=86_400.0, gt=0, description="age after which a past turn is forgotten, in s"
     )
     explained_turns: int = Field(
-        default=60, ge=1, le=1_000, description="turns kept in full for `explain`: a few kilobytes each"
+        default=60, ge=1, le=1_000, description="turns kept in full for `explain`: some 2 kB each"
     )
     events_kept: int = Field(default=20_000, ge=100, description="events of the feed that a client can resume from")
+    events_megabytes: int = Field(
+        default=16,
+        ge=1,
+        le=100_000,
+        description="of Redis' memory for the feed: the oldest events go earlier where they need more",
+    )
     known_characters: int = Field(
         default=16_000_000,
         ge=0,

@@ -14,6 +14,10 @@ class StoreUnavailable(Exception):
     """The memory cannot be reached; trying again may help."""
 
 
+class StoreFull(StoreUnavailable):
+    """The memory answers, and has no room for what was to be written; reading goes on."""
+
+
 class VersionConflict(Exception):
     """Somebody else wrote first. `current` is what is there now; None: nothing."""
 
@@ -43,7 +47,13 @@ class OutboxEntry:
 
 
 class Store(Protocol):
-    async def ping(self) -> None: ...
+    async def ping(self) -> None:
+        """Returns if it answers."""
+        ...
+
+    async def check_room(self) -> None:
+        """Returns if it answers and takes more in; `StoreFull` while it does not."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -98,7 +108,8 @@ class Store(Protocol):
         ...
 
     async def save(self, states: Sequence[State], events: Sequence[tuple[str, str, str]]) -> None:
-        """Store states and append `(kind, application, json)` events to the feed, in one go."""
+        """Store states and append `(kind, application, json)` events to the feed, in one go. The oldest events make room: the feed is
+        bounded by its number of events and by its bytes."""
         ...
 
     async def forget(self, application: str) -> None:

@@ -1,13 +1,25 @@
 """The knowledge service over HTTP: the policy in force, and the action by compare-and-swap."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import httpx
+import structlog
 from pydantic import ValidationError
 from weir_contracts import ActionState, ScalingPolicy
 
+from runtime.loop import Stop
 from services.executor.core import Conflict, PolicyReading, Recorded, Unanswered
+
+TOKEN_SETTING = "WEIR_KNOWLEDGE_TOKEN"  # noqa: S105 - the name of a setting
+_TOKEN_REFUSED = (401, 403)
+_ANYTHING = "/v1/policies/weir/readiness"
+"""A policy that need not be there: to look for it takes knowledge one short question to its memory, and takes a token."""
+
+
+class NotUsable(Exception):
+    """Knowledge answers, and not with what is needed; the sentence says why."""
 
 
 class HttpKnowledge:
@@ -15,11 +27,28 @@ class HttpKnowledge:
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
+        self._log = structlog.get_logger("executor")
+        self._answered = False
+        self._refused: str | None = None
+        """The method that the token was refused for, until it is taken again."""
+
+    async def _ask(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        response = await self._client.request(method, path, **arguments)
+        self._answered = True
+        if response.status_code in _TOKEN_REFUSED:
+            if self._refused is None:
+                self._refused = method
+                self._log.warning("knowledge-refuses-the-token", reason=_said(response))
+        elif self._refused in ("GET", method):
+            # Whoever may read may not write for that.
+            self._refused = None
+            self._log.info("knowledge-accepts-the-token")
+        return response
 
     async def policy(self, application: str) -> PolicyReading:
         path = f"/v1/policies/{application}"
         try:
-            response = await self._client.get(path)
+            response = await self._ask("GET", path)
         except httpx.HTTPError as error:
             return PolicyReading(reachable=False, because=f"GET {path}: {str(error) or type(error).__name__}")
         if response.status_code == 404:
@@ -34,7 +63,8 @@ class HttpKnowledge:
     async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Unanswered:
         path = f"/v1/applications/{action.application}/action"
         try:
-            response = await self._client.put(
+            response = await self._ask(
+                "PUT",
                 path,
                 content=action.model_dump_json(),
                 headers={"Content-Type": "application/json", "If-Match": str(version)},
@@ -48,7 +78,18 @@ class HttpKnowledge:
         return Unanswered(f"PUT {path}: {_said(response)}")
 
     async def ping(self) -> None:
-        (await self._client.get("/health/live")).raise_for_status()
+        """Returns if knowledge would answer what is asked of it, with this token; raises `NotUsable` or `httpx.HTTPError`."""
+        response = await self._ask("GET", _ANYTHING)
+        if response.status_code not in (200, 404):
+            raise NotUsable(_said(response))
+
+    async def until_answered(self, stop: Stop, again_seconds: float = 5.0) -> None:
+        """Ask until there is an answer, whatever it is: so a token that is refused stands in the log before a plan needs it."""
+        while not stop.requested and not self._answered:
+            with suppress(httpx.HTTPError, NotUsable):
+                await self.ping()
+            if not self._answered:
+                await stop.wait(again_seconds)
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -72,7 +113,14 @@ def _said(response: httpx.Response) -> str:
     except ValueError:
         document = None
     detail = document.get("detail") if isinstance(document, dict) else None
-    return f"{response.status_code} {str(detail)[:300] if detail else response.reason_phrase}"
+    said = f"{str(detail)[:300] if detail else response.reason_phrase}"
+    if response.status_code not in _TOKEN_REFUSED:
+        return f"{response.status_code} {said}"
+    role = "" if response.status_code == 401 else " one of role write"
+    return (
+        f"knowledge refused the token ({response.status_code} {said}): set{role} {TOKEN_SETTING}, "
+        f"or the file {TOKEN_SETTING} in WEIR_SECRETS_FOLDER"
+    )
 
 
 def _first(error: ValidationError) -> str:

@@ -7,19 +7,22 @@ from datetime import datetime
 from weir_contracts import ActionState, ScalingPolicy, ScoredHour
 
 from services.knowledge.core import State
-from services.knowledge.store import FeedEvent, OutboxEntry, VersionConflict
+from services.knowledge.store import FeedEvent, OutboxEntry, StoreFull, VersionConflict
 
 
 class MemoryStore:
     """Everything in dictionaries. One event loop, so every method is atomic until it awaits."""
 
-    def __init__(self, events_kept: int = 20_000) -> None:
+    def __init__(self, events_kept: int = 20_000, events_bytes: int = 16_000_000) -> None:
         self._policies: dict[str, ScalingPolicy] = {}
         self._outbox: list[OutboxEntry] = []
         self._states: dict[str, State] = {}
         self._actions: dict[str, ActionState] = {}
         self._events: list[FeedEvent] = []
         self._events_kept = events_kept
+        self._events_bytes = events_bytes
+        self.full = False
+        """Refuses, as a Redis does that may use no more memory, whatever would need some."""
         self._modes: dict[str, str] = {}
         self._hours: dict[str, dict[datetime, ScoredHour]] = {}
         self._whole = False
@@ -29,6 +32,13 @@ class MemoryStore:
     async def ping(self) -> None:
         return
 
+    async def check_room(self) -> None:
+        self._need_room()
+
+    def _need_room(self) -> None:
+        if self.full:
+            raise StoreFull("the memory is full")
+
     async def close(self) -> None:
         return
 
@@ -36,6 +46,7 @@ class MemoryStore:
         return self._whole
 
     async def mark_whole(self) -> None:
+        self._need_room()
         self._whole = True
 
     async def policy(self, application: str) -> ScalingPolicy | None:
@@ -46,6 +57,7 @@ class MemoryStore:
 
     async def put_policy(self, policy: ScalingPolicy, expected: int | None) -> None:
         self._expect(policy.application, expected)
+        self._need_room()
         self._policies[policy.application] = policy
         self._post(policy.application, policy.model_dump_json())
 
@@ -61,6 +73,7 @@ class MemoryStore:
             return
         known = self._policies.get(policy.application)
         if known is None or (known.metadata.resource_version or 0) < (policy.metadata.resource_version or 0):
+            self._need_room()
             self._policies[policy.application] = policy
 
     def _expect(self, application: str, expected: int | None) -> None:
@@ -74,6 +87,7 @@ class MemoryStore:
         self._outbox.append(OutboxEntry(str(self._count), application, value))
 
     async def keep_mode(self, application: str, mode: str) -> None:
+        self._need_room()
         self._modes[application] = mode
 
     async def kept_mode(self, application: str) -> str | None:
@@ -93,13 +107,25 @@ class MemoryStore:
         return sorted({*self._states, *self._policies})
 
     async def save(self, states: Sequence[State], events: Sequence[tuple[str, str, str]]) -> None:
+        self._need_room()
         self._states.update({state.application: state for state in states})
         for kind, application, data in events:
             self._count += 1
             self._events.append(FeedEvent(f"{self._count}-0", kind, application, data))
-        del self._events[: -self._events_kept]
+        self._events = self._newest_events()
         async with self._came:
             self._came.notify_all()
+
+    def _newest_events(self) -> list[FeedEvent]:
+        """As many as there is room for, the newest first to get it."""
+        kept: list[FeedEvent] = []
+        room = self._events_bytes
+        for event in reversed(self._events[-self._events_kept :]):
+            room -= len(event.data)
+            if room < 0:
+                break
+            kept.append(event)
+        return kept[::-1]
 
     async def forget(self, application: str) -> None:
         self._states.pop(application, None)
@@ -113,9 +139,11 @@ class MemoryStore:
         current = self._actions.get(action.application)
         if (current.version if current else 0) != expected:
             raise VersionConflict(current)
+        self._need_room()
         self._actions[action.application] = action
 
     async def keep_scores(self, application: str, hours: Sequence[ScoredHour], oldest: datetime) -> None:
+        self._need_room()
         kept = self._hours.get(application, {}) | {each.hour: each for each in hours}
         self._hours[application] = {hour: each for hour, each in kept.items() if hour >= oldest}
 

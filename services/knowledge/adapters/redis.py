@@ -3,17 +3,19 @@
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, cast
 
-import redis.asyncio as redis
 from pydantic import SecretStr
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from weir_contracts import ActionState, ScalingPolicy, ScoredHour
 
 from services.knowledge.adapters import state_documents
+from services.knowledge.adapters.connection import Connection
+from services.knowledge.adapters.feed import EVENT_BYTES, RedisFeed
+from services.knowledge.adapters.packed import pack, unpack
 from services.knowledge.adapters.state_documents import Stored
 from services.knowledge.core import State
-from services.knowledge.store import FeedEvent, OutboxEntry, StoreUnavailable, VersionConflict
+from services.knowledge.store import FeedEvent, OutboxEntry, StoreFull, VersionConflict
 
 POLICIES = "weir:policies"
 OUTBOX = "weir:outbox"
@@ -23,7 +25,6 @@ STATE = "weir:state:"
 ACTIONS = "weir:actions"
 SCORES = "weir:scores:"
 """Of each application a hash: hours, as `hour_key` writes them, with what was scored in each."""
-EVENTS = "weir:events"
 MODES = "weir:modes"
 WHOLE = "weir:whole"
 
@@ -90,35 +91,22 @@ class RedisStore:
         events_kept: int = 20_000,
         known_characters: int = 16_000_000,
         timeout_seconds: float = 3.0,
+        *,
+        events_bytes: int = 16_000_000,
     ) -> None:
         self._known = state_documents.known_states(known_characters)
-        self._client = redis.from_url(
-            url.get_secret_value(),
-            decode_responses=True,
-            socket_timeout=timeout_seconds + 3.0,
-            socket_connect_timeout=timeout_seconds,
-            health_check_interval=15,
-        )
-        self._events_kept = events_kept
-
-    async def _do(self, work: Awaitable[Any]) -> Any:
-        try:
-            return await work
-        except (AuthenticationError, NoPermissionError) as error:
-            # Never the password: only what the server says, and where it is set.
-            hint = "it wants a user or password that WEIR_KNOWLEDGE_REDIS_URL does not give (redis://user:password@host:6379/0)"
-            raise StoreUnavailable(f"redis: {error} - {hint}") from error
-        except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"redis: {error}") from error
-
-    async def _script(self, script: str, keys: Sequence[str], *arguments: str) -> Any:
-        return await self._do(self._client.eval(script, len(keys), *keys, *arguments))
+        self._connection = Connection(url, timeout_seconds)
+        self._client, self._do, self._script = self._connection.client, self._connection.do, self._connection.script
+        self._feed = RedisFeed(self._connection, events_kept, events_bytes)
 
     async def ping(self) -> None:
-        await self._do(cast(Awaitable[Any], self._client.ping()))
+        await self._connection.ping()
+
+    async def check_room(self) -> None:
+        await self._connection.check_room()
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._connection.client.aclose()
 
     async def is_whole(self) -> bool:
         return bool(await self._do(cast(Awaitable[Any], self._client.exists(WHOLE))))
@@ -174,7 +162,8 @@ class RedisStore:
             stored = await self._do(cast(Awaitable[Any], self._client.hget(key, state_documents.VERSION)))
             if stored == known.version:
                 return known.state
-        fields = await self._do(cast(Awaitable[Any], self._client.hgetall(key)))
+        found = await self._do(cast(Awaitable[Any], self._client.hgetall(key)))
+        fields = {name: unpack(text) for name, text in found.items()}
         state = state_documents.read(application, fields)
         self._known.pop(application, None)
         if state is not None:
@@ -193,6 +182,10 @@ class RedisStore:
         return sorted({*known, *with_policy})
 
     async def save(self, states: Sequence[State], events: Sequence[tuple[str, str, str]]) -> None:
+        # What the feed tells is mostly what a state has as its newest: no text is packed twice.
+        once = cache(pack)
+        packed = [(kind, application, once(data)) for kind, application, data in events]
+        await self._feed.make_room(sum(len(data) + EVENT_BYTES for _, _, data in packed))
         written, known_of = [], await self._still_known(states)
         async with self._client.pipeline(transaction=True) as pipeline:
             for state in states:
@@ -200,15 +193,19 @@ class RedisStore:
                 change = state_documents.changes(known.state if known else None, state)
                 if known is None:
                     pipeline.delete(key)
-                pipeline.hset(key, mapping=cast(Any, change.fields))
+                pipeline.hset(key, mapping=cast(Any, {name: once(text) for name, text in change.fields.items()}))
                 if change.removed:
                     pipeline.hdel(key, *change.removed)
                 pipeline.sadd(APPLICATIONS, state.application)
                 written.append((known or Stored("", state, {})).changed(state, change))
-            for kind, application, data in events:
-                fields = {"kind": kind, "application": application, "data": data}
-                pipeline.xadd(EVENTS, cast(Any, fields), maxlen=self._events_kept, approximate=True)
-            await self._do(pipeline.execute())
+            for event in packed:
+                self._feed.add(pipeline, *event)
+            try:
+                await self._do(pipeline.execute())
+            except StoreFull:
+                self._feed.measure_next()
+                raise
+        self._connection.refused = False
         for stored in written:
             self._keep(stored.state.application, stored)
 
@@ -252,7 +249,9 @@ class RedisStore:
     async def keep_scores(self, application: str, hours: Sequence[ScoredHour], oldest: datetime) -> None:
         key = SCORES + application
         fields = {
-            hour_key(each.hour): each.model_dump_json(exclude_defaults=True) for each in hours if each.hour >= oldest
+            hour_key(each.hour): pack(each.model_dump_json(exclude_defaults=True))
+            for each in hours
+            if each.hour >= oldest
         }
         if fields:
             await self._do(cast(Awaitable[Any], self._client.hset(key, mapping=cast(Any, fields))))
@@ -263,14 +262,10 @@ class RedisStore:
 
     async def scores(self, application: str) -> list[ScoredHour]:
         found = await self._do(cast(Awaitable[Any], self._client.hgetall(SCORES + application)))
-        return [ScoredHour.model_validate_json(found[hour]) for hour in sorted(found)]
+        return [ScoredHour.model_validate_json(unpack(found[hour])) for hour in sorted(found)]
 
     async def events(self, after: str, count: int = 100, wait_seconds: float = 0.0) -> list[FeedEvent]:
-        block = int(wait_seconds * 1000) or None
-        found = await self._do(cast(Awaitable[Any], self._client.xread({EVENTS: after}, count=count, block=block)))
-        entries = found[0][1] if isinstance(found, list) and found else found.get(EVENTS, [[]])[0] if found else []
-        return [FeedEvent(entry, f["kind"], f["application"], f["data"]) for entry, f in entries]
+        return await self._feed.after(after, count, wait_seconds)
 
     async def newest_event(self) -> str:
-        newest = await self._do(cast(Awaitable[Any], self._client.xrevrange(EVENTS, count=1)))
-        return str(newest[0][0]) if newest else "0-0"
+        return await self._feed.newest()

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import httpx
@@ -16,7 +18,7 @@ from runtime.envelope import encode
 from runtime.kafka_bus import KafkaBus
 from runtime.records import Record
 from testbed.kafka import KafkaBroker
-from testbed.process import wait_until
+from testbed.process import free_port, wait_until
 from testbed.redis import RedisServer
 from testbed.service import WeirService
 from tests.unit.knowledge.builders import NOON, action, document, observation, outcome, plan
@@ -149,6 +151,42 @@ def test_an_outage_of_redis_is_said_and_survived(kafka: KafkaBroker, tmp_path: P
             assert httpx.get(policy_url, timeout=5.0).json()["metadata"] == created.json()["metadata"]
             wait_until(service.ready, timeout_seconds=20, what="ready again")
         world.redis.close()
+
+
+def test_a_full_redis_is_said_in_readiness(tmp_path: Path) -> None:
+    """With its numbers and what to do, as long as it is full, whatever else is away; what it holds is read, and a change is refused
+    with the same sentence."""
+    with RedisServer(tmp_path / "redis") as own, redis.Redis(port=own.port) as admin:
+        environment = {
+            "WEIR_KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{free_port()}",
+            "WEIR_KNOWLEDGE_REDIS_URL": own.url,
+            "WEIR_KNOWLEDGE_PLANNER_URL": "",
+        }
+        with WeirService("knowledge", tmp_path / "knowledge", environment) as service:
+
+            def told() -> dict[str, Any]:
+                return dict(httpx.get(f"{service.url}/health/ready", timeout=10.0).json()["dependencies"]["redis"])
+
+            service.process.wait_ready(lambda: _listens(service.url), timeout_seconds=60)
+            policy_url = f"{service.url}/v1/policies/shop/orders"
+            assert httpx.put(policy_url, json=document("shop/orders"), timeout=5.0).status_code == 201
+            assert told()["ok"]
+            admin.config_set("maxmemory", 500_000)
+            assert not told()["ok"]
+            assert re.match(r"redis is full: it uses \d+ MB of the \d+ MB that it may", told()["reason"])
+            refused = httpx.put(policy_url, json=document("shop/orders", mode="act"), timeout=5.0)
+            assert refused.status_code == 503 and "redis is full" in refused.json()["detail"]
+            assert httpx.get(policy_url, timeout=5.0).status_code == 200
+            admin.config_set("maxmemory", 0)
+            assert told()["ok"]
+            assert httpx.put(policy_url, json=document("shop/orders", mode="act"), timeout=5.0).status_code == 200
+
+
+def _listens(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health/live", timeout=2.0).status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
 def test_a_feed_is_resumed_after_a_restart_of_the_service(world: World) -> None:

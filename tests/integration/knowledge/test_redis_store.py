@@ -1,25 +1,30 @@
-"""The store on a real Redis: the suite, many writers from several processes' connections, and a server that is away."""
+"""The store on a real Redis: the suite, many writers from several processes' connections, and a server that is away or full."""
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import redis
 from pydantic import SecretStr
 
-from services.knowledge.adapters.redis import RedisStore
+from services.knowledge.adapters.feed import EVENTS
+from services.knowledge.adapters.packed import ERRORS, unpack
+from services.knowledge.adapters.redis import STATE, RedisStore
+from services.knowledge.adapters.state_documents import changes
 from services.knowledge.core import Limits, State, remember
-from services.knowledge.store import StoreUnavailable, VersionConflict
+from services.knowledge.store import StoreFull, StoreUnavailable, VersionConflict
 from testbed.process import free_port
 from testbed.redis import RedisServer
-from tests.unit.knowledge.builders import APP, action, analysis, observation, plan
-from tests.unit.knowledge.store_suite import StoreSuite
+from tests.unit.knowledge.builders import APP, action, analysis, observation, outcome, plan
+from tests.unit.knowledge.store_suite import SMALL_BYTES, SMALL_COUNT, Fill, StoreSuite, noise
 
 DATABASE = 7
 """Of these tests alone."""
+README = Path(__file__).parents[3] / "services" / "knowledge" / "README.md"
 
 
 def redis_port(url: SecretStr) -> int:
@@ -40,6 +45,29 @@ async def store(url: SecretStr) -> AsyncIterator[RedisStore]:
     made = RedisStore(url)
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def small_store(url: SecretStr) -> AsyncIterator[RedisStore]:
+    made = RedisStore(url, events_kept=SMALL_COUNT, events_bytes=SMALL_BYTES)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def fill(admin: Any) -> Fill:
+    async def filled(full: bool) -> None:
+        admin.config_set("maxmemory", 1 if full else 0)
+
+    return filled
+
+
+@pytest.fixture
+def admin(url: SecretStr) -> Iterator[Any]:
+    """A client beside the store; the server is left without a limit."""
+    with redis.Redis(port=redis_port(url), db=DATABASE) as client:
+        yield client
+        client.config_set("maxmemory", 0)
 
 
 class TestRedisStore(StoreSuite):
@@ -138,3 +166,135 @@ async def test_a_server_that_wants_a_password_is_said_so(tmp_path: Path) -> None
         store = RedisStore(SecretStr(f"redis://:geheim@127.0.0.1:{server.port}/0"))
         await store.mark_whole()
         await store.close()
+
+
+async def test_the_feed_stays_within_its_memory(url: SecretStr, admin: Any) -> None:
+    """Ten times as many events as there is room for, small and large, by two replicas, of which the second finds a feed that is
+    too large already: by Redis' own count it is never above its bytes, and never far below them once it was full."""
+    large = RedisStore(url, events_bytes=50_000_000)
+    for begin in range(0, 3000, 500):
+        await large.save([], [("plan", APP, noise(2000, begin + i)) for i in range(500)])
+    assert admin.memory_usage(EVENTS, samples=0) > 3_000_000
+    stores = [RedisStore(url, events_bytes=1_000_000) for _ in range(2)]
+    used = []
+    for i in range(600):
+        size = (300, 3000, 12_000)[i // 200]
+        await stores[i % 2].save([], [("plan", APP, noise(size, i + n)) for n in range(5)])
+        used.append(admin.memory_usage(EVENTS, samples=0))
+    assert max(used[1:]) < 1_000_000
+    assert min(used) > 600_000
+    newest = await stores[0].events((await stores[0].events("0"))[-1].id, count=10_000)
+    assert newest[-1].data == noise(12_000, 599 + 4)
+    for store in (large, *stores):
+        await store.close()
+
+
+async def test_a_server_that_was_filled_by_its_feed_has_room_again(url: SecretStr, admin: Any) -> None:
+    """As one of an earlier version, or of another setting: the oldest events go, and what was refused is written."""
+    old = RedisStore(url, events_bytes=50_000_000)
+    for begin in range(0, 3000, 500):
+        await old.save([], [("plan", APP, noise(2000, begin + i)) for i in range(500)])
+    admin.config_set("maxmemory", admin.info("memory")["used_memory"] - 500_000)
+    with pytest.raises(StoreFull):
+        await old.save([], [("plan", APP, "{}")])
+    store = RedisStore(url, events_bytes=1_000_000)
+    await store.save([State(application=APP, observation=observation(1))], [("plan", APP, "{}")])
+    await store.check_room()
+    assert (await store.state(APP)) is not None
+    for opened in (old, store):
+        await opened.close()
+
+
+async def test_a_full_server_says_how_full_it_is(url: SecretStr, admin: Any) -> None:
+    """In megabytes, and what to do about it; also just under its limit, once it has refused something, until something is written."""
+    store = RedisStore(url)
+    limit = admin.info("memory")["used_memory"] + 2_000_000
+    admin.config_set("maxmemory", limit)
+    await store.check_room()
+    sentence = (
+        r"redis is full: it uses \d+ MB of the \d+ MB that it may \(maxmemory\) .* raise maxmemory, or lower "
+        "WEIR_KNOWLEDGE_EVENTS_MEGABYTES"
+    )
+    with pytest.raises(StoreFull, match=sentence):
+        for i in range(100):
+            await store.save([], [("plan", APP, noise(100_000, i))])
+    admin.config_set("maxmemory", round(1.02 * admin.info("memory")["used_memory"]))
+    for _ in range(2):
+        with pytest.raises(StoreFull, match=sentence):
+            await store.check_room()
+    await store.save([], [("plan", APP, "{}")])
+    await store.check_room()
+    await store.close()
+
+
+async def test_a_server_that_drops_other_keys_is_not_full(tmp_path: Path) -> None:
+    """Under another policy than `noeviction` it takes everything in."""
+    with RedisServer(tmp_path) as server, redis.Redis(port=server.port) as admin:
+        admin.config_set("maxmemory-policy", "allkeys-lru")
+        admin.config_set("maxmemory", 1)
+        store = RedisStore(SecretStr(server.url))
+        await store.check_room()
+        admin.config_set("maxmemory-policy", "noeviction")
+        with pytest.raises(StoreFull):
+            await store.check_room()
+        await store.close()
+
+
+async def test_a_user_that_may_not_ask_for_memory_is_enough(url: SecretStr, admin: Any) -> None:
+    """The number of events still bounds the feed, and a refusal is known by itself."""
+    admin.acl_setuser(
+        "weir", enabled=True, passwords=["+weir"], categories=["+@all"], commands=["-info", "-memory"], keys=["*"]
+    )
+    store = RedisStore(SecretStr(url.get_secret_value().replace("//", "//weir:weir@")), events_kept=200, events_bytes=1)
+    for begin in range(0, 2000, 100):
+        await store.save([], [("plan", APP, str(begin + i)) for i in range(100)])
+    assert 200 <= len(await store.events("0", count=5000)) <= 400
+    await store.check_room()
+    admin.config_set("maxmemory", 1)
+    with pytest.raises(StoreFull, match="all memory that it may"):
+        await store.save([], [("plan", APP, "{}")])
+    with pytest.raises(StoreFull):
+        await store.check_room()
+    admin.config_set("maxmemory", 0)
+    await store.check_room()
+    await store.close()
+    admin.acl_deluser("weir")
+
+
+async def test_what_was_stored_before_texts_were_packed_is_read(url: SecretStr, admin: Any) -> None:
+    """Fields of a state and events of the feed as plain JSON; the next message is written beside them."""
+    store = RedisStore(url)
+    known = remember(State(application=APP), observation(1), Limits())
+    await store.save([known], [])
+    await store.close()
+    fields = {name.decode(): unpack(text.decode(errors=ERRORS)) for name, text in admin.hgetall(STATE + APP).items()}
+    assert len(admin.hget(STATE + APP, "observation")) < len(fields["observation"])
+    admin.hset(STATE + APP, mapping=fields)
+    admin.xadd(EVENTS, {"kind": "plan", "application": APP, "data": plan(1).model_dump_json()})
+    store = RedisStore(url)
+    assert await store.state(APP) == known
+    later = remember(known, plan(1), Limits())
+    await store.save([later], [("plan", APP, plan(1).model_dump_json())])
+    assert [event.data for event in await store.events("0")] == [plan(1).model_dump_json()] * 2
+    await store.close()
+    store = RedisStore(url)
+    assert await store.state(APP) == later
+    await store.close()
+
+
+async def test_an_application_takes_what_the_readme_says(url: SecretStr, admin: Any) -> None:
+    """One of ten operators with all the history and all the turns that are kept, each of them a rescale: Redis' own count."""
+    operators = {f"operator-{n}": 4 for n in range(10)}
+    store, known = RedisStore(url), State(application=APP)
+    for turn in range(1, 502):
+        fourth = turn % 8 + 1
+        decided = plan(turn, 4, current=operators, action={"parallelism": {**operators, "operator-3": fourth}})
+        for event in (observation(turn), analysis(turn), decided, outcome(decided, "verified", action=action(decided))):
+            known = remember(known, event, Limits())
+    assert (len(known.history), len(known.turns)) == (500, 60)
+    await store.save([known], [])
+    await store.close()
+    (said,) = re.findall(r"about (\d+) kB of an application of ten operators", README.read_text())
+    used, plain = admin.memory_usage(STATE + APP, samples=0), changes(None, known).fields.values()
+    assert used < int(said) * 1000
+    assert used < 0.7 * sum(len(text) for text in plain)

@@ -6,14 +6,19 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 from weir_contracts import ScalingPolicy
 
+from runtime.auth import Caller, Tokens
 from runtime.clock import FakeClock
 from runtime.http import application
-from services.executor.adapters.knowledge import HttpKnowledge
+from runtime.loop import Stop
+from runtime.settings import variable
+from services.executor.adapters.knowledge import TOKEN_SETTING, HttpKnowledge, NotUsable
 from services.executor.adapters.memory import MemoryKnowledge
 from services.executor.core import Conflict, Recorded, Unanswered
 from services.executor.driver import Knowledge
+from services.executor.settings import Settings
 from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerCatalogue
 from services.knowledge.applications_api import applications_router
@@ -109,6 +114,7 @@ class TestHostileAnswers:
         assert not reading.reachable
         assert f"{status} Redis cannot be reached" in reading.because
         assert isinstance(recorded, Unanswered)
+        assert ("WEIR_KNOWLEDGE_TOKEN" in reading.because) == (status in (401, 403))
 
     @pytest.mark.parametrize("body", [b"", b"{", b"<html>", b"[]", b"{}", b'{"spec": 1}'])
     async def test_nonsense_is_an_outage(self, body: bytes) -> None:
@@ -141,3 +147,108 @@ class TestHostileAnswers:
         with pytest.raises(httpx.HTTPError):
             await knowledge.ping()
         await knowledge.close()
+
+
+SECRET = "a-token-that-nobody-may-read"  # noqa: S105 - of this test
+READER = "one-that-may-not-write"
+
+
+class Guarded:
+    """The knowledge service's own routes, which want a token, and an executor's client with one or none."""
+
+    def __init__(self, token: str | None) -> None:
+        app = application(
+            "knowledge", "for a test", Tokens({SECRET: Caller("executor", "write"), READER: Caller("ada", "read")})
+        )
+        store, clock = MemoryStore(), FakeClock(NOON)
+        app.include_router(policies_router(store, clock, PlannerCatalogue(None), lambda: None))
+        app.include_router(applications_router(store, clock))
+        self.app = app
+        self._client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app),
+            base_url="http://knowledge",
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+        )
+        self.knowledge = HttpKnowledge(self._client)
+
+
+class TestToken:
+    """Knowledge answers and does not know the token: no plan would be carried out, and readiness says so beforehand."""
+
+    @pytest.mark.parametrize("token", [None, "an-old-token-of-before", SECRET + "x"])
+    async def test_one_that_is_not_known_is_told_with_its_setting(self, token: str | None) -> None:
+        """In readiness at each look, in the log once, whatever is asked how often; never the token itself."""
+        guarded = Guarded(token)
+        with capture_logs() as lines:
+            for _ in range(3):
+                with pytest.raises(NotUsable) as refused:
+                    await guarded.knowledge.ping()
+                await guarded.knowledge.policy(APP)
+            await guarded.knowledge.record(action(), 0)
+        said = str(refused.value)
+        assert "knowledge refused the token (401 " in said
+        assert "set WEIR_KNOWLEDGE_TOKEN, or the file WEIR_KNOWLEDGE_TOKEN in WEIR_SECRETS_FOLDER" in said
+        (line,) = lines
+        assert (line["event"], line["log_level"], line["reason"]) == ("knowledge-refuses-the-token", "warning", said)
+        assert not token or token not in f"{said}{lines}"
+        await guarded.knowledge.close()
+
+    async def test_one_that_may_only_read_is_told_when_an_action_is_claimed(self) -> None:
+        """Reading does not tell the roles apart, and what may be read says nothing of writing: one line, also where both go on."""
+        guarded = Guarded(READER)
+        with capture_logs() as lines:
+            for _ in range(3):
+                await guarded.knowledge.ping()
+                recorded = await guarded.knowledge.record(action(), 0)
+        assert [line["event"] for line in lines] == ["knowledge-refuses-the-token"]
+        assert isinstance(recorded, Unanswered)
+        assert "403 ada may read but not write): set one of role write WEIR_KNOWLEDGE_TOKEN" in str(recorded)
+        await guarded.knowledge.close()
+
+    async def test_the_right_one_is_ready(self) -> None:
+        """With nothing stored: no policy is asked for that would have to be there, and nothing is logged."""
+        guarded = Guarded(SECRET)
+        with capture_logs() as lines:
+            await guarded.knowledge.ping()
+        assert lines == []
+        await guarded.knowledge.close()
+
+    async def test_a_change_is_told_in_both_directions(self) -> None:
+        """The tokens of knowledge were changed under a running executor, and changed back."""
+        guarded = Guarded(SECRET)
+        known = guarded.app.state.tokens
+        with capture_logs() as lines:
+            for tokens in (known, Tokens({READER: Caller("ada", "read")}), known, known):
+                guarded.app.state.tokens = tokens
+                await guarded.knowledge.policy(APP)
+        assert [line["event"] for line in lines] == ["knowledge-refuses-the-token", "knowledge-accepts-the-token"]
+        await guarded.knowledge.close()
+
+    async def test_knowledge_without_its_memory_is_not_ready_either(self) -> None:
+        """Its reason is passed on."""
+        away = httpx.MockTransport(lambda _: httpx.Response(503, json={"detail": "redis: connection refused"}))
+        knowledge = HttpKnowledge(httpx.AsyncClient(transport=away, base_url="http://knowledge"))
+        with pytest.raises(NotUsable, match="503 redis: connection refused"):
+            await knowledge.ping()
+        await knowledge.close()
+
+    async def test_it_is_asked_from_the_start_until_it_answers(self) -> None:
+        """Before any plan comes, and also where knowledge is started later."""
+        answers = iter([httpx.ConnectError("not yet"), httpx.ConnectError("not yet"), httpx.Response(401)])
+
+        def answer(_request: httpx.Request) -> httpx.Response:
+            found = next(answers)
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        knowledge = HttpKnowledge(httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="http://knowledge"))
+        with capture_logs() as lines:
+            await knowledge.until_answered(Stop(), again_seconds=0.001)
+        assert [line["event"] for line in lines] == ["knowledge-refuses-the-token"]
+        await knowledge.close()
+
+    def test_the_setting_is_called_as_it_is_shown(self) -> None:
+        """By `--help` and `--print-settings`."""
+        assert variable(Settings, "knowledge_token", Settings.model_fields["knowledge_token"]) == TOKEN_SETTING
+        assert variable(Settings, "secrets_folder", Settings.model_fields["secrets_folder"]) == "WEIR_SECRETS_FOLDER"

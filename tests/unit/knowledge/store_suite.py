@@ -1,13 +1,15 @@
 """What every store must do. Run against the memory store and against a real Redis."""
 
 import asyncio
+import random
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
 from weir_contracts import CandidateScore, ScoredHour
 
 from services.knowledge.core import Limits, State, remember
-from services.knowledge.store import OutboxEntry, Store, VersionConflict
+from services.knowledge.store import OutboxEntry, Store, StoreFull, VersionConflict
 from tests.unit.knowledge.builders import (
     APP,
     ATTEMPT,
@@ -23,6 +25,14 @@ from tests.unit.knowledge.builders import (
 )
 
 OTHER = "shop/payments"
+SMALL_BYTES = 400_000
+SMALL_COUNT = 700
+Fill = Callable[[bool], Awaitable[None]]
+
+
+def noise(length: int, seed: int) -> str:
+    """JSON that nothing makes shorter."""
+    return f'"{random.Random(seed).randbytes(length // 2).hex()}"'
 
 
 def said(entries: list[OutboxEntry]) -> list[tuple[str, bool]]:
@@ -31,7 +41,8 @@ def said(entries: list[OutboxEntry]) -> list[tuple[str, bool]]:
 
 
 class StoreSuite:
-    """Subclass it with a fixture `store`, empty."""
+    """Subclass it with the fixtures `store`, empty; `small_store`, empty, whose feed keeps `SMALL_COUNT` events of `SMALL_BYTES`
+    together; and `fill`, which takes the room for more from `store` or gives it back."""
 
     async def test_it_answers(self, store: Store) -> None:
         """An empty store answers, and knows nothing: not zero of something, nothing."""
@@ -215,28 +226,85 @@ class StoreSuite:
         async with asyncio.timeout(5):
             assert [event.kind for event in await waiting] == ["plan"]
 
+    async def test_a_feed_keeps_within_its_bytes(self, small_store: Store) -> None:
+        """Three times as much as there is room for, in events of 100 B, then of 20 kB: the newest stay, in order and without a gap; who
+        has seen one that is gone goes on with the oldest kept."""
+        sizes = [100] * 600 + [20_000] * 60
+        for i, size in enumerate(sizes):
+            await small_store.save([], [("plan", APP, noise(size, i))])
+        kept = await small_store.events("0-1", count=1000)
+        assert [event.data for event in kept] == [
+            noise(size, i) for i, size in list(enumerate(sizes))[len(sizes) - len(kept) :]
+        ]
+        assert 0.5 * SMALL_BYTES < sum(len(event.data) for event in kept) < 2 * SMALL_BYTES
+        assert await small_store.newest_event() == kept[-1].id
+        assert await small_store.events(kept[-2].id) == kept[-1:]
+
+    async def test_a_feed_keeps_within_its_number(self, small_store: Store) -> None:
+        """Of small events the number is what bounds it, to a hundred or so."""
+        for begin in range(0, 1200, 100):
+            await small_store.save([], [("plan", APP, str(begin + i)) for i in range(100)])
+        kept = await small_store.events("0", count=2000)
+        assert SMALL_COUNT <= len(kept) <= SMALL_COUNT + 200
+        assert kept[-1].data == "1199"
+
+    async def test_what_is_long_comes_back_as_it_was(self, store: Store) -> None:
+        """Whatever is in it, in the feed and in a state."""
+        told = [f'{{"é": "{text * 200}"}}' for text in ("a", "\u00fc\u4e2d\U0001f600", "\x7f", "x y ")]
+        await store.save([], [("plan", APP, data) for data in told])
+        assert [event.data for event in await store.events("0")] == told
+        known = State(application=APP, plan=plan(1, 4, sentence="ü\U0001f600 " * 50))
+        await store.save([known], [])
+        assert await store.state(APP) == known
+
+    async def test_a_full_one_is_still_read(self, store: Store, fill: Fill) -> None:
+        """What needs room is refused, in whole; what is there is read, what goes may go, and with room again all is as ever."""
+        first = State(application=APP, observation=observation(1))
+        await store.put_policy(policy(version=1), 0)
+        await store.put_action(action(plan(1), version=1), 0)
+        await store.save([first], [("plan", APP, "{}")])
+        await store.check_room()
+        await fill(True)
+        with pytest.raises(StoreFull, match="full"):
+            await store.check_room()
+        await store.ping()
+        for write in (
+            store.save([first.model_copy(update={"plan": plan(1)})], [("plan", APP, "{}")]),
+            store.put_policy(policy(version=2), 1),
+            store.restore_policy(policy(OTHER)),
+            store.put_action(action(plan(1), version=2), 1),
+            store.keep_scores(APP, [_hour(0, 60)], NOON),
+            store.keep_mode(APP, "act"),
+            store.mark_whole(),
+        ):
+            with pytest.raises(StoreFull):
+                await write
+        assert await _version(store) == 1
+        assert await store.state(APP) == first
+        assert (await store.action(APP) or action(plan(1), version=0)).version == 1
+        assert [event.data for event in await store.events("0")] == ["{}"]
+        await store.published(await store.outbox())
+        await fill(False)
+        await store.check_room()
+        await store.save([first.model_copy(update={"plan": plan(1)})], [("plan", APP, "[]")])
+        assert (await store.state(APP) or first).plan == plan(1)
+        assert [event.data for event in await store.events("0")] == ["{}", "[]"]
+
     async def test_it_says_whether_it_is_whole(self, store: Store) -> None:
         """A mark that an emptied store has lost: then it has to be rebuilt."""
         assert not await store.is_whole()
         await store.mark_whole()
         assert await store.is_whole()
 
-    async def test_scores_are_kept_by_the_hour(self, store: Store) -> None:
+    async def test_scores_are_kept_by_the__hour(self, store: Store) -> None:
         """An hour told again takes the place of the one before; what is too old goes, and all of it with the application."""
-
-        def hour(number: int, slots: float) -> ScoredHour:
-            score = CandidateScore(
-                label="rate", planner="rate", parameters_id="1", role="chosen", simulated_seconds=60, slot_seconds=slots
-            )
-            return ScoredHour(hour=NOON + timedelta(hours=number), scores=[score])
-
         assert await store.scores(APP) == []
-        await store.keep_scores(APP, [hour(0, 60), hour(1, 60)], NOON)
-        await store.keep_scores(APP, [hour(1, 120), hour(2, 60)], NOON)
-        assert await store.scores(APP) == [hour(0, 60), hour(1, 120), hour(2, 60)]
+        await store.keep_scores(APP, [_hour(0, 60), _hour(1, 60)], NOON)
+        await store.keep_scores(APP, [_hour(1, 120), _hour(2, 60)], NOON)
+        assert await store.scores(APP) == [_hour(0, 60), _hour(1, 120), _hour(2, 60)]
         assert await store.scores(OTHER) == []
-        await store.keep_scores(APP, [hour(0, 60), hour(3, 60)], NOON + timedelta(hours=2))
-        assert await store.scores(APP) == [hour(2, 60), hour(3, 60)]
+        await store.keep_scores(APP, [_hour(0, 60), _hour(3, 60)], NOON + timedelta(hours=2))
+        assert await store.scores(APP) == [_hour(2, 60), _hour(3, 60)]
         await store.forget(APP)
         assert await store.scores(APP) == []
 
@@ -245,3 +313,10 @@ async def _version(store: Store) -> int | None:
     found = await store.policy(APP)
     assert found is not None
     return found.metadata.resource_version
+
+
+def _hour(number: int, slots: float) -> ScoredHour:
+    score = CandidateScore(
+        label="rate", planner="rate", parameters_id="1", role="chosen", simulated_seconds=60, slot_seconds=slots
+    )
+    return ScoredHour(hour=NOON + timedelta(hours=number), scores=[score])

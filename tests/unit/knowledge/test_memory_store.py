@@ -4,12 +4,25 @@ import pytest
 
 from services.knowledge.adapters.memory import MemoryStore
 from tests.unit.knowledge.builders import APP
-from tests.unit.knowledge.store_suite import StoreSuite
+from tests.unit.knowledge.store_suite import SMALL_BYTES, SMALL_COUNT, Fill, StoreSuite
 
 
 @pytest.fixture
 def store() -> MemoryStore:
     return MemoryStore()
+
+
+@pytest.fixture
+def small_store() -> MemoryStore:
+    return MemoryStore(events_kept=SMALL_COUNT, events_bytes=SMALL_BYTES)
+
+
+@pytest.fixture
+def fill(store: MemoryStore) -> Fill:
+    async def filled(full: bool) -> None:
+        store.full = full
+
+    return filled
 
 
 class TestMemoryStore(StoreSuite):

@@ -1,17 +1,20 @@
 """Scores: kept by the hour, added up, and told with a verdict or with the reason why there is none."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 from weir_contracts import CandidateScore, ScoredHour, Scores, Shadows, derive_id
 from weir_contracts.shadows import parameters_id
 from weir_contracts.topics import DEAD_LETTERS, SHADOWS
 
 from runtime.clock import FakeClock
 from runtime.envelope import encode
+from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from runtime.records import Record
 from services.knowledge.__main__ import api
@@ -224,3 +227,32 @@ async def test_what_comes_after_the_end_is_not_kept(store: MemoryStore) -> None:
         [record(shadows(NOON, hour(0, chosen())))]
     )
     assert await store.scores(APP) == []
+
+
+class Full(MemoryStore):
+    """Without room for scores, until it was asked often enough."""
+
+    refusals = 5
+
+    async def keep_scores(self, application: str, hours: Sequence[ScoredHour], oldest: datetime) -> None:
+        self.refusals -= 1
+        self.full = self.refusals >= 0
+        await super().keep_scores(application, hours, oldest)
+
+
+async def test_a_full_store_is_said_once_and_waited_for() -> None:
+    """What came is kept until there is room for it; no cycle fails of it."""
+    clock, store, stop = FakeClock(LATER), Full(), Stop()
+    bus = MemoryBus(partitions=1, clock=clock)
+    await store.restore_policy(policy())
+    told = record(shadows(LATER, hour(0, chosen())))
+    await bus.publish(SHADOWS.name, APP, told.value, told.headers)
+    with capture_logs() as lines:
+        following = asyncio.create_task(ScoreKeeper(bus, store, clock, again_seconds=0.01).follow(stop))
+        async with asyncio.timeout(5):
+            while not await store.scores(APP):  # noqa: ASYNC110 - it tries again by itself
+                await asyncio.sleep(0.002)
+        await asyncio.sleep(0.02)
+        stop.request("the test is over")
+        await following
+    assert [line["event"] for line in lines if line["log_level"] != "debug"] == ["memory-full", "memory-has-room"]

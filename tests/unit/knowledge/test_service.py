@@ -44,6 +44,7 @@ class FlakyStore(MemoryStore):
         self.refused = 0
 
     async def save(self, states: Sequence[State], events: Sequence[tuple[str, str, str]]) -> None:
+        self.refused += self.full
         if self.away:
             self.refused += 1
             raise StoreUnavailable("redis: away")
@@ -61,7 +62,7 @@ class World:
 
     def process(self) -> Knowledge:
         """One more process on the same bus and store."""
-        return Knowledge(self.bus, self.store, self.clock, Limits(), rebuild_seconds=5.0)
+        return Knowledge(self.bus, self.store, self.clock, Limits(), rebuild_seconds=5.0, again_seconds=0.01)
 
     async def say(self, *messages: Said) -> None:
         for message in messages:
@@ -71,11 +72,11 @@ class World:
 
     @asynccontextmanager
     async def running(self) -> Any:
-        """The service follows the loop."""
+        """The service follows the loop; gives what it logs."""
         stop = Stop()
-        with capture_logs():  # a failed cycle's trace takes longer to paint than the test to run
+        with capture_logs() as lines:  # a failed cycle's trace takes longer to paint than the test to run
             following = asyncio.create_task(self.knowledge.follow(stop))
-            yield
+            yield lines
             stop.request("the test is over")
             await following
 
@@ -203,6 +204,50 @@ async def test_an_outage_of_the_store_loses_nothing(world: World) -> None:
     assert await world.uncommitted() == 0
 
 
+async def test_a_full_store_is_said_once_and_waited_for(world: World) -> None:
+    """However often it is tried: one line when it refuses, one when it has room again, no cycle that failed. Nothing is lost on either
+    side: what was rebuilt stays so, and what came is remembered without anybody's help."""
+    await world.knowledge.rebuild()
+    world.store.full = True
+    async with world.running() as lines:
+        await world.say(observation(1), analysis(1))
+        await world.until(lambda: _refused(world, 5))
+        await world.knowledge.check_rebuilt()
+        assert await world.store.state(APP) is None
+        assert await world.store.policy(APP) is not None
+        world.store.full = False
+        await world.until(lambda: _has(world, "analysis"))
+        await world.say(plan(1))
+        await world.until(lambda: _has(world, "plan"))
+    said = [line["event"] for line in lines if line["event"] not in ("rebuilt",)]
+    assert said[0] == "memory-full" and lines[0]["reason"] == "the memory is full"
+    assert said[1:3] == ["remembered", "memory-has-room"]
+    assert set(said[3:]) == {"remembered"}
+    assert await world.kinds() == ["observation", "analysis", "plan"]
+    assert await world.uncommitted() == 0
+
+
+async def test_a_store_that_is_full_when_it_is_rebuilt_is_waited_for(world: World) -> None:
+    """It came back empty, with room for nothing: not ready until all that the topics know is in it."""
+    await world.knowledge.rebuild()
+    await world.say(plan(1))
+    async with world.running() as lines:
+        world.store.__init__()  # type: ignore[misc]
+        world.store.full = True
+        await world.until(lambda: _said(lines, "memory-full"))
+        with pytest.raises(RuntimeError, match="compared"):
+            await world.knowledge.check_rebuilt()
+        world.store.full = False
+        await world.until(lambda: _said(lines, "memory-has-room"))
+        await world.knowledge.check_rebuilt()
+    assert await world.store.policy(APP) is not None
+    assert [line["event"] for line in lines].count("memory-full") == 1
+
+
+async def _said(lines: list[Any], event: str) -> bool:
+    return any(line["event"] == event for line in lines)
+
+
 async def test_a_process_that_ends_in_an_outage_leaves_its_work_to_the_next(world: World) -> None:
     """What it had taken and could not store is given to who comes after it."""
     await world.knowledge.rebuild()
@@ -214,8 +259,8 @@ async def test_a_process_that_ends_in_an_outage_leaves_its_work_to_the_next(worl
     assert await world.uncommitted() == 2
 
 
-async def _refused(world: World) -> bool:
-    return world.store.refused > 0
+async def _refused(world: World, times: int = 1) -> bool:
+    return world.store.refused >= times
 
 
 async def test_a_policy_is_published_once_it_is_stored(world: World) -> None:

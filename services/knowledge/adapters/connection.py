@@ -1,0 +1,100 @@
+"""The connection to Redis: what goes wrong there as `StoreUnavailable` in words that help, and whether it still takes something in."""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+import redis.asyncio as redis
+from pydantic import SecretStr
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+
+from services.knowledge.adapters.packed import ERRORS
+from services.knowledge.store import StoreFull, StoreUnavailable
+
+NEARLY = 0.9
+"""After a refused write more than this share of the limit in use is still full: what was refused needs some room itself."""
+
+
+class Connection:
+    """A client that raises nothing but `StoreUnavailable`. A lost connection is tried again by the next call."""
+
+    def __init__(self, url: SecretStr, timeout_seconds: float) -> None:
+        self.client = redis.from_url(
+            url.get_secret_value(),
+            decode_responses=True,
+            encoding_errors=ERRORS,
+            socket_timeout=timeout_seconds + 3.0,
+            socket_connect_timeout=timeout_seconds,
+            health_check_interval=15,
+        )
+        self.refused = False
+        """It refused a write for want of memory, and was not seen with room since."""
+
+    async def do(self, work: Awaitable[Any]) -> Any:
+        """The answer of one command, transaction or script."""
+        try:
+            return await work
+        except (AuthenticationError, NoPermissionError) as error:
+            # Never the password: only what the server says, and where it is set.
+            hint = "it wants a user or password that WEIR_KNOWLEDGE_REDIS_URL does not give (redis://user:password@host:6379/0)"
+            raise StoreUnavailable(f"redis: {error} - {hint}") from error
+        except (RedisError, OSError) as error:
+            if "'maxmemory'" not in str(error):  # a script says it as another class of error than a command
+                raise StoreUnavailable(f"redis: {error}") from error
+            self.refused = True
+        raise StoreFull(full(await self._memory()))
+
+    async def if_allowed(self, work: Awaitable[Any]) -> Any:
+        """The same for what not every Redis and not every user may ask: None where it may not."""
+
+        async def asked() -> Any:
+            with suppress(ResponseError):
+                return await work
+            return None
+
+        return await self.do(asked())
+
+    async def script(self, text: str, keys: Sequence[str], *arguments: str) -> Any:
+        """What a Lua script returns."""
+        return await self.do(self.client.eval(text, len(keys), *keys, *arguments))
+
+    async def ping(self) -> None:
+        """Returns if it answers."""
+        await self.do(cast(Awaitable[Any], self.client.ping()))
+
+    async def check_room(self) -> None:
+        """Returns if it answers and takes more in; `StoreFull` while it does not."""
+        await self.ping()
+        memory = await self._memory()
+        refused, self.refused = self.refused, False
+        if is_full(memory, after_refusal=refused):
+            # Where it does not tell how full it is, the next write that it refuses says so again.
+            self.refused = refused and bool(memory)
+            raise StoreFull(full(memory))
+
+    async def _memory(self) -> Mapping[str, Any]:
+        """Its memory in numbers; nothing where they cannot be asked for."""
+        with suppress(StoreUnavailable):
+            return cast(Mapping[str, Any], await self.if_allowed(self.client.info("memory")) or {})
+        return {}
+
+
+def is_full(memory: Mapping[str, Any], *, after_refusal: bool) -> bool:
+    """Whether writes are refused for want of memory, by what Redis tells of it: nothing is `{}`."""
+    limit, policy = memory.get("maxmemory"), str(memory.get("maxmemory_policy", ""))
+    if not memory:
+        return after_refusal
+    if not limit or policy.startswith("allkeys"):  # then it would drop something instead
+        return False
+    used = memory["used_memory"] - memory.get("mem_not_counted_for_evict", 0)
+    return bool(used > limit * (NEARLY if after_refusal else 1.0))
+
+
+def full(memory: Mapping[str, Any]) -> str:
+    """What to say of a full one."""
+    how = "it uses all memory that it may (maxmemory)"
+    if memory.get("maxmemory"):
+        how = f"it uses {memory['used_memory'] / 1e6:.0f} MB of the {memory['maxmemory'] / 1e6:.0f} MB that it may (maxmemory)"
+    return (
+        f"redis is full: {how} and refuses to remember more: raise maxmemory, or lower WEIR_KNOWLEDGE_EVENTS_MEGABYTES"
+    )

@@ -1,0 +1,25 @@
+"""The runbook names every dependency that a service may wait for."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+REGISTERED = re.compile(r"""\.register\(\s*"([a-z-]+)\"""")
+
+
+def test_every_dependency_has_its_line() -> None:
+    """Under the alert that names it, with the services that register it; and none that is gone."""
+    of: dict[str, set[str]] = {}
+    for service in (path.parent for path in (ROOT / "services").glob("*/__main__.py")):
+        for path in service.rglob("*.py"):
+            for name in REGISTERED.findall(path.read_text()):
+                of.setdefault(name, set()).add(service.name)
+    for path in (ROOT / "runtime").glob("*.py"):
+        of |= {name: {"all"} for name in REGISTERED.findall(path.read_text())}
+    services = {path.parent.name for path in (ROOT / "services").glob("*/__main__.py")}
+    expected = {name: {"all"} if whose == services else whose for name, whose in of.items()}
+    assert expected.keys() >= {"kafka", "topics", "messages", "redis", "rebuilt", "spark", "knowledge"}
+    text = (ROOT / "docs" / "runbook.md").read_text()
+    section = text[text.index("### WeirDependencyAway") : text.index("### WeirLoopSilent")]
+    told = re.findall(r"^- `([a-z-]+)` \(([a-z, ]+)\): ", section, re.MULTILINE)
+    assert {name: set(whose.split(", ")) for name, whose in told} == expected
