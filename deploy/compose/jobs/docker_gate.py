@@ -1,39 +1,66 @@
 """A door to Docker that is only as wide as the `docker` driver: the containers of the allowed compose projects, and copies of them.
 
 Whoever may use Docker's socket is root on the machine. So the executor is not given that one but this: it can list containers, look at,
-start, stop and remove those of the projects, and make some that carry their labels and ask for nothing that only root may have: no
-privileges, no capabilities, nothing of the host mounted or shared. Everything else is answered 403.
+start, stop and remove those of the projects, and make some that are like another one of the same service in everything but their number.
+A copy is made only of keys and values that are known here and give nothing of the host: no privileges, capabilities, devices or folders,
+and volumes and networks of the projects only. What is not allowed is answered 403; what Docker gets is written here, never passed on.
 """
 
 import http.client
 import json
 import os
 import re
+import signal
 import socket
 import socketserver
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlencode
+
+from docker_documents import (
+    JOIN,
+    LABEL,
+    NAME,
+    NEW,
+    NUMBER,
+    ONE_OFF,
+    SERVICE,
+    Refused,
+    Unreadable,
+    allowed,
+    ends_of,
+    names_in,
+    sources,
+    text,
+    unlike,
+)
 
 DOCKER = "/var/run/docker.sock"
 OWN = Path("/run/weir-docker/docker.sock")
 PROJECTS = frozenset(filter(None, re.split(r"[\s,]+", os.environ.get("WEIR_DOCKER_PROJECTS", ""))))
 OWNER = int(os.environ.get("WEIR_UID", "10001"))
-LABEL = "com.docker.compose.project"
 BACKEND_SECONDS = 120.0
+IDLE_SECONDS = 30.0
 MOST_BYTES = 1_000_000
 
-_ID = r"([A-Za-z0-9][A-Za-z0-9_.-]*)"
-FREE = re.compile(r"(GET|HEAD) /(_ping|version)|GET /containers/json|GET /images/[^?]+/json")
-CREATE = "POST /containers/create"
-OF_ONE = re.compile(rf"GET /containers/{_ID}/json|POST /containers/{_ID}/(?:start|stop)|DELETE /containers/{_ID}")
-CONNECT = re.compile(r"POST /networks/[^/]+/connect")
+TARGET = re.compile(r"(/v1\.[4-9][0-9])?(/[A-Za-z0-9_.:/@-]+)(?:\?([!-~]+))?")
+
+Answer = tuple[int, str, bytes]
 
 
-class Refused(Exception):
-    """Why not."""
+class Answered(Exception):
+    """Docker's own answer to a look at something, which is not the 200 that was hoped for."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer[0])
+        self.answer = answer
+
+
+# -- what Docker has ----------------------------------------------------------------------------------------------------
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -45,94 +72,228 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(DOCKER)
 
 
-def ask(method: str, path: str, body: bytes | None = None) -> tuple[int, str, bytes]:
+def ask(method: str, path: str, body: Any = None) -> Answer:
     """Docker's answer: status, content type, body."""
     with closing(UnixConnection("docker", timeout=BACKEND_SECONDS)) as docker:
         headers = {"Content-Type": "application/json"} if body else {}
-        docker.request(method, path, body, headers)
+        docker.request(method, path, json.dumps(body).encode() if body else None, headers)
         answer = docker.getresponse()
         return answer.status, answer.getheader("Content-Type", "application/json"), answer.read()
 
 
-def check_own(container: str) -> None:
-    """`Refused` for a container of somebody else. One that is not there is for Docker to say."""
-    status, _, body = ask("GET", f"/containers/{container}/json")
-    if status == 404:
-        return
-    owner = (json.loads(body)["Config"]["Labels"] or {}).get(LABEL)
+def look(path: str) -> Any:
+    """What Docker has there; `Answered` if it says anything else."""
+    answer = ask("GET", path)
+    if answer[0] != 200:
+        raise Answered(answer)
+    return json.loads(answer[2])
+
+
+def owned(version: str, kind: str, name: str) -> Any:
+    """A container, volume or network of the projects; `Refused` for somebody else's. One that is not there is for Docker to say."""
+    if not re.fullmatch(NAME, name):
+        raise Refused(f"{kind}: the name {name}")
+    found = look(f"{version}/{kind}/{name}{'/json' if kind == 'containers' else ''}")
+    owner = ((found["Config"] if kind == "containers" else found).get("Labels") or {}).get(LABEL)
     if owner not in PROJECTS:
-        raise Refused(f"container {container} belongs to {owner or 'nobody'}")
+        raise Refused(f"{kind} of {owner or 'nobody'}: {name}")
+    return found
 
 
-def check_new(body: Any) -> None:
-    """`Refused` for a container that would be more than its siblings could be."""
-    labels, host = body.get("Labels") or {}, body.get("HostConfig") or {}
-    if labels.get(LABEL) not in PROJECTS:
-        raise Refused(f"a container of {labels.get(LABEL)}")
-    mounts = [each for each in host.get("Mounts") or [] if each.get("Type") != "volume" and each.get("Type") != "tmpfs"]
-    binds = [each for each in host.get("Binds") or [] if str(each).startswith(("/", ".", "~"))]
-    shared = [host.get(f"{kind}Mode") or "" for kind in ("Network", "Pid", "Ipc", "UTS", "Userns")]
-    asked = {
-        "privileges": host.get("Privileged"),
-        "capabilities": host.get("CapAdd"),
-        "devices": host.get("Devices") or host.get("DeviceRequests") or host.get("DeviceCgroupRules"),
-        "files of the host": mounts or binds or host.get("VolumesFrom"),
-        "a part of the host or of another container": any(m == "host" or m.startswith("container:") for m in shared),
-        "loosened security": [o for o in host.get("SecurityOpt") or [] if not o.startswith("no-new-privileges")],
-    }
-    if wanted := [name for name, value in asked.items() if value]:
-        raise Refused(f"a container with {' and '.join(wanted)}")
+def used(version: str, kind: str, name: str) -> None:
+    """`Refused` if a container may not have this volume or network. Docker would make a volume that is not there, and nobody's."""
+    try:
+        found = owned(version, kind, name)
+    except Answered as error:
+        if error.answer[0] != 404:
+            raise
+        raise Refused(f"{kind}: there is no {name}") from None
+    if found["Name"] != name:
+        raise Refused(f"{kind}: {name} by another name")
 
 
-def check(method: str, path: str, body: bytes) -> None:
-    """`Refused` for what the driver has no use for."""
-    bare = path.partition("?")[0]
-    if re.search(r"%|//|\.\.", bare):
-        raise Refused(f"the address {bare}")
-    request = f"{method} {re.sub(r'^/v[0-9.]+', '', bare)}"
-    if FREE.fullmatch(request):
-        return
-    document = json.loads(body) if body else {}
-    if request == CREATE:
-        check_new(document)
-    elif CONNECT.fullmatch(request):
-        check_own(str(document["Container"]))
-    elif one := OF_ONE.fullmatch(request):
-        check_own(next(filter(None, one.groups())))
-    else:
-        raise Refused(request)
+def listed(version: str, **query: str) -> list[Any]:
+    """The containers of the projects."""
+    found = look(f"{version}/containers/json?{urlencode(query)}")
+    return [line for line in found if (line.get("Labels") or {}).get(LABEL) in PROJECTS]
+
+
+def inspected(version: str, lines: list[Any]) -> Iterator[Any]:
+    """These, whole; without those that have gone meanwhile."""
+    for line in lines:
+        try:
+            yield owned(version, "containers", line["Id"])
+        except Answered as error:
+            if error.answer[0] != 404:
+                raise
+
+
+def siblings(version: str, labels: dict[str, str]) -> Iterator[Any]:
+    """The containers of the same service."""
+    of = [f"{LABEL}={labels.get(LABEL)}", f"{SERVICE}={labels.get(SERVICE)}", f"{ONE_OFF}=False"]
+    return inspected(version, listed(version, all="1", filters=json.dumps({"label": of})))
+
+
+# -- requests -----------------------------------------------------------------------------------------------------------
+
+
+class Request(NamedTuple):
+    """One that was found in `ROUTES`. `one`: what it is about."""
+
+    method: str
+    version: str
+    path: str
+    one: str
+    query: dict[str, str]
+    body: bytes
+
+
+def as_asked(request: Request) -> Answer:
+    return ask(request.method, request.version + request.path)
+
+
+def list_containers(request: Request) -> Answer:
+    if (filters := request.query.get("filters")) is not None:
+        allowed(filters.encode(), {"label": [text]})
+    return 200, "application/json", json.dumps(listed(request.version, **request.query)).encode()
+
+
+def look_at_container(request: Request) -> Answer:
+    return 200, "application/json", json.dumps(owned(request.version, "containers", request.one)).encode()
+
+
+def look_at_image(request: Request) -> Answer:
+    """By the name that a container was made with, too: it may be another image's by now, and then the list does not show it."""
+    lines = listed(request.version, all="1")
+    if not any(request.one in (line.get("Image"), line.get("ImageID")) for line in lines) and not any(
+        request.one == whole["Config"]["Image"] for whole in inspected(request.version, lines)
+    ):
+        raise Refused(f"image {request.one}, which no container uses")
+    return as_asked(request)
+
+
+def create(request: Request) -> Answer:
+    new, version, name = allowed(request.body, NEW), request.version, request.query.get("name", "")
+    labels, host = new.get("Labels") or {}, new.get("HostConfig") or {}
+    stem = [labels.get(key) or "" for key in (LABEL, SERVICE, NUMBER)]
+    if stem[0] not in PROJECTS:
+        raise Refused(f"a container of {stem[0] or 'nobody'}")
+    if name not in ("-".join(stem), "_".join(stem)) or not re.fullmatch(r"[0-9]{1,8}", stem[2]):
+        raise Refused(f"the name {name}")
+    why = ["there is none"]
+    for sibling in siblings(version, labels):
+        why = unlike(new, sibling, name)
+        if not why:
+            break
+    if why:
+        raise Refused(f"no copy of a container of {stem[0]}/{stem[1]}: {', '.join(why)}")
+    for volume in (*(bind.split(":")[0] for bind in host.get("Binds") or ()), *sources(host)):
+        used(version, "volumes", volume)
+    for network in {host["NetworkMode"], *ends_of(new)} - {"none"}:
+        used(version, "networks", network)
+    # Docker's own are put in: no container gets others.
+    new["HostConfig"] = {key: value for key, value in host.items() if key not in ("MaskedPaths", "ReadonlyPaths")}
+    return ask("POST", f"{version}/containers/create?{urlencode({'name': name})}", new)
+
+
+def connect(request: Request) -> Answer:
+    """Where another container of its service is, by names that this one has, too."""
+    asked, version = allowed(request.body, JOIN), request.version
+    container = owned(version, "containers", asked.get("Container") or "")
+    network = owned(version, "networks", request.one)
+    own, aliases = container["Name"].removeprefix("/"), (asked.get("EndpointConfig") or {}).get("Aliases") or []
+    for sibling in siblings(version, container["Config"]["Labels"]):
+        joined = sibling["Id"] != container["Id"] and network["Name"] in sibling["NetworkSettings"]["Networks"]
+        if joined and set(aliases) <= names_in(sibling, network["Name"], own):
+            body = {"Container": container["Id"], "EndpointConfig": {"Aliases": aliases} if aliases else {}}
+            return ask("POST", f"{version}/networks/{network['Id']}/connect", body)
+    raise Refused(
+        f"network {network['Name']} as {', '.join(aliases) or own}: no other container of the service has that"
+    )
+
+
+def act(request: Request) -> Answer:
+    """On the container that was looked at, whoever has its name by now."""
+    container = owned(request.version, "containers", request.one)
+    place = request.path.split("/")
+    place[2] = container["Id"]
+    query = f"?{urlencode(request.query)}" if request.query else ""
+    return ask(request.method, f"{request.version}{'/'.join(place)}{query}")
+
+
+_YES_NO, _NO = "[01]|[Tt]rue|[Ff]alse", "0|[Ff]alse"
+_LIST = {"all": _YES_NO, "limit": "-?[0-9]{1,6}", "size": _NO, "trunc_cmd": _YES_NO, "filters": r".{1,4000}"}
+ROUTES: tuple[tuple[str, Callable[[Request], Answer], dict[str, str]], ...] = (
+    (r"(?:GET|HEAD) /(?:_ping|version)()", as_asked, {}),
+    (r"GET /containers/json()", list_containers, _LIST),
+    (rf"GET /containers/({NAME})/json", look_at_container, {}),
+    (r"GET /images/([A-Za-z0-9][A-Za-z0-9_.:/@-]*)/json", look_at_image, {}),
+    (r"POST /containers/create()", create, {"name": NAME}),
+    (rf"POST /containers/({NAME})/start", act, {}),
+    (rf"POST /containers/({NAME})/stop", act, {"t": "[0-9]{1,2}"}),
+    (rf"DELETE /containers/({NAME})", act, {"v": _YES_NO, "link": _NO, "force": _NO}),
+    (rf"POST /networks/({NAME})/connect", connect, {}),
+)
+
+
+def answered(method: str, target: str, body: bytes) -> Answer:
+    """Docker's answer; `Refused` for what the driver has no use for."""
+    parts = TARGET.fullmatch(target)
+    if parts is None or ".." in parts[2] or "//" in parts[2]:
+        raise Refused(f"the address {target}")
+    for route, handle, parameters in ROUTES:
+        if found := re.fullmatch(route, f"{method} {parts[2]}"):
+            pairs = parse_qsl(parts[3] or "", keep_blank_values=True)
+            for key, value in pairs:
+                if key not in parameters or not re.fullmatch(parameters[key], value) or len(dict(pairs)) < len(pairs):
+                    raise Refused(f"{method} {parts[2]} with {key}={value}")
+            if body and handle not in (create, connect):
+                raise Refused(f"{method} {parts[2]} with a body")
+            return handle(Request(method, parts[1] or "", parts[2], found[1], dict(pairs), body))
+    raise Refused(f"{method} {parts[2]}")
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection of the executor's."""
+    """One connection of the executor's: one request, so that nothing hides behind it."""
 
     protocol_version = "HTTP/1.1"
+    timeout = IDLE_SECONDS
 
     def _pass(self) -> None:
+        self.close_connection = True
         try:
-            body = self._body()
-            check(self.command, self.path, body)
-            self._answer(*ask(self.command, self.path, body or None))
+            self._answer(*answered(self.command, self.path, self._body()))
+        except Answered as answer:
+            self._answer(*answer.answer)
         except Refused as error:
-            print(f"docker-gate: refused: {error}", file=sys.stderr, flush=True)
-            self._answer(403, "application/json", json.dumps({"message": f"not let through: {error}"}).encode())
-            self.close_connection = True
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            self._answer(400, "application/json", json.dumps({"message": f"not understood: {error}"}).encode())
-            self.close_connection = True
-        except (OSError, http.client.HTTPException) as error:
-            self._answer(502, "application/json", json.dumps({"message": f"docker: {error}"}).encode())
+            why = re.sub(r"[^ -~]", "?", str(error))[:500]
+            print(f"docker-gate: refused: {why}", file=sys.stderr, flush=True)
+            self._say(403, f"not let through: {why}")
+        except Unreadable as error:
+            self._say(400, f"not understood: {error}")
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
+            self._say(502, f"docker: {type(error).__name__}: {error}")
 
     do_GET = do_HEAD = do_POST = do_DELETE = _pass  # noqa: N815 - the library's names
 
     def _body(self) -> bytes:
-        length = int(self.headers.get("Content-Length") or 0)
-        if not 0 <= length <= MOST_BYTES or self.headers.get("Transfer-Encoding"):
+        for name in ("Transfer-Encoding", "Upgrade", "Expect"):
+            if name in self.headers:
+                raise Refused(f"the header {name}")
+        lengths = self.headers.get_all("Content-Length") or ["0"]
+        if len(lengths) > 1 or not re.fullmatch("[0-9]{1,9}", lengths[0]) or int(lengths[0]) > MOST_BYTES:
             raise Refused("a body without a length, or a large one")
-        return self.rfile.read(length)
+        body = self.rfile.read(int(lengths[0]))
+        if len(body) < int(lengths[0]):
+            raise Unreadable("it ends too early")
+        return body
+
+    def _say(self, status: int, message: str) -> None:
+        self._answer(status, "application/json", json.dumps({"message": message}).encode())
 
     def _answer(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
+        self.send_header("Connection", "close")
         if status not in (204, 304):
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
@@ -151,10 +312,18 @@ class Gate(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 def main() -> int:
-    if not PROJECTS:
-        print("docker-gate: WEIR_DOCKER_PROJECTS names no project", file=sys.stderr)
-        return 2
+    # The first process of a container is not ended by what it does not handle.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     OWN.unlink(missing_ok=True)
+    if not PROJECTS:
+        # To end would be to be started again, for ever: without a socket this stays, and its health check says that it is not well.
+        print(
+            "docker-gate: closed: WEIR_DOCKER_PROJECTS names no project whose containers may be scaled",
+            file=sys.stderr,
+            flush=True,
+        )
+        while True:
+            signal.pause()
     with Gate(str(OWN), Handler) as gate:
         # For the executor, and for the health check of this container: root without capabilities may what its group may.
         OWN.chmod(0o660)
