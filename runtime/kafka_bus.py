@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
 from .bus import BusError, Consumer, PartitionsChanged, Reader
 from .clock import Clock, SystemClock
@@ -77,7 +77,15 @@ class KafkaBus:
         await asyncio.shield(self._pinging)
 
     def _ask(self) -> None:
-        self._opened_admin().list_topics(timeout=PING_SECONDS)
+        self._metadata(PING_SECONDS)
+
+    def _metadata(self, timeout_seconds: float) -> ClusterMetadata:
+        """Every topic; `BusError` that says which address does not answer, and whose setting it is."""
+        try:
+            return self._opened_admin().list_topics(timeout=timeout_seconds)
+        except KafkaException as error:
+            servers = self._settings["bootstrap.servers"]
+            raise BusError(f"kafka: {servers} (WEIR_KAFKA_BOOTSTRAP_SERVERS): {explain(error)}") from error
 
     def _opened_admin(self) -> AdminClient:
         if self._admin is None:
@@ -113,7 +121,7 @@ class KafkaBus:
                 )
 
     def _counts(self) -> dict[str, int]:
-        topics = self._opened_admin().list_topics(timeout=METADATA_SECONDS).topics
+        topics = self._metadata(METADATA_SECONDS).topics
         return {name: len(topic.partitions) for name, topic in topics.items() if topic.partitions}
 
     def _create(self, missing: Sequence[TopicSpec]) -> None:

@@ -3,14 +3,15 @@
 import ipaddress
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, model_validator
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from .log import masked, without_credentials
 from .tokens import Tokens, read_tokens
@@ -83,6 +84,11 @@ class ServiceSettings(BaseSettings):
         "the environment goes before them",
     )
 
+    @field_validator("kafka_bootstrap_servers")
+    @classmethod
+    def _ports_exist(cls, value: str) -> str:
+        return checked_ports(value)
+
     @model_validator(mode="after")
     def _safe_listener(self) -> Self:
         if not is_loopback(self.http_host) and self.tokens_file is None and self.tokens is None:
@@ -98,6 +104,14 @@ class ServiceSettings(BaseSettings):
     def describe(self) -> dict[str, Any]:
         """All values, secrets masked, for the one line at start."""
         return {name: masked(name, value) for name, value in self.model_dump(mode="json").items()}
+
+
+def checked_ports(addresses: str) -> str:
+    """Comma-separated `host:port` as they are; `ValueError` for a port that there is none of."""
+    for address in addresses.split(","):
+        if not 1 <= int(address.rpartition(":")[2]) <= 65535:
+            raise ValueError(f"the port of {address} must be between 1 and 65535")
+    return addresses
 
 
 def is_loopback(host: str) -> bool:
@@ -132,6 +146,15 @@ def problems(model: type[BaseSettings], error: ValidationError) -> list[str]:
     return lines
 
 
+def _undecoded(model: type[BaseSettings], error: SettingsError) -> str:
+    """The line for a variable whose value must be JSON. What it is may be a secret."""
+    named = re.search(r'field "(\w+)"', str(error))
+    name = named[1] if named else ""
+    if name not in model.model_fields:
+        return str(error)
+    return f"{variable(model, name, model.model_fields[name])}: must be JSON ({error.__cause__ or error})"
+
+
 def load(model: type[S], arguments: Sequence[str] = ()) -> S:
     """Read a service's settings from the environment; a wrong one ends the program with code 2 and a line that names it.
 
@@ -149,6 +172,8 @@ def load(model: type[S], arguments: Sequence[str] = ()) -> S:
         settings.callers()
     except ValidationError as error:
         _end("\n".join(f"settings: {line}" for line in problems(model, error)), EXIT_BAD_SETTINGS)
+    except SettingsError as error:
+        _end(f"settings: {_undecoded(model, error)}", EXIT_BAD_SETTINGS)
     except ValueError as error:
         _end(f"settings: {error}", EXIT_BAD_SETTINGS)
     if arguments:

@@ -216,9 +216,16 @@ class Images:
                 shutil.copyfile(jar, context / "jars" / jar.name)
         if name == "maven":
             shutil.copyfile(_JAVA_CERTIFICATES, context / "cacerts")
+        readable_by_all(context)
         command = ["docker", "build", "--network", "host", "--label", f"{RECIPE_LABEL}={recipe}", "-t", tag]
         run([*command, str(context)], CACHE / "logs" / f"image-{name}.log")
         return recipe
+
+
+def readable_by_all(folder: Path) -> None:
+    """Whatever the umask here: a container's user is somebody else."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
 
 
 def _jars_of(name: str) -> list[Path]:

@@ -1,15 +1,19 @@
 """The analyzer's settings: where Spark runs and keeps its state, how often it looks, and the windows of the analysis."""
 
+import re
 from pathlib import Path
 
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from runtime.settings import ServiceSettings, http_port
+from runtime.settings import ServiceSettings, checked_ports, http_port
 from services.analyzer.core import AnalysisSettings
 from services.analyzer.core.lease import Terms
 
 _DEFAULTS = AnalysisSettings()
+_STANDALONE = "spark://"
+_HOST = r"(\[[0-9A-Fa-f:]+\]|[^\s,:/@]+):\d+"
+_MASTER = re.compile(rf"local(\[([1-9]\d*|\*)(,[1-9]\d*)?\])?|{_STANDALONE}{_HOST}(,{_HOST})*|yarn|k8s://\S+")
 
 
 class AnalyzerSettings(ServiceSettings):
@@ -20,7 +24,6 @@ class AnalyzerSettings(ServiceSettings):
     http_port: int = http_port(8092)
     spark_master: str = Field(
         default="local[2]",
-        pattern=r"^(local(\[[^\]]+\])?|spark://\S+|yarn|k8s://\S+)$",
         description="where Spark runs: local[cores], or a cluster such as spark://host:7077",
     )
     checkpoint: str = Field(
@@ -91,6 +94,15 @@ class AnalyzerSettings(ServiceSettings):
         le=600,
         description="window of the arrival rate, in s; at least two scrapes",
     )
+
+    @field_validator("spark_master")
+    @classmethod
+    def _master_that_spark_knows(cls, value: str) -> str:
+        if not _MASTER.fullmatch(value):
+            raise ValueError("must be local[CORES], local[*], spark://HOST:PORT, yarn or k8s://ADDRESS")
+        if value.startswith(_STANDALONE):
+            checked_ports(value.removeprefix(_STANDALONE))
+        return value
 
     @field_validator("spark_conf")
     @classmethod

@@ -4,6 +4,7 @@ leaves nothing behind."""
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +19,9 @@ from .loop import Loop, slowest
 
 LOW, HIGH = 700, 2000
 """Records/s: two subtasks of the slowest operator do the one, and at least five the other."""
+STOP_SECONDS = 10.0
+BESIDE = [f"demo/beside-{n}" for n in range(4)]
+"""Further applications of the same job, which are only advised."""
 
 
 @pytest.fixture(scope="module")
@@ -100,20 +104,100 @@ def test_prometheus_finds_all_five(loop: Loop) -> None:
     wait_until(up, timeout_seconds=180, what="five services seen by Prometheus", poll_seconds=2.0)
 
 
-@pytest.mark.parametrize("service", WEIR)
-def test_a_killed_service_comes_back_into_the_loop(loop: Loop, service: str) -> None:
-    """`docker kill`, then `docker start`: a reading that was taken afterwards has been decided about."""
+@pytest.fixture
+def several(loop: Loop) -> Iterator[list[str]]:
+    """More than one application to plan for."""
+    policy = loop.get(f"/v1/policies/{loop.application}")
+    for name in BESIDE:
+        namespace, _, word = name.partition("/")
+        metadata = {"namespace": namespace, "name": word}
+        document = {**policy, "metadata": metadata, "spec": {**policy["spec"], "mode": "advise"}}
+        loop.client.put(f"/v1/policies/{name}", json=document).raise_for_status()
+    names = [loop.application, *BESIDE]
+    wait_until(lambda: all(reading(loop, name, "plan") for name in names), timeout_seconds=180, what="plans for all")
+    yield names
+    for name in BESIDE:
+        loop.client.delete(f"/v1/policies/{name}").raise_for_status()
+
+
+def reading(loop: Loop, application: str, noun: str) -> str | None:
+    """The id of the latest reading that there is an `observation`, an `analysis` or a `plan` of."""
+    found = loop.get(f"/v1/applications/{application}/{noun}") or {}
+    return found.get("id" if noun == "observation" else "observation_id")
+
+
+def test_a_planner_that_is_stopped_at_work_loses_nothing(loop: Loop, several: list[str]) -> None:
+    """`docker stop` while it has readings of several applications before it: code 0 within 10 s. What it had not decided is decided
+    after `docker start`, though no further reading comes, and nothing is decided or acted on twice."""
+    (planner,), (monitor,) = loop.stack.containers("planner"), loop.stack.containers("monitor")
+    planner.pause()
+    try:
+        wait_until(
+            lambda: all(reading(loop, name, "analysis") != reading(loop, name, "plan") for name in several),
+            timeout_seconds=60,
+            what="something to decide for each",
+        )
+        monitor.pause()
+    finally:
+        planner.unpause()
+    try:
+        began = time.monotonic()
+        planner.stop(timeout=30)
+        seconds = time.monotonic() - began
+        said = planner.logs(tail=20).decode(errors="replace")
+        planner.reload()
+        assert planner.attrs["State"]["ExitCode"] == 0, said
+        assert seconds < STOP_SECONDS, said
+
+        planner.start()
+
+        def decided() -> bool:
+            last = {noun: [reading(loop, name, noun) for name in several] for noun in ("observation", "plan")}
+            return None not in last["plan"] and last["observation"] == last["plan"]
+
+        wait_until(decided, timeout_seconds=180, what="a plan for the last reading of each", poll_seconds=1.0)
+    finally:
+        monitor.unpause()
+    for name in several:
+        items = loop.get(f"/v1/applications/{name}/history?limit=200")["items"]
+        assert len({item["plan_id"] for item in items}) == len({item["at"] for item in items}) == len(items)
+        for turn in loop.get(f"/v1/applications/{name}/explain?limit=50")["items"]:
+            assert len({o["action"]["id"] for o in turn["outcomes"] if o["action"]}) <= 1
+
+
+def killed_and_started(loop: Loop, service: str) -> datetime:
+    """`docker kill`, then `docker start`; when it was dead."""
     loop.stack.kill(service)
     killed = datetime.now(UTC)
     assert not loop.stack.containers(service)
     loop.stack.start(service)
+    return killed
 
-    def decided(summary: Mapping[str, Any]) -> bool:
-        plan = loop.get(f"/v1/applications/{loop.application}/plan") or {}
-        fresh = "observed_at" in plan and datetime.fromisoformat(plan["observed_at"]) > killed
-        return fresh and not summary.get("silent") and loop.stack.healthy(service)
 
-    loop.until(f"a plan after {service}'s death", decided)
+def decided_since(loop: Loop, summary: Mapping[str, Any], killed: datetime, service: str) -> bool:
+    """Whether a reading of the running job that was taken afterwards has been decided about."""
+    plan = loop.get(f"/v1/applications/{loop.application}/plan") or {}
+    fresh = "observed_at" in plan and datetime.fromisoformat(plan["observed_at"]) > killed
+    return fresh and not summary.get("silent") and slowest(summary) >= 1 and loop.stack.healthy(service)
+
+
+@pytest.mark.parametrize("service", [*WEIR, "kafka", "redis"])
+def test_a_killed_service_comes_back_into_the_loop(loop: Loop, service: str) -> None:
+    """Each of Weir's, what they talk over, and what they remember in; nobody does anything but start it again."""
+    killed = killed_and_started(loop, service)
+    loop.until(f"a plan after {service}'s death", lambda s: decided_since(loop, s, killed, service))
+
+
+def test_a_job_that_is_lost_with_its_jobmanager_is_scaled_again(loop: Loop) -> None:
+    """It is submitted again with one subtask of each operator, and brought to what the load takes."""
+    killed = killed_and_started(loop, "jobmanager")
+    loop.until(
+        "a verified rescale of the new job",
+        lambda s: (
+            decided_since(loop, s, killed, "jobmanager") and slowest(s) >= 4 and s.get("action_phase") == "verified"
+        ),
+        seconds=600,
+    )
 
 
 def test_what_crashes_is_started_again(loop: Loop) -> None:
@@ -146,6 +230,19 @@ def test_up_again_keeps_what_somebody_has_changed(loop: Loop) -> None:
     loop.stack.up()
     assert loop.stack.operator_token() == token
     assert loop.get(f"/v1/policies/{loop.application}")["spec"]["objective"] == {"maxLag": "45s"}
+
+
+def test_up_again_brings_nothing_back_that_was_deleted(loop: Loop) -> None:
+    """Least of all a policy that acts."""
+    loop.client.delete(f"/v1/policies/{loop.application}").raise_for_status()
+
+    def runs() -> int:
+        return loop.stack.logs("policy").count("policy: demo/orders ")
+
+    before = runs()
+    loop.stack.up()
+    wait_until(lambda: runs() > before, timeout_seconds=120, what="the job of the first policy done again")
+    assert loop.client.get(f"/v1/policies/{loop.application}").status_code == 404
 
 
 def test_down_leaves_nothing(loop: Loop) -> None:

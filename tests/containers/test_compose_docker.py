@@ -1,5 +1,5 @@
-"""The profile `docker-driver`, as a user starts it: a job in reactive mode gets the containers that its load takes, through a door
-that lets nothing else of Docker through."""
+"""The profiles `docker-driver` and `docker-demo`, as a user starts them: a job in reactive mode gets the containers that its load
+takes, through a door that lets nothing else of Docker through."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ def loop(image_settings: Mapping[str, str], tmp_path_factory: pytest.TempPathFac
         "WEIR_DOCKER_PROJECTS": name,
         "WEIR_DOCKER_SOCKET": socket.removeprefix("unix://"),
     }
-    stack = ComposeStack(name, tmp_path_factory.mktemp("compose"), settings, profiles=["docker-driver"])
+    stack = ComposeStack(name, tmp_path_factory.mktemp("compose"), settings, profiles=["docker-driver", "docker-demo"])
     try:
         stack.up(*WEIR, "load", "docker-gate", "reactive-policy")
         loop = Loop(stack, port, "demo/reactive")

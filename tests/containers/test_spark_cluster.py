@@ -1,5 +1,10 @@
-"""The analyzer's image as a whole Spark cluster: driver and workers in containers that share the state's volume and nothing else."""
+"""The analyzer's image as a whole Spark cluster: driver and workers in containers that share the state's volume and nothing else.
 
+Master and workers are started with the words of docs/scale.md.
+"""
+
+import json
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 from docker.models.containers import Container
 from weir_contracts import Observation
 
+from testbed.bootstrap import PROJECT
 from testbed.process import free_port, wait_until
 from tests.integration.analyzer.conftest import Bench
 from tests.integration.analyzer.test_stream import observations
@@ -23,7 +29,37 @@ from .conftest import MARK, Run
 START_SECONDS = 300.0
 """Of a machine that builds images beside it; an idle one takes a tenth."""
 STATE = "/var/lib/weir/analyzer"
-APPLICATIONS = [f"shop/boxed-{n}" for n in range(6)]
+APPLICATIONS = [f"shop/boxed-{n}" for n in range(12)]
+SPLIT = 4
+MASTER = "spark-master"
+DOCUMENTED_IMAGE = "weir-analyzer:dev"
+"""What `make images` builds."""
+_WHO_DID_WHAT = """
+import json, sys, urllib.request
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+def ask(path):
+    return json.load(opener.open('http://127.0.0.1:4040/api/v1/applications' + path, timeout=20))
+app = '/' + ask('')[0]['id']
+keyed = set()
+for stage in ask(app + '/stages?status=complete'):
+    if stage['shuffleReadRecords']:
+        tasks = ask(f"{app}/stages/{stage['stageId']}/{stage['attemptId']}/taskList?length={sys.argv[1]}")
+        keyed |= {t['executorId'] for t in tasks
+                  if t['status'] == 'SUCCESS' and t['taskMetrics']['shuffleReadMetrics']['recordsRead']}
+hosts = {e['id']: e['hostPort'].rpartition(':')[0] for e in ask(app + '/executors') if e['id'] != 'driver'}
+print(json.dumps({'there': sorted(hosts.values()), 'keyed': sorted(hosts.get(each, '') for each in keyed)}))
+"""
+"""Asked from inside the driver's container: nobody else reaches it. Hosts of the executors that are there, and of those that have
+finished tasks which took in shuffled records, as those do that keep the state."""
+
+
+def documented(role: str) -> tuple[list[str], list[str]]:
+    """The options of `docker run` and the words after the image, as docs/scale.md has them for `master` or `worker`."""
+    lines = (PROJECT / "docs" / "scale.md").read_text().splitlines()
+    commands = [shlex.split(line) for line in lines if line.startswith("docker run ")]
+    (found,) = [words for words in commands if words[words.index(DOCUMENTED_IMAGE) + 1] == role]
+    place = found.index(DOCUMENTED_IMAGE)
+    return found[2:place], found[place + 1 :]
 
 
 @dataclass
@@ -79,28 +115,35 @@ class Boxes:
 
     def master(self) -> Container:
         """The cluster's master."""
-        return self._spark("spark-master", ["master", "--host", self.host("spark-master"), "--port", "7077"])
+        return self._spark(MASTER, "master")
 
     def worker(self, name: str, *, shares: bool = True) -> Container:
-        """A worker of one core."""
-        arguments = ["--host", self.host(name), "--cores", "1", "--memory", "1g", "--work-dir", "/tmp/work"]  # noqa: S108 - in the container
-        return self._spark(name, ["worker", *arguments, f"spark://{self.host('spark-master')}:7077"], shares=shares)
+        """One of the documented size."""
+        return self._spark(name, "worker", shares=shares)
 
     def analyzer(self) -> Container:
         """The driver."""
         environment = {
             "WEIR_KAFKA_BOOTSTRAP_SERVERS": f"{self.host('kafka')}:9092",
             "WEIR_PARTITIONS": "4",
-            "WEIR_ANALYZER_SPARK_MASTER": f"spark://{self.host('spark-master')}:7077",
-            "WEIR_ANALYZER_SHUFFLE_PARTITIONS": "2",
+            "WEIR_ANALYZER_SPARK_MASTER": f"spark://{self.host(MASTER)}:7077",
+            "WEIR_ANALYZER_SHUFFLE_PARTITIONS": str(SPLIT),
             "WEIR_ANALYZER_EXECUTOR_MEMORY_MEGABYTES": "512",
+            # It tells who did what.
+            "WEIR_ANALYZER_SPARK_CONF": '{"spark.ui.enabled": "true"}',
         }
         return self._start("analyzer", "WEIR_ANALYZER_IMAGE", environment=environment, volumes=self._state())
 
-    def _spark(self, name: str, command: Sequence[str], *, shares: bool = True) -> Container:
-        environment = {"SPARK_DAEMON_MEMORY": "192m", "SPARK_LOCAL_DIRS": "/tmp", "HOME": "/tmp"}  # noqa: S108 - in the container
-        volumes = self._state() if shares and name != "spark-master" else {}
-        return self._start(name, "WEIR_ANALYZER_IMAGE", command, environment=environment, volumes=volumes)
+    def _spark(self, name: str, role: str, *, shares: bool = True) -> Container:
+        """With the documented words, and the documented options as the library's; only the names are this network's."""
+        options, words = documented(role)
+        command = [word.replace(MASTER, self.host(MASTER)) for word in words]
+        more: dict[str, Any] = {"environment": {"SPARK_DAEMON_MEMORY": "192m"}}
+        if "--no-healthcheck" in options:
+            more["healthcheck"] = {"test": ["NONE"]}
+        if f"state:{STATE}" in options and shares:
+            more["volumes"] = self._state()
+        return self._start(name, "WEIR_ANALYZER_IMAGE", command, **more)
 
     def _state(self) -> dict[str, dict[str, str]]:
         return {self.name: {"bind": STATE, "mode": "rw"}}
@@ -131,6 +174,20 @@ def boxes(place: str, run: Run, image_settings: Mapping[str, str]) -> Boxes:
     return Boxes(place, run, image_settings)
 
 
+def who_did_what(analyzer: Container) -> Mapping[str, list[str]]:
+    """Spark's own account; nothing while the driver does not answer."""
+    done = analyzer.exec_run(["python", "-c", _WHO_DID_WHAT, str(SPLIT)])
+    return json.loads(done.output) if done.exit_code == 0 else {}
+
+
+def addresses(*containers: Container) -> list[str]:
+    """In their one network, which is how Spark calls them."""
+    for container in containers:
+        container.reload()
+    networks = [next(iter(container.attrs["NetworkSettings"]["Networks"].values())) for container in containers]
+    return sorted(str(network["IPAddress"]) for network in networks)
+
+
 def _says(container: Container, text: str) -> bool:
     return text in container.logs().decode(errors="replace")
 
@@ -144,9 +201,10 @@ def _send_and_wait(bench: Bench, sent: Mapping[str, list[Observation]]) -> None:
 
 
 def test_driver_and_workers_share_nothing_but_the_volume(boxes: Boxes, tmp_path: Path) -> None:
-    """A worker without the volume is named and nothing is analysed; with two that have it all is; one killed, nothing is lost."""
+    """A worker without the volume is named and nothing is analysed; with two that have it all is, and both keep a share of the state;
+    one killed, nothing is lost. Neither master nor worker is asked for a health that only the analyzer has."""
     bench = Bench(boxes.broker(), tmp_path)
-    boxes.master()
+    master = boxes.master()
     blind = boxes.worker("worker-blind", shares=False)
     analyzer = boxes.analyzer()
     wait_until(
@@ -157,14 +215,31 @@ def test_driver_and_workers_share_nothing_but_the_volume(boxes: Boxes, tmp_path:
     )
     blind.remove(force=True, v=True)
     first = boxes.worker("worker-1")
-    boxes.worker("worker-2")
+    second = boxes.worker("worker-2")
     wait_until(
         lambda: _says(analyzer, "stream-running"), timeout_seconds=START_SECONDS, what="the stream", poll_seconds=1.0
+    )
+    both = addresses(first, second)
+    wait_until(
+        lambda: who_did_what(analyzer).get("there") == both,
+        timeout_seconds=START_SECONDS,
+        what=f"executors on {both}",
+        poll_seconds=1.0,
     )
     sent = {name: observations(name, 20) for name in APPLICATIONS}
     _send_and_wait(bench, sent)
     for name in APPLICATIONS:
         assert [a.observation_id for a in bench.of(name)] == [o.id for o in sent[name]]
+    # A stage is told when its batch is over.
+    wait_until(
+        lambda: who_did_what(analyzer).get("keyed") == both,
+        timeout_seconds=60,
+        what=f"keyed work on {both}",
+        poll_seconds=1.0,
+    )
+    for container in (master, first, second):
+        container.reload()
+        assert (container.status, container.attrs["State"].get("Health")) == ("running", None)
 
     first.kill()
     killed = time.monotonic()

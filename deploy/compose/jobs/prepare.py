@@ -1,4 +1,5 @@
-"""A first start: makes the tokens, each where only its reader finds it, and gives Flink the volume of its checkpoints.
+"""A first start: makes the tokens, each where only its reader finds it, and gives Flink the volume of its checkpoints and the
+policy's job the one where it remembers what it has put.
 
 Runs as root with no capability but chown, and without a network. What is there already stays as it is.
 """
@@ -12,6 +13,7 @@ from pathlib import Path
 SECRETS = Path("/secrets")
 WEIR, GRAFANA = int(os.environ["WEIR_UID"]), 472
 CHECKPOINTS, FLINK = Path("/data/flink"), int(os.environ["FLINK_UID"])
+POLICIES = Path("/data/policies")
 COMPLETE = SECRETS / "knowledge" / "WEIR_TOKENS"
 """Written last: without it everything is made anew."""
 
@@ -52,6 +54,7 @@ def make_tokens() -> None:
 
 def main() -> int:
     os.chown(CHECKPOINTS, FLINK, FLINK)
+    os.chown(POLICIES, WEIR, WEIR)
     if COMPLETE.exists():
         print("prepare: tokens are there already")
     else:

@@ -168,7 +168,12 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     ("name", "value", "says"),
     [
         ("SHUFFLE_PARTITIONS", "0", "greater than or equal to 1"),
-        ("SPARK_MASTER", "here", "match pattern"),
+        ("SPARK_MASTER", "here", "must be local[CORES]"),
+        ("SPARK_MASTER", "local[x]", "must be local[CORES]"),
+        ("SPARK_MASTER", "local[0]", "must be local[CORES]"),
+        ("SPARK_MASTER", "spark://host", "spark://HOST:PORT"),
+        ("SPARK_MASTER", "spark://host:70770", "the port of host:70770"),
+        ("SPARK_CONF", "notjson", "WEIR_ANALYZER_SPARK_CONF: must be JSON (Expecting value"),
         ("SPARK_CONF", '{"memory": "1g"}', "begin with 'spark.'"),
         ("CAPACITY_WINDOW_SECONDS", "1", "greater than or equal to 5"),
     ],
@@ -184,6 +189,25 @@ def test_a_wrong_setting_is_named(
     error = capsys.readouterr().err
     assert f"WEIR_ANALYZER_{name}" in error
     assert says in error
+
+
+@pytest.mark.parametrize(
+    "master",
+    [
+        "local",
+        "local[2]",
+        "local[*]",
+        "local[*,3]",
+        "spark://one:7077,two:7077",
+        "spark://[::1]:7077",
+        "yarn",
+        "k8s://https://api:6443",
+    ],
+)
+def test_every_master_that_spark_knows_is_taken(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
+    """As it is."""
+    monkeypatch.setenv("WEIR_ANALYZER_SPARK_MASTER", master)
+    assert load(AnalyzerSettings).spark_master == master
 
 
 def test_another_split_is_another_checkpoint(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The compose file, read as text: what every container must have, and that each name in it exists elsewhere."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,12 @@ SETTINGS: dict[str, type[BaseSettings]] = {
     "executor": ExecutorSettings,
     "knowledge": KnowledgeSettings,
     "topics": TopicsSettings,
+    "sample-topics": TopicsSettings,
 }
 OURS = [*SETTINGS, "load", "sample-job", "prepare", "policy", "docker-gate", "reactive-jar", "reactive-policy"]
 GIVES_FILES_AWAY = ("prepare", "docker-gate")
-JOBS = ("prepare", "topics", "policy", "reactive-jar", "reactive-policy")
+JOBS = ("prepare", "topics", "sample-topics", "policy", "reactive-jar", "reactive-policy")
+WEIR = ("monitor", "analyzer", "planner", "executor", "knowledge")
 
 
 def dotenv() -> dict[str, str]:
@@ -40,9 +43,9 @@ def dotenv() -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
-def compose() -> dict[str, Any]:
-    """As Compose sees it, with what .env says filled in."""
-    values = dotenv()
+def compose(**shell: str) -> dict[str, Any]:
+    """As Compose sees it, with what .env says filled in; variables of the shell go first."""
+    values = {**dotenv(), **shell}
     found: dict[str, Any] = yaml.safe_load(re.sub(r"\$\{(\w+)\}", lambda match: values[match[1]], TEXT))
     return found
 
@@ -72,7 +75,24 @@ def test_every_container_is_bounded(service: dict[str, Any]) -> None:
 
 def test_all_of_it_fits_a_laptop_of_8_gb() -> None:
     """Even with every container at its limit there is something left for the system."""
-    assert sum(megabytes(s) for name, s in SERVICES.items() if "profiles" not in s and name not in JOBS) < 6.75 * 1024
+    assert limits() < 6.75 * 1024
+
+
+def limits(profile: str | None = None) -> int:
+    """What all that stays may hold together, without a profile or with this one alone, in MiB."""
+    wanted = None if profile is None else [profile]
+    return sum(megabytes(s) for name, s in SERVICES.items() if s.get("profiles") == wanted and name not in JOBS)
+
+
+def test_what_is_said_of_the_limits_is_what_they_are() -> None:
+    """Of what everybody starts, and of each profile."""
+    said = re.sub(r"\s+", " ", (FOLDER / "README.md").read_text())
+    every = {profile for s in SERVICES.values() for profile in s.get("profiles", [])}
+    assert every == {"monitoring", "docker-driver", "docker-demo"}
+    gigabytes = {profile: f"{limits(profile) * 2**20 / 1e9:.1f} GB" for profile in every}
+    assert f"All limits together are {limits() * 2**20 / 1e9:.1f} GB ({limits() / 1024:.2f} GiB)" in said
+    assert f"monitoring {gigabytes['monitoring']}, " in said
+    assert all(f"`{profile}` {gigabytes[profile]}" in said for profile in ("docker-driver", "docker-demo"))
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -167,6 +187,43 @@ def test_dockers_socket_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     for key, value in SERVICES["executor"]["environment"].items():
         monkeypatch.setenv(key, str(value))
     assert ExecutorSettings().docker_allowed == frozenset()
+
+
+def test_the_driver_comes_without_the_demonstration() -> None:
+    """Whoever names a project of their own is not given a job whose policy names this one."""
+    assert [name for name, s in SERVICES.items() if "docker-driver" in s.get("profiles", [])] == ["docker-gate"]
+    assert all(s["profiles"] == ["docker-demo"] for name, s in SERVICES.items() if name.startswith("reactive-"))
+    said = (FOLDER / "README.md").read_text()
+    project = dotenv()["COMPOSE_PROJECT_NAME"]
+    assert (
+        f"`WEIR_DOCKER_PROJECTS={project} docker compose --profile docker-driver --profile docker-demo up -d`" in said
+    )
+
+
+def test_the_loop_may_meet_on_other_brokers() -> None:
+    """All services of Weir go there, and the job that makes their topics; the sample stays on the Kafka of this file."""
+    services = compose(WEIR_KAFKA_BOOTSTRAP_SERVERS="theirs:9092")["services"]
+    told = {name: s["environment"]["WEIR_KAFKA_BOOTSTRAP_SERVERS"] for name, s in services.items() if name in SETTINGS}
+    assert told == {**dict.fromkeys([*WEIR, "topics"], "theirs:9092"), "sample-topics": "kafka:9092"}
+    assert "--also" not in services["topics"]["command"]
+    assert "theirs" not in str([s for name, s in services.items() if name not in told])
+
+
+def test_images_say_what_they_are() -> None:
+    """The version of this tree, and the revision that is given: a build by Compose is told both."""
+    version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
+    assert dotenv()["WEIR_VERSION"] == version
+    services = compose(WEIR_REVISION="4f2c9d1")["services"]
+    built = {name: s["build"]["args"] for name, s in services.items() if "build" in s}
+    assert built == {name: {"VERSION": version, "REVISION": "4f2c9d1"} for name in [*WEIR, "load", "sample-job"]}
+
+
+def test_policies_are_remembered_where_down_forgets_them() -> None:
+    """In a volume of its own, which the first job gives to the others' user."""
+    for name in ("policy", "reactive-policy"):
+        assert "policies:/var/lib/weir/policies" in SERVICES[name]["volumes"]
+        assert "user" not in SERVICES[name]
+    assert "policies:/data/policies" in SERVICES["prepare"]["volumes"]
 
 
 def test_redis_is_reached_by_knowledge_alone() -> None:

@@ -66,6 +66,7 @@ def test_everybody_is_given_what_they_need_and_no_more(start: Start, tmp_path: P
     modes = {path.stat().st_mode & 0o777 for reader in READERS for path in (tmp_path / reader).iterdir()}
     assert modes == {0o400}
     assert (owners[".WEIR_TOKENS"], owners[".password"], owners["flink"]) == (10001, 472, 9999)
+    assert owners["policies"] == 10001
 
 
 def test_a_second_start_changes_nothing(start: Start, tmp_path: Path) -> None:

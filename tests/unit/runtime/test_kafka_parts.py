@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from runtime.bus import BusError
 from runtime.clock import FakeClock
+from runtime.kafka_bus import KafkaBus
 from runtime.kafka_producer import Outbox
 from runtime.kafka_thread import REPEAT_SECONDS, ClientThread, Complaints
 from runtime.records import Outgoing
@@ -44,6 +45,16 @@ async def test_a_clients_error_is_a_bus_error() -> None:
     thread.close()
     with pytest.raises(BusError, match="story is closed"):
         await thread.call(fail)
+
+
+async def test_brokers_that_do_not_answer_are_named() -> None:
+    """By address and by the setting to look at: what `/health/ready` says is all that many will read."""
+    bus = KafkaBus("127.0.0.1:9")
+    await bus.start()
+    for call in (bus.ping, lambda: bus.ensure_topics([])):
+        with pytest.raises(BusError, match=r"kafka: 127\.0\.0\.1:9 \(WEIR_KAFKA_BOOTSTRAP_SERVERS\): .*[Ll]ocal: "):
+            await call()
+    await bus.close()
 
 
 def test_a_complaint_is_repeated_once_a_minute() -> None:

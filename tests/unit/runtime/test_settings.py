@@ -22,6 +22,7 @@ class Settings(ServiceSettings):
     redis_url: str = Field(default="redis://ada:hunter2@127.0.0.1/0", description="where the store is")
     door_password: SecretStr | None = Field(default=None, min_length=8, description="opens it")
     recipe: str = Field(default="bread", pattern="^[a-z]+$", description="what it bakes")
+    racks: dict[str, int] = Field(default_factory=dict, description="what lies on which, as JSON")
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +74,13 @@ def test_own_and_shared_variables(environment: pytest.MonkeyPatch) -> None:
         ("WEIR_PARTITIONS", "0", "WEIR_PARTITIONS: Input should be greater than or equal to 1 (is '0')"),
         ("WEIR_HTTP_PORT", "70000", "WEIR_HTTP_PORT: "),
         ("WEIR_KAFKA_BOOTSTRAP_SERVERS", "kafka", "WEIR_KAFKA_BOOTSTRAP_SERVERS: "),
+        (
+            "WEIR_KAFKA_BOOTSTRAP_SERVERS",
+            "kafka:99999",
+            "WEIR_KAFKA_BOOTSTRAP_SERVERS: the port of kafka:99999 must be",
+        ),
+        ("WEIR_KAFKA_BOOTSTRAP_SERVERS", "a:1,b:0", "WEIR_KAFKA_BOOTSTRAP_SERVERS: the port of b:0 must be"),
+        ("WEIR_OVEN_RACKS", "hunter2", "WEIR_OVEN_RACKS: must be JSON (Expecting value"),
         ("WEIR_KNOWLEDGE_URL", "ftp://x", "WEIR_KNOWLEDGE_URL: "),
         ("WEIR_LOG_LEVEL", "LOUD", "WEIR_LOG_LEVEL: "),
         ("WEIR_OVEN_RECIPE", "Nr 5", "WEIR_OVEN_RECIPE: "),

@@ -63,7 +63,26 @@ def test_every_dockerfile_keeps_the_rules(path: Path) -> None:
     assert "HEALTHCHECK" in text
     for label in ("title", "description", "version", "revision"):
         assert f"org.opencontainers.image.{label}=" in text
+    for stage in re.split(r"^FROM ", text, flags=re.MULTILINE):
+        # A checkout may be its owner's alone: what is copied from it is opened to the image's user, after all else.
+        if "AS builder" in stage:
+            assert stage.rindex("chmod -R a+rX /opt/weir") > max(stage.rindex("\nCOPY "), stage.rindex("compileall"))
     assert not re.search(r"^# syntax|--mount|COPY --chmod|<<", text, re.MULTILINE)
+
+
+def test_what_stands_in_for_official_images_is_everybodys(tmp_path: Path) -> None:
+    """Made with a umask that keeps it to oneself, it would be read by nobody in the container."""
+    (tmp_path / "jars").mkdir(mode=0o700)
+    (tmp_path / "jars" / "one.jar").touch(mode=0o600)
+    images.readable_by_all(tmp_path)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*.jar")} == {0o644}
+    assert (tmp_path / "jars").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_spark_worker_may_write_to_its_folder() -> None:
+    """Which lies under Spark's own unless it is told otherwise, and that is nobody's to write to."""
+    text = (PROJECT / "services" / "analyzer" / "Dockerfile").read_text()
+    assert "SPARK_WORKER_DIR=/tmp/" in text
 
 
 def test_each_lock_is_part_of_the_one_resolution() -> None:
