@@ -253,6 +253,10 @@ def answered(method: str, target: str, body: bytes) -> Answer:
     raise Refused(f"{method} {parts[2]}")
 
 
+def said(status: int, message: str) -> Answer:
+    return status, "application/json", json.dumps({"message": message}).encode()
+
+
 class Handler(BaseHTTPRequestHandler):
     """One connection of the executor's: one request, so that nothing hides behind it."""
 
@@ -262,17 +266,23 @@ class Handler(BaseHTTPRequestHandler):
     def _pass(self) -> None:
         self.close_connection = True
         try:
-            self._answer(*answered(self.command, self.path, self._body()))
-        except Answered as answer:
-            self._answer(*answer.answer)
+            self._send(*self._found())
+        except ConnectionError as error:
+            print(f"docker-gate: nobody waits for the answer any more: {error}", file=sys.stderr, flush=True)
+
+    def _found(self) -> Answer:
+        try:
+            return answered(self.command, self.path, self._body())
+        except Answered as other:
+            return other.answer
         except Refused as error:
             why = re.sub(r"[^ -~]", "?", str(error))[:500]
             print(f"docker-gate: refused: {why}", file=sys.stderr, flush=True)
-            self._say(403, f"not let through: {why}")
+            return said(403, f"not let through: {why}")
         except Unreadable as error:
-            self._say(400, f"not understood: {error}")
+            return said(400, f"not understood: {error}")
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
-            self._say(502, f"docker: {type(error).__name__}: {error}")
+            return said(502, f"docker: {type(error).__name__}: {error}")
 
     do_GET = do_HEAD = do_POST = do_DELETE = _pass  # noqa: N815 - the library's names
 
@@ -288,10 +298,7 @@ class Handler(BaseHTTPRequestHandler):
             raise Unreadable("it ends too early")
         return body
 
-    def _say(self, status: int, message: str) -> None:
-        self._answer(status, "application/json", json.dumps({"message": message}).encode())
-
-    def _answer(self, status: int, kind: str, body: bytes) -> None:
+    def _send(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Connection", "close")
         if status not in (204, 304):

@@ -125,6 +125,8 @@ class World:
     containers: dict[str, Any] = field(default_factory=dict)
     owners: dict[str, Any] = field(default_factory=dict)
     asked: list[tuple[str, Any]] = field(default_factory=list)
+    pause: threading.Event = field(default_factory=threading.Event)
+    arrived: threading.Event = field(default_factory=threading.Event)
 
     def container(self, key: str) -> Any:
         return next((c for c in self.containers.values() if key in (c["Id"], c["Name"].removeprefix("/"))), None)
@@ -158,6 +160,8 @@ class Docker(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         document = json.loads(body) if body else None
         self.world.asked.append((f"{self.command} {self.path}", document))
+        self.world.arrived.set()
+        self.world.pause.wait(5)
         if self.path.startswith("/v1.50/containers/create"):
             name, id = parse_qs(urlsplit(self.path).query)["name"][0], f"{len(self.world.asked):064x}"
             ends = (document.get("NetworkingConfig") or {}).get("EndpointsConfig") or {}
@@ -198,6 +202,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 def world() -> World:
     """Containers of two projects, of which `shop` is allowed, and one of none."""
     world = World()
+    world.pause.set()
     owned = {"shop-tm-1": "shop", "shop-tm-2": "shop", "theirs": "bank", "nobodys": None}
     world.containers = {name: sibling(name, project) for name, project in owned.items()}
     world.containers["theirs"]["Config"]["Image"] = world.containers["theirs"]["Image"] = "secret:1"
@@ -573,6 +578,23 @@ def test_what_is_not_there_or_makes_no_sense(ask: Ask, door: str) -> None:
     with pytest.raises(DockerRefused, match="not let through"):
         daemon.start(Container(IDS["theirs"], "theirs", 1, "exited"))
     daemon.close()
+
+
+def test_who_does_not_wait_for_an_answer(door: str, ask: Ask, world: World, capfd: pytest.CaptureFixture[str]) -> None:
+    """The executor's own patience has an end: that is a line in the log, and no more."""
+    world.pause.clear()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(door)
+        client.sendall(b"POST /v1.50/containers/shop-tm-1/stop HTTP/1.1\r\n\r\n")
+        assert world.arrived.wait(5)
+    world.pause.set()
+    said = ""
+    for _ in range(500):
+        said += capfd.readouterr().err
+        if "\n" in said or threading.Event().wait(0.01):
+            break
+    assert said.startswith("docker-gate: nobody waits for the answer") and "Traceback" not in said
+    assert ask("GET", "/version")[0] == 200
 
 
 def test_without_a_project_it_is_closed() -> None:
