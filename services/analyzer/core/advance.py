@@ -197,7 +197,7 @@ def _operators(topology: Graph, frame: Frame, run: RunMemory | None, log: LogHis
         # Without its brokers a sink is busy with waiting, and looks as if it could do next to nothing. A window may reach back to the
         # oldest sample; what came before the samples may still be warming up in them.
         since = frame.at - frame.settings.capacity_window_seconds - frame.settings.warm_up_seconds
-        since = min([since, *[row.at for row in run.rows[:1]]])
+        since = min(since, run.rows[0].at) if run.rows else since
         back_at = history.brokers_back_at(log, frame.at, since, frame.interval_seconds)
         views = {name: window.view(run, i, frame.settings, back_at) for i, name in enumerate(run.names)}
     spent = {}

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -23,6 +22,8 @@ import pytest
 from services.executor.adapters.docker import Container, DockerRefused
 from services.executor.adapters.docker_copy import Inspected, copy_of
 from services.executor.adapters.docker_daemon import DockerDaemon
+
+from .answers import Answers
 
 GATE = Path(__file__).resolve().parents[3] / "deploy" / "compose" / "jobs" / "docker_gate.py"
 LABEL = "com.docker.compose.project"
@@ -135,7 +136,7 @@ class World:
         return [request for request, _ in self.asked]
 
 
-class Docker(BaseHTTPRequestHandler):
+class Docker(Answers):
     """Answers as Docker does; takes whatever it is asked for."""
 
     world: World
@@ -184,14 +185,7 @@ class Docker(BaseHTTPRequestHandler):
         return all(line["Labels"].get(label.split("=")[0]) == label.split("=")[1] for label in wanted)
 
     def _say(self, status: int, document: Any) -> None:
-        body = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_arguments: object) -> None:
-        pass
+        self.say(status, json.dumps(document).encode())
 
 
 class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):

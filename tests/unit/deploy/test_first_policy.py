@@ -3,10 +3,12 @@
 import runpy
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+
+from .answers import Answers
 
 JOBS = Path(__file__).resolve().parents[3] / "deploy" / "compose" / "jobs"
 
@@ -27,7 +29,7 @@ class Knowledge(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
 
-class _Answers(BaseHTTPRequestHandler):
+class _Answers(Answers):
     server: Knowledge
 
     def _answer(self) -> None:
@@ -35,28 +37,19 @@ class _Answers(BaseHTTPRequestHandler):
         self.server.asked.append(f"{self.command} {self.path}")
         if self.server.trouble:
             if status := self.server.trouble.pop(0):
-                self._say(status, b"Redis is away")
+                self.say(status, b"Redis is away")
             return
         if self.command == "GET":
-            self._say(200 if self.server.policy else 404)
+            self.say(200 if self.server.policy else 404)
             return
         self.server.conditions.append(self.headers.get("If-None-Match"))
         if self.server.policy is not None:
-            self._say(409)
+            self.say(409)
             return
         self.server.policy = body
-        self._say(201)
+        self.say(201)
 
     do_GET = do_PUT = _answer  # noqa: N815 - the library's names
-
-    def _say(self, status: int, body: bytes = b"") -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_arguments: object) -> None:
-        pass
 
 
 @pytest.fixture
