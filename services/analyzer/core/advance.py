@@ -81,7 +81,14 @@ def _with_job(memory: Memory, observation: Observation) -> Memory:
 
 
 def _with_brokers(memory: Memory, observation: Observation, at: float, settings: AnalysisSettings) -> Memory:
-    extended = history.extend(memory.history, observation.partitions, at, settings.history_seconds)
+    interval = observation.policy.spec.interval.total_seconds()
+    extended = history.extend(
+        memory.history,
+        observation.partitions,
+        at,
+        reach_seconds=settings.history_seconds,
+        interval_seconds=interval,
+    )
     return replace(memory, history=extended)
 
 
@@ -148,11 +155,6 @@ class Frame:
     stale_seconds: float | None
     """For how long the engine's snapshot has not changed; None while the job is not running."""
 
-    @property
-    def interval_seconds(self) -> float:
-        """Between two scrapes, as the policy says."""
-        return self.observation.policy.spec.interval.total_seconds()
-
     def run_of(self, memory: Memory) -> RunMemory | None:
         """The run the observation was taken in; None while the job is not running."""
         return None if self.stale_seconds is None else memory.run
@@ -194,11 +196,8 @@ def _operators(topology: Graph, frame: Frame, run: RunMemory | None, log: LogHis
     readings = {reading.operator: reading for reading in _readings(frame.observation)} if run is not None else {}
     views = {}
     if run is not None:
-        # Without its brokers a sink is busy with waiting, and looks as if it could do next to nothing. A window may reach back to the
-        # oldest sample; what came before the samples may still be warming up in them.
-        since = frame.at - frame.settings.capacity_window_seconds - frame.settings.warm_up_seconds
-        since = min(since, run.rows[0].at) if run.rows else since
-        back_at = history.brokers_back_at(log, frame.at, since, frame.interval_seconds)
+        # Without its brokers a sink is busy with waiting, and looks as if it could do next to nothing.
+        back_at = history.brokers_back_at(log, frame.at)
         views = {name: window.view(run, i, frame.settings, back_at) for i, name in enumerate(run.names)}
     spent = {}
     for name in topology.names:

@@ -22,6 +22,8 @@ _NOTABLE_SKEW = 1.15
 _HARDLY_BUSY = 0.05
 """Below this busy share a rate from busy time is worth next to nothing."""
 _LEAST_CONFIDENCE = 0.1
+_USUAL_CONTENTION = 0.15
+"""What each further group of subtasks may take away from the others without being noteworthy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def measure(
     uneven = skew(reading)
     if view is None or not view.taught:
         why = unknown(
-            f"no window of {settings.capacity_window_seconds:.0f} s after the warm-up of this run, or of its brokers, yet"
+            f"no window of {settings.capacity_window_seconds:.0f} s yet since this run was warm, or since its brokers were last away"
         )
         return Measured(why, why, False, uneven)
     throughput = rate(view.taught, 1, view.parallelism)
@@ -191,7 +193,7 @@ def _learnt(
     if abs(fresh.rate - old.rate) <= settings.off_share * old.rate:
         return _kept([*others, _blended(old, fresh, settings)])
     if _believed(old, fresh, throughput, settings):
-        if _as_others_tell(fresh, others, settings):
+        if _as_others_tell(fresh, others, settings) and not _as_others_tell(old, others, settings):
             # what is off is the one old point: the cost of a record is what it was
             return _kept([*others, fresh._replace(samples=old.samples + 1)])
         factor = fresh.rate / old.rate
@@ -200,16 +202,24 @@ def _learnt(
     return _kept([*others, old._replace(off_since=old.off_since if old.off_since is not None else fresh.at)])
 
 
-def _as_others_tell(fresh: Point, others: Sequence[Point], settings: AnalysisSettings) -> bool:
-    """Whether a measurement is what other parallelisms let expect: between their rates, or beyond them in proportion."""
+def _as_others_tell(point: Point, others: Sequence[Point], settings: AnalysisSettings) -> bool:
+    """Whether a rate is what other parallelisms let expect: between theirs, or beyond them in proportion.
+
+    Beyond them contention has its say, and only in one direction: more subtasks do less each, fewer do more.
+    """
     if not others:
         return False
     table = tuple((float(p.parallelism), p.rate) for p in others)
-    nearest = min(others, key=lambda p: abs(p.parallelism - fresh.parallelism))
-    between = others[0].parallelism < fresh.parallelism < others[-1].parallelism
-    proportional = nearest.rate * fresh.parallelism / nearest.parallelism
-    expected = interpolate(fresh.parallelism, table) if between else proportional
-    return abs(fresh.rate - expected) <= settings.off_share * expected
+    nearest = min(others, key=lambda p: abs(p.parallelism - point.parallelism))
+    least, most = 1 - settings.off_share, 1 + settings.off_share
+    if others[0].parallelism < point.parallelism < others[-1].parallelism:
+        expected = interpolate(point.parallelism, table)
+    else:
+        expected = nearest.rate * point.parallelism / nearest.parallelism
+        fewer, more = sorted((point.parallelism, nearest.parallelism))
+        contended = 1 + _USUAL_CONTENTION * (more / fewer - 1)
+        least, most = (least / contended, most) if point.parallelism == more else (least, most * contended)
+    return least * expected <= point.rate <= most * expected
 
 
 def _believed(old: Point, fresh: Point, throughput: float | None, settings: AnalysisSettings) -> bool:

@@ -6,7 +6,9 @@ off it is right within a tenth.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
+from statistics import median
 from typing import NamedTuple
 
 from weir_contracts import PartitionReading
@@ -18,9 +20,13 @@ _DENSE_SECONDS = 65.0
 _SPACING_SECONDS = 2.0
 _AGE_PER_SPACING = 12.0
 _MOST_CELLS = 60_000
-_INTERVALS_AWAY = 2.5
+_DISTANCES = 5
+_DISTANCES_AWAY = 2.5
 _SECONDS_AWAY = 5.0
 """So long must nothing have been heard of the brokers for them to count as having been away: more than a lost scrape."""
+_NO_LONGER_ASKED_SECONDS = 600.0
+"""Brokers of which nothing is heard for longer are none of the job's, or are not asked any more: a job whose brokers are away has failed
+by then."""
 
 
 def key_of(partition: PartitionReading) -> str:
@@ -28,11 +34,19 @@ def key_of(partition: PartitionReading) -> str:
     return f"{partition.operator}\n{partition.topic}\n{partition.partition}"
 
 
-def extend(history: LogHistory, partitions: Sequence[PartitionReading], at: float, reach_seconds: float) -> LogHistory:
+def extend(
+    history: LogHistory,
+    partitions: Sequence[PartitionReading],
+    at: float,
+    *,
+    reach_seconds: float,
+    interval_seconds: float,
+) -> LogHistory:
     """Take the log-end offsets of an observation in; none at all leave the history as it is."""
     ends = {key_of(p): p.log_end_offset for p in partitions if p.log_end_offset is not None}
     if not ends:
         return history
+    history = _heard(history, at, interval_seconds)
     keys = history.keys
     known = set(keys)
     added = tuple(key for key in ends if key not in known)
@@ -43,27 +57,36 @@ def extend(history: LogHistory, partitions: Sequence[PartitionReading], at: floa
     keys = keys + added
     rows.append(LogRow(at, [ends.get(key) for key in keys]))
     rows = _decimated(rows, at, reach_seconds, len(keys))
-    return _without_forgotten(keys, rows)
+    return _without_forgotten(replace(history, keys=keys, rows=tuple(rows)))
 
 
-def brokers_back_at(history: LogHistory, now: float, since: float, interval_seconds: float) -> float | None:
-    """When the brokers answered again, at `since` or later, after a time in which they did not; `now` where they just do not. None: they
-    were there, or were never seen.
+def _heard(history: LogHistory, at: float, interval_seconds: float) -> LogHistory:
+    """Note how long nothing was heard before `at`, and whether that was an absence.
+
+    Judged by how far apart the last times lay as well as by the interval: a monitor whose scrapes take longer than the interval hears of
+    brokers that are there. Noted at once, because rows are thinned out later and then lie further apart than they were heard.
+    """
+    if not history.rows:
+        return history
+    distance = at - history.rows[-1].at
+    usual = median(history.distances) if len(history.distances) == _DISTANCES else 0.0
+    absent = distance > max(_DISTANCES_AWAY * max(interval_seconds, usual), _SECONDS_AWAY)
+    distances = (*history.distances, round(distance, 3))[-_DISTANCES:]
+    return replace(history, distances=distances, back_at=at if absent else history.back_at)
+
+
+def brokers_back_at(history: LogHistory, now: float) -> float | None:
+    """When the brokers last answered again after a time in which they did not; `now` where they just do not. None: they were never away,
+    never seen, or are not asked any more.
 
     That nothing at all was heard counts too: the observations travel by brokers themselves, which may be the very same.
     """
     if not history.rows:
         return None
-    if history.rows[-1].at < now:
-        return now
-    silence = max(_INTERVALS_AWAY * interval_seconds, _SECONDS_AWAY)
-    for later, earlier in pairwise(row.at for row in reversed(history.rows)):
-        if later < since:
-            return None
-        # what is older was thinned out, and lies further apart than it was seen
-        if later - earlier > silence + (now - earlier) / _AGE_PER_SPACING:
-            return later
-    return None
+    silent = now - history.rows[-1].at
+    if silent > 0:
+        return now if silent <= _NO_LONGER_ASKED_SECONDS else None
+    return history.back_at
 
 
 def _recreated(keys: Sequence[str], rows: Sequence[LogRow], ends: dict[str, int]) -> set[int]:
@@ -98,18 +121,20 @@ def _decimated(rows: list[LogRow], now: float, reach_seconds: float, columns: in
     return kept
 
 
-def _without_forgotten(keys: tuple[str, ...], rows: list[LogRow]) -> LogHistory:
-    """Remove partitions that no row knows any more (only looked for where the oldest row is shorter or empty)."""
+def _without_forgotten(history: LogHistory) -> LogHistory:
+    """Remove partitions that no row knows any more (only looked for where the newest row does not know them)."""
+    keys, rows = history.keys, history.rows
     forgotten = {
         i
         for i in range(len(keys))
         if rows[-1].ends[i] is None and not any(i < len(row.ends) and row.ends[i] is not None for row in rows)
     }
     if not forgotten:
-        return LogHistory(keys, tuple(rows))
-    return LogHistory(
-        tuple(key for i, key in enumerate(keys) if i not in forgotten),
-        tuple([LogRow(row.at, [end for i, end in enumerate(row.ends) if i not in forgotten]) for row in rows]),
+        return history
+    return replace(
+        history,
+        keys=tuple(key for i, key in enumerate(keys) if i not in forgotten),
+        rows=tuple([LogRow(row.at, [end for i, end in enumerate(row.ends) if i not in forgotten]) for row in rows]),
     )
 
 

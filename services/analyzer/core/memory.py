@@ -4,6 +4,7 @@ Everything is bounded, immutable once made, and versioned. `to_bytes` is JSON wi
 written and read once for each observation.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -131,6 +132,10 @@ class LogHistory:
 
     keys: tuple[str, ...] = ()
     rows: tuple[LogRow, ...] = ()
+    distances: tuple[float, ...] = ()
+    """Seconds between the last few times that anything was heard of the brokers."""
+    back_at: float | None = None
+    """When they were heard again after the latest time away; None: they never were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +175,7 @@ class Memory:
                 self.dropped,
                 self.job_id,
                 None if self.run is None else _run_out(self.run),
-                [self.history.keys, self.history.rows],
+                _fields(self.history),
                 self.capacities,
                 self.selectivities,
                 _fields(self.restarts),
@@ -193,7 +198,7 @@ class Memory:
                 dropped=int(dropped),
                 job_id=str(job_id),
                 run=None if run is None else _run_in(run),
-                history=LogHistory(tuple(history[0]), tuple([LogRow(at, ends) for at, ends in history[1]])),
+                history=_history_in(*history),
                 capacities={name: tuple([Point(*point) for point in points]) for name, points in capacities.items()},
                 selectivities={edge: Ratio(*ratio) for edge, ratio in selectivities.items()},
                 restarts=RestartMemory(*restarts),
@@ -204,6 +209,13 @@ class Memory:
 
 def _fields(value: Any) -> list[Any]:
     return [getattr(value, name) for name in value.__slots__]
+
+
+def _history_in(
+    keys: list[str], rows: list[Any], distances: Sequence[float] = (), back_at: float | None = None
+) -> LogHistory:
+    # a state written before the last two were kept has the first two only
+    return LogHistory(tuple(keys), tuple([LogRow(at, ends) for at, ends in rows]), tuple(distances), back_at)
 
 
 def _run_out(run: RunMemory) -> list[Any]:

@@ -27,7 +27,8 @@ class AnalysisSettings:
     low_busy_share: float = 0.1
     """Below this busy share a capacity computed from it deserves little confidence."""
     off_share: float = 0.25
-    """A measurement further than this from what was learnt at the same parallelism rescales the whole curve."""
+    """A measurement further than this from what was learnt at the same parallelism rescales the whole curve, unless it is the old point
+    that other parallelisms did not let expect: then it takes that point's place."""
     skew_ratio: float = 1.5
     """Busiest subtask's busy share over the mean, from which the symptom `skewed` is shown."""
     silence_seconds: float = 600.0

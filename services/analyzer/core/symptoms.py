@@ -84,7 +84,8 @@ def _warming_up(picture: Picture, settings: AnalysisSettings) -> Iterator[Sympto
         needed = settings.warm_up_seconds + settings.capacity_window_seconds
         yield _symptom(
             "warming-up",
-            f"The window is not full: {settings.capacity_window_seconds:.0f} s of samples after the warm-up are needed.",
+            f"The window is not full: {settings.capacity_window_seconds:.0f} s of samples after the warm-up, and since "
+            "the brokers were last away, are needed.",
             {"run_age_seconds": age, "needed_seconds": needed},
         )
 

@@ -336,3 +336,55 @@ def test_a_lost_scrape_is_no_outage() -> None:
         last = loop.see(seen.model_copy(update={"partitions": []}) if silent else seen)
     assert last is not None
     assert _operator(last, "enrich").true_processing_rate.value == pytest.approx(600, rel=0.05)
+
+
+@pytest.mark.parametrize(("interval", "window"), [(5.0, 300.0), (1.0, 180.0), (2.0, 30.0)])
+def test_a_history_thinned_out_is_no_outage(interval: float, window: float) -> None:
+    """Old offsets are kept further apart than they were heard. However long the window, brokers that were always there never stop it."""
+    loop = Loop(
+        Job(rate=300, interval=interval),
+        settings=AnalysisSettings(capacity_window_seconds=window, trend_window_seconds=2 * window),
+    )
+    loop.watch(2 * window + 20)
+    for _ in range(30):
+        assert _operator(loop.watch(10), "enrich").true_processing_rate.value == pytest.approx(600, rel=0.05)
+
+
+def test_scrapes_that_always_take_longer_than_the_interval_are_no_outage() -> None:
+    """Asked for every 2 s, seen every 8 s: what is usual is no absence, and a real one is still seen."""
+    job = Job(rate=300)
+    loop = Loop(job)
+    for _ in range(12):
+        job.run_for(8)
+        analysis = loop.see(job.observe())
+    assert analysis is not None
+    assert _operator(analysis, "enrich").true_processing_rate.value == pytest.approx(600, rel=0.05)
+    job.run_for(60)
+    analysis = loop.see(job.observe())
+    assert analysis is not None
+    assert _operator(analysis, "enrich").true_processing_rate.value is None
+
+
+def test_brokers_no_longer_asked_withhold_nothing() -> None:
+    """The policy names none any more, or the monitor may not ask them: after ten minutes it is learnt without them."""
+    job = Job(rate=300)
+    loop = Loop(job)
+    loop.watch(60)
+    values = []
+    for _ in range(340):
+        job.run_for(2)
+        analysis = loop.see(job.observe().model_copy(update={"partitions": []}))
+        assert analysis is not None
+        values.append(_operator(analysis, "enrich").true_processing_rate.value)
+    assert set(values[:290]) == {None}
+    assert values[-1] == pytest.approx(600, rel=0.05)
+
+
+def test_a_record_that_costs_more_is_no_wrong_old_point() -> None:
+    """With contention, one subtask does more than an eighth of eight. Where its records cost more, so do those of the eight, although the
+    new rate is about an eighth of what the eight did."""
+    for slower in (0.6, 0.65, 0.72):
+        points = (Point(1, 485.0, 0.9, True, 9, 100.0, "job"), Point(8, 3207.0, 0.9, True, 9, 100.0, "job"))
+        fresh = _measured(485.0 * slower, saturated=True)
+        found = _learn(points, 1, fresh, at=200.0, throughput=485.0 * slower)
+        assert [round(p.rate) for p in found] == [round(485 * slower), round(3207 * slower)]

@@ -20,6 +20,19 @@ def test_a_state_survives_its_bytes() -> None:
     assert Memory.from_bytes(loop.memory.to_bytes()) == loop.memory
 
 
+def test_a_state_without_the_brokers_absences_is_read() -> None:
+    """One written before they were kept goes on with all it learnt."""
+    loop = Loop()
+    loop.watch(60)
+    assert loop.memory is not None
+    state = json.loads(loop.memory.to_bytes())
+    assert len(state[5]) == 4
+    state[5] = state[5][:2]
+    read = Memory.from_bytes(json.dumps(state).encode())
+    assert (read.capacities, read.history.rows) == (loop.memory.capacities, loop.memory.history.rows)
+    assert read.history.back_at is None
+
+
 def test_another_version_is_refused() -> None:
     """It says which version it found and which it reads."""
     with pytest.raises(UnreadableMemory, match=f"version {MEMORY_VERSION + 1}"):
