@@ -60,6 +60,8 @@ class _Case:
     arrivals_now: Mapping[str, float]
     gaps: list[Gap]
     """Those that matter to the question."""
+    unmeasured: frozenset[str]
+    """Operators of which neither capacity nor a bound of it is known, whether they suffice for the question or not."""
     restart: Restart
     """What a change of parallelism costs."""
 
@@ -155,6 +157,7 @@ def _case_of(analysis: Analysis, parallelism: Parallelism, load: Load, outcomes:
         },
         arrivals_now=model.arrivals,
         gaps=gaps,
+        unmeasured=frozenset(gap.operator for gap in gaps if gap.what == "capacity" and gap.operator not in at_least),
         restart=restart_of(analysis, deployment, outcomes),
     )
     case = replace(case, at_least={name: _carried(case, name) for name in case.at_least})
@@ -239,7 +242,8 @@ def _breaks(case: _Case, capacities: Mapping[str, float]) -> tuple[str | None, f
     """The operator of known capacity that is full first as the load grows, and the records/s at all sources at which the application
     breaks. Where one of which a bound is known may be full before, they are unknown, and words say what it carries at least."""
     first, rate = _first_full(case, capacities)
-    if any(gap.what == "input" or (gap.what == "capacity" and gap.operator not in case.at_least) for gap in case.gaps):
+    # that it carries what is asked says nothing of what would be too much for it
+    if case.unmeasured or any(gap.what == "input" for gap in case.gaps):
         return first, None, None
     unsure, least = _first_full(case, case.at_least)
     if unsure is None or least is None or (rate is not None and rate <= least):

@@ -1,6 +1,8 @@
 """What could not be read goes to a topic for people, with its reason, and the loop goes on."""
 
 import base64
+from collections import deque
+from datetime import datetime
 from typing import TypeVar
 from uuid import UUID, uuid5
 
@@ -19,6 +21,8 @@ M = TypeVar("M", bound=BaseModel)
 
 KEPT_BYTES = 65_536
 """How much of a value a dead letter carries: enough to see what it was."""
+_REMEMBERED = 1000
+"""Records put aside last, which are not put aside again: as many as any service takes at once."""
 
 _COUNT = Counter("weir_dead_letters_total", "Messages put aside because they could not be read", ["topic"])
 _NAMESPACE = UUID("0d0c7f3e-58cf-5d25-8a55-9d1a0f6f7e7b")
@@ -32,6 +36,7 @@ class DeadLetters:
         self._service = service
         self._clock = clock
         self._log = structlog.get_logger(service)
+        self._aside: deque[tuple[str, datetime | None]] = deque(maxlen=_REMEMBERED)
 
     async def send(self, record: Record, reason: str, field: str | None = None) -> None:
         """Publish the dead letter of a record; `BusError` if the brokers do not take it."""
@@ -71,5 +76,8 @@ class DeadLetters:
             return None
 
     async def undecodable(self, record: Record, error: Undecodable) -> None:
-        """The same, for what `decode` refused."""
-        await self.send(record, error.reason, error.field)
+        """The same, for what `decode` refused. Once for each record: a batch that cannot be stored is taken again and again."""
+        which = (record.place, record.timestamp)
+        if which not in self._aside:
+            await self.send(record, error.reason, error.field)
+            self._aside.append(which)

@@ -94,6 +94,14 @@ def test_where_the_bound_is_reached_first_it_breaks_there_at_the_earliest() -> N
     )
 
 
+def test_where_one_breaks_of_which_nothing_is_known_is_not_told() -> None:
+    """It carries the present load, and may break a little above it: where `work` is full says nothing of the application."""
+    answer = ask(at_rest(least=None, work=2))
+    assert (answer.keeps_up, answer.bottleneck, answer.unknown) == (True, WORK, [])
+    assert (answer.breaks_at_load, answer.breaks_at_rate) == (None, None)
+    assert "breaks beyond" not in answer.sentence
+
+
 def test_what_is_too_much_for_another_is_told_beyond_the_bound_too() -> None:
     """Two subtasks of `work` break at 1,000/s, whatever the source does beyond its 16,000."""
     answer = ask(at_rest(work=2), "17600/s")

@@ -1,6 +1,7 @@
 """What could not be read is put aside with its reason."""
 
 import base64
+from dataclasses import replace
 
 import pytest
 from prometheus_client import REGISTRY
@@ -42,6 +43,17 @@ async def test_a_letter_tells_where_what_and_why() -> None:
 async def test_the_same_record_makes_the_same_letter() -> None:
     """At-least-once: a repeated record repeats the id."""
     assert (await sent(bad())).id == (await sent(bad())).id
+
+
+async def test_a_batch_that_is_taken_again_makes_no_second_letter() -> None:
+    """One for each record, of one topic made anew in its place too; one that could not be published is tried again."""
+    bus = MemoryBus()
+    aside = DeadLetters(bus, "planner", FakeClock())
+    for _ in range(3):
+        assert await aside.decoded(bad(), Plan) is None
+    assert len(bus.records(DEAD_LETTERS.name)) == 1
+    await aside.decoded(replace(bad(), timestamp=FakeClock().now()), Plan)
+    assert len(bus.records(DEAD_LETTERS.name)) == 2
 
 
 async def test_a_huge_record_makes_a_bounded_letter() -> None:
