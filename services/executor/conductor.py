@@ -1,4 +1,4 @@
-"""Moves one application's action: looks, lets the core decide, tells, does (design 10: the order of effects)."""
+"""Moves one application's action: looks, lets the core decide, tells, and does, in this order."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Flink through its REST API: resource requirements in place, a checkpoint to get them applied (flink.md 4, 7)."""
+"""Flink through its REST API: resource requirements in place, a checkpoint to get them applied."""
 
 import asyncio
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ class FlinkDriver:
         if set(graph.names) != set(parallelism):
             odd = sorted(set(graph.names) ^ set(parallelism))
             return Rejected(f"the job and the request differ in operators: {', '.join(odd[:5])}")
-        # A lower bound above 1 would make the next restart wait for slots, and fail without (flink.md 4.2).
+        # A lower bound above 1 would make the next restart wait for slots, and fail without.
         body = {o.id: {"parallelism": {"lowerBound": 1, "upperBound": parallelism[o.name]}} for o in graph.operators}
         try:
             await self._call("PUT", url, f"/jobs/{job_id}/resource-requirements", json=body)

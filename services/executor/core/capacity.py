@@ -1,4 +1,4 @@
-"""Whether operators that were given more subtasks can do less than before (design 12)."""
+"""Whether operators that were given more subtasks can do less than before."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""By when a rescale must run: made of the cluster's own settings (design 11), not of a guess."""
+"""By when a rescale must run: made of the cluster's own settings, not of a guess."""
 
 from datetime import datetime, timedelta
 

@@ -63,7 +63,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Nudge:
-    """Trigger a checkpoint: a rescale waits for one to complete (design 11)."""
+    """Trigger a checkpoint: a rescale waits for one to complete."""
 
 
 Instruction = Record | Request | Nudge

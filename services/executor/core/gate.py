@@ -1,4 +1,4 @@
-"""The gate: a plan becomes an action, or is refused with a reason (design 10)."""
+"""The gate: a plan becomes an action, or is refused with a reason."""
 
 from dataclasses import dataclass, field
 from datetime import datetime

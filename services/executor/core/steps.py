@@ -1,4 +1,4 @@
-"""How an action moves on: one look at the target, at most one move (design 10–12)."""
+"""How an action moves on: one look at the target, at most one move."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta

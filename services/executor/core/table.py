@@ -69,7 +69,7 @@ LEGAL: dict[tuple[Phase | None, Event], Phase] = {
 }
 
 ROLLBACK_EVENTS: frozenset[Event] = frozenset({"not-running", "below-requested", "restart-loop", "worse"})
-"""The only reasons to roll back (design 12). That lag grew is not among them: then the planner plans again."""
+"""The only reasons to roll back. That lag grew is not among them: then the planner plans again."""
 
 
 class IllegalMove(Exception):

@@ -1,7 +1,7 @@
 """Reads one Flink cluster through its REST API.
 
 Flink's JobManager gathers the metrics from its TaskManagers only when it is asked for some, and answers that question from
-what it had before (flink.md 3.4). So a scrape first asks for one metric, gives the answers of the TaskManagers a moment to
+what it had before. So a scrape first asks for one metric, gives the answers of the TaskManagers a moment to
 come in, and reads everything else after that: what it reads is then of this scrape and not of the one before.
 """
 
