@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bench.what_if.__main__ import picture, readings
-from bench.what_if.figures import Measured, at, between, compared, mean_difference, rate_between, summary
+from bench.what_if.figures import Measured, at, between, compared, mean_difference, rate_within, summary
 from cli.trial.events import Event
 from predictor import parse_load, what_if
 from tests.unit.planner.build import NOON, WORK, analysis
@@ -47,6 +47,15 @@ def test_a_prediction_that_did_not() -> None:
     assert found["final_lag_seconds"]["source"]["relative_error"] == pytest.approx(22.5 / 30 - 1, abs=0.02)
 
 
+def test_positions_told_late_are_no_lag() -> None:
+    """A source tells where it is up to a second late: what it takes in is read over all readings, and that it keeps up at the sink."""
+    late = [(float(t), 5000 + 800.0 * (t - (t % 3) / 2)) for t in range(61)]
+    steady = measured(800)
+    found = compared(told("x1"), Measured(steady.source_lag, steady.sink_lag, late, steady.utilisation))
+    assert found["keeps_up"] == {"predicted": True, "measured": True}
+    assert found["throughput"]["measured"] == pytest.approx(800, rel=0.01)
+
+
 def test_the_summary_counts_verdicts_and_errors() -> None:
     """One right, one wrong: it was said to keep up and took in half."""
     pairs = [compared(told("x1"), measured(800)), compared(told("x1"), measured(400, 0.5))]
@@ -69,8 +78,8 @@ def test_series_are_read_between_their_readings() -> None:
     assert [between(series, t) for t in (-1, 4, 10, 99)] == [0, 2, 5, 5]
     assert (at(series, 9.9), at([], 1.0)) == (0.0, None)
     assert mean_difference([], series) is None
-    assert rate_between(series, 0, 5) is None
-    assert rate_between(series, 0, 10) == 0.5
+    assert rate_within(series, 0, 5) is None
+    assert rate_within(series, 0, 10) == 0.5
 
 
 def test_the_feed_is_read_by_when_things_were_observed() -> None:
