@@ -60,8 +60,6 @@ class _Case:
     arrivals_now: Mapping[str, float]
     gaps: list[Gap]
     """Those that matter to the question."""
-    unmeasured: frozenset[str]
-    """Operators of which neither capacity nor a bound of it is known, whether they suffice for the question or not."""
     restart: Restart
     """What a change of parallelism costs."""
 
@@ -157,7 +155,6 @@ def _case_of(analysis: Analysis, parallelism: Parallelism, load: Load, outcomes:
         },
         arrivals_now=model.arrivals,
         gaps=gaps,
-        unmeasured=frozenset(gap.operator for gap in gaps if gap.what == "capacity" and gap.operator not in at_least),
         restart=restart_of(analysis, deployment, outcomes),
     )
     case = replace(case, at_least={name: _carried(case, name) for name in case.at_least})
@@ -242,8 +239,9 @@ def _breaks(case: _Case, capacities: Mapping[str, float]) -> tuple[str | None, f
     """The operator of known capacity that is full first as the load grows, and the records/s at all sources at which the application
     breaks. Where one of which a bound is known may be full before, they are unknown, and words say what it carries at least."""
     first, rate = _first_full(case, capacities)
-    # that it carries what is asked says nothing of what would be too much for it
-    if case.unmeasured or any(gap.what == "input" for gap in case.gaps):
+    # that an operator carries what is asked says nothing of what would be too much for it
+    unmeasured = set(case.topology.names) - case.model.curves.keys() - case.at_least.keys()
+    if unmeasured or any(gap.what == "input" for gap in case.gaps):
         return first, None, None
     unsure, least = _first_full(case, case.at_least)
     if unsure is None or least is None or (rate is not None and rate <= least):

@@ -3,10 +3,11 @@
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import StatisticsError, linear_regression
 from typing import Any
 
 from weir_contracts import WhatIf
+
+from services.analyzer.core.numbers import slope
 
 Series = Sequence[tuple[float, float]]
 """Values by seconds since the change was made, in order."""
@@ -87,11 +88,7 @@ def summary(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def rate_within(series: Series, since: float, until: float) -> float | None:
     """How much a series grows each second within these, by least squares, since any reading may be late; None where there are no two."""
-    within = [(t, value) for t, value in series if since <= t <= until]
-    try:
-        return linear_regression(*zip(*within, strict=True)).slope if within else None
-    except StatisticsError:
-        return None
+    return slope([(t, value) for t, value in series if since <= t <= until])
 
 
 def at(series: Series, seconds: float) -> float | None:

@@ -49,6 +49,10 @@ async def test_a_batch_that_is_taken_again_makes_no_second_letter() -> None:
     """One for each record, of one topic made anew in its place too; one that could not be published is tried again."""
     bus = MemoryBus()
     aside = DeadLetters(bus, "planner", FakeClock())
+    bus.break_down()
+    with pytest.raises(BusError):
+        await aside.decoded(bad(), Plan)
+    bus.mend()
     for _ in range(3):
         assert await aside.decoded(bad(), Plan) is None
     assert len(bus.records(DEAD_LETTERS.name)) == 1
