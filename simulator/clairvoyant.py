@@ -53,8 +53,18 @@ class Clairvoyant:
             )
         }
 
+    def carries(self, rate: float, seconds: float = 0.0) -> bool:
+        """Whether that is enough."""
+        least = self.least(rate, seconds)
+        return all(
+            curve[least[operator.name] - 1] >= load * (1 - 1e-9)
+            for operator, curve, load in zip(
+                self._application.operators, self._curves, self.loads(rate, seconds), strict=True
+            )
+        )
+
     def slots(self, rate: float, seconds: float = 0.0) -> int:
-        """The slots of that."""
+        """The slots of the least."""
         return self._topology.slots(self.least(rate, seconds))
 
     def slot_seconds(

@@ -16,6 +16,7 @@ from .score import Point
 
 WIDTH, HEIGHT = 88, 6
 LABEL = 9
+PEAKED = 1.5
 _FONT_FACES = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 _BRAILLE = 0x2800
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
@@ -57,13 +58,17 @@ def charts(points: Sequence[Point], objective_seconds: float | None, *, width: i
         lag.append(Curve("objective", [objective_seconds] * len(points), "red"))
     hours = (points[-1].at_seconds if points else 0.0) / 3600
     axis = Text(f"{'':>{LABEL}}0 h{'':>{width - 11}}{hours:6.1f} h", "dim")
+    load = [Curve("arrivals", [p.arrivals for p in points], "cyan")]
+    if any(p.peak_arrivals > PEAKED * p.arrivals for p in points):
+        # The load goes up and down within a point: its mean alone would hide what had to be carried.
+        load.insert(0, Curve("at most", [p.peak_arrivals for p in points], "blue"))
     return Group(
-        panel("records/s", [Curve("arrivals", [p.arrivals for p in points], "cyan")], width=width),
+        panel("records/s", load, width=width),
         panel("lag, s", lag, width=width),
         panel(
             "slots",
             [
-                Curve("least", [float(p.least_slots) for p in points], "blue"),
+                Curve("least", [p.least_slots for p in points], "blue"),
                 Curve("held", [p.slots for p in points], "green"),
             ],
             width=width,
@@ -136,4 +141,7 @@ def _stretched(values: Sequence[float], many: int) -> list[float]:
 
 
 def _short(value: float) -> str:
+    for unit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= unit:
+            return f"{value / unit:.3g} {letter}"
     return f"{value:,.0f}" if value >= 10 else f"{value:.3g}"

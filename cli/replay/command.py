@@ -31,6 +31,10 @@ POINTS = 352
 """Of the curves: two dots a character, and as many again for a picture."""
 
 
+UNDECIDED = frozenset({"warming-up", "metric-missing"})
+"""Reasons of plans that were made before there was anything to go by."""
+
+
 @dataclass(frozen=True)
 class Result:
     """What a replay found."""
@@ -42,6 +46,21 @@ class Result:
     ends: dict[str, int]
     """Actions and refusals by how they ended."""
     wall_seconds: float
+
+    @property
+    def notes(self) -> list[str]:
+        """What else is to be known of these figures."""
+        notes = []
+        if self.codes and not set(self.codes) - UNDECIDED:
+            looks = sum(self.codes.values())
+            notes.append(
+                f"nothing was decided in {looks} looks: give it longer (--duration) or look more often (--interval)"
+            )
+        if not self.score.peak_is_carried:
+            notes.append(
+                "the highest load is more than policy and cluster allow: least and static peak are all that they do"
+            )
+        return notes
 
 
 def replay(
@@ -153,13 +172,15 @@ def _document(options: ReplayOptions, prepared: Replay, result: Result) -> dict[
         "plans": result.codes,
         "outcomes": result.ends,
         "wall_seconds": result.wall_seconds,
+        "notes": result.notes,
         "points": [
             {
                 "at_seconds": round(p.at_seconds, 1),
                 "arrivals": round(p.arrivals, 2),
                 "lag_seconds": round(p.lag_seconds, 2),
                 "slots": round(p.slots, 2),
-                "least_slots": p.least_slots,
+                "least_slots": round(p.least_slots, 2),
+                "peak_arrivals": round(p.peak_arrivals, 2),
             }
             for p in result.points
         ],
@@ -183,6 +204,8 @@ def _table(prepared: Replay, result: Result) -> RenderableType:
         f"{score.rescales}  ({', '.join(f'{n} {phase}' for phase, n in result.ends.items()) or 'no action'})",
     )
     table.add_row("plans", ", ".join(f"{n} {code}" for code, n in result.codes.items()))
+    for note in result.notes:
+        table.add_row("note", note)
     hours = prepared.duration_seconds / 3600
     table.add_row(
         "simulated", f"{hours:,.1f} h in {result.wall_seconds:.1f} s, planner {prepared.policy.spec.planner.name}"

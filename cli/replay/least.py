@@ -20,5 +20,8 @@ class Least(Clairvoyant):
     def least(self, rate: float, seconds: float = 0.0) -> dict[str, int]:
         return {name: min(p, self._highest[name]) for name, p in super().least(rate, seconds).items()}
 
+    def carries(self, rate: float, seconds: float = 0.0) -> bool:
+        return super().carries(rate, seconds) and super().slots(rate, seconds) <= self._there
+
     def slots(self, rate: float, seconds: float = 0.0) -> int:
         return min(self._there, super().slots(rate, seconds))

@@ -8,6 +8,10 @@ from weir_contracts import Objective
 from simulator import Simulation
 from simulator.clairvoyant import Clairvoyant
 
+LOOK_SECONDS = 10.0
+"""So often it is worked out what the load needs, however long a point of the curves is: a load that goes up and down within one would
+look like its mean, which is never late and needs no more than half."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -15,12 +19,15 @@ class Point:
 
     at_seconds: float
     arrivals: float
+    """The mean."""
     lag_seconds: float
     """The largest."""
     slots: float
     """The mean."""
-    least_slots: int
-    """What the load of this stretch needs."""
+    least_slots: float
+    """The mean of what the load of each of its looks needs."""
+    peak_arrivals: float = 0.0
+    """Of the look with the most."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,8 @@ class Score:
     """Of somebody who knows the load and rescales for free."""
     peak_slot_seconds: float
     """Of the smallest constant parallelism that carries the highest load."""
+    peak_is_carried: bool = True
+    """Whether there is one: else that is all there may be."""
 
     @property
     def times_least(self) -> float | None:
@@ -51,47 +60,76 @@ class Score:
         return {**asdict(self), "times_least": None if times is None else round(times, 3)}
 
 
+class _Stretch:
+    """What is added up between two moments."""
+
+    def __init__(self, began: float, appended: float) -> None:
+        self.began, self.appended = began, appended
+        self.slot_seconds = self.least_slot_seconds = self.lag = self.peak = 0.0
+
+
 class Meter:
-    """Looks at a simulation after each of its steps."""
+    """Looks at a simulation after each of its steps; a point of the curves every `point_seconds`."""
 
     def __init__(
-        self, simulation: Simulation, clairvoyant: Clairvoyant, objective: Objective, bucket_seconds: float
+        self, simulation: Simulation, clairvoyant: Clairvoyant, objective: Objective, point_seconds: float
     ) -> None:
         self.points: list[Point] = []
         self._simulation = simulation
         self._clairvoyant = clairvoyant
         self._objective = objective.bound_seconds
         self._of_latency = objective.max_latency is not None
-        self._bucket_seconds = bucket_seconds
-        self._late = self._slot_seconds = self._least = self._seconds = self._max_lag = self._peak = 0.0
-        self._began, self._appended, self._lag, self._slots = simulation.now, simulation.appended, 0.0, 0.0
+        self._point_seconds = point_seconds
+        self._look_seconds = min(LOOK_SECONDS, point_seconds)
+        self._late = self._slot_seconds = self._least = self._seconds = self._max_lag = 0.0
+        self._most_slots, self._peak, self._peak_at = 0, 0.0, simulation.now
+        self._looked_at, self._looked_appended = simulation.now, simulation.appended
+        self._point = _Stretch(simulation.now, simulation.appended)
         simulation.on_step = self._step
 
     def _step(self, seconds: float) -> None:
-        simulation = self._simulation
+        simulation, point = self._simulation, self._point
         lag = simulation.lag_seconds
         bounded = simulation.latency_seconds if self._of_latency else lag
         if self._objective is not None and bounded > self._objective:
             self._late += seconds
-        self._slots += simulation.slots_used * seconds
-        self._lag = max(self._lag, lag)
+        point.slot_seconds += simulation.slots_used * seconds
+        point.lag = max(point.lag, lag)
         self._seconds += seconds
-        if simulation.now - self._began >= self._bucket_seconds - 1e-6:
+        if simulation.now - self._looked_at >= self._look_seconds - 1e-6:
+            self._look()
+        if simulation.now - point.began >= self._point_seconds - 1e-6:
             self._close()
 
-    def _close(self) -> None:
+    def _look(self) -> None:
+        """What the load since the last look needs."""
         simulation = self._simulation
-        took = simulation.now - self._began
+        took = simulation.now - self._looked_at
         if took <= 0:
             return
-        middle = self._began + took / 2
-        rate = (simulation.appended - self._appended) / took / self._share
+        rate = (simulation.appended - self._looked_appended) / took / self._share
+        middle = self._looked_at + took / 2
         least = self._clairvoyant.slots(rate, middle)
-        self.points.append(Point(self._began, rate, self._lag, self._slots / took, least))
-        self._slot_seconds += self._slots
-        self._least += least * took
-        self._max_lag, self._peak = max(self._max_lag, self._lag), max(self._peak, rate)
-        self._began, self._appended, self._lag, self._slots = simulation.now, simulation.appended, 0.0, 0.0
+        if rate > self._peak:
+            self._peak, self._peak_at = rate, middle
+        self._point.least_slot_seconds += least * took
+        self._point.peak = max(self._point.peak, rate)
+        self._most_slots = max(self._most_slots, least)
+        self._looked_at, self._looked_appended = simulation.now, simulation.appended
+
+    def _close(self) -> None:
+        self._look()
+        simulation, point = self._simulation, self._point
+        took = simulation.now - point.began
+        if took <= 0:
+            return
+        rate = (simulation.appended - point.appended) / took / self._share
+        slots, least = point.slot_seconds / took, point.least_slot_seconds / took
+        self.points.append(Point(point.began, rate, point.lag, slots, least, point.peak))
+        self._slot_seconds += point.slot_seconds
+        self._least += point.least_slot_seconds
+        self._max_lag = max(self._max_lag, point.lag)
+        self._point = _Stretch(simulation.now, simulation.appended)
 
     @property
     def _share(self) -> float:
@@ -109,5 +147,6 @@ class Meter:
             rescales=rescales,
             max_lag_seconds=round(self._max_lag, 2),
             least_slot_seconds=round(self._least, 1),
-            peak_slot_seconds=round(self._clairvoyant.slots(self._peak, self._simulation.now) * self._seconds, 1),
+            peak_slot_seconds=round(self._most_slots * self._seconds, 1),
+            peak_is_carried=self._clairvoyant.carries(self._peak, self._peak_at),
         )

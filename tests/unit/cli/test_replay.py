@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from unittest import mock
 
@@ -19,7 +20,7 @@ from cli.replay.driver import SimulatedDriver
 from cli.replay.least import Least
 from cli.replay.loop import Loop
 from cli.replay.options import ReplayOptions, prepare
-from cli.replay.score import Meter, Score
+from cli.replay.score import Meter, Point, Score
 from services.executor.core import Accepted, Snapshot, Unanswered
 from services.planner.core.planners import PLANNERS
 from simulator import PRESETS, Noise, Simulation, chain
@@ -27,6 +28,8 @@ from simulator.clairvoyant import Clairvoyant
 from simulator.observe import START, Observer
 from tests.unit.cli.test_command import Done, weir
 from tests.unit.executor.driver_suite import DriverSuite
+
+END = Point(28_800.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def policy_for(trace: str = "step") -> ReplayOptions:
@@ -346,6 +349,57 @@ def test_an_option_that_was_given_is_the_one_named(tmp_path: Path) -> None:
     """`--planner`, beside a policy with another one."""
     done = replayed("--policy", str(policy_file(tmp_path, "planner: {name: hpa}")), "--planner", "oracle")
     assert done.stderr.startswith("weir: --planner: there is no planner 'oracle'")
+
+
+@pytest.mark.parametrize(("shape", "interval"), [("sine", 300.0), ("spike", 60.0)])
+def test_what_the_load_needs_does_not_depend_on_how_long_it_is_looked_at(shape: str, interval: float) -> None:
+    """A wave of minutes needs as much at its top in a day as in an hour, and on average as little."""
+    hour, longer = (
+        run(prepare(ReplayOptions(shape, interval_seconds=interval, duration_seconds=seconds)))
+        for seconds in (3_600.0, 28_800.0)
+    )
+    assert hour.score.peak_slot_seconds == 6 * 3_600
+    assert longer.score.peak_slot_seconds == 6 * 28_800
+    assert longer.score.least_slot_seconds == pytest.approx(8 * hour.score.least_slot_seconds, rel=0.02)
+    assert len(longer.points) < 360
+    assert longer.score.least_slot_seconds == pytest.approx(
+        sum(p.least_slots * (after.at_seconds - p.at_seconds) for p, after in pairwise([*longer.points, END])), rel=0.01
+    )
+    assert max(p.peak_arrivals for p in longer.points) == pytest.approx(2_400, rel=0.01)
+
+
+def test_what_is_odd_about_the_figures_is_told_below_them() -> None:
+    """Too few looks for a decision; more load than there may be slots for. Else nothing."""
+    seldom = json.loads(weir("replay", "--trace", "step", "--interval", "600", "-o", "json").stdout)
+    assert seldom["notes"] == [
+        "nothing was decided in 2 looks: give it longer (--duration) or look more often (--interval)"
+    ]
+    high = json.loads(replayed("--peak-rate", "1e12", "-o", "json").stdout)
+    assert not high["score"]["peak_is_carried"]
+    assert high["notes"] == [
+        "the highest load is more than policy and cluster allow: least and static peak are all that they do"
+    ]
+    assert json.loads(replayed("-o", "json").stdout)["notes"] == []
+    told = replayed("--peak-rate", "1e12").stdout
+    assert "note" in told and "│" in told.splitlines()[1], "the label keeps to its column"
+
+
+@pytest.mark.parametrize(
+    ("slots", "bounds", "rate", "carried"),
+    [
+        (64, "max: 64", 2_400.0, True),
+        (4, "max: 64", 2_400.0, False),
+        (64, "max: 64, operators: {enrich: {max: 3}}", 2_400.0, False),
+    ],
+)
+def test_whether_the_least_is_enough(tmp_path: Path, slots: int, bounds: str, rate: float, carried: bool) -> None:
+    """It is not where the cluster's slots or an operator's own bound end before."""
+    file = tmp_path / "small.yaml"
+    file.write_text(json.dumps(chain(1).on(slots=slots).model_dump(mode="json")))
+    prepared = prepare(
+        ReplayOptions("step", topology=str(file), policy_file=policy_file(tmp_path, f"bounds: {{{bounds}}}"))
+    )
+    assert Least(prepared.application, prepared.policy.spec.bounds).carries(rate) is carried
 
 
 @pytest.mark.parametrize(
