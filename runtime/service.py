@@ -11,6 +11,7 @@ from weir_contracts.topics import TOPICS
 from . import log
 from .bus import Bus, BusError
 from .envelope import MAX_MESSAGE_BYTES
+from .garbage import collect_seldom
 from .health import Health
 from .http import PortInUse, listen, serve
 from .loop import Stop, retry_until_ready
@@ -50,6 +51,7 @@ async def run_service(
         return EXIT_BAD_SETTINGS
     app.state.tokens = tokens
     logger.info("starting", settings=settings.describe(), port=bound.getsockname()[1])
+    collect_seldom()
     stop = Stop()
     stop.on_signals()
     running = {asyncio.create_task(_listener(serve(app, bound, stop), stop), name="http")}

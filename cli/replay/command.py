@@ -1,12 +1,10 @@
 """`weir replay`: its options, the run, and how it is told."""
 
 import asyncio
-import gc
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +16,7 @@ from weir_contracts import PlanReply, PlanRequest
 
 from cli.errors import InvalidInput
 from cli.terminal import terminal
+from runtime.garbage import seldom_collected
 from services.planner.core.planners import ask
 from simulator import Noise, Simulation
 
@@ -137,7 +136,7 @@ def run(
         max(10.0, prepared.duration_seconds / POINTS) if prepared.duration_seconds > 10 * POINTS else 10.0,
     )
     loop = Loop(simulation, policy, noise=Noise(relative=noise), seed=seed, records=Records(keep=100), asks=asks)
-    with _seldom_collected():
+    with seldom_collected():
         asyncio.run(loop.run(prepared.duration_seconds))
     return Result(
         score=meter.score(loop.said.rescales),
@@ -146,17 +145,6 @@ def run(
         ends=dict(loop.said.ends.most_common()),
         wall_seconds=round(time.perf_counter() - began, 2),
     )
-
-
-@contextmanager
-def _seldom_collected() -> Iterator[None]:
-    """Messages hold no cycles, so looking for them after every few hundred is time lost."""
-    before = gc.get_threshold()
-    gc.set_threshold(100_000, 20, 20)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def _document(options: ReplayOptions, prepared: Replay, result: Result) -> dict[str, Any]:

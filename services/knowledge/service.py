@@ -232,10 +232,9 @@ class Knowledge:
 
         What is still on its way when an application ends must not bring it back: without a policy only a reading of it does.
         """
-        has_policy = await self._store.policy(application) is not None
         told, ended = [], False
         for message, kind in sorted(messages, key=_instant):
-            if state is None and not has_policy and not _is_reading(message):
+            if state is None and not _is_reading(message) and await self._store.policy(application) is None:
                 continue
             after = remember(state or State(application=application), message, self._limits)
             if after is state:

@@ -6,6 +6,8 @@ from concurrent.futures.process import BrokenProcessPool
 import structlog
 from weir_contracts import PlanReply, PlanRequest
 
+from runtime.garbage import collect_seldom
+
 from .core.planners import InvalidParameters, UnknownPlanner, ask, needed
 from .failures import FAILED, INVALID, TIMEOUT, no_answer
 from .process import WorkerProcess
@@ -21,7 +23,8 @@ def _answer(request: str, planner: str) -> str:
 
 
 def _warm() -> None:
-    """In the process: imports what a first question would otherwise wait for."""
+    """In the process: has imported by now what a first question would otherwise wait for."""
+    collect_seldom()
 
 
 class Workers:

@@ -52,9 +52,11 @@ def process(
     """Advance one application by its records of a batch, in the order of (observed_at, offset).
 
     Returns the new state (None: remove it) and what to publish, in order. `lost` tells by partition what was deleted
-    unread: the first record behind such a gap carries it into its analysis.
+    unread: the first record behind such a gap carries it into its analysis. A damaged state is put aside with the first record.
     """
-    memory, out = _memory_of(state), []
+    records = list(records)
+    memory, damage = _memory_of(state)
+    out = [] if damage is None or state is None else [_put_aside(state, damage, record) for record in records[:1]]
     readable: list[tuple[datetime, int, Observation, Record]] = []
     partition, offset = (-1, -1) if state is None else (state.partition, state.offset)
     for record in records:
@@ -85,14 +87,15 @@ def _gap(lost: Mapping[int, Lost] | None, partition: int, offset: int, record: R
     return missing if missing > 0 else None
 
 
-def _memory_of(state: State | None) -> Memory | None:
+def _memory_of(state: State | None) -> tuple[Memory | None, str | None]:
+    """What the state says, or what is wrong with it."""
     if state is None:
-        return None
+        return None, None
     try:
-        return Memory.from_bytes(state.memory)
-    except UnreadableMemory:
+        return Memory.from_bytes(state.memory), None
+    except UnreadableMemory as error:
         # only damage comes here: another version has another checkpoint directory, seeded from the analyses
-        return None
+        return None, str(error)
 
 
 def seeded(value: bytes | None) -> State | None:
@@ -130,8 +133,17 @@ def _published(analysis: Analysis, record: Record) -> Outgoing:
 
 def _dead_letter(record: Record, reason: str, field: str | None) -> Outgoing:
     """The same letter for the same record at every replay: its time is the record's own."""
+    return _letter(record, record.place, reason, field, record.value)
+
+
+def _put_aside(state: State, damage: str, record: Record) -> Outgoing:
+    reason = f"what was known of this application before this record was given up, and is learnt anew: {damage}"
+    return _letter(record, f"{record.place}:state", reason, "state", state.memory)
+
+
+def _letter(record: Record, what: str, reason: str, field: str | None, value: bytes | None) -> Outgoing:
     letter = DeadLetter(
-        id=uuid5(_NAMESPACE, f"{SERVICE}:{record.place}"),
+        id=uuid5(_NAMESPACE, f"{SERVICE}:{what}"),
         at=record.timestamp or datetime.fromtimestamp(0, UTC),
         service=SERVICE,
         topic=record.topic or OBSERVATIONS.name,
@@ -140,8 +152,8 @@ def _dead_letter(record: Record, reason: str, field: str | None) -> Outgoing:
         key=None if record.key is None else record.key[:1000],
         reason=reason[:2000],
         field=None if field is None else field[:500],
-        value_base64=None if record.value is None else base64.b64encode(record.value[:_KEPT_BYTES]).decode(),
-        value_bytes=None if record.value is None else len(record.value),
+        value_base64=None if value is None else base64.b64encode(value[:_KEPT_BYTES]).decode(),
+        value_bytes=None if value is None else len(value),
     )
     body, headers = encode(letter, type=DEAD_LETTERS.type, source=SERVICE, id=letter.id, time=letter.at)
     return Outgoing(DEAD_LETTERS.name, record.key or "unknown", body, headers)

@@ -134,9 +134,26 @@ def test_a_bug_met_by_one_application_stays_with_it(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_damaged_state_starts_anew() -> None:
-    """Nothing is analysed with half a memory."""
-    _, out = process("shop/orders", State(b"not json"), _records(2), SETTINGS)
+    """Nothing is analysed with half a memory, and what there was of it is put aside, once, where somebody can look at it."""
+    state, out = process("shop/orders", State(b"not json"), _records(2), SETTINGS)
     assert len(_analyses(out)) == 2
+    (letter,) = _letters(out)
+    assert letter.reason.startswith(
+        "what was known of this application before this record was given up, and is learnt anew: the state"
+    )
+    assert (letter.key, letter.field, letter.offset) == ("shop/orders", "state", 0)
+    assert base64.b64decode(letter.value_base64 or "") == b"not json"
+    assert _letters(process("shop/orders", state, _records(3)[2:], SETTINGS)[1]) == []
+
+
+def test_a_damaged_state_and_a_damaged_record_are_two_letters() -> None:
+    """Of the same place, and neither hides the other; what was damaged is gone afterwards."""
+    bad = Record(OBSERVATIONS.name, 3, 0, "shop/orders", b"{", {}, None)
+    state, out = process("shop/orders", State(b"not json"), [bad], SETTINGS)
+    letters = _letters(out)
+    assert state is None
+    assert [letter.offset for letter in letters] == [0, 0]
+    assert len({letter.id for letter in letters}) == 2
 
 
 def test_an_ended_application_has_no_state() -> None:

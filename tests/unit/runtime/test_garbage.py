@@ -1,0 +1,46 @@
+"""How often Python looks for cycles: seldom where a process is a service's, as before where it is somebody else's."""
+
+import gc
+import json
+import subprocess
+import sys
+
+import pytest
+
+from runtime.garbage import seldom_collected
+
+SERVICE = """
+import gc, json
+from runtime.garbage import collect_seldom
+class Cycle:
+    def __init__(self): self.me = self
+before = gc.get_stats()[0]["collections"]
+collect_seldom()
+began = gc.get_stats()
+kept = [{"message": [str(i)]} for i in range(40_000)]
+quiet = gc.get_stats()[0]["collections"] - began[0]["collections"]
+for _ in range(200_000): Cycle()
+after = gc.get_stats()
+alive = sum(isinstance(o, Cycle) for o in gc.get_objects())
+collected = after[0]["collected"] - began[0]["collected"]
+print(json.dumps({"frozen": gc.get_freeze_count(), "quiet": quiet, "collected": collected, "alive": alive}))
+"""
+
+
+def test_a_service_is_looked_through_seldom_and_not_never() -> None:
+    """Messages that are kept cause no look; cycles are still found, so that they do not pile up."""
+    done = subprocess.run([sys.executable, "-c", SERVICE], capture_output=True, text=True, timeout=60, check=True)
+    found = json.loads(done.stdout)
+    assert found["frozen"] > 1000
+    assert found["quiet"] == 0
+    assert found["collected"] >= 100_000
+    assert found["alive"] <= 100_000
+
+
+def test_somebody_elses_process_is_left_as_it_was() -> None:
+    """Whatever happens within."""
+    before = gc.get_threshold()
+    with pytest.raises(ValueError, match="odd"), seldom_collected():
+        assert gc.get_threshold() > before
+        raise ValueError("odd")
+    assert gc.get_threshold() == before
