@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from weir_contracts import observation_id
+from pydantic import SecretStr
+from weir_contracts import LoopResult, derive_id, observation_id
 from weir_contracts.topics import OBSERVATIONS
 
 from bench.advance import OPERATORS, observation
@@ -26,6 +27,7 @@ from bench.loop import usage_over
 from bench.results_file import distribution, write
 from runtime.envelope import new_traceparent
 from runtime.kafka_bus import KafkaBus
+from services.knowledge.adapters.redis import RedisStore
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
 from testbed.redis import RedisServer
@@ -36,6 +38,13 @@ PLANNER_WORKERS = 2
 """As many as there are cores here."""
 WARM_UP_SECONDS = 45.0
 MEASURED_SECONDS = 60.0
+HISTORY = 500
+"""Past turns of each application that knowledge has at the start: as many as it keeps."""
+
+
+def name_of(number: int) -> str:
+    """An application's name."""
+    return f"fleet/app-{number:04}"
 
 
 @dataclass
@@ -53,7 +62,7 @@ class Application:
     def make(cls, number: int, interval_seconds: float, due: float, now: datetime) -> "Application":
         # Minutes old: its operators have long been warmed up.
         started = now - timedelta(minutes=5)
-        name = f"fleet/app-{number:04}"
+        name = name_of(number)
         first = observation(0, application=name, interval_seconds=interval_seconds, start=started)
         return cls(name, interval_seconds, first.model_dump(mode="json"), due, started)
 
@@ -140,6 +149,7 @@ async def measured(
         "operators_each": OPERATORS,
         "interval_seconds": interval_seconds,
         "planner_workers": PLANNER_WORKERS,
+        "past_turns_each": HISTORY,
         "observations_per_second": round(published / MEASURED_SECONDS, 1),
         "plans_per_observation": round(len(waited) / published, 3) if published else None,
         "observation_to_plan_seconds": distribution(waited),
@@ -148,11 +158,36 @@ async def measured(
     }
 
 
+async def remember_the_past(redis: RedisServer, applications: int) -> None:
+    """What knowledge has of each application after some hours: as much history as it keeps."""
+    store, now = RedisStore(SecretStr(redis.url), history_kept=HISTORY), datetime.now(UTC)
+    parallelism = {f"operator-{n}": 4 for n in range(OPERATORS)}
+    try:
+        for number in range(applications):
+            name = name_of(number)
+            lines = [
+                LoopResult(
+                    at=now - timedelta(seconds=10 * back),
+                    plan_id=derive_id(observation_id(name, now), f"plan-{back}"),
+                    kind="hold",
+                    code="objective-held",
+                    current=parallelism,
+                    lag_seconds=0.2,
+                    arrival_rate=420.0,
+                )
+                for back in range(HISTORY, 0, -1)
+            ]
+            await store.save([], [], [(name, line) for line in lines])
+    finally:
+        await store.close()
+
+
 def scenario(applications: int, interval_seconds: float) -> dict[str, Any]:
     """Fresh parts for each, so that no backlog of one is another's burden."""
     with tempfile.TemporaryDirectory(prefix="weir-fleet-") as name:
         folder = Path(name)
         with KafkaBroker(folder / "kafka") as kafka, RedisServer(folder / "redis") as redis:
+            asyncio.run(remember_the_past(redis, applications))
             port = free_port()
             url = f"http://127.0.0.1:{port}"
             environment = loop_settings(kafka.bootstrap_servers, PARTITIONS, url, redis.url, folder)

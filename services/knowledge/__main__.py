@@ -62,6 +62,7 @@ async def run(settings: KnowledgeSettings) -> int:
         settings.events_kept,
         settings.known_characters,
         events_bytes=settings.events_megabytes * 1_000_000,
+        history_kept=settings.history_count,
     )
     limits = Limits(
         history_count=settings.history_count,

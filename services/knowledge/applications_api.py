@@ -112,8 +112,9 @@ def applications_router(store: Store, clock: Clock, limits: Limits = Limits()) -
         responses={200: example({"items": [examples.TURN_IN_SHORT]})},
     )
     async def history(namespace: Namespace, name: Name, _caller: Reader, limit: HistoryLimit = 50) -> History:
-        state = await state_of(namespace, name)
-        return History(items=history_at(state, clock.now(), limits)[:limit])
+        known = await state_of(namespace, name)
+        lines = await store.history(known.application)
+        return History(items=history_at(lines, clock.now(), limits)[:limit])
 
     @routes.get(
         "/{namespace}/{name}/explain",

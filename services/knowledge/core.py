@@ -1,6 +1,6 @@
 """What is remembered of an application, and how each message changes it. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 from uuid import UUID
@@ -65,15 +65,25 @@ class Turn(Message):
     outcomes: list[Outcome] = Field(default_factory=list)
 
 
+class End(Message):
+    """What became of a past turn's plan, or how far it is."""
+
+    plan_id: UUID
+    phase: str
+
+
+Past = LoopResult | End
+"""What an application's history is told: it is only ever added to, and so no part of the state that each message needs."""
+
+
 class State(Message):
-    """All that is remembered of one application. The newest of everything, and the recent past, newest first."""
+    """What the next message of one application needs: the newest of everything, and the turns worth explaining, newest first."""
 
     application: str
     observation: Observation | None = None
     analysis: Analysis | None = None
     plan: Plan | None = None
     outcome: Outcome | None = None
-    history: list[LoopResult] = Field(default_factory=list)
     turns: list[Turn] = Field(default_factory=list)
     open_turns: list[Turn] = Field(default_factory=list)
     """Turns that have no plan yet, for the time that a plan comes after the next reading."""
@@ -136,25 +146,35 @@ def _with_plan(state: State, plan: Plan, limits: Limits) -> State:
         return state
     turn = next((t for t in state.open_turns if t.correlation_id == plan.observation_id), None)
     turn = (turn or Turn(correlation_id=plan.observation_id)).model_copy(update={"plan": plan})
-    understood = turn.analysis
-    result = plan.in_short(
+    left = [t for t in state.open_turns if t.correlation_id != plan.observation_id]
+    return state.model_copy(update={"plan": plan, "turns": _turns(state, turn, limits), "open_turns": left})
+
+
+def past_of(event: Event, after: State) -> Past | None:
+    """What the history is told of an event that made the state `after`."""
+    if isinstance(event, Outcome):
+        return End(plan_id=event.plan_id, phase=event.phase)
+    if not isinstance(event, Plan):
+        return None
+    understood = after.turns[0].analysis
+    return event.in_short(
         understood.lag_seconds.value if understood else None, understood.arrival_rate.value if understood else None
     )
-    history = _recent([result, *state.history], plan.created_at, limits)
-    left = [t for t in state.open_turns if t.correlation_id != plan.observation_id]
-    return state.model_copy(
-        update={"plan": plan, "history": history, "turns": _turns(state, turn, limits), "open_turns": left}
-    )
 
 
-def _recent(history: Sequence[LoopResult], now: datetime, limits: Limits) -> list[LoopResult]:
+def with_ends(lines: Iterable[LoopResult], ends: Mapping[UUID, str]) -> list[LoopResult]:
+    """Past turns, each once, with what became of their plans."""
+    once = {line.plan_id: line for line in lines}
+    return [
+        line.model_copy(update={"outcome": ends[plan_id]}) if plan_id in ends else line
+        for plan_id, line in once.items()
+    ]
+
+
+def history_at(lines: Iterable[LoopResult], now: datetime, limits: Limits) -> list[LoopResult]:
+    """Past turns as they are to be shown now: they also grow old where no plan comes any more."""
     oldest = now - timedelta(seconds=limits.history_age_seconds)
-    return [past for past in history if past.at >= oldest][: limits.history_count]
-
-
-def history_at(state: State, now: datetime, limits: Limits) -> list[LoopResult]:
-    """Past turns as they are to be shown now, newest first: they also grow old where no plan comes any more."""
-    return _recent(state.history, now, limits)
+    return [past for past in lines if past.at >= oldest][: limits.history_count]
 
 
 def _turns(state: State, turn: Turn, limits: Limits) -> list[Turn]:
@@ -174,17 +194,13 @@ def _with_outcome(state: State, outcome: Outcome) -> State:
         return state
     if any(known.id == outcome.id for turn in state.turns for known in turn.outcomes):
         return state
-    history = [
-        past.model_copy(update={"outcome": outcome.phase}) if past.plan_id == outcome.plan_id else past
-        for past in state.history
-    ]
     turns = [
         turn.model_copy(update={"outcomes": [*turn.outcomes, outcome][-20:]})
         if turn.plan is not None and turn.plan.id == outcome.plan_id
         else turn
         for turn in state.turns
     ]
-    return state.model_copy(update={"outcome": outcome, "history": history, "turns": turns})
+    return state.model_copy(update={"outcome": outcome, "turns": turns})
 
 
 class Ages(Message):

@@ -21,7 +21,7 @@ from runtime.log import canonical_line
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
 
-from .core import Event, Limits, State, remember
+from .core import Event, Limits, Past, State, past_of, remember
 from .gauges import ApplicationGauges
 from .patience import AGAIN_SECONDS, Patience
 from .store import Store, StoreFull, StoreUnavailable, VersionConflict
@@ -93,6 +93,7 @@ class Knowledge:
         """The newest of each stage, and actions. What is told of an application that has no policy any more stays forgotten."""
         known = {policy.application for policy in await self._store.policies()}
         states: dict[str, State] = {}
+        past: list[tuple[str, Past]] = []
         for topic in (ANALYSES, PLANS, OUTCOMES):
             model, _ = READ[topic.name]
             for record in (await self._latest(topic)).values():
@@ -102,10 +103,12 @@ class Knowledge:
                 application = message.application
                 if application not in states:
                     states[application] = await self._store.state(application) or State(application=application)
-                states[application] = remember(states[application], message, self._limits)
+                before, after = states[application], remember(states[application], message, self._limits)
+                states[application] = after
+                past += [] if after is before else _past(message, after)
                 if isinstance(message, Outcome):
                     await self._restore_action(message)
-        await self._store.save(list(states.values()), [])
+        await self._store.save(list(states.values()), [], past)
 
     async def _restore_action(self, outcome: Outcome) -> None:
         action = outcome.newest_action
@@ -206,17 +209,18 @@ class Knowledge:
 
     async def _store_all(self, by_application: Mapping[str, list[tuple[Event, str]]]) -> int:
         """Returns how many messages said something new."""
-        states, events = [], []
+        states, events, past = [], list[tuple[str, str, str]](), list[tuple[str, Past]]()
         for application, messages in by_application.items():
             before = await self._store.state(application)
-            state, told, ended = await self._after(application, before, messages)
+            state, told, turns, ended = await self._after(application, before, messages)
             events += told
+            past += turns
             if ended:
                 await self._store.forget(application)
             if state is not None and state is not before:
                 states.append(state)
         if states or events:
-            await self._store.save(states, events)
+            await self._store.save(states, events, past)
         for messages in by_application.values():
             for message, _ in messages:
                 if isinstance(message, Outcome):
@@ -227,12 +231,12 @@ class Knowledge:
 
     async def _after(
         self, application: str, state: State | None, messages: list[tuple[Event, str]]
-    ) -> tuple[State | None, list[tuple[str, str, str]], bool]:
-        """The state after `messages`, what the feed tells of them, and whether the application ended in between.
+    ) -> tuple[State | None, list[tuple[str, str, str]], list[tuple[str, Past]], bool]:
+        """The state after `messages`, what feed and history tell of them, and whether the application ended in between.
 
         What is still on its way when an application ends must not bring it back: without a policy only a reading of it does.
         """
-        told, ended = [], False
+        told, past, ended = [], list[tuple[str, Past]](), False
         for message, kind in sorted(messages, key=_instant):
             if state is None and not _is_reading(message) and await self._store.policy(application) is None:
                 continue
@@ -240,11 +244,12 @@ class Knowledge:
             if after is state:
                 continue
             told.append((kind, application, message.model_dump_json()))
+            past += _past(message, after)
             self._gauges.saw(message)
             state = after
             if isinstance(message, Observation) and message.status == "ended":
-                state, ended = None, True
-        return state, told, ended
+                state, past, ended = None, [], True
+        return state, told, past, ended
 
     async def tidy_gauges(self, stop: Stop) -> None:
         """Let the series of applications go whose policy was deleted while nobody watched them, until stopped."""
@@ -305,6 +310,11 @@ def _whose(records: list[Record], applications: Collection[str]) -> dict[str, st
     if len(records) == 1 and "traceparent" in records[0].headers:
         found["traceparent"] = records[0].headers["traceparent"]
     return found
+
+
+def _past(message: Event, after: State) -> list[tuple[str, Past]]:
+    found = past_of(message, after)
+    return [] if found is None else [(message.application, found)]
 
 
 def _is_reading(message: Event) -> bool:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from weir_contracts import ActionState, ScalingPolicy, ScoredHour
+from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
 
-from .core import State
+from .core import Past, State
 
 
 class StoreUnavailable(Exception):
@@ -107,13 +107,19 @@ class Store(Protocol):
         """Every application anything is known of."""
         ...
 
-    async def save(self, states: Sequence[State], events: Sequence[tuple[str, str, str]]) -> None:
-        """Store states and append `(kind, application, json)` events to the feed, in one go. The oldest events make room: the feed is
-        bounded by its number of events and by its bytes."""
+    async def save(
+        self, states: Sequence[State], events: Sequence[tuple[str, str, str]], past: Sequence[tuple[str, Past]] = ()
+    ) -> None:
+        """Store states, append `(kind, application, json)` events to the feed and `(application, past)` to histories, in one go. The
+        oldest make room: the feed is bounded by its number of events and by its bytes, a history by its number of turns."""
+        ...
+
+    async def history(self, application: str) -> list[LoopResult]:
+        """Past turns, newest first."""
         ...
 
     async def forget(self, application: str) -> None:
-        """Remove an application's state, action and scores."""
+        """Remove an application's state, history, action and scores."""
         ...
 
     async def action(self, application: str) -> ActionState | None: ...

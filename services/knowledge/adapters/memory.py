@@ -3,20 +3,24 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
+from uuid import UUID
 
-from weir_contracts import ActionState, ScalingPolicy, ScoredHour
+from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
 
-from services.knowledge.core import State
+from services.knowledge.core import End, Past, State, with_ends
 from services.knowledge.store import FeedEvent, OutboxEntry, StoreFull, VersionConflict
 
 
 class MemoryStore:
     """Everything in dictionaries. One event loop, so every method is atomic until it awaits."""
 
-    def __init__(self, events_kept: int = 20_000, events_bytes: int = 16_000_000) -> None:
+    def __init__(self, events_kept: int = 20_000, events_bytes: int = 16_000_000, history_kept: int = 500) -> None:
         self._policies: dict[str, ScalingPolicy] = {}
         self._outbox: list[OutboxEntry] = []
         self._states: dict[str, State] = {}
+        self._lines: dict[str, list[LoopResult]] = {}
+        self._ends: dict[str, dict[UUID, str]] = {}
+        self._history_kept = history_kept
         self._actions: dict[str, ActionState] = {}
         self._events: list[FeedEvent] = []
         self._events_kept = events_kept
@@ -106,9 +110,17 @@ class MemoryStore:
     async def applications(self) -> list[str]:
         return sorted({*self._states, *self._policies})
 
-    async def save(self, states: Sequence[State], events: Sequence[tuple[str, str, str]]) -> None:
+    async def save(
+        self, states: Sequence[State], events: Sequence[tuple[str, str, str]], past: Sequence[tuple[str, Past]] = ()
+    ) -> None:
         self._need_room()
         self._states.update({state.application: state for state in states})
+        for application, told in past:
+            if isinstance(told, End):
+                self._ends.setdefault(application, {})[told.plan_id] = told.phase
+            else:
+                lines = [told, *self._lines.get(application, [])]
+                self._lines[application] = lines[: self._history_kept]
         for kind, application, data in events:
             self._count += 1
             self._events.append(FeedEvent(f"{self._count}-0", kind, application, data))
@@ -127,8 +139,13 @@ class MemoryStore:
             kept.append(event)
         return kept[::-1]
 
+    async def history(self, application: str) -> list[LoopResult]:
+        return with_ends(self._lines.get(application, []), self._ends.get(application, {}))
+
     async def forget(self, application: str) -> None:
         self._states.pop(application, None)
+        self._lines.pop(application, None)
+        self._ends.pop(application, None)
         self._actions.pop(application, None)
         self._hours.pop(application, None)
 

@@ -7,14 +7,15 @@ from functools import cache
 from typing import Any, cast
 
 from pydantic import SecretStr
-from weir_contracts import ActionState, ScalingPolicy, ScoredHour
+from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
 
 from services.knowledge.adapters import state_documents
 from services.knowledge.adapters.connection import Connection
 from services.knowledge.adapters.feed import EVENT_BYTES, RedisFeed
+from services.knowledge.adapters.history import RedisHistory, history_keys
 from services.knowledge.adapters.packed import pack, unpack
 from services.knowledge.adapters.state_documents import Stored
-from services.knowledge.core import State
+from services.knowledge.core import Past, State
 from services.knowledge.store import FeedEvent, OutboxEntry, StoreFull, VersionConflict
 
 POLICIES = "weir:policies"
@@ -93,11 +94,13 @@ class RedisStore:
         timeout_seconds: float = 3.0,
         *,
         events_bytes: int = 16_000_000,
+        history_kept: int = 500,
     ) -> None:
         self._known = state_documents.known_states(known_characters)
         self._connection = Connection(url, timeout_seconds)
         self._client, self._do, self._script = self._connection.client, self._connection.do, self._connection.script
         self._feed = RedisFeed(self._connection, events_kept, events_bytes)
+        self._history = RedisHistory(self._connection, history_kept)
 
     async def ping(self) -> None:
         await self._connection.ping()
@@ -164,6 +167,11 @@ class RedisStore:
                 return known.state
         found = await self._do(cast(Awaitable[Any], self._client.hgetall(key)))
         fields = {name: unpack(text) for name, text in found.items()}
+        lines, moved = state_documents.earlier_history(fields)
+        if moved:
+            with suppress(StoreFull):  # then it stays where it is, and is still read
+                await self._history.take_over(application, key, lines, moved)
+            fields = {name: text for name, text in fields.items() if name not in moved}
         state = state_documents.read(application, fields)
         self._known.pop(application, None)
         if state is not None:
@@ -181,7 +189,12 @@ class RedisStore:
         with_policy = await self._do(cast(Awaitable[Any], self._client.hkeys(POLICIES)))
         return sorted({*known, *with_policy})
 
-    async def save(self, states: Sequence[State], events: Sequence[tuple[str, str, str]]) -> None:
+    async def history(self, application: str) -> list[LoopResult]:
+        return await self._history.read(application)
+
+    async def save(
+        self, states: Sequence[State], events: Sequence[tuple[str, str, str]], past: Sequence[tuple[str, Past]] = ()
+    ) -> None:
         # What the feed tells is mostly what a state has as its newest: no text is packed twice.
         once = cache(pack)
         packed = [(kind, application, once(data)) for kind, application, data in events]
@@ -200,6 +213,7 @@ class RedisStore:
                 written.append((known or Stored("", state, {})).changed(state, change))
             for event in packed:
                 self._feed.add(pipeline, *event)
+            self._history.add(pipeline, past)
             try:
                 await self._do(pipeline.execute())
             except StoreFull:
@@ -208,6 +222,7 @@ class RedisStore:
         self._connection.refused = False
         for stored in written:
             self._keep(stored.state.application, stored)
+        await self._history.tidy(past)
 
     async def _still_known(self, states: Sequence[State]) -> dict[str, Stored]:
         """What lies there as it is remembered: only to that may a change be written. It is taken out: until the change is known to be
@@ -229,7 +244,7 @@ class RedisStore:
     async def forget(self, application: str) -> None:
         self._known.pop(application, None)
         async with self._client.pipeline(transaction=True) as pipeline:
-            pipeline.delete(STATE + application)
+            pipeline.delete(STATE + application, *history_keys(application))
             pipeline.srem(APPLICATIONS, application)
             pipeline.hdel(ACTIONS, application)
             pipeline.delete(SCORES + application)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from cachetools import RRCache
-from weir_contracts import LoopResult, Message
+from weir_contracts import Message
 
 from services.knowledge.core import State, Turn
 
@@ -18,7 +18,9 @@ VERSION = "version"
 """Another one after each write: who has read this one already need not read it again."""
 
 DOCUMENTS = ("observation", "analysis", "plan", "outcome")
-LISTS = ("history", "turns", "open_turns")
+LISTS = ("turns", "open_turns")
+HISTORY = "history"
+"""A list that an earlier version kept among them; it has a key of its own now."""
 _SEPARATOR = "/"
 
 
@@ -53,8 +55,8 @@ def _list_changes(name: str, before: Mapping[str, Message], after: Mapping[str, 
     change.fields[name] = json.dumps(list(after))
 
 
-def _keyed(entries: list[LoopResult] | list[Turn]) -> dict[str, Message]:
-    return {str(entry.plan_id if isinstance(entry, LoopResult) else entry.correlation_id): entry for entry in entries}
+def _keyed(entries: list[Turn]) -> dict[str, Message]:
+    return {str(entry.correlation_id): entry for entry in entries}
 
 
 def read(application: str, fields: Mapping[str, str]) -> State | None:
@@ -69,6 +71,14 @@ def read(application: str, fields: Mapping[str, str]) -> State | None:
         parts[name] = "[" + ",".join(text for text in found if text) + "]"
     body = ",".join(f"{json.dumps(name)}:{text}" for name, text in parts.items())
     return State.model_validate_json(f'{{"application":{json.dumps(application)},{body}}}')
+
+
+def earlier_history(fields: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """The past turns that an earlier version kept in the hash, newest first, and all fields that they are in."""
+    prefix = HISTORY + _SEPARATOR
+    names = [name for name in fields if name == HISTORY or name.startswith(prefix)]
+    keys = json.loads(fields.get(HISTORY, "[]"))
+    return [fields[prefix + key] for key in keys if prefix + key in fields], names
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The store on a real Redis: the suite, many writers from several processes' connections, and a server that is away or full."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -12,15 +13,16 @@ import redis
 from pydantic import SecretStr
 
 from services.knowledge.adapters.feed import EVENTS
-from services.knowledge.adapters.packed import ERRORS, unpack
+from services.knowledge.adapters.history import history_keys
+from services.knowledge.adapters.packed import ERRORS, pack, unpack
 from services.knowledge.adapters.redis import STATE, RedisStore
 from services.knowledge.adapters.state_documents import changes
-from services.knowledge.core import Limits, State, remember
+from services.knowledge.core import End, Limits, Past, State, past_of, remember
 from services.knowledge.store import StoreFull, StoreUnavailable, VersionConflict
 from testbed.process import free_port
 from testbed.redis import RedisServer
 from tests.unit.knowledge.builders import APP, action, analysis, observation, outcome, plan
-from tests.unit.knowledge.store_suite import SMALL_BYTES, SMALL_COUNT, Fill, StoreSuite, noise
+from tests.unit.knowledge.store_suite import SMALL_BYTES, SMALL_COUNT, SMALL_HISTORY, Fill, StoreSuite, noise
 
 DATABASE = 7
 """Of these tests alone."""
@@ -49,7 +51,7 @@ async def store(url: SecretStr) -> AsyncIterator[RedisStore]:
 
 @pytest.fixture
 async def small_store(url: SecretStr) -> AsyncIterator[RedisStore]:
-    made = RedisStore(url, events_kept=SMALL_COUNT, events_bytes=SMALL_BYTES)
+    made = RedisStore(url, events_kept=SMALL_COUNT, events_bytes=SMALL_BYTES, history_kept=SMALL_HISTORY)
     yield made
     await made.close()
 
@@ -282,19 +284,64 @@ async def test_what_was_stored_before_texts_were_packed_is_read(url: SecretStr, 
     await store.close()
 
 
+async def test_ends_go_with_their_lines(url: SecretStr, admin: Any) -> None:
+    """What became of plans that no line is kept of is not kept for ever."""
+    store, state = RedisStore(url, history_kept=20), State(application=APP)
+    for turn in range(1, 200):
+        decided = plan(turn, 4)
+        state = remember(state, decided, Limits())
+        line = past_of(decided, state)
+        assert line is not None
+        await store.save([state], [], [(APP, line), (APP, End(plan_id=decided.id, phase="verified"))])
+        assert admin.hlen(history_keys(APP)[1]) <= 21
+    assert [line.outcome for line in await store.history(APP)] == ["verified"] * 20
+    await store.close()
+
+
+async def test_a_history_of_before_it_had_its_own_place_is_kept(url: SecretStr, admin: Any, fill: Fill) -> None:
+    """It lay in the state's hash: it is read behind what is told since, and moved once there is room, by whichever replica."""
+    one, other = RedisStore(url), RedisStore(url)
+    plans = [plan(turn, 4) for turn in range(1, 41)]
+    state = remember(State(application=APP), plans[-1], Limits())
+    await one.save([state], [])
+    await one.close()
+    lines = [p.in_short(None, 100.0) for p in reversed(plans)]
+    lines[0] = lines[0].model_copy(update={"outcome": "verified"})
+    admin.hset(STATE + APP, "history", json.dumps([str(line.plan_id) for line in lines]))
+    admin.hset(STATE + APP, mapping={f"history/{line.plan_id}": pack(line.model_dump_json()) for line in lines})
+    await fill(True)
+    assert await other.state(APP) == state
+    await fill(False)
+    await other.close()
+    one, other = RedisStore(url), RedisStore(url)
+    assert await asyncio.gather(one.state(APP), other.state(APP)) == [state, state]
+    newer = remember(state, plan(50, 4), Limits())
+    told = past_of(plan(50, 4), newer)
+    assert told is not None
+    await one.save([newer], [], [(APP, told)])
+    assert await other.history(APP) == [told, *lines]
+    assert await other.state(APP) == newer
+    assert not [name for name in admin.hkeys(STATE + APP) if name.startswith(b"history")]
+    await one.close()
+    await other.close()
+
+
 async def test_an_application_takes_what_the_readme_says(url: SecretStr, admin: Any) -> None:
     """One of ten operators with all the history and all the turns that are kept, each of them a rescale: Redis' own count."""
     operators = {f"operator-{n}": 4 for n in range(10)}
-    store, known = RedisStore(url), State(application=APP)
+    store, known, past = RedisStore(url), State(application=APP), list[tuple[str, Past]]()
     for turn in range(1, 502):
         fourth = turn % 8 + 1
         decided = plan(turn, 4, current=operators, action={"parallelism": {**operators, "operator-3": fourth}})
         for event in (observation(turn), analysis(turn), decided, outcome(decided, "verified", action=action(decided))):
             known = remember(known, event, Limits())
-    assert (len(known.history), len(known.turns)) == (500, 60)
-    await store.save([known], [])
+            told = past_of(event, known)
+            past += [] if told is None else [(APP, told)]
+    await store.save([known], [], past)
+    assert (len(await store.history(APP)), len(known.turns)) == (500, 60)
     await store.close()
     (said,) = re.findall(r"about (\d+) kB of an application of ten operators", README.read_text())
-    used, plain = admin.memory_usage(STATE + APP, samples=0), changes(None, known).fields.values()
+    used = sum(admin.memory_usage(key, samples=0) for key in (STATE + APP, *history_keys(APP)))
+    plain = [*changes(None, known).fields.values(), *(told.model_dump_json() for _, told in past)]
     assert used < int(said) * 1000
     assert used < 0.7 * sum(len(text) for text in plain)

@@ -13,7 +13,7 @@ from services.knowledge.__main__ import api
 from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerCatalogue
 from services.knowledge.applications_api import applications_router, events_router
-from services.knowledge.core import Limits, State, remember
+from services.knowledge.core import Limits, Past, State, past_of, remember
 from services.knowledge.policies_api import policies_router
 from services.knowledge.store import FeedEvent, StoreUnavailable
 from services.planner.adapters.http import PlannerClient
@@ -50,12 +50,15 @@ class Library(MemoryStore):
     async def fill(self) -> None:
         """One turn of the loop, to be asked for."""
         wanted = plan(1, 4)
-        state = State(application=APP)
+        state, past = State(application=APP), list[tuple[str, Past]]()
         # With a graph, so that there is something to ask what-if about.
         for event in (observation(1), known_well(at=at(1)), wanted, outcome(wanted, "applying")):
             state = remember(state, event, Limits())
+            told = past_of(event, state)
+            past += [] if told is None else [(APP, told)]
         await self.restore_policy(policy())
-        await self.save([state], [])
+        if not await self.history(APP):
+            await self.save([state], [], past)
         await self.keep_scores(APP, [SCORED], NOON - timedelta(days=7))
         if await self.action(APP) is None:
             await self.put_action(action(wanted), 0)

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from weir_contracts import CandidateScore, ScoredHour
 
-from services.knowledge.core import Limits, State, remember
+from services.knowledge.core import Limits, Past, State, past_of, remember
 from services.knowledge.store import OutboxEntry, Store, StoreFull, VersionConflict
 from tests.unit.knowledge.builders import (
     APP,
@@ -27,6 +27,7 @@ from tests.unit.knowledge.builders import (
 OTHER = "shop/payments"
 SMALL_BYTES = 400_000
 SMALL_COUNT = 700
+SMALL_HISTORY = 7
 Fill = Callable[[bool], Awaitable[None]]
 
 
@@ -42,7 +43,7 @@ def said(entries: list[OutboxEntry]) -> list[tuple[str, bool]]:
 
 class StoreSuite:
     """Subclass it with the fixtures `store`, empty; `small_store`, empty, whose feed keeps `SMALL_COUNT` events of `SMALL_BYTES`
-    together; and `fill`, which takes the room for more from `store` or gives it back."""
+    together, and histories `SMALL_HISTORY` turns; and `fill`, which takes the room for more from `store` or gives it back."""
 
     async def test_it_answers(self, store: Store) -> None:
         """An empty store answers, and knows nothing: not zero of something, nothing."""
@@ -170,7 +171,7 @@ class StoreSuite:
 
     async def test_a_state_comes_back_as_it_grew(self, store: Store) -> None:
         """Forty turns, of which few are kept, with outcomes and late readings: after each message the whole state is what it was."""
-        limits, known = Limits(history_count=12, turns_count=5), State(application=APP)
+        limits, known = Limits(turns_count=5), State(application=APP)
         for turn in range(1, 41):
             decided = plan(turn, wanted=None if turn % 3 else 1 + turn % 5)
             for event in (
@@ -185,7 +186,36 @@ class StoreSuite:
                 assert found == known
                 known = found
         assert len(known.turns) == 5
-        assert len(known.history) == 12
+
+    async def test_a_history_is_added_to(self, small_store: Store) -> None:
+        """Newest first, up to its number, each turn with what became of its plan; of other applications it knows nothing, and with its
+        application it is forgotten."""
+        assert await small_store.history(APP) == []
+        state = State(application=APP)
+        for turn in range(1, 3 * SMALL_HISTORY):
+            decided = plan(turn, 4)
+            past: list[tuple[str, Past]] = []
+            for event in (
+                decided,
+                outcome(decided, "intended"),
+                outcome(decided, "verified" if turn % 2 else "applying", 9),
+            ):
+                state = remember(state, event, Limits())
+                told = past_of(event, state)
+                assert told is not None
+                past.append((APP, told))
+            await small_store.save([state], [], past)
+        found = await small_store.history(APP)
+        newest = 3 * SMALL_HISTORY - 1
+        assert [(line.plan_id, line.outcome) for line in found] == [
+            (plan(turn, 4).id, "verified" if turn % 2 else "applying")
+            for turn in range(newest, newest - SMALL_HISTORY, -1)
+        ]
+        assert await small_store.history(OTHER) == []
+        await small_store.save([], [], [(OTHER, found[0])])
+        await small_store.forget(APP)
+        assert await small_store.history(APP) == []
+        assert await small_store.history(OTHER) == found[:1]
 
     async def test_an_action_is_replaced_by_who_has_read_it(self, store: Store) -> None:
         """Compare-and-swap: the loser is shown what is there, so that it can recognise its own attempt."""

@@ -16,7 +16,7 @@ from services.knowledge.__main__ import api
 from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerAway, PlannerCatalogue, named
 from services.knowledge.applications_api import applications_router, events_router
-from services.knowledge.core import Limits, State, remember
+from services.knowledge.core import Limits, Past, State, past_of, remember
 from services.knowledge.policies_api import policies_router
 from services.knowledge.store import StoreUnavailable
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, document, observation, outcome, plan
@@ -91,9 +91,13 @@ class House:
     async def tell(self, *events: Any) -> None:
         """As if the loop had said it."""
         state = await self.store.state(APP) or State(application=APP)
+        past: list[tuple[str, Past]] = []
         for event in events:
             state = remember(state, event, Limits())
-        await self.store.save([state], [(type(e).__name__.lower(), e.application, e.model_dump_json()) for e in events])
+            told = past_of(event, state)
+            past += [] if told is None else [(APP, told)]
+        said = [(type(e).__name__.lower(), e.application, e.model_dump_json()) for e in events]
+        await self.store.save([state], said, past)
 
 
 @pytest.fixture(scope="module")

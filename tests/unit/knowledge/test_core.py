@@ -4,9 +4,20 @@ import itertools
 from datetime import timedelta
 
 import pytest
-from weir_contracts import Deployment, Problem
+from weir_contracts import Deployment, LoopResult, Problem
 
-from services.knowledge.core import OPEN_TURNS, Event, Limits, State, remember, summarise
+from services.knowledge.core import (
+    OPEN_TURNS,
+    End,
+    Event,
+    Limits,
+    State,
+    history_at,
+    past_of,
+    remember,
+    summarise,
+    with_ends,
+)
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, at, observation, outcome, plan
 
 LIMITS = Limits()
@@ -18,6 +29,19 @@ def told(*events: Event, limits: Limits = LIMITS, start: State | None = None) ->
     for event in events:
         state = remember(state, event, limits)
     return state
+
+
+def history(*events: Event) -> list[LoopResult]:
+    """What the history is told of these, newest first."""
+    state, lines, ends = State(application=APP), list[LoopResult](), {}
+    for event in events:
+        state = remember(state, event, LIMITS)
+        past = past_of(event, state)
+        if isinstance(past, End):
+            ends[past.plan_id] = past.phase
+        elif past is not None:
+            lines.insert(0, past)
+    return with_ends(lines, ends)
 
 
 def turn(n: float, wanted: int | None = None) -> list[Event]:
@@ -55,26 +79,28 @@ def test_a_turn_is_one_story() -> None:
     """Reading, understanding, plan and outcomes of one correlation id stand together; the history says it in one line."""
     scale = plan(2, 4)
     seen = observation(2, message="all well", problems=[Problem(where="GET /jobs", what="500")])
-    state = told(*turn(1), seen, analysis(2), scale, outcome(scale, "intended"), outcome(scale, "verified", 9))
+    events = (*turn(1), seen, analysis(2), scale, outcome(scale, "intended"), outcome(scale, "verified", 9))
+    state, lines = told(*events), history(*events)
     story = state.turns[0]
     assert story.correlation_id == seen.id
     assert story.reading is not None and story.reading.problems == ["GET /jobs: 500"]
     assert story.analysis is not None and story.analysis.arrival_rate.value == 200.0
     assert story.plan == scale
     assert [o.phase for o in story.outcomes] == ["intended", "verified"]
-    line = state.history[0]
+    line = lines[0]
     assert (line.kind, line.approved, line.arrival_rate, line.lag_seconds) == ("scale", {"work": 4}, 200.0, None)
     assert line.outcome == "verified"
-    assert state.history[1].outcome is None
+    assert lines[1].outcome is None
 
 
 def test_a_plan_that_comes_after_the_next_reading_is_still_joined() -> None:
     """The analyzer may take longer than the interval: a plan is told with its own reading, not with the newest."""
-    state = told(observation(1), observation(2), analysis(1), observation(3), plan(1), analysis(2), plan(2))
+    events = (observation(1), observation(2), analysis(1), observation(3), plan(1), analysis(2), plan(2))
+    state = told(*events)
     assert [story.plan for story in state.turns] == [plan(2)]
     assert state.turns[0].reading is not None and state.turns[0].reading.observed_at == at(2)
     assert state.turns[0].analysis is not None and state.turns[0].analysis.arrival_rate.value == 200.0
-    assert [line.arrival_rate for line in state.history] == [200.0, 100.0]
+    assert [line.arrival_rate for line in history(*events)] == [200.0, 100.0]
 
 
 def test_a_turn_is_whole_in_whatever_order_its_parts_come() -> None:
@@ -94,7 +120,8 @@ def test_readings_that_never_get_a_plan_do_not_pile_up() -> None:
 def test_holds_for_the_same_reason_are_told_once() -> None:
     """An hour of `within-objective` is one turn, the latest; another reason or a scale plan starts a new one."""
     short = plan(4, code="metric-missing", sentence="lag is unknown")
-    state = told(plan(1), plan(2), plan(3), short, plan(5), plan(6, 4), plan(7, 4), plan(8), plan(9))
+    events = (plan(1), plan(2), plan(3), short, plan(5), plan(6, 4), plan(7, 4), plan(8), plan(9))
+    state = told(*events)
     assert [(t.plan.kind, t.plan.code, t.plan.observed_at) for t in state.turns if t.plan] == [
         ("hold", "within-objective", at(9)),
         ("scale", "capacity-short", at(7)),
@@ -103,21 +130,23 @@ def test_holds_for_the_same_reason_are_told_once() -> None:
         ("hold", "metric-missing", at(4)),
         ("hold", "within-objective", at(3)),
     ]
-    assert len(state.history) == 9
+    assert len(history(*events)) == 9
 
 
 def test_the_past_is_bounded_by_count() -> None:
     """The newest stay."""
-    limits = Limits(history_count=3, turns_count=2)
-    state = told(*(plan(n, 4) for n in range(10)), limits=limits)
-    assert [line.at for line in state.history] == [plan(n).created_at for n in (9, 8, 7)]
+    limits, plans = Limits(history_count=3, turns_count=2), [plan(n, 4) for n in range(10)]
+    state = told(*plans, limits=limits)
+    shown = history_at(history(*plans), plans[-1].created_at, limits)
+    assert [line.at for line in shown] == [plan(n).created_at for n in (9, 8, 7)]
     assert [t.plan for t in state.turns] == [plan(9, 4), plan(8, 4)]
 
 
 def test_the_past_is_bounded_by_age() -> None:
     """Exactly at the limit a line is still kept."""
-    state = told(*(plan(n) for n in range(10)), limits=Limits(history_age_seconds=10.0))
-    assert [line.at for line in state.history] == [plan(n).created_at for n in (9, 8, 7)]
+    plans = [plan(n) for n in range(10)]
+    shown = history_at(history(*plans), plans[-1].created_at, Limits(history_age_seconds=10.0))
+    assert [line.at for line in shown] == [plan(n).created_at for n in (9, 8, 7)]
 
 
 def test_an_outcome_of_a_forgotten_plan_is_still_the_newest() -> None:
@@ -126,6 +155,14 @@ def test_an_outcome_of_a_forgotten_plan_is_still_the_newest() -> None:
     state = told(plan(5), late)
     assert state.outcome == late
     assert state.turns[0].outcomes == []
+
+
+def test_a_turn_that_is_told_twice_is_one_line() -> None:
+    """Two replicas may have told it; what became of it stands in it, whichever was first."""
+    scale = plan(1, 4)
+    (line,) = history(scale)
+    assert with_ends([line, line], {scale.id: "verified"}) == [line.model_copy(update={"outcome": "verified"})]
+    assert with_ends([line.model_copy(update={"outcome": "verified"})], {})[0].outcome == "verified"
 
 
 def test_a_summary_of_nothing_knows_nothing() -> None:

@@ -18,7 +18,7 @@ from runtime.envelope import encode
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from services.knowledge.adapters.memory import MemoryStore
-from services.knowledge.core import Limits, State
+from services.knowledge.core import Limits, Past, State
 from services.knowledge.service import GROUP, READ, Knowledge
 from services.knowledge.store import StoreUnavailable
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, observation, outcome, plan, policy
@@ -43,12 +43,14 @@ class FlakyStore(MemoryStore):
         self.away = False
         self.refused = 0
 
-    async def save(self, states: Sequence[State], events: Sequence[tuple[str, str, str]]) -> None:
+    async def save(
+        self, states: Sequence[State], events: Sequence[tuple[str, str, str]], past: Sequence[tuple[str, Past]] = ()
+    ) -> None:
         self.refused += self.full
         if self.away:
             self.refused += 1
             raise StoreUnavailable("redis: away")
-        await super().save(states, events)
+        await super().save(states, events, past)
 
 
 class World:
@@ -130,6 +132,8 @@ async def test_what_the_loop_says_is_remembered(world: World) -> None:
     assert (state.observation, state.analysis, state.plan) == (observation(1), analysis(1), scale)
     assert state.turns[0].reading is not None and len(state.turns[0].outcomes) == 1
     assert await world.kinds() == ["observation", "analysis", "plan", "outcome"]
+    (line,) = await world.store.history(APP)
+    assert (line.plan_id, line.arrival_rate, line.outcome) == (scale.id, 100.0, "intended")
     assert await world.uncommitted() == 0
 
 
@@ -147,6 +151,7 @@ async def test_a_replay_tells_nothing_again(world: World) -> None:
     await world.knowledge.take(records)
     assert await world.state() == before
     assert sorted(await world.kinds()) == ["analysis", "observation", "observation", "plan"]
+    assert len(await world.store.history(APP)) == 1
 
 
 async def test_a_batch_is_one_line_in_the_log(world: World) -> None:
@@ -342,6 +347,7 @@ async def test_an_emptied_store_is_rebuilt_from_the_topics(world: World) -> None
     assert await world.store.policy(APP) is not None
     state = await world.state()
     assert (state.analysis, state.plan, state.outcome) == (analysis(2), scale, flying)
+    assert [(line.plan_id, line.outcome) for line in await world.store.history(APP)] == [(scale.id, "applying")]
     assert await world.store.action(APP) == flying.action
     assert await world.knowledge.drain_outbox() == 0
     assert world.published() == [(APP, 1)]
@@ -483,6 +489,7 @@ async def test_an_application_that_ended_is_forgotten(world: World) -> None:
     await late.say(analysis(1.5), plan(1.5), outcome(scale, "verified"), observation(2, status="ended"))
     await world.knowledge.take([r for topic in READ for r in late.bus.records(topic)])
     assert await world.store.applications() == []
+    assert await world.store.history(APP) == []
     assert (await world.kinds())[-1] == "observation"
 
 
