@@ -1,5 +1,6 @@
 """What a replica knows of the applications of its partitions, read from the topics; it owns no database."""
 
+import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable
 from datetime import datetime
@@ -17,13 +18,44 @@ from weir_contracts import (
 )
 
 MOST_OUTCOMES = 20
+LEVEL = 1
+"""Of deflating: the fastest."""
+
+
+class Samples:
+    """The newest observations of an application. They are deflated until somebody looks at them, which few planners do: one of ten
+    operators takes 70 kB as an object, and 1.2 kB like this."""
+
+    def __init__(self, most: int) -> None:
+        self.newest: Observation | None = None
+        self._packed: deque[bytes] = deque(maxlen=most)
+        self._plain: deque[Observation] | None = None
+        self._most = most
+
+    def add(self, observation: Observation) -> None:
+        """Take one in; what is not newer is ignored."""
+        if self.newest is not None and observation.observed_at <= self.newest.observed_at:
+            return
+        self.newest = observation
+        if self._plain is None:
+            self._packed.append(zlib.compress(observation.model_dump_json().encode(), LEVEL))
+        else:
+            self._plain.append(observation)
+
+    def all(self) -> list[Observation]:
+        """Oldest first. Who looks once looks at each turn: from now on they are kept as they are."""
+        if self._plain is None:
+            found = (Observation.model_validate_json(zlib.decompress(each)) for each in self._packed)
+            self._plain = deque(found, maxlen=self._most)
+            self._packed.clear()
+        return list(self._plain)
 
 
 class Applications:
     """Raw samples, past turns and outcomes by application, bounded; pure bookkeeping."""
 
     def __init__(self, observations_kept: int, history_kept: int) -> None:
-        self._observations: dict[str, deque[Observation]] = defaultdict(lambda: deque(maxlen=max(1, observations_kept)))
+        self._observations: dict[str, Samples] = defaultdict(lambda: Samples(max(1, observations_kept)))
         self._observations_kept = observations_kept
         self._history: dict[str, deque[LoopResult]] = defaultdict(lambda: deque(maxlen=max(1, history_kept)))
         self._history_kept = history_kept
@@ -32,11 +64,10 @@ class Applications:
 
     def observed(self, observation: Observation) -> None:
         """Take a raw sample in; what is not newer is ignored, an ended application forgotten."""
-        ring = self._observations[observation.application]
         if observation.status == "ended":
             self.forget(observation.application)
-        elif not ring or observation.observed_at > ring[-1].observed_at:
-            ring.append(observation)
+        else:
+            self._observations[observation.application].add(observation)
 
     def planned(self, plan: Plan, analysis: Analysis | None = None) -> None:
         """Take a plan in, one's own or, after a takeover, another replica's."""
@@ -64,10 +95,13 @@ class Applications:
         application, plan = analysis.application, self._plans.get(analysis.application)
         if plan is not None and plan.observed_at >= analysis.observed_at:
             return
-        newer = [o for o in self._observations.get(application, ()) if o.observed_at > analysis.observed_at]
+        samples = self._observations.get(application)
+        newest = samples.newest if samples else None
         self.forget(application)
-        for observation in newer:
-            self.observed(observation)
+        if samples is not None and newest is not None and newest.observed_at > analysis.observed_at:
+            for observation in samples.all():
+                if observation.observed_at > analysis.observed_at:
+                    self.observed(observation)
 
     def forget(self, application: str) -> None:
         """Everything of an application, but for its outcomes."""
@@ -98,10 +132,12 @@ class Applications:
         ring = self._outcomes.get(application)
         return list(ring[0].quarantine) if ring else []
 
-    def request(self, analysis: Analysis, now: datetime) -> PlanRequest:
-        """Everything a planner may know about the application of an analysis."""
+    def request(self, analysis: Analysis, now: datetime, *, with_observations: bool = True) -> PlanRequest:
+        """Everything a planner may know about the application of an analysis; without raw samples where nobody will look at them."""
         application = analysis.application
-        observations = list(self._observations.get(application, ())) if self._observations_kept else []
+        samples = self._observations.get(application) if self._observations_kept else None
+        observations = samples.all() if samples and with_observations else []
+        newest = samples.newest if samples else None
         state = self.state(application, analysis.policy.spec.planner.name)
         return PlanRequest.model_construct(
             id=derive_id(analysis.id, "request"),
@@ -112,7 +148,7 @@ class Applications:
             topology=analysis.topology,
             deployment=analysis.deployment,
             observations=[o for o in observations if o.observed_at <= analysis.observed_at],
-            signals=observations[-1].signals if observations else {},
+            signals=newest.signals if newest else {},
             history=list(self._history.get(application, ())) if self._history_kept else [],
             outcomes=list(self._outcomes.get(application, ())),
             quarantine=self.quarantine(application),

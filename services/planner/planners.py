@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from weir_contracts import PlannerChoice, PlannerFallback, PlanReply, PlanRequest
+from weir_contracts import PlannerChoice, PlannerFallback, PlanReply, PlanRequest, ScalingPolicy
 
 from .core.planners import PLANNERS, InvalidParameters, parse_parameters
+from .core.planners.entry import LARGE
 from .core.schemas import Problems, parameter_problems
 from .failures import INVALID, NO_ANSWER, no_answer
 from .registrations import Registrations
@@ -17,6 +18,10 @@ class Asks(Protocol):
     """Asks a planner by name with the parameters that the request's policy has for it."""
 
     async def start(self) -> None: ...
+
+    def looks_at(self, planner: str) -> frozenset[str]:
+        """Which of a request's `LARGE` fields this one may look at."""
+        ...
 
     async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply: ...
 
@@ -42,6 +47,9 @@ class Planners:
     @property
     def names(self) -> list[str]:
         return sorted({*PLANNERS, *self.registrations.latest})
+
+    def looks_at(self, planner: str) -> frozenset[str]:
+        return frozenset(LARGE) if planner in self.registrations.latest else self.workers.looks_at(planner)
 
     async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply:
         """The planner's reply, or a hold that says why there is none."""
@@ -71,6 +79,13 @@ class Planners:
             return [(place, what)] if parameters else []
         schema = registration.description.parameters if registration.description else {}
         return parameter_problems(name, schema, parameters, place)
+
+
+def observations_wanted(planners: Asks, policy: ScalingPolicy) -> bool:
+    """Whether anybody looks at raw samples whom this policy lets plan, now or in another's place, or be scored."""
+    choice = policy.spec.planner
+    names = [choice.name, *([choice.fallback.name] if choice.fallback else []), *(s.name for s in policy.spec.shadows)]
+    return any("observations" in planners.looks_at(name) for name in names)
 
 
 async def decide(planners: Asks, request: PlanRequest) -> PlanReply:

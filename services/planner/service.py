@@ -4,7 +4,7 @@ import asyncio
 from datetime import datetime
 
 import structlog
-from weir_contracts import Analysis, Observation, Outcome, Plan, derive_id
+from weir_contracts import Analysis, Observation, Outcome, Plan, PlanRequest, derive_id
 from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS
 
 from runtime.bus import Bus, Consumer, Reader
@@ -18,7 +18,7 @@ from runtime.table import GlobalTable
 from . import telemetry
 from .core.decide import make_plan, precheck
 from .memory import Applications
-from .planners import Asks, decide
+from .planners import Asks, decide, observations_wanted
 from .shadows import Sideline
 from .turns import UNCOMMITTED_SECONDS, Turns, skipped
 
@@ -189,11 +189,15 @@ class Planner:
         await self._publish(plan, decoded.traceparent)
         self._applications.planned(plan, analysis)
         if self._shadows is not None:
-            self._shadows.offer(self._applications.request(analysis, self._clock.now()))
+            self._shadows.offer(self._request(analysis))
+
+    def _request(self, analysis: Analysis) -> PlanRequest:
+        wanted = observations_wanted(self._planners, analysis.policy)
+        return self._applications.request(analysis, self._clock.now(), with_observations=wanted)
 
     async def _plan(self, analysis: Analysis) -> Plan:
         began = self._clock.monotonic()
-        request = self._applications.request(analysis, self._clock.now())
+        request = self._request(analysis)
         choice = analysis.policy.spec.planner
         reply = precheck(request) or await decide(self._planners, request)
         return make_plan(

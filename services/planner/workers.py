@@ -9,6 +9,7 @@ from weir_contracts import PlanReply, PlanRequest
 from runtime.garbage import collect_seldom
 
 from .core.planners import InvalidParameters, UnknownPlanner, ask, needed
+from .core.shadows import reads
 from .failures import FAILED, INVALID, TIMEOUT, no_answer
 from .process import WorkerProcess
 
@@ -38,6 +39,10 @@ class Workers:
     async def start(self) -> None:
         """Make the processes and let them import what they need."""
         await asyncio.gather(*(process.start() for process in self._processes))
+
+    def looks_at(self, planner: str) -> frozenset[str]:
+        """Which of a request's `LARGE` fields this one may look at."""
+        return reads(planner)
 
     async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply:
         """The planner's reply, or a hold that says why there is none."""

@@ -269,8 +269,20 @@ async def test_an_old_analysis_is_a_hold_and_asks_nobody(desk: Desk) -> None:
     assert desk.workers.asked == []
 
 
-async def test_the_planner_is_told_of_readings_and_outcomes(desk: Desk) -> None:
-    """Raw observations come beside the analyses, outcomes whole; both are in the next request."""
+@pytest.mark.parametrize(
+    ("spec", "seen"),
+    [
+        ({}, False),
+        ({"planner": {"name": "keda-kafka"}}, True),
+        ({"planner": {"name": "not-built-in"}}, True),
+        ({"planner": {"name": "rate", "fallback": {"name": "keda-kafka"}}}, True),
+        ({"shadows": [{"name": "hpa"}]}, False),
+        ({"shadows": [{"name": "hpa"}, {"name": "keda-kafka"}]}, True),
+    ],
+    ids=str,
+)
+async def test_the_planner_is_told_of_readings_and_outcomes(desk: Desk, spec: dict[str, Any], seen: bool) -> None:
+    """Outcomes come whole, raw observations beside the analyses where somebody may look at them; both are in the next request."""
     done = outcome(action(before={WORK: 1}, wanted={WORK: 2}, finished_at=after(-90)), restart_seconds=7.0)
     await desk.publish(OUTCOMES, APP, done, done.id)
     desk.replica()
@@ -281,10 +293,10 @@ async def test_the_planner_is_told_of_readings_and_outcomes(desk: Desk) -> None:
         id=SPACE, application=APP, observed_at=after(0), policy=chosen, status="running", signals={"queue": 3.0}
     )
     await desk.publish(OBSERVATIONS, APP, reading)
-    await desk.analysed(1)
+    await desk.analysed(1, spec=spec)
     await desk.planned(2)
     asked = desk.workers.asked[-1]
-    assert [o.observed_at for o in asked.observations] == [after(0)]
+    assert asked.observations == ([reading] if seen else [])
     assert asked.signals == {"queue": 3.0}
     assert [o.restart_seconds for o in asked.outcomes] == [7.0]
     assert asked.memory == {}
