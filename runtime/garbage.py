@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 NEW_OBJECTS = 100_000
-"""Between two looks: some ten megabytes, if all of them were garbage."""
-LOOKS = 20
-"""Of one generation, between two looks at the next older one."""
+"""Between two looks at the youngest: some ten megabytes, if all of them were garbage."""
+LOOKS = 5
+"""Of one generation, between two looks at the next older one. What lives through a look at the youngest waits for so many more."""
 
 
 def collect_seldom() -> None:

@@ -141,7 +141,7 @@ def _stretched(values: Sequence[float], many: int) -> list[float]:
 
 
 def _short(value: float) -> str:
-    for unit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if value >= unit:
+    for unit, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= 0.9995 * unit:  # what is rounded to it
             return f"{value / unit:.3g} {letter}"
     return f"{value:,.0f}" if value >= 10 else f"{value:.3g}"

@@ -134,7 +134,7 @@ class Loop:
         self._answer: Answer | None = None
         self._planned_version: int | None = None
         self._nudged_at: float | None = None
-        self._limits = Limits(history_count=50, turns_count=20)
+        self._limits = Limits(turns_count=20)
 
     @property
     def now(self) -> datetime:

@@ -82,7 +82,7 @@ class Meter:
         self._point_seconds = point_seconds
         self._look_seconds = min(LOOK_SECONDS, point_seconds)
         self._late = self._slot_seconds = self._least = self._seconds = self._max_lag = 0.0
-        self._most_slots, self._peak, self._peak_at = 0, 0.0, simulation.now
+        self._most_slots, self._carried = 0, True
         self._looked_at, self._looked_appended = simulation.now, simulation.appended
         self._point = _Stretch(simulation.now, simulation.appended)
         simulation.on_step = self._step
@@ -110,8 +110,7 @@ class Meter:
         rate = (simulation.appended - self._looked_appended) / took / self._share
         middle = self._looked_at + took / 2
         least = self._clairvoyant.slots(rate, middle)
-        if rate > self._peak:
-            self._peak, self._peak_at = rate, middle
+        self._carried = self._carried and self._clairvoyant.carries(rate, middle)
         self._point.least_slot_seconds += least * took
         self._point.peak = max(self._point.peak, rate)
         self._most_slots = max(self._most_slots, least)
@@ -148,5 +147,5 @@ class Meter:
             max_lag_seconds=round(self._max_lag, 2),
             least_slot_seconds=round(self._least, 1),
             peak_slot_seconds=round(self._most_slots * self._seconds, 1),
-            peak_is_carried=self._clairvoyant.carries(self._peak, self._peak_at),
+            peak_is_carried=self._carried,
         )

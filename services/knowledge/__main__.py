@@ -63,6 +63,7 @@ async def run(settings: KnowledgeSettings) -> int:
         settings.known_characters,
         events_bytes=settings.events_megabytes * 1_000_000,
         history_kept=settings.history_count,
+        history_seconds=settings.history_age_seconds,
     )
     limits = Limits(
         history_count=settings.history_count,

@@ -74,6 +74,7 @@ class Knowledge:
 
     async def rebuild(self) -> None:
         """Bring back what the topics know and the store does not: an empty store deletes nothing. May be called again."""
+        await self._store.bring_up_to_date()
         restored = 0
         for record in (await self._latest(POLICIES)).values():
             policy = await self._read(record, ScalingPolicy)

@@ -61,6 +61,10 @@ class Store(Protocol):
         """Whether it was marked since it was empty; False: what the topics know may be missing."""
         ...
 
+    async def bring_up_to_date(self) -> None:
+        """Put what an earlier version wrote where this one looks for it."""
+        ...
+
     async def mark_whole(self) -> None:
         """Say that everything the topics know is in it."""
         ...

@@ -1,13 +1,16 @@
-"""Past turns in Redis: of each application a list of lines that is added to at its head, and a hash of what became of their plans.
+"""Past turns in Redis: of each application a sorted set of lines by their time, and a hash of what became of their plans.
 
-Kept apart from the state: a message needs none of it, and 500 lines are four times as long as all that it needs.
+Kept apart from the state: a message needs none of it, and 500 lines are four times as long as all that it needs. A line that is told
+twice, by two replicas or from where an earlier version kept it, is still one.
 """
 
 from collections import defaultdict
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from typing import Any, cast
 from uuid import UUID
 
+from pydantic import ValidationError
 from redis.asyncio.client import Pipeline
 from weir_contracts import LoopResult
 
@@ -17,6 +20,8 @@ from services.knowledge.core import End, Past, with_ends
 
 LINES = "weir:history:"
 ENDS = "weir:history-ends:"
+SPARE = 2
+"""As many ends as lines may be kept before they are compared: that reads all lines, and must not come with each end."""
 
 
 def history_keys(application: str) -> tuple[str, str]:
@@ -25,33 +30,42 @@ def history_keys(application: str) -> tuple[str, str]:
 
 
 class RedisHistory:
-    """Lines up to a number for each application, and the ends of their plans."""
+    """Lines up to a number and an age for each application, and the ends of their plans."""
 
-    def __init__(self, connection: Connection, most_lines: int) -> None:
+    def __init__(self, connection: Connection, most_lines: int, age_seconds: float) -> None:
         self._client, self._do = connection.client, connection.do
-        self._most = most_lines
+        self._most, self._age_seconds = most_lines, age_seconds
 
     def add(self, pipeline: Pipeline, past: Sequence[tuple[str, Past]]) -> None:
-        """Append to a transaction what is told of applications, oldest first."""
-        lines, ends = defaultdict[str, list[bytes]](list), defaultdict[str, dict[str, str]](dict)
+        """Append what is told of applications to a transaction."""
+        lines, ends = defaultdict[str, list[LoopResult]](list), defaultdict[str, dict[str, str]](dict)
         for application, told in past:
             if isinstance(told, End):
                 ends[application][str(told.plan_id)] = told.phase
             else:
-                lines[application].append(pack(told.model_dump_json()))
-        for application, texts in lines.items():
-            pipeline.lpush(LINES + application, *cast(Any, texts))
-            pipeline.ltrim(LINES + application, 0, self._most - 1)
+                lines[application].append(told)
+        for application, each in lines.items():
+            self._add_lines(pipeline, LINES + application, each)
         for application, phases in ends.items():
             pipeline.hset(ENDS + application, mapping=cast(Any, phases))
 
+    def _add_lines(self, pipeline: Pipeline, key: str, lines: Sequence[LoopResult]) -> None:
+        newest = max(line.at.timestamp() for line in lines)
+        pipeline.zadd(key, cast(Any, {pack(line.model_dump_json()): line.at.timestamp() for line in lines}))
+        pipeline.zremrangebyrank(key, 0, -self._most - 1)
+        pipeline.zremrangebyscore(key, "-inf", f"({newest - self._age_seconds}")
+
     async def tidy(self, past: Sequence[tuple[str, Past]]) -> None:
-        """Let ends go whose lines are gone, where they have become more than there are lines."""
-        for application in {application for application, told in past if isinstance(told, End)}:
-            ends = history_keys(application)[1]
-            if await self._do(cast(Awaitable[Any], self._client.hlen(ends))) <= self._most:
+        """Let ends go whose lines are gone, where they have become many more than there are lines. An end may come before its line."""
+        told = defaultdict[str, set[str]](set)
+        for application, each in past:
+            if isinstance(each, End):
+                told[application].add(str(each.plan_id))
+        for application, now in told.items():
+            ends = ENDS + application
+            if await self._do(cast(Awaitable[Any], self._client.hlen(ends))) <= SPARE * self._most:
                 continue
-            kept = {str(line.plan_id) for line in await self.read(application)}
+            kept = now | {str(line.plan_id) for line in await self.read(application)}
             plans = await self._do(cast(Awaitable[Any], self._client.hkeys(ends)))
             gone = [plan_id for plan_id in plans if plan_id not in kept]
             if gone:
@@ -60,8 +74,9 @@ class RedisHistory:
     async def read(self, application: str) -> list[LoopResult]:
         """All that is kept, newest first."""
         lines, ends = history_keys(application)
-        async with self._client.pipeline(transaction=True) as pipeline:
-            pipeline.lrange(lines, 0, -1)
+        # No transaction: a Redis without room refuses those as a whole, and this reads only.
+        async with self._client.pipeline(transaction=False) as pipeline:
+            pipeline.zrevrange(lines, 0, -1)
             pipeline.hgetall(ends)
             texts, phases = await self._do(pipeline.execute())
         return with_ends(
@@ -69,12 +84,14 @@ class RedisHistory:
             {UUID(plan_id): phase for plan_id, phase in phases.items()},
         )
 
-    async def take_over(self, application: str, state: str, lines: Sequence[str], fields: Sequence[str]) -> None:
-        """Move what an earlier version kept in a state's hash behind what was told since. Done twice at the same time, lines come twice;
-        they are read once."""
+    async def take_over(self, application: str, state: str, texts: Sequence[str], fields: Sequence[str]) -> None:
+        """Move lines that an earlier version kept in fields of a state's hash to where they are looked for."""
+        lines = []
+        for text in texts:
+            with suppress(ValidationError):  # damaged: it would not be shown either
+                lines.append(LoopResult.model_validate_json(text))
         async with self._client.pipeline(transaction=True) as pipeline:
             if lines:
-                pipeline.rpush(LINES + application, *cast(Any, [pack(line) for line in lines]))
-                pipeline.ltrim(LINES + application, 0, self._most - 1)
+                self._add_lines(pipeline, LINES + application, lines)
             pipeline.hdel(state, *fields)
             await self._do(pipeline.execute())

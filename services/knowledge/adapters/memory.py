@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
@@ -14,13 +14,19 @@ from services.knowledge.store import FeedEvent, OutboxEntry, StoreFull, VersionC
 class MemoryStore:
     """Everything in dictionaries. One event loop, so every method is atomic until it awaits."""
 
-    def __init__(self, events_kept: int = 20_000, events_bytes: int = 16_000_000, history_kept: int = 500) -> None:
+    def __init__(
+        self,
+        events_kept: int = 20_000,
+        events_bytes: int = 16_000_000,
+        history_kept: int = 500,
+        history_seconds: float = 86_400.0,
+    ) -> None:
         self._policies: dict[str, ScalingPolicy] = {}
         self._outbox: list[OutboxEntry] = []
         self._states: dict[str, State] = {}
         self._lines: dict[str, list[LoopResult]] = {}
         self._ends: dict[str, dict[UUID, str]] = {}
-        self._history_kept = history_kept
+        self._history_kept, self._history_age = history_kept, timedelta(seconds=history_seconds)
         self._actions: dict[str, ActionState] = {}
         self._events: list[FeedEvent] = []
         self._events_kept = events_kept
@@ -48,6 +54,9 @@ class MemoryStore:
 
     async def is_whole(self) -> bool:
         return self._whole
+
+    async def bring_up_to_date(self) -> None:
+        return
 
     async def mark_whole(self) -> None:
         self._need_room()
@@ -119,8 +128,8 @@ class MemoryStore:
             if isinstance(told, End):
                 self._ends.setdefault(application, {})[told.plan_id] = told.phase
             else:
-                lines = [told, *self._lines.get(application, [])]
-                self._lines[application] = lines[: self._history_kept]
+                lines = [told, *self._lines.get(application, [])][: self._history_kept]
+                self._lines[application] = [line for line in lines if line.at >= told.at - self._history_age]
         for kind, application, data in events:
             self._count += 1
             self._events.append(FeedEvent(f"{self._count}-0", kind, application, data))

@@ -95,12 +95,13 @@ class RedisStore:
         *,
         events_bytes: int = 16_000_000,
         history_kept: int = 500,
+        history_seconds: float = 86_400.0,
     ) -> None:
         self._known = state_documents.known_states(known_characters)
         self._connection = Connection(url, timeout_seconds)
         self._client, self._do, self._script = self._connection.client, self._connection.do, self._connection.script
         self._feed = RedisFeed(self._connection, events_kept, events_bytes)
-        self._history = RedisHistory(self._connection, history_kept)
+        self._history = RedisHistory(self._connection, history_kept, history_seconds)
 
     async def ping(self) -> None:
         await self._connection.ping()
@@ -113,6 +114,17 @@ class RedisStore:
 
     async def is_whole(self) -> bool:
         return bool(await self._do(cast(Awaitable[Any], self._client.exists(WHOLE))))
+
+    async def bring_up_to_date(self) -> None:
+        names = sorted(await self._do(cast(Awaitable[Any], self._client.smembers(APPLICATIONS))))
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for name in names:
+                pipeline.hexists(STATE + name, state_documents.HISTORY)
+            earlier = await self._do(pipeline.execute())
+        for name in (name for name, is_earlier in zip(names, earlier, strict=True) if is_earlier):
+            found = await self._do(cast(Awaitable[Any], self._client.hgetall(STATE + name)))
+            fields = {field: unpack(text) for field, text in found.items()}
+            await self._history.take_over(name, STATE + name, *state_documents.earlier_history(fields))
 
     async def mark_whole(self) -> None:
         await self._do(cast(Awaitable[Any], self._client.set(WHOLE, "1")))
@@ -167,11 +179,6 @@ class RedisStore:
                 return known.state
         found = await self._do(cast(Awaitable[Any], self._client.hgetall(key)))
         fields = {name: unpack(text) for name, text in found.items()}
-        lines, moved = state_documents.earlier_history(fields)
-        if moved:
-            with suppress(StoreFull):  # then it stays where it is, and is still read
-                await self._history.take_over(application, key, lines, moved)
-            fields = {name: text for name, text in fields.items() if name not in moved}
         state = state_documents.read(application, fields)
         self._known.pop(application, None)
         if state is not None:
@@ -243,7 +250,8 @@ class RedisStore:
 
     async def forget(self, application: str) -> None:
         self._known.pop(application, None)
-        async with self._client.pipeline(transaction=True) as pipeline:
+        # No transaction: a Redis without room refuses those as a whole, and this makes room.
+        async with self._client.pipeline(transaction=False) as pipeline:
             pipeline.delete(STATE + application, *history_keys(application))
             pipeline.srem(APPLICATIONS, application)
             pipeline.hdel(ACTIONS, application)

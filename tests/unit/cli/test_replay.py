@@ -14,7 +14,7 @@ from rich.console import Console
 from weir_contracts import Objective, Target
 
 from cli.errors import InvalidInput
-from cli.replay.chart import check_place
+from cli.replay.chart import LABEL, _short, check_place
 from cli.replay.command import Result, _table, run
 from cli.replay.driver import SimulatedDriver
 from cli.replay.least import Least
@@ -400,6 +400,37 @@ def test_whether_the_least_is_enough(tmp_path: Path, slots: int, bounds: str, ra
         ReplayOptions("step", topology=str(file), policy_file=policy_file(tmp_path, f"bounds: {{{bounds}}}"))
     )
     assert Least(prepared.application, prepared.policy.spec.bounds).carries(rate) is carried
+
+
+def test_the_hardest_moment_need_not_have_the_highest_load(tmp_path: Path) -> None:
+    """A load that falls while each record makes twenty of what was one: what is not carried is told."""
+    application = chain(1).on(slots=8).model_dump(mode="json")
+    first = application["operators"][0]
+    first["selectivity_over_time"] = [[0, 1.0], [300, 20.0]]
+    file, load = tmp_path / "fans.yaml", tmp_path / "falls.csv"
+    file.write_text(json.dumps(application))
+    load.write_text("timestamp,value\n2026-01-01T00:00:00Z,100\n2026-01-01T00:10:00Z,80\n2026-01-01T00:20:00Z,80\n")
+    done = weir("replay", "--trace", str(load), "--topology", str(file), "--duration", "600", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["notes"]
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        (0.5, "0.5"),
+        (9.999, "10"),
+        (2_400.0, "2,400"),
+        (999_400.0, "999,400"),
+        (999_600_000.0, "1 G"),
+        (1e12, "1 T"),
+        (5e15, "5 P"),
+    ],
+)
+def test_a_label_keeps_to_its_column(value: float, label: str) -> None:
+    """However high the load."""
+    assert _short(value) == label
+    assert len(label) <= LABEL - 2
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tests.unit.knowledge.builders import (
     SPACE,
     action,
     analysis,
+    at,
     document,
     observation,
     outcome,
@@ -28,6 +29,7 @@ OTHER = "shop/payments"
 SMALL_BYTES = 400_000
 SMALL_COUNT = 700
 SMALL_HISTORY = 7
+SMALL_AGE_SECONDS = 3_600.0
 Fill = Callable[[bool], Awaitable[None]]
 
 
@@ -43,7 +45,8 @@ def said(entries: list[OutboxEntry]) -> list[tuple[str, bool]]:
 
 class StoreSuite:
     """Subclass it with the fixtures `store`, empty; `small_store`, empty, whose feed keeps `SMALL_COUNT` events of `SMALL_BYTES`
-    together, and histories `SMALL_HISTORY` turns; and `fill`, which takes the room for more from `store` or gives it back."""
+    together, and histories `SMALL_HISTORY` turns for `SMALL_AGE_SECONDS`; and `fill`, which takes the room for more from `store` or
+    gives it back."""
 
     async def test_it_answers(self, store: Store) -> None:
         """An empty store answers, and knows nothing: not zero of something, nothing."""
@@ -287,12 +290,27 @@ class StoreSuite:
         await store.save([known], [])
         assert await store.state(APP) == known
 
+    async def test_a_history_ends_with_its_age(self, small_store: Store) -> None:
+        """Counted from its newest turn; exactly at the limit one is still kept."""
+        lines = [
+            plan(0).in_short(None, None).model_copy(update={"at": at(turn), "plan_id": plan(turn).id})
+            for turn in range(5)
+        ]
+        late = lines[0].model_copy(
+            update={"at": lines[1].at + timedelta(seconds=SMALL_AGE_SECONDS), "plan_id": plan(9).id}
+        )
+        await small_store.save([], [], [(APP, line) for line in lines])
+        assert await small_store.history(APP) == lines[::-1]
+        await small_store.save([], [], [(APP, late)])
+        assert await small_store.history(APP) == [late, *lines[:0:-1]]
+
     async def test_a_full_one_is_still_read(self, store: Store, fill: Fill) -> None:
         """What needs room is refused, in whole; what is there is read, what goes may go, and with room again all is as ever."""
         first = State(application=APP, observation=observation(1))
         await store.put_policy(policy(version=1), 0)
         await store.put_action(action(plan(1), version=1), 0)
-        await store.save([first], [("plan", APP, "{}")])
+        line = plan(1, 4).in_short(None, None)
+        await store.save([first], [("plan", APP, "{}")], [(APP, line)])
         await store.check_room()
         await fill(True)
         with pytest.raises(StoreFull, match="full"):
@@ -305,6 +323,7 @@ class StoreSuite:
             store.put_action(action(plan(1), version=2), 1),
             store.keep_scores(APP, [_hour(0, 60)], NOON),
             store.keep_mode(APP, "act"),
+            store.save([], [], [(APP, line.model_copy(update={"plan_id": SPACE}))]),
             store.mark_whole(),
         ):
             with pytest.raises(StoreFull):
@@ -313,7 +332,9 @@ class StoreSuite:
         assert await store.state(APP) == first
         assert (await store.action(APP) or action(plan(1), version=0)).version == 1
         assert [event.data for event in await store.events("0")] == ["{}"]
+        assert await store.history(APP) == [line]
         await store.published(await store.outbox())
+        await store.forget(OTHER)
         await fill(False)
         await store.check_room()
         await store.save([first.model_copy(update={"plan": plan(1)})], [("plan", APP, "[]")])

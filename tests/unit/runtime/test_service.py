@@ -24,6 +24,9 @@ from runtime.records import TopicSpec
 from runtime.service import run_service, topic_specs, wait_for_topics
 from runtime.settings import ServiceSettings
 
+COLLECTS: list[str] = []
+"""Whether the cycle collector was told to look seldom: in a test's process it is not."""
+
 
 @pytest.fixture(autouse=True)
 def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -31,6 +34,8 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in [n for n in os.environ if n.startswith("WEIR_")]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(service, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(service, "collect_seldom", lambda: COLLECTS.append("seldom"))
+    COLLECTS.clear()
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
@@ -83,6 +88,7 @@ async def test_it_answers_before_its_dependencies_are_there(capsys: pytest.Captu
     told = events(capsys)
     assert (told[0], told[-1]) == ("starting", "stopped")
     assert "waiting" in told
+    assert COLLECTS == ["seldom"]
 
 
 async def _ready(http: httpx.AsyncClient, enough: Callable[[object], bool]) -> dict[str, object]:
