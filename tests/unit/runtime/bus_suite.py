@@ -14,14 +14,21 @@ from runtime.records import Outgoing, Record, TopicSpec, partition_of
 PARTITIONS = 4
 KEYS = [f"shop/app-{i}" for i in range(12)]
 DEADLINE_SECONDS = 20.0
+JOIN_SECONDS = 90.0
+"""A member whose request to join a group gets lost asks again after 75 s (`max.poll.interval.ms`): late, but not never."""
 
 
 async def collect(receiver: Consumer | Reader, count: int) -> list[Record]:
-    """Receive until there are `count` records."""
+    """Receive until there are `count` records; what was missing is told, and whether there was a share to read."""
     records: list[Record] = []
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while len(records) < count:
-            records += await receiver.receive(timeout_seconds=0.2)
+    try:
+        async with asyncio.timeout(JOIN_SECONDS):
+            while len(records) < count:
+                records += await receiver.receive(timeout_seconds=0.2)
+    except TimeoutError:
+        places = sorted(record.place for record in records)
+        owned = getattr(receiver, "assignment", "that were named")
+        raise AssertionError(f"{len(places)} of {count} records, partitions {owned}: {places}") from None
     return records
 
 
