@@ -325,7 +325,7 @@ def _lag(times: np.ndarray, arrived: np.ndarray, processed: np.ndarray, model: M
     lag: np.ndarray = left / rate if rate > LEAST_RATE else np.zeros(len(times))
     old = int(processed.searchsorted(waiting))
     if old:
-        lag[:old] = times[:old] + age - processed[:old] * (age / waiting)
+        lag[:old] = times[:old] + age - processed[:old] / waiting * age
     lag *= waits
     return lag
 

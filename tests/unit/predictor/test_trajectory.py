@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from predictor.capacity import CapacityCurve
@@ -124,6 +124,7 @@ def test_records_are_conserved(arrivals: float, backlog: float, restart: Restart
 @given(
     loads, st.builds(Backlog, waiting, st.none() | st.floats(0, 100)), restarts, st.integers(1, 31), st.floats(0, 0.2)
 )
+@example(1.0, Backlog(2.3e-308, 4.0), Restart(1.0), 1, 0.0)  # the least of a record, seconds old: a slope without end
 def test_more_is_never_worse(arrivals: float, waits: Backlog, restart: Restart, p: int, serial: float) -> None:
     """With the same restart, one subtask more never gives more lag or more violation."""
     case = model(arrivals, backlog=waits.records, age=waits.age_seconds, serial=serial)
