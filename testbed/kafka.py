@@ -18,7 +18,7 @@ process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{advertised_port}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={data}
@@ -38,11 +38,22 @@ log.retention.check.interval.ms=10000
 
 
 class KafkaBroker(Launcher):
-    """One broker; its data outlives `kill()` and `restart()`, on the same port."""
+    """One broker; its data outlives `kill()` and `restart()`, on the same port.
 
-    def __init__(self, folder: Path, *, port: int | None = None, heap_megabytes: int = 512) -> None:
+    `advertised_port`: where clients are told to connect to, if something of the caller's own stands before the broker.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int | None = None,
+        advertised_port: int | None = None,
+        heap_megabytes: int = 512,
+    ) -> None:
         self.folder = folder
         self.port = port or free_port()
+        self._advertised_port = advertised_port or self.port
         self._controller_port = free_port()
         self._heap_megabytes = heap_megabytes
         self.process = self._process()
@@ -57,7 +68,12 @@ class KafkaBroker(Launcher):
         config = self.folder / "kafka.properties"
         data = self.folder / "kafka-data"
         config.write_text(
-            _PROPERTIES.format(port=self.port, controller_port=self._controller_port, data=data.resolve())
+            _PROPERTIES.format(
+                port=self.port,
+                advertised_port=self._advertised_port,
+                controller_port=self._controller_port,
+                data=data.resolve(),
+            )
         )
         if not (data / "meta.properties").exists():
             self._format(config)

@@ -14,15 +14,13 @@ from runtime.records import Outgoing, Record, TopicSpec, partition_of
 PARTITIONS = 4
 KEYS = [f"shop/app-{i}" for i in range(12)]
 DEADLINE_SECONDS = 20.0
-JOIN_SECONDS = 90.0
-"""A member whose request to join a group gets lost asks again after 75 s (`max.poll.interval.ms`): late, but not never."""
 
 
 async def collect(receiver: Consumer | Reader, count: int) -> list[Record]:
     """Receive until there are `count` records; what was missing is told, and whether there was a share to read."""
     records: list[Record] = []
     try:
-        async with asyncio.timeout(JOIN_SECONDS):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while len(records) < count:
                 records += await receiver.receive(timeout_seconds=0.2)
     except TimeoutError:

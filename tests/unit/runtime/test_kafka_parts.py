@@ -141,4 +141,5 @@ async def test_what_is_sent_must_be_acknowledged_by_all_and_go_where_java_puts_i
     await outbox.close(0.1)
     assert given["bootstrap.servers"] == "x:1"
     assert (given["acks"], given["enable.idempotence"]) == ("all", True)
+    assert given["max.in.flight.requests.per.connection"] == 1
     assert (given["partitioner"], given["delivery.timeout.ms"]) == ("murmur2_random", 7500)
