@@ -19,6 +19,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 from weir_contracts import MEMORY_LIMIT_BYTES, VERSION, Operator, Parallelism, PlanReply, PlanRequest
 from weir_contracts.base import writable
 
@@ -69,8 +70,8 @@ def parse_node(written: Any) -> Node:
     for _ in range(2):
         if isinstance(read, str):
             try:
-                read = json.loads(read)
-            except (ValueError, RecursionError):
+                read = from_json(read)
+            except ValueError:
                 raise InvalidAnswer(f"{_short(written)} is no node") from None
     if not isinstance(read, dict) or not isinstance(read.get("type"), str) or not isinstance(read.get("fields"), str):
         raise InvalidAnswer(f"{_short(written)} is no node: it needs the texts type and fields")

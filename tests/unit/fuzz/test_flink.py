@@ -137,6 +137,22 @@ def test_any_value_may_be_nonsense(seed: int, nonsense: Any) -> None:
     assert snapshot.deployment is not None or snapshot.because
 
 
+@pytest.mark.parametrize("field", ["name", "state", "slotSharingGroupId", "parallelism", "ship_strategy"])
+async def test_half_a_character(field: str) -> None:
+    """A lone surrogate is JSON, but no text that could be published: a reading that says so, not a scrape that fails."""
+
+    def halved(document: dict[str, Any]) -> dict[str, Any]:
+        return {**document, field: "\ud800"} if field in document else document
+
+    def answer(path: str, query: str) -> Any:
+        return json.loads(json.dumps(honest(path, query)), object_hook=halved)
+
+    readings, snapshot, _ = await read_both(answer)
+    said = observation(readings)
+    assert said.topology is None and "not JSON" in said.message
+    assert snapshot.deployment is None and snapshot.because
+
+
 @pytest.mark.parametrize("where", ["", f"/jobs/{JOB}", "metrics"], ids=["all", "job", "metrics"])
 @pytest.mark.parametrize("manner", MANNERS)
 async def test_each_look_ends_in_time(manner: str, where: str) -> None:
