@@ -2,27 +2,29 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from .capacity import sustained
 from .spec import Application
 
 
 class Clairvoyant:
-    """The least parallelism of every operator that carries a load, up to `most` subtasks each.
+    """The least parallelism of every operator that carries a load, up to `most` subtasks each, or of the operator that it names.
 
     It has no restarts, no lag to work off and no doubt, so nothing that acts in time can do as well with less, but for what a
     tolerated lag lets it put off.
     """
 
-    def __init__(self, application: Application, most: int) -> None:
+    def __init__(self, application: Application, most: int | Mapping[str, int]) -> None:
         self._application = application
         self._topology = application.topology()
         self._index = {o.name: i for i, o in enumerate(application.operators)}
         keyed = {link.target for link in application.links if link.ship == "hash"}
         self._curves = []
         for operator in application.operators:
-            limit = min(most, operator.max_parallelism, operator.source.partitions if operator.source else most)
+            limit = min(most if isinstance(most, int) else most[operator.name], operator.max_parallelism)
+            if operator.source is not None:
+                limit = min(limit, operator.source.partitions)
             best, curve = 0.0, []
             for p in range(1, limit + 1):
                 best = max(best, sustained(operator, p, keyed=operator.name in keyed))
@@ -55,13 +57,8 @@ class Clairvoyant:
 
     def carries(self, rate: float, seconds: float = 0.0) -> bool:
         """Whether that is enough."""
-        least = self.least(rate, seconds)
-        return all(
-            curve[least[operator.name] - 1] >= load * (1 - 1e-9)
-            for operator, curve, load in zip(
-                self._application.operators, self._curves, self.loads(rate, seconds), strict=True
-            )
-        )
+        loads = self.loads(rate, seconds)
+        return all(curve[-1] >= load * (1 - 1e-9) for curve, load in zip(self._curves, loads, strict=True))
 
     def slots(self, rate: float, seconds: float = 0.0) -> int:
         """The slots of the least."""

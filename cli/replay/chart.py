@@ -17,6 +17,7 @@ from .score import Point
 WIDTH, HEIGHT = 88, 6
 LABEL = 9
 PEAKED = 1.5
+"""Times its mean that the load of a point reaches where the mean alone would hide it."""
 _FONT_FACES = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 _BRAILLE = 0x2800
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
@@ -60,7 +61,6 @@ def charts(points: Sequence[Point], objective_seconds: float | None, *, width: i
     axis = Text(f"{'':>{LABEL}}0 h{'':>{width - 11}}{hours:6.1f} h", "dim")
     load = [Curve("arrivals", [p.arrivals for p in points], "cyan")]
     if any(p.peak_arrivals > PEAKED * p.arrivals for p in points):
-        # The load goes up and down within a point: its mean alone would hide what had to be carried.
         load.insert(0, Curve("at most", [p.peak_arrivals for p in points], "blue"))
     return Group(
         panel("records/s", load, width=width),

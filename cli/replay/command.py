@@ -24,7 +24,7 @@ from .chart import LABEL, WIDTH, charts, check_place, save
 from .least import Least
 from .loop import Loop, Records
 from .options import Replay, ReplayOptions, prepare
-from .score import Meter, Point, Score
+from .score import LOOK_SECONDS, Meter, Point, Score
 
 POINTS = 352
 """Of the curves: two dots a character, and as many again for a picture."""
@@ -133,7 +133,7 @@ def run(
         simulation,
         Least(prepared.application, policy.spec.bounds),
         policy.spec.objective,
-        max(10.0, prepared.duration_seconds / POINTS) if prepared.duration_seconds > 10 * POINTS else 10.0,
+        max(LOOK_SECONDS, prepared.duration_seconds / POINTS),
     )
     loop = Loop(simulation, policy, noise=Noise(relative=noise), seed=seed, records=Records(keep=100), asks=asks)
     with seldom_collected():

@@ -13,12 +13,8 @@ class Least(Clairvoyant):
     """
 
     def __init__(self, application: Application, bounds: Bounds) -> None:
-        self._highest = {name: bounds.of(name)[1] for name in application.parallelism}
         self._there = application.cluster.slots
-        super().__init__(application, max(self._highest.values()))
-
-    def least(self, rate: float, seconds: float = 0.0) -> dict[str, int]:
-        return {name: min(p, self._highest[name]) for name, p in super().least(rate, seconds).items()}
+        super().__init__(application, {name: bounds.of(name)[1] for name in application.parallelism})
 
     def carries(self, rate: float, seconds: float = 0.0) -> bool:
         return super().carries(rate, seconds) and super().slots(rate, seconds) <= self._there

@@ -150,16 +150,15 @@ def _with_plan(state: State, plan: Plan, limits: Limits) -> State:
     return state.model_copy(update={"plan": plan, "turns": _turns(state, turn, limits), "open_turns": left})
 
 
-def past_of(event: Event, after: State) -> Past | None:
-    """What the history is told of an event that made the state `after`."""
+def past_of(event: Event, after: State) -> list[tuple[str, Past]]:
+    """What the history of which application is told of an event that made the state `after`; nothing of a reading or an analysis."""
     if isinstance(event, Outcome):
-        return End(plan_id=event.plan_id, phase=event.phase)
+        return [(event.application, End(plan_id=event.plan_id, phase=event.phase))]
     if not isinstance(event, Plan):
-        return None
+        return []
     understood = after.turns[0].analysis
-    return event.in_short(
-        understood.lag_seconds.value if understood else None, understood.arrival_rate.value if understood else None
-    )
+    lag, arrivals = (understood.lag_seconds.value, understood.arrival_rate.value) if understood else (None, None)
+    return [(event.application, event.in_short(lag, arrivals))]
 
 
 def with_ends(lines: Iterable[LoopResult], ends: Mapping[UUID, str]) -> list[LoopResult]:

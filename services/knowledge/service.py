@@ -106,7 +106,7 @@ class Knowledge:
                     states[application] = await self._store.state(application) or State(application=application)
                 before, after = states[application], remember(states[application], message, self._limits)
                 states[application] = after
-                past += [] if after is before else _past(message, after)
+                past += [] if after is before else past_of(message, after)
                 if isinstance(message, Outcome):
                     await self._restore_action(message)
         await self._store.save(list(states.values()), [], past)
@@ -245,7 +245,7 @@ class Knowledge:
             if after is state:
                 continue
             told.append((kind, application, message.model_dump_json()))
-            past += _past(message, after)
+            past += past_of(message, after)
             self._gauges.saw(message)
             state = after
             if isinstance(message, Observation) and message.status == "ended":
@@ -311,11 +311,6 @@ def _whose(records: list[Record], applications: Collection[str]) -> dict[str, st
     if len(records) == 1 and "traceparent" in records[0].headers:
         found["traceparent"] = records[0].headers["traceparent"]
     return found
-
-
-def _past(message: Event, after: State) -> list[tuple[str, Past]]:
-    found = past_of(message, after)
-    return [] if found is None else [(message.application, found)]
 
 
 def _is_reading(message: Event) -> bool:

@@ -50,6 +50,12 @@ class Samples:
             self._packed.clear()
         return list(self._plain)
 
+    def after(self, instant: datetime) -> list[Observation]:
+        """Those that are newer, oldest first."""
+        if self.newest is None or self.newest.observed_at <= instant:
+            return []
+        return [observation for observation in self.all() if observation.observed_at > instant]
+
 
 class Applications:
     """Raw samples, past turns and outcomes by application, bounded; pure bookkeeping."""
@@ -96,12 +102,10 @@ class Applications:
         if plan is not None and plan.observed_at >= analysis.observed_at:
             return
         samples = self._observations.get(application)
-        newest = samples.newest if samples else None
+        newer = samples.after(analysis.observed_at) if samples else []
         self.forget(application)
-        if samples is not None and newest is not None and newest.observed_at > analysis.observed_at:
-            for observation in samples.all():
-                if observation.observed_at > analysis.observed_at:
-                    self.observed(observation)
+        for observation in newer:
+            self.observed(observation)
 
     def forget(self, application: str) -> None:
         """Everything of an application, but for its outcomes."""

@@ -28,8 +28,8 @@ from runtime.envelope import encode
 from runtime.loop import Stop, run_forever
 from runtime.records import partition_of
 
-from .core.planners import InvalidParameters, UnknownPlanner, ask
-from .core.shadows import Ask, begin, finish, reads, wants
+from .core.planners import InvalidParameters, UnknownPlanner, ask, reads
+from .core.shadows import Ask, begin, finish, wants
 from .process import WorkerProcess
 
 GRACE_SECONDS = 5.0

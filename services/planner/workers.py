@@ -8,8 +8,7 @@ from weir_contracts import PlanReply, PlanRequest
 
 from runtime.garbage import collect_seldom
 
-from .core.planners import InvalidParameters, UnknownPlanner, ask, needed
-from .core.shadows import reads
+from .core.planners import InvalidParameters, UnknownPlanner, ask, needed, reads
 from .failures import FAILED, INVALID, TIMEOUT, no_answer
 from .process import WorkerProcess
 

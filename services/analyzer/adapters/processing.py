@@ -5,7 +5,7 @@ here as an exception: it becomes that application's dead letter.
 """
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid5
@@ -55,8 +55,7 @@ def process(
     unread: the first record behind such a gap carries it into its analysis. A damaged state is put aside with the first record.
     """
     records = list(records)
-    memory, damage = _memory_of(state)
-    out = [] if damage is None or state is None else [_put_aside(state, damage, record) for record in records[:1]]
+    memory, out = _memory_of(state, records)
     readable: list[tuple[datetime, int, Observation, Record]] = []
     partition, offset = (-1, -1) if state is None else (state.partition, state.offset)
     for record in records:
@@ -87,15 +86,15 @@ def _gap(lost: Mapping[int, Lost] | None, partition: int, offset: int, record: R
     return missing if missing > 0 else None
 
 
-def _memory_of(state: State | None) -> tuple[Memory | None, str | None]:
-    """What the state says, or what is wrong with it."""
+def _memory_of(state: State | None, records: Sequence[Record]) -> tuple[Memory | None, list[Outgoing]]:
+    """What the state says. Where it is damaged nothing, and it is put aside with the first record."""
     if state is None:
-        return None, None
+        return None, []
     try:
-        return Memory.from_bytes(state.memory), None
+        return Memory.from_bytes(state.memory), []
     except UnreadableMemory as error:
         # only damage comes here: another version has another checkpoint directory, seeded from the analyses
-        return None, str(error)
+        return None, [_put_aside(state, str(error), record) for record in records[:1]]
 
 
 def seeded(value: bytes | None) -> State | None:

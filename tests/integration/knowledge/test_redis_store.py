@@ -22,15 +22,7 @@ from services.knowledge.store import StoreFull, StoreUnavailable, VersionConflic
 from testbed.process import free_port
 from testbed.redis import RedisServer
 from tests.unit.knowledge.builders import APP, action, analysis, observation, outcome, plan
-from tests.unit.knowledge.store_suite import (
-    SMALL_AGE_SECONDS,
-    SMALL_BYTES,
-    SMALL_COUNT,
-    SMALL_HISTORY,
-    Fill,
-    StoreSuite,
-    noise,
-)
+from tests.unit.knowledge.store_suite import SMALL, Fill, StoreSuite, noise
 
 DATABASE = 7
 """Of these tests alone."""
@@ -59,13 +51,7 @@ async def store(url: SecretStr) -> AsyncIterator[RedisStore]:
 
 @pytest.fixture
 async def small_store(url: SecretStr) -> AsyncIterator[RedisStore]:
-    made = RedisStore(
-        url,
-        events_kept=SMALL_COUNT,
-        events_bytes=SMALL_BYTES,
-        history_kept=SMALL_HISTORY,
-        history_seconds=SMALL_AGE_SECONDS,
-    )
+    made = RedisStore(url, **SMALL)
     yield made
     await made.close()
 
@@ -304,9 +290,8 @@ async def test_ends_go_with_their_lines(url: SecretStr, admin: Any) -> None:
     for turn in range(1, 200):
         decided = plan(turn, 4)
         state = remember(state, decided, Limits())
-        line = past_of(decided, state)
-        assert line is not None
-        await store.save([state], [], [(APP, line), (APP, End(plan_id=decided.id, phase="verified"))])
+        end = End(plan_id=decided.id, phase="verified")
+        await store.save([state], [], [*past_of(decided, state), (APP, end)])
         assert admin.hlen(history_keys(APP)[1]) <= 41
     assert [line.outcome for line in await store.history(APP)] == ["verified"] * 20
     await store.close()
@@ -331,9 +316,8 @@ async def test_a_history_of_before_it_had_its_own_place_is_kept(url: SecretStr, 
     await fill(False)
     await asyncio.gather(one.bring_up_to_date(), other.bring_up_to_date())
     newer = remember(state, plan(50, 4), Limits())
-    told = past_of(plan(50, 4), newer)
-    assert told is not None
-    await one.save([newer], [], [(APP, told)])
+    ((_, told),) = past = past_of(plan(50, 4), newer)
+    await one.save([newer], [], past)
     assert await other.history(APP) == [told, *lines[:7], *lines[8:]]
     assert await other.state(APP) == newer
     assert not [name for name in admin.hkeys(STATE + APP) if name.startswith(b"history")]
@@ -350,8 +334,7 @@ async def test_an_application_takes_what_the_readme_says(url: SecretStr, admin: 
         decided = plan(turn, 4, current=operators, action={"parallelism": {**operators, "operator-3": fourth}})
         for event in (observation(turn), analysis(turn), decided, outcome(decided, "verified", action=action(decided))):
             known = remember(known, event, Limits())
-            told = past_of(event, known)
-            past += [] if told is None else [(APP, told)]
+            past += past_of(event, known)
     await store.save([known], [], past)
     assert (len(await store.history(APP)), len(known.turns)) == (500, 60)
     await store.close()

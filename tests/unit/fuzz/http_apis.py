@@ -54,8 +54,7 @@ class Library(MemoryStore):
         # With a graph, so that there is something to ask what-if about.
         for event in (observation(1), known_well(at=at(1)), wanted, outcome(wanted, "applying")):
             state = remember(state, event, Limits())
-            told = past_of(event, state)
-            past += [] if told is None else [(APP, told)]
+            past += past_of(event, state)
         await self.restore_policy(policy())
         if not await self.history(APP):
             await self.save([state], [], past)

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from weir_contracts import CandidateScore, ScoredHour
@@ -30,6 +31,13 @@ SMALL_BYTES = 400_000
 SMALL_COUNT = 700
 SMALL_HISTORY = 7
 SMALL_AGE_SECONDS = 3_600.0
+SMALL: dict[str, Any] = {
+    "events_kept": SMALL_COUNT,
+    "events_bytes": SMALL_BYTES,
+    "history_kept": SMALL_HISTORY,
+    "history_seconds": SMALL_AGE_SECONDS,
+}
+"""What `small_store` is made with."""
 Fill = Callable[[bool], Awaitable[None]]
 
 
@@ -204,9 +212,8 @@ class StoreSuite:
                 outcome(decided, "verified" if turn % 2 else "applying", 9),
             ):
                 state = remember(state, event, Limits())
-                told = past_of(event, state)
-                assert told is not None
-                past.append((APP, told))
+                past += past_of(event, state)
+            assert len(past) == 3
             await small_store.save([state], [], past)
         found = await small_store.history(APP)
         newest = 3 * SMALL_HISTORY - 1

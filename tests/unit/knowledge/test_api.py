@@ -94,8 +94,7 @@ class House:
         past: list[tuple[str, Past]] = []
         for event in events:
             state = remember(state, event, Limits())
-            told = past_of(event, state)
-            past += [] if told is None else [(APP, told)]
+            past += past_of(event, state)
         said = [(type(e).__name__.lower(), e.application, e.model_dump_json()) for e in events]
         await self.store.save([state], said, past)
 

@@ -36,11 +36,12 @@ def history(*events: Event) -> list[LoopResult]:
     state, lines, ends = State(application=APP), list[LoopResult](), {}
     for event in events:
         state = remember(state, event, LIMITS)
-        past = past_of(event, state)
-        if isinstance(past, End):
-            ends[past.plan_id] = past.phase
-        elif past is not None:
-            lines.insert(0, past)
+        for application, past in past_of(event, state):
+            assert application == APP
+            if isinstance(past, End):
+                ends[past.plan_id] = past.phase
+            else:
+                lines.insert(0, past)
     return with_ends(lines, ends)
 
 

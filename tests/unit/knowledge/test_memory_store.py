@@ -4,14 +4,7 @@ import pytest
 
 from services.knowledge.adapters.memory import MemoryStore
 from tests.unit.knowledge.builders import APP
-from tests.unit.knowledge.store_suite import (
-    SMALL_AGE_SECONDS,
-    SMALL_BYTES,
-    SMALL_COUNT,
-    SMALL_HISTORY,
-    Fill,
-    StoreSuite,
-)
+from tests.unit.knowledge.store_suite import SMALL, Fill, StoreSuite
 
 
 @pytest.fixture
@@ -21,9 +14,7 @@ def store() -> MemoryStore:
 
 @pytest.fixture
 def small_store() -> MemoryStore:
-    return MemoryStore(
-        events_kept=SMALL_COUNT, events_bytes=SMALL_BYTES, history_kept=SMALL_HISTORY, history_seconds=SMALL_AGE_SECONDS
-    )
+    return MemoryStore(**SMALL)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import gc, json
 from runtime.garbage import collect_seldom
 class Cycle:
     def __init__(self): self.me = self
-before = gc.get_stats()[0]["collections"]
 collect_seldom()
 began = gc.get_stats()
 kept = [{"message": [str(i)]} for i in range(40_000)]

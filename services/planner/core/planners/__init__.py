@@ -125,12 +125,17 @@ def parse_parameters(name: str, values: Mapping[str, Any]) -> BaseModel:
         raise InvalidParameters(sentence, [(field, f"{what} (it has: {known})") for field, what in wrong]) from None
 
 
+def reads(name: str) -> frozenset[str]:
+    """Which of the `LARGE` fields of a request the planner called `name` looks at; one that is not built in may look at all of them."""
+    entry = PLANNERS.get(name)
+    return frozenset(LARGE) if entry is None else entry.reads
+
+
 def needed(request: PlanRequest, name: str) -> PlanRequest:
     """The request without what the planner called `name` never looks at: on its way to another process that is nine tenths of the work."""
-    entry = PLANNERS.get(name)
-    if entry is None:
+    if name not in PLANNERS:
         return request
-    unread: dict[str, Any] = {field: [] for field in LARGE if field not in entry.reads}
+    unread: dict[str, Any] = {field: [] for field in LARGE if field not in reads(name)}
     # What the guards carry from turn to turn is theirs alone; a planner's own memory stands beside it.
     return request.model_copy(update={**unread, "state": PlanState()})
 

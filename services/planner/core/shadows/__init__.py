@@ -4,7 +4,6 @@ Each runs closed-loop: a simulated copy of the application with a parallelism, b
 arrivals that really came. `begin` lets all copies run until now and says what to ask; `finish` carries the answers out, on the copies.
 """
 
-from .copies import reads
 from .turn import Ask, begin, finish, wants
 
-__all__ = ["Ask", "begin", "finish", "reads", "wants"]
+__all__ = ["Ask", "begin", "finish", "wants"]

@@ -15,8 +15,7 @@ from weir_contracts.shadows import Role, parameters_id
 
 from predictor import Backlog, Model, Restart, arrivals_at
 from predictor.stretch import Stretch, run_on
-from services.planner.core.planners import PLANNERS
-from services.planner.core.planners.entry import LARGE
+from services.planner.core.planners import reads
 
 from .known import Known
 from .sums import Sums
@@ -173,9 +172,3 @@ def _read(known: Known, old: Candidate, lived: Lived, seconds: float, ran: float
         backlogs={s: round(b.records, 1) for s, b in lived.stretch.backlogs.items()},
     )
     return [*old.readings, reading][-MOST_READINGS:]
-
-
-def reads(planner: str) -> frozenset[str]:
-    """What of the large parts of a request a planner looks at; a registered one may look at all of them."""
-    entry = PLANNERS.get(planner)
-    return frozenset(LARGE) if entry is None else entry.reads

@@ -17,9 +17,10 @@ from weir_contracts import (
 from weir_contracts.shadows import MAX_ARRIVED, Role, parameters_id
 
 from services.planner.core.decide import make_plan, precheck
+from services.planner.core.planners import reads
 from services.planner.core.wishes import condensed
 
-from .copies import moved_on, newborn, reads, standing, supplying, watched
+from .copies import moved_on, newborn, standing, supplying, watched
 from .hindsight import Judged, judge
 from .known import Known, known_of
 from .sums import Sums, added
