@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
+from runtime import kafka_bus
 from runtime.bus import BusError
 from runtime.clock import FakeClock
 from runtime.kafka_bus import KafkaBus
@@ -47,8 +48,10 @@ async def test_a_clients_error_is_a_bus_error() -> None:
         await thread.call(fail)
 
 
-async def test_brokers_that_do_not_answer_are_named() -> None:
+async def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """By address and by the setting to look at: what `/health/ready` says is all that many will read."""
+    for patience in ("PING_SECONDS", "METADATA_SECONDS"):
+        monkeypatch.setattr(kafka_bus, patience, 0.2)
     bus = KafkaBus("127.0.0.1:9")
     await bus.start()
     for call in (bus.ping, lambda: bus.ensure_topics([])):
