@@ -8,8 +8,8 @@ ARGS ?=
 # anew is a quarter of the fast tests' time.
 unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/contracts tests/loop
-# One more than there are cores: some stories wait for a deadline.
-WORKERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+# One more than the processors that this machine counts: some stories wait for a deadline.
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 .PHONY: help environment setup means trial check lint types imports fast test test-integration test-e2e test-containers bench-loop \
         bench-advance bench-backlog bench-compare bench-compose bench-fidelity bench-fleet bench-images bench-planners bench-quality bench-spark bench-what-if chaos schemas lock images clean

@@ -2,13 +2,16 @@
 
 import hashlib
 import hmac
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic_core import from_json
+
 Role = Literal["read", "write"]
 LEAST_TOKEN_LENGTH = 16
+LONGEST_NAME = 200
+"""As long as a policy's `updatedBy` may be, where the name of who changed it is kept."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +61,19 @@ def read_tokens(path: Path | None, text: str | None = None) -> Tokens:
 
 def _parse(content: str, setting: str, place: str) -> dict[str, Caller]:
     try:
-        document: Any = json.loads(content)
-    except ValueError:
+        document: Any = from_json(content)
+    except (ValueError, TypeError):  # the latter for half a character in the text itself
         raise ValueError(f"{setting}: {place} is not JSON") from None
     if not isinstance(document, dict) or not document:
         raise ValueError(f"{setting}: {place} must map at least one token to its name and role")
     callers = {}
     for i, (token, entry) in enumerate(document.items()):
         name, role = (entry.get("name"), entry.get("role")) if isinstance(entry, dict) else (None, None)
-        if len(token) < LEAST_TOKEN_LENGTH or not isinstance(name, str) or not name or role not in ("read", "write"):
+        is_short = len(token) < LEAST_TOKEN_LENGTH
+        if is_short or not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or role not in ("read", "write"):
             raise ValueError(
                 f"{setting}: entry {i + 1} of {place} needs a token of {LEAST_TOKEN_LENGTH} characters or more, "
-                "a name, and the role read or write"
+                f"a name of at most {LONGEST_NAME}, and the role read or write"
             )
         callers[token] = Caller(name, role)
     return callers

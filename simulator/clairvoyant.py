@@ -9,7 +9,7 @@ from .spec import Application
 
 
 class Clairvoyant:
-    """The least parallelism of every operator that carries a load, up to `most` subtasks each, or of the operator that it names.
+    """The least parallelism of every operator that carries a load, up to `most` subtasks each; a mapping names every operator.
 
     It has no restarts, no lag to work off and no doubt, so nothing that acts in time can do as well with less, but for what a
     tolerated lag lets it put off.

@@ -151,7 +151,7 @@ def _with_plan(state: State, plan: Plan, limits: Limits) -> State:
 
 
 def past_of(event: Event, after: State) -> list[tuple[str, Past]]:
-    """What the history of which application is told of an event that made the state `after`; nothing of a reading or an analysis."""
+    """What histories are told of an event that made the state `after`: an application and its entry; none for a reading or an analysis."""
     if isinstance(event, Outcome):
         return [(event.application, End(plan_id=event.plan_id, phase=event.phase))]
     if not isinstance(event, Plan):

@@ -71,7 +71,7 @@ def parse_node(written: Any) -> Node:
         if isinstance(read, str):
             try:
                 read = from_json(read)
-            except ValueError:
+            except (ValueError, TypeError):  # the latter for half a character
                 raise InvalidAnswer(f"{_short(written)} is no node") from None
     if not isinstance(read, dict) or not isinstance(read.get("type"), str) or not isinstance(read.get("fields"), str):
         raise InvalidAnswer(f"{_short(written)} is no node: it needs the texts type and fields")

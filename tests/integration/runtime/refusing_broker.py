@@ -77,6 +77,7 @@ class RefusingBroker:
         self.armed = False
         self.held = asyncio.Event()
         """A batch is being held, to be refused."""
+        self.refused = 0
         self._connections: set[asyncio.Task[None]] = set()
         self._ways: set[asyncio.Task[None]] = set()
 
@@ -87,10 +88,10 @@ class RefusingBroker:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        await self._server.wait_closed()
         for way in self._ways:
             way.cancel()
-        await asyncio.gather(*self._connections)
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._server.wait_closed()
 
     async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -124,6 +125,7 @@ class RefusingBroker:
                     self.held.set()
                     await asyncio.wait({following}, timeout=FOLLOWING_SECONDS)
                     to_client.write(refusal(frame))
+                    self.refused += 1
                 else:
                     to_broker.write(_framed(frame))
         finally:

@@ -21,13 +21,14 @@ async def test_the_first_batch_of_a_new_partition_is_refused(tmp_path: Path) -> 
         door.broker_port = broker.port
         await asyncio.to_thread(broker.start)
         bus = KafkaBus(f"127.0.0.1:{door.port}")
-        await bus.start()
         try:
+            await bus.start()
             await bus.ensure_topics([TopicSpec(name, 1)])
             door.armed = True
             first = asyncio.ensure_future(bus.publish(name, "app", b"first"))
             await asyncio.wait_for(door.held.wait(), 20)
             await asyncio.gather(first, bus.publish(name, "app", b"second"))
+            assert door.refused == 1
             assert [r.value for r in await read_to_end(bus.reader(name))] == [b"first", b"second"]
         finally:
             await bus.close()

@@ -188,6 +188,10 @@ def test_loopback_needs_none(environment: pytest.MonkeyPatch, host: str) -> None
         ('{"short": {"name": "ada", "role": "read"}}', "entry 1"),
         (f'{{"{TOKEN}": {{"name": "ada", "role": "admin"}}}}', "entry 1"),
         (f'{{"{TOKEN}": {{"name": "", "role": "read"}}}}', "entry 1"),
+        (f'{{"{TOKEN}": {{"name": "{"x" * 201}", "role": "write"}}}}', "a name of at most 200"),
+        (f'{{"{TOKEN}": {{"name": "half a \\ud800 character", "role": "write"}}}}', "is not JSON"),
+        (f'{{"{TOKEN}\\ud800": {{"name": "ada", "role": "write"}}}}', "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         (f'{{"{TOKEN}": "ada"}}', "entry 1"),
     ],
 )
