@@ -8,6 +8,7 @@ retention or compaction: their settings are in one place, `weir_contracts.topics
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
@@ -21,6 +22,7 @@ CALL_SECONDS = 15.0
 ANSWER_SECONDS = 25.0
 """The client tells of its own timeouts before."""
 PAUSE_SECONDS = 0.5
+LISTED_PAUSE_SECONDS = 0.1
 EXIT_UNUSABLE = 1
 
 
@@ -35,35 +37,64 @@ class TopicsError(Exception):
     """Topics cannot be made, or are not as they must be; one line."""
 
 
-def ensure(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[str]:
+def ensure(admin: AdminClient, specs: Sequence[TopicSpec], clock: Clock) -> list[str]:
     """Make what is missing and set what differs; what was done, in sentences. `TopicsError` for a topic with other partitions:
-    keys would move, so that nobody changes it by the way."""
-    there = {n: len(t.partitions) for n, t in admin.list_topics(timeout=CALL_SECONDS).topics.items() if t.partitions}
+    keys would move, so that nobody changes it by the way. `TimeoutError` if what was made is not listed in time."""
+    there = _partitions(admin)
+    _refuse_other_partitions(specs, there)
+    missing = [spec for spec in specs if spec.name not in there]
+    made = _create(admin, missing)
+    _refuse_other_partitions(missing, _until_listed(admin, {spec.name for spec in missing}, clock) if missing else {})
+    differing = _differing(admin, [spec for spec in specs if spec not in made and spec.configs])
+    return [f"{spec.name}: made with {spec.partitions} partitions" for spec in made] + [
+        _configure(admin, spec, changes) for spec, changes in differing
+    ]
+
+
+def _partitions(admin: AdminClient) -> dict[str, int]:
+    topics = admin.list_topics(timeout=CALL_SECONDS).topics
+    return {name: len(topic.partitions) for name, topic in topics.items() if topic.partitions}
+
+
+def _refuse_other_partitions(specs: Sequence[TopicSpec], there: Mapping[str, int]) -> None:
     for spec in specs:
         if there.get(spec.name, spec.partitions) != spec.partitions:
             raise TopicsError(
                 f"topic {spec.name} has {there[spec.name]} partitions and must have {spec.partitions} (WEIR_PARTITIONS): its keys "
                 "would move, so delete it or change the setting"
             )
-    made = _create(admin, [spec for spec in specs if spec.name not in there])
-    differing = _differing(admin, [spec for spec in specs if spec.name in there and spec.configs])
-    return made + [_configure(admin, spec, changes) for spec, changes in differing]
 
 
-def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[str]:
+def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[TopicSpec]:
+    """Those that this call made. A broker lists a topic a little after its controller has made it: what looked missing may be
+    another's, or this job's of a moment ago, with settings that are not these."""
     if not specs:
         return []
     topics = [NewTopic(spec.name, spec.partitions, config=dict(spec.configs)) for spec in specs]
-    for name, answer in admin.create_topics(topics, operation_timeout=CALL_SECONDS).items():
-        try:
-            answer.result(ANSWER_SECONDS)
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                continue
-            if error.args[0].retriable():
-                raise
-            raise TopicsError(f"topic {name} cannot be created: {error.args[0].str()}") from None
-    return [f"{spec.name}: made with {spec.partitions} partitions" for spec in specs]
+    answers = admin.create_topics(topics, operation_timeout=CALL_SECONDS)
+    return [spec for spec in specs if _is_new(spec.name, answers[spec.name])]
+
+
+def _is_new(name: str, answer: Future[None]) -> bool:
+    try:
+        answer.result(ANSWER_SECONDS)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return False
+        if error.args[0].retriable():
+            raise
+        raise TopicsError(f"topic {name} cannot be created: {error.args[0].str()}") from None
+    return True
+
+
+def _until_listed(admin: AdminClient, names: set[str], clock: Clock) -> dict[str, int]:
+    """Partitions by topic as soon as the broker lists all of these: settings of one that it does not know cannot be asked."""
+    deadline = clock.monotonic() + CALL_SECONDS
+    while names - (there := _partitions(admin)).keys():
+        if clock.monotonic() >= deadline:
+            raise TimeoutError
+        admin.poll(LISTED_PAUSE_SECONDS)
+    return there
 
 
 def _differing(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[tuple[TopicSpec, dict[str, str]]]:
@@ -99,7 +130,7 @@ def ensure_within(servers: str, specs: Sequence[TopicSpec], timeout_seconds: flo
     deadline = clock.monotonic() + timeout_seconds
     while True:
         try:
-            return ensure(admin, specs)
+            return ensure(admin, specs, clock)
         except (KafkaException, TimeoutError) as error:
             if clock.monotonic() >= deadline:
                 said = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
