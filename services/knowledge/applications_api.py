@@ -14,7 +14,7 @@ from runtime.clock import Clock
 from runtime.problems import Problem
 
 from . import examples
-from .core import MOST_HISTORY, Limits, State, Summary, history_at, summarise
+from .core import MOST_HISTORY, Limits, Newest, State, Summary, history_at, summarise
 from .documents import CHANGED, ERRORS, Applications, Explanation, History, Name, Namespace, example
 from .policies_api import parse_version
 from .scores_api import scores_router
@@ -43,18 +43,17 @@ def applications_router(store: Store, clock: Clock, limits: Limits = Limits()) -
 
     async def state_of(namespace: Namespace, name: Name) -> State:
         application = f"{namespace}/{name}"
-        state = await store.state(application)
-        if state is None:
-            if await store.policy(application) is None:
-                raise Problem(404, f"nothing is known of {application}")
-            return State(application=application)
-        return state
+        return await store.state(application) or State(application=await _with_policy(store, application))
 
-    async def summary_of(state: State) -> Summary:
-        policy = await store.policy(state.application)
+    async def newest_of(namespace: Namespace, name: Name) -> Newest:
+        application = f"{namespace}/{name}"
+        return await store.newest(application) or Newest(application=await _with_policy(store, application))
+
+    async def summary_of(newest: Newest) -> Summary:
+        policy = await store.policy(newest.application)
         return summarise(
-            state,
-            await store.action(state.application),
+            newest,
+            await store.action(newest.application),
             clock.now(),
             mode=policy.spec.mode if policy else None,
             objective_seconds=policy.spec.objective.bound_seconds if policy else None,
@@ -72,8 +71,7 @@ def applications_router(store: Store, clock: Clock, limits: Limits = Limits()) -
     ) -> Applications:
         names = [name for name in await store.applications() if name > after]
         page = names[:limit]
-        states = [await store.state(name) or State(application=name) for name in page]
-        items = [await summary_of(state) for state in states]
+        items = [await summary_of(await store.newest(name) or Newest(application=name)) for name in page]
         return Applications(items=items, next=page[-1] if len(names) > limit else None)
 
     @routes.get(
@@ -83,7 +81,7 @@ def applications_router(store: Store, clock: Clock, limits: Limits = Limits()) -
         responses={200: example(examples.SUMMARY)},
     )
     async def application(namespace: Namespace, name: Name, _caller: Reader) -> Summary:
-        return await summary_of(await state_of(namespace, name))
+        return await summary_of(await newest_of(namespace, name))
 
     def latest(noun: str, model: type[BaseModel], shown: dict[str, Any]) -> None:
         @routes.get(
@@ -94,7 +92,7 @@ def applications_router(store: Store, clock: Clock, limits: Limits = Limits()) -
             responses={200: example(shown)},
         )
         async def get(namespace: Namespace, name: Name, _caller: Reader) -> JSONResponse:
-            message = getattr(await state_of(namespace, name), noun)
+            message = getattr(await newest_of(namespace, name), noun)
             if message is None:
                 raise Problem(404, f"{namespace}/{name} has no {noun} yet")
             return JSONResponse(message.model_dump(mode="json"))
@@ -177,6 +175,13 @@ def applications_router(store: Store, clock: Clock, limits: Limits = Limits()) -
     routes.include_router(what_if_router(store))
     routes.include_router(scores_router(store, clock))
     return routes
+
+
+async def _with_policy(store: Store, application: str) -> str:
+    """Its name again, where nothing was heard of it yet; 404 where there is no policy of it either."""
+    if await store.policy(application) is None:
+        raise Problem(404, f"nothing is known of {application}")
+    return application
 
 
 def events_router(store: Store) -> APIRouter:

@@ -1,5 +1,6 @@
 """What is remembered of an application, and how each message changes it. Pure."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
@@ -21,6 +22,7 @@ from weir_contracts import (
 from weir_contracts.base import Timestamp
 
 Event = Observation | Analysis | Plan | Outcome
+Kind = Literal["observation", "analysis", "plan", "outcome"]
 Stage = Literal["monitor", "analyzer", "planner"]
 
 
@@ -76,14 +78,49 @@ Past = LoopResult | End
 """What an application's history is told: it is only ever added to, and so no part of the state that each message needs."""
 
 
-class State(Message):
-    """What the next message of one application needs: the newest of everything, and the turns worth explaining, newest first."""
+class Seen(Message):
+    """When the newest message of each kind was observed; of an outcome, when it happened and which it is. None: none came yet."""
+
+    observation: Timestamp | None = None
+    analysis: Timestamp | None = None
+    plan: Timestamp | None = None
+    outcome: Timestamp | None = None
+    outcome_id: UUID | None = None
+
+
+class Newest(Message):
+    """The newest message of each kind of one application, whole: what people ask for, and the next message does not need."""
 
     application: str
     observation: Observation | None = None
     analysis: Analysis | None = None
     plan: Plan | None = None
     outcome: Outcome | None = None
+
+    @classmethod
+    def read(cls, application: str, documents: Mapping[Kind, str]) -> "Newest":
+        """From JSON by kind. Raises `ValueError` for what is no such message."""
+        parts = [("application", json.dumps(application)), *documents.items()]
+        body = ",".join(f'"{name}":{text}' for name, text in parts)
+        return cls.model_validate_json(f"{{{body}}}")
+
+    def seen(self) -> Seen:
+        """What a state says of these."""
+        observation, analysis, plan, outcome = self.observation, self.analysis, self.plan, self.outcome
+        return Seen(
+            observation=observation.observed_at if observation else None,
+            analysis=analysis.observed_at if analysis else None,
+            plan=plan.observed_at if plan else None,
+            outcome=outcome.at if outcome else None,
+            outcome_id=outcome.id if outcome else None,
+        )
+
+
+class State(Message):
+    """What the next message of one application needs: the times of the newest, and the turns worth explaining, newest first."""
+
+    application: str
+    seen: Seen = Field(default_factory=Seen)
     turns: list[Turn] = Field(default_factory=list)
     open_turns: list[Turn] = Field(default_factory=list)
     """Turns that have no plan yet, for the time that a plan comes after the next reading."""
@@ -94,19 +131,29 @@ OPEN_TURNS = 20
 
 def remember(state: State, event: Event, limits: Limits) -> State:
     """`state` with `event` in it. A duplicate, or what is older than what is known, changes nothing."""
+    seen = state.seen
     if isinstance(event, Observation):
-        if state.observation is not None and event.observed_at <= state.observation.observed_at:
+        if seen.observation is not None and event.observed_at <= seen.observation:
             return state
-        return _joined(state, event.id, {"reading": _reading(event)}).model_copy(update={"observation": event})
+        return _saw(_joined(state, event.id, {"reading": _reading(event)}), observation=event.observed_at)
     if isinstance(event, Analysis):
-        if state.analysis is not None and event.observed_at <= state.analysis.observed_at:
+        if seen.analysis is not None and event.observed_at <= seen.analysis:
             return state
-        return _joined(state, event.observation_id, {"analysis": _understanding(event)}).model_copy(
-            update={"analysis": event}
-        )
+        joined = _joined(state, event.observation_id, {"analysis": _understanding(event)})
+        return _saw(joined, analysis=event.observed_at)
     if isinstance(event, Plan):
-        return _with_plan(state, event, limits)
-    return _with_outcome(state, event)
+        if seen.plan is not None and event.observed_at <= seen.plan:
+            return state
+        return _saw(_with_plan(state, event, limits), plan=event.observed_at)
+    if seen.outcome is not None and (event.at < seen.outcome or event.id == seen.outcome_id):
+        return state
+    if any(known.id == event.id for turn in state.turns for known in turn.outcomes):
+        return state
+    return _saw(_with_outcome(state, event), outcome=event.at, outcome_id=event.id)
+
+
+def _saw(state: State, **newest: datetime | UUID) -> State:
+    return state.model_copy(update={"seen": state.seen.model_copy(update=newest)})
 
 
 def _joined(state: State, correlation_id: UUID, part: dict[str, Reading | Understanding]) -> State:
@@ -142,12 +189,10 @@ def _understanding(analysis: Analysis) -> Understanding:
 
 
 def _with_plan(state: State, plan: Plan, limits: Limits) -> State:
-    if state.plan is not None and plan.observed_at <= state.plan.observed_at:
-        return state
     turn = next((t for t in state.open_turns if t.correlation_id == plan.observation_id), None)
     turn = (turn or Turn(correlation_id=plan.observation_id)).model_copy(update={"plan": plan})
     left = [t for t in state.open_turns if t.correlation_id != plan.observation_id]
-    return state.model_copy(update={"plan": plan, "turns": _turns(state, turn, limits), "open_turns": left})
+    return state.model_copy(update={"turns": _turns(state, turn, limits), "open_turns": left})
 
 
 def past_of(event: Event, after: State) -> list[tuple[str, Past]]:
@@ -189,17 +234,13 @@ def _repeats(earlier: Plan | None, later: Plan) -> bool:
 
 
 def _with_outcome(state: State, outcome: Outcome) -> State:
-    if state.outcome is not None and (outcome.at < state.outcome.at or outcome.id == state.outcome.id):
-        return state
-    if any(known.id == outcome.id for turn in state.turns for known in turn.outcomes):
-        return state
     turns = [
         turn.model_copy(update={"outcomes": [*turn.outcomes, outcome][-20:]})
         if turn.plan is not None and turn.plan.id == outcome.plan_id
         else turn
         for turn in state.turns
     ]
-    return state.model_copy(update={"outcome": outcome, "turns": turns})
+    return state.model_copy(update={"turns": turns})
 
 
 class Ages(Message):
@@ -235,11 +276,11 @@ class Summary(Message):
 
 
 def summarise(
-    state: State, action: ActionState | None, now: datetime, *, mode: str | None, objective_seconds: float | None,
+    newest: Newest, action: ActionState | None, now: datetime, *, mode: str | None, objective_seconds: float | None,
     interval_seconds: float,
 ) -> Summary:  # fmt: skip
-    """An application's state as people want to see it first. Silence is noticed here, by the age of each stage."""
-    observation, analysis, plan = state.observation, state.analysis, state.plan
+    """An application as people want to see it first. Silence is noticed here, by the age of each stage."""
+    observation, analysis, plan = newest.observation, newest.analysis, newest.plan
     ages = Ages(
         monitor=_age(observation.observed_at if observation else None, now),
         analyzer=_age(analysis.observed_at if analysis else None, now),
@@ -253,7 +294,7 @@ def summarise(
     )
     deployment = observation.deployment if observation else None
     return Summary(
-        application=state.application,
+        application=newest.application,
         mode=mode,
         status=observation.status if observation else None,
         objective_seconds=objective_seconds,

@@ -5,6 +5,7 @@ from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import structlog
@@ -21,7 +22,7 @@ from runtime.log import canonical_line
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
 
-from .core import Event, Limits, Past, State, past_of, remember
+from .core import Event, Kind, Limits, Past, State, past_of, remember
 from .gauges import ApplicationGauges
 from .patience import AGAIN_SECONDS, Patience
 from .store import Store, StoreFull, StoreUnavailable, VersionConflict
@@ -30,7 +31,7 @@ M = TypeVar("M", bound=BaseModel)
 
 GROUP = "weir-knowledge"
 TIDY_SECONDS = 30.0
-READ: Mapping[str, tuple[type[Observation | Analysis | Plan | Outcome], str]] = {
+READ: Mapping[str, tuple[type[Observation | Analysis | Plan | Outcome], Kind]] = {
     OBSERVATIONS.name: (Observation, "observation"),
     ANALYSES.name: (Analysis, "analysis"),
     PLANS.name: (Plan, "plan"),
@@ -94,9 +95,10 @@ class Knowledge:
         """The newest of each stage, and actions. What is told of an application that has no policy any more stays forgotten."""
         known = {policy.application for policy in await self._store.policies()}
         states: dict[str, State] = {}
+        newest: dict[str, dict[Kind, str]] = defaultdict(dict)
         past: list[tuple[str, Past]] = []
         for topic in (ANALYSES, PLANS, OUTCOMES):
-            model, _ = READ[topic.name]
+            model, kind = READ[topic.name]
             for record in (await self._latest(topic)).values():
                 message = await self._read(record, model)
                 if message is None or message.application not in known:
@@ -107,9 +109,16 @@ class Knowledge:
                 before, after = states[application], remember(states[application], message, self._limits)
                 states[application] = after
                 past += [] if after is before else past_of(message, after)
+                # What a state has seen may itself be lost, where the store was emptied just before that state was written.
+                if after is not before or await self._lacks(application, kind):
+                    newest[application][kind] = message.model_dump_json()
                 if isinstance(message, Outcome):
                     await self._restore_action(message)
-        await self._store.save(list(states.values()), [], past)
+        await self._store.save(list(states.values()), [], past, newest)
+
+    async def _lacks(self, application: str, kind: Kind) -> bool:
+        found = await self._store.newest(application)
+        return found is None or getattr(found, kind) is None
 
     async def _restore_action(self, outcome: Outcome) -> None:
         action = outcome.newest_action
@@ -189,7 +198,7 @@ class Knowledge:
         """Remember a batch; `StoreUnavailable` leaves everything as it was, and the batch can be taken again."""
         refused: StoreFull | None = None
         with canonical_line(self._log, "remembered", self._clock) as line:
-            by_application: dict[str, list[tuple[Event, str]]] = defaultdict(list)
+            by_application: dict[str, list[tuple[Event, Kind]]] = defaultdict(list)
             kinds: Tally[str] = Tally()
             for record in records:
                 model, kind = READ[record.topic]
@@ -208,20 +217,18 @@ class Knowledge:
         if refused is not None:
             raise refused
 
-    async def _store_all(self, by_application: Mapping[str, list[tuple[Event, str]]]) -> int:
+    async def _store_all(self, by_application: Mapping[str, list[tuple[Event, Kind]]]) -> int:
         """Returns how many messages said something new."""
-        states, events, past = [], list[tuple[str, str, str]](), list[tuple[str, Past]]()
-        for application, messages in by_application.items():
-            before = await self._store.state(application)
-            state, told, turns, ended = await self._after(application, before, messages)
-            events += told
-            past += turns
-            if ended:
-                await self._store.forget(application)
-            if state is not None and state is not before:
-                states.append(state)
+        known = await self._store.states(by_application)
+        after = [await self._after(name, known[name], messages) for name, messages in by_application.items()]
+        for each in after:
+            if each.ended:
+                await self._store.forget(each.application)
+        states = [each.state for each in after if each.state is not None and each.state is not known[each.application]]
+        events = [(kind, each.application, text) for each in after for kind, text in each.told]
+        past = [entry for each in after for entry in each.past]
         if states or events:
-            await self._store.save(states, events, past)
+            await self._store.save(states, events, past, {each.application: each.newest for each in after})
         for messages in by_application.values():
             for message, _ in messages:
                 if isinstance(message, Outcome):
@@ -230,27 +237,21 @@ class Knowledge:
             _REMEMBERED.labels(kind).inc()
         return len(events)
 
-    async def _after(
-        self, application: str, state: State | None, messages: list[tuple[Event, str]]
-    ) -> tuple[State | None, list[tuple[str, str, str]], list[tuple[str, Past]], bool]:
-        """The state after `messages`, what feed and history tell of them, and whether the application ended in between.
+    async def _after(self, application: str, state: State | None, messages: list[tuple[Event, Kind]]) -> "_After":
+        """What `messages` make of the state.
 
         What is still on its way when an application ends must not bring it back: without a policy only a reading of it does.
         """
-        told, past, ended = [], list[tuple[str, Past]](), False
+        after = _After(application, state)
         for message, kind in sorted(messages, key=_instant):
-            if state is None and not _is_reading(message) and await self._store.policy(application) is None:
+            if after.state is None and not _is_reading(message) and await self._store.policy(application) is None:
                 continue
-            after = remember(state or State(application=application), message, self._limits)
-            if after is state:
+            changed = remember(after.state or State(application=application), message, self._limits)
+            if changed is after.state:
                 continue
-            told.append((kind, application, message.model_dump_json()))
-            past += past_of(message, after)
+            after.take(changed, kind, message)
             self._gauges.saw(message)
-            state = after
-            if isinstance(message, Observation) and message.status == "ended":
-                state, past, ended = None, [], True
-        return state, told, past, ended
+        return after
 
     async def tidy_gauges(self, stop: Stop) -> None:
         """Let the series of applications go whose policy was deleted while nobody watched them, until stopped."""
@@ -303,6 +304,31 @@ class Knowledge:
                 count += 1
         _OUTBOX.set(0)
         return count
+
+
+@dataclass
+class _After:
+    """What a batch of messages made of one application."""
+
+    application: str
+    state: State | None
+    told: list[tuple[Kind, str]] = field(default_factory=list)
+    """For the feed: each message as JSON."""
+    newest: dict[Kind, str] = field(default_factory=dict)
+    past: list[tuple[str, Past]] = field(default_factory=list)
+    ended: bool = False
+    """In between: what was known before is to be forgotten."""
+
+    def take(self, changed: State, kind: Kind, message: Event) -> None:
+        """One message that has changed the state."""
+        text = message.model_dump_json()
+        self.told.append((kind, text))
+        if isinstance(message, Observation) and message.status == "ended":
+            self.state, self.newest, self.past, self.ended = None, {}, [], True
+            return
+        self.state = changed
+        self.newest[kind] = text
+        self.past += past_of(message, changed)
 
 
 def _whose(records: list[Record], applications: Collection[str]) -> dict[str, str]:

@@ -1,13 +1,16 @@
 """What the knowledge service needs of its memory. `adapters/redis.py` and `adapters/memory.py` pass the same tests."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Protocol
 
 from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
 
-from .core import Past, State
+from .core import Kind, Newest, Past, State
+
+NOTHING_NEW: Mapping[str, Mapping[Kind, str]] = MappingProxyType({})
 
 
 class StoreUnavailable(Exception):
@@ -107,15 +110,28 @@ class Store(Protocol):
 
     async def state(self, application: str) -> State | None: ...
 
+    async def states(self, applications: Collection[str]) -> dict[str, State | None]:
+        """Of each application, what `state` gives."""
+        ...
+
+    async def newest(self, application: str) -> Newest | None:
+        """The newest message of each kind; None where there is no state either."""
+        ...
+
     async def applications(self) -> list[str]:
         """Every application anything is known of."""
         ...
 
     async def save(
-        self, states: Sequence[State], events: Sequence[tuple[str, str, str]], past: Sequence[tuple[str, Past]] = ()
+        self,
+        states: Sequence[State],
+        events: Sequence[tuple[Kind, str, str]],
+        past: Sequence[tuple[str, Past]] = (),
+        newest: Mapping[str, Mapping[Kind, str]] = NOTHING_NEW,
     ) -> None:
         """Store states, append `(kind, application, json)` events to the feed and `(application, past)` to histories, in one go. The
-        oldest make room: the feed is bounded by its number of events and by its bytes, a history by its number of turns."""
+        oldest make room: the feed is bounded by its number of events and by its bytes, a history by its number of turns. `newest`: for
+        applications with a state here, the messages that `newest` shall give, as JSON; of other kinds it gives what it did."""
         ...
 
     async def history(self, application: str) -> list[LoopResult]:

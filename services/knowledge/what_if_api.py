@@ -82,15 +82,15 @@ def what_if_router(store: Store) -> APIRouter:
 
 async def _latest(store: Store, application: str) -> tuple[Analysis, list[Outcome]]:
     """The newest analysis, and what came of past actions, newest first: as the planner is told."""
-    state = await store.state(application)
-    if state is None and await store.policy(application) is None:
+    state, newest = await store.state(application), await store.newest(application)
+    if newest is None and await store.policy(application) is None:
         raise Problem(404, f"nothing is known of {application}")
-    if state is None or state.analysis is None:
+    if newest is None or newest.analysis is None:
         raise NotYet("it was not analysed yet")
-    outcomes = [outcome for turn in state.turns for outcome in turn.outcomes]
-    if state.outcome is not None:
-        outcomes.append(state.outcome)  # all that is left of them where the memory was rebuilt
-    return state.analysis, sorted(outcomes, key=lambda outcome: outcome.at, reverse=True)
+    outcomes = [outcome for turn in state.turns for outcome in turn.outcomes] if state else []
+    if newest.outcome is not None:
+        outcomes.append(newest.outcome)  # all that is left of them where the memory was rebuilt
+    return newest.analysis, sorted(outcomes, key=lambda outcome: outcome.at, reverse=True)
 
 
 def _seconds(text: str) -> float:

@@ -1,14 +1,14 @@
 """The store in memory: for tests, and to see the service work without Redis."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
 
-from services.knowledge.core import End, Past, State, with_ends
-from services.knowledge.store import FeedEvent, OutboxEntry, StoreFull, VersionConflict
+from services.knowledge.core import End, Kind, Newest, Past, State, with_ends
+from services.knowledge.store import NOTHING_NEW, FeedEvent, OutboxEntry, StoreFull, VersionConflict
 
 
 class MemoryStore:
@@ -24,6 +24,7 @@ class MemoryStore:
         self._policies: dict[str, ScalingPolicy] = {}
         self._outbox: list[OutboxEntry] = []
         self._states: dict[str, State] = {}
+        self._newest: dict[str, dict[Kind, str]] = {}
         self._lines: dict[str, list[LoopResult]] = {}
         self._ends: dict[str, dict[UUID, str]] = {}
         self._history_kept, self._history_age = history_kept, timedelta(seconds=history_seconds)
@@ -116,14 +117,28 @@ class MemoryStore:
     async def state(self, application: str) -> State | None:
         return self._states.get(application)
 
+    async def states(self, applications: Collection[str]) -> dict[str, State | None]:
+        return {name: self._states.get(name) for name in applications}
+
+    async def newest(self, application: str) -> Newest | None:
+        if application not in self._states:
+            return None
+        return Newest.read(application, self._newest.get(application, {}))
+
     async def applications(self) -> list[str]:
         return sorted({*self._states, *self._policies})
 
     async def save(
-        self, states: Sequence[State], events: Sequence[tuple[str, str, str]], past: Sequence[tuple[str, Past]] = ()
+        self,
+        states: Sequence[State],
+        events: Sequence[tuple[Kind, str, str]],
+        past: Sequence[tuple[str, Past]] = (),
+        newest: Mapping[str, Mapping[Kind, str]] = NOTHING_NEW,
     ) -> None:
         self._need_room()
         self._states.update({state.application: state for state in states})
+        for state in states:
+            self._newest.setdefault(state.application, {}).update(newest.get(state.application, {}))
         for application, told in past:
             if isinstance(told, End):
                 self._ends.setdefault(application, {})[told.plan_id] = told.phase
@@ -153,6 +168,7 @@ class MemoryStore:
 
     async def forget(self, application: str) -> None:
         self._states.pop(application, None)
+        self._newest.pop(application, None)
         self._lines.pop(application, None)
         self._ends.pop(application, None)
         self._actions.pop(application, None)

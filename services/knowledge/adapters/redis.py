@@ -1,6 +1,6 @@
 """The store on Redis. What must be one step is one Lua script or one transaction."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -15,8 +15,8 @@ from services.knowledge.adapters.feed import EVENT_BYTES, RedisFeed
 from services.knowledge.adapters.history import RedisHistory, history_keys
 from services.knowledge.adapters.packed import pack, unpack
 from services.knowledge.adapters.state_documents import Stored
-from services.knowledge.core import Past, State
-from services.knowledge.store import FeedEvent, OutboxEntry, StoreFull, VersionConflict
+from services.knowledge.core import Kind, Newest, Past, State
+from services.knowledge.store import NOTHING_NEW, FeedEvent, OutboxEntry, StoreFull, VersionConflict
 
 POLICIES = "weir:policies"
 OUTBOX = "weir:outbox"
@@ -171,20 +171,29 @@ class RedisStore:
             await self._do(cast(Awaitable[Any], self._client.xdel(OUTBOX, *(entry.id for entry in entries))))
 
     async def state(self, application: str) -> State | None:
-        key, known = STATE + application, self._known.get(application)
-        if known is not None:
-            # Another replica may have had this application in between.
-            stored = await self._do(cast(Awaitable[Any], self._client.hget(key, state_documents.VERSION)))
-            if stored == known.version:
-                return known.state
-        found = await self._do(cast(Awaitable[Any], self._client.hgetall(key)))
-        fields = {name: unpack(text) for name, text in found.items()}
-        state = state_documents.read(application, fields)
-        self._known.pop(application, None)
-        if state is not None:
-            lengths = {name: len(text) for name, text in fields.items()}
-            self._keep(application, Stored(fields[state_documents.VERSION], state, lengths))
-        return state
+        return (await self.states([application]))[application]
+
+    async def states(self, applications: Collection[str]) -> dict[str, State | None]:
+        known = await self._as_remembered({name: self._known.get(name) for name in applications})
+        found: dict[str, State | None] = {name: stored.state for name, stored in known.items()}
+        unread = [name for name in applications if name not in known]
+        if unread:
+            async with self._client.pipeline(transaction=False) as pipeline:
+                for name in unread:
+                    pipeline.hgetall(STATE + name)
+                for name, fields in zip(unread, await self._do(pipeline.execute()), strict=True):
+                    stored = state_documents.read(name, fields)
+                    self._known.pop(name, None)
+                    if stored is not None:
+                        self._keep(name, stored)
+                    found[name] = None if stored is None else stored.state
+        return found
+
+    async def newest(self, application: str) -> Newest | None:
+        names = [state_documents.VERSION, *state_documents.DOCUMENTS]
+        found = await self._do(cast(Awaitable[Any], self._client.hmget(STATE + application, names)))
+        fields = {name: text for name, text in zip(names, found, strict=True) if text is not None}
+        return state_documents.read_newest(application, fields) if state_documents.VERSION in fields else None
 
     def _keep(self, application: str, stored: Stored) -> None:
         # One that is larger than all room there is, is read anew each time.
@@ -200,24 +209,33 @@ class RedisStore:
         return await self._history.read(application)
 
     async def save(
-        self, states: Sequence[State], events: Sequence[tuple[str, str, str]], past: Sequence[tuple[str, Past]] = ()
+        self,
+        states: Sequence[State],
+        events: Sequence[tuple[Kind, str, str]],
+        past: Sequence[tuple[str, Past]] = (),
+        newest: Mapping[str, Mapping[Kind, str]] = NOTHING_NEW,
     ) -> None:
-        # What the feed tells is mostly what a state has as its newest: no text is packed twice.
+        # What the feed tells is mostly what is the newest: no text is packed twice.
         once = cache(pack)
         packed = [(kind, application, once(data)) for kind, application, data in events]
         await self._feed.make_room(sum(len(data) + EVENT_BYTES for _, _, data in packed))
-        written, known_of = [], await self._still_known(states)
+        # Taken out: until the change is known to be written the next read asks Redis.
+        known = await self._as_remembered(
+            {state.application: self._known.pop(state.application, None) for state in states}
+        )
+        there = await self._fields([state.application for state in states if state.application not in known])
+        written = []
         async with self._client.pipeline(transaction=True) as pipeline:
             for state in states:
-                key, known = STATE + state.application, known_of.get(state.application)
-                change = state_documents.changes(known.state if known else None, state)
-                if known is None:
-                    pipeline.delete(key)
-                pipeline.hset(key, mapping=cast(Any, {name: once(text) for name, text in change.fields.items()}))
+                name, before = state.application, known.get(state.application)
+                change = state_documents.changes(
+                    None if before is None else before.state, state, newest.get(name, {}), there.get(name, ())
+                )
+                pipeline.hset(STATE + name, mapping=cast(Any, change.packed(once)))
                 if change.removed:
-                    pipeline.hdel(key, *change.removed)
-                pipeline.sadd(APPLICATIONS, state.application)
-                written.append((known or Stored("", state, {})).changed(state, change))
+                    pipeline.hdel(STATE + name, *change.removed)
+                pipeline.sadd(APPLICATIONS, name)
+                written.append((before or Stored("", state, {})).changed(state, change))
             for event in packed:
                 self._feed.add(pipeline, *event)
             self._history.add(pipeline, past)
@@ -231,22 +249,30 @@ class RedisStore:
             self._keep(stored.state.application, stored)
         await self._history.tidy(past)
 
-    async def _still_known(self, states: Sequence[State]) -> dict[str, Stored]:
-        """What lies there as it is remembered: only to that may a change be written. It is taken out: until the change is known to be
-        written the next read asks Redis."""
-        found = {state.application: self._known.pop(state.application, None) for state in states}
-        known = {application: stored for application, stored in found.items() if stored is not None}
+    async def _as_remembered(self, remembered: Mapping[str, Stored | None]) -> dict[str, Stored]:
+        """Those that lie there as they are remembered: another replica may have had an application in between. Only to such may a change
+        be written."""
+        known = {name: stored for name, stored in remembered.items() if stored is not None}
         if not known:
             return {}
         async with self._client.pipeline(transaction=False) as pipeline:
-            for application in known:
-                pipeline.hget(STATE + application, state_documents.VERSION)
+            for name in known:
+                pipeline.hget(STATE + name, state_documents.VERSION)
             versions = await self._do(pipeline.execute())
         return {
-            application: stored
-            for (application, stored), version in zip(known.items(), versions, strict=True)
+            name: stored
+            for (name, stored), version in zip(known.items(), versions, strict=True)
             if stored.version == version
         }
+
+    async def _fields(self, applications: Sequence[str]) -> dict[str, list[str]]:
+        """The names of the fields of each one's hash."""
+        if not applications:
+            return {}
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for name in applications:
+                pipeline.hkeys(STATE + name)
+            return dict(zip(applications, await self._do(pipeline.execute()), strict=True))
 
     async def forget(self, application: str) -> None:
         self._known.pop(application, None)

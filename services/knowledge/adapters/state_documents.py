@@ -1,23 +1,26 @@
-"""How an application's state lies in one Redis hash: a field for each part and each entry of its lists, so that a message writes what
-it has changed and nothing else. No I/O here; `redis.py` carries the fields.
+"""How an application lies in one Redis hash: a field for each newest message, and for each entry of its state's lists, so that a
+message writes what it has changed and nothing else. No I/O here; `redis.py` carries the fields, packed.
 
-A whole state grows to some hundred kB of JSON, and each of the three messages of a turn changes a few of them.
+A whole hash grows to some hundred kB of JSON, and each of the three messages of a turn changes a few of them. The newest messages are
+most of it where an application is seldom scaled: they are read when somebody asks for them, and not for the next message.
 """
 
 import json
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from typing import get_args
 from uuid import uuid4
 
 from cachetools import RRCache
 from weir_contracts import Message
 
-from services.knowledge.core import State, Turn
+from services.knowledge.adapters.packed import unpack
+from services.knowledge.core import Kind, Newest, State, Turn
 
 VERSION = "version"
-"""Another one after each write: who has read this one already need not read it again."""
+"""Another one after each write, so that who has read this one need not read it again; behind it, what was seen."""
 
-DOCUMENTS = ("observation", "analysis", "plan", "outcome")
+DOCUMENTS: tuple[Kind, ...] = get_args(Kind)
 LISTS = ("turns", "open_turns")
 HISTORY = "history"
 """A list that an earlier version kept among them; it has a key of its own now."""
@@ -31,23 +34,30 @@ class Change:
     fields: dict[str, str] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
 
+    def packed(self, pack: Callable[[str], bytes]) -> dict[str, bytes]:
+        """The fields as they are to lie there. The version is compared as it stands."""
+        return {name: text.encode() if name == VERSION else pack(text) for name, text in self.fields.items()}
 
-def changes(before: State | None, after: State) -> Change:
-    """From what is stored to `after`. Parts that are the very same object are the same; `before` None: whatever may be there is
-    replaced, which the caller does by deleting the hash first."""
-    change = Change({VERSION: uuid4().hex})
-    for name in DOCUMENTS:
-        document = getattr(after, name)
-        if before is None or document is not getattr(before, name):
-            change.fields[name] = "" if document is None else document.model_dump_json()
+
+def changes(before: State | None, after: State, documents: Mapping[Kind, str], there: Collection[str] = ()) -> Change:
+    """From what is stored to `after`, with the newest messages that are new, as JSON by kind. Parts that are the very same object are
+    the same; `before` None: whatever entries may be `there`, by the names of their fields, are replaced."""
+    change = Change({VERSION: f"{uuid4().hex} {after.seen.model_dump_json()}"})
+    change.fields.update(documents.items())
     for name in LISTS:
         entries = getattr(after, name)
-        if before is None or entries is not getattr(before, name):
-            _list_changes(name, {} if before is None else _keyed(getattr(before, name)), _keyed(entries), change)
+        if before is None:
+            prefix = name + _SEPARATOR
+            unknown = {field.removeprefix(prefix): None for field in there if field.startswith(prefix)}
+            _list_changes(name, unknown, _keyed(entries), change)
+        elif entries is not getattr(before, name):
+            _list_changes(name, _keyed(getattr(before, name)), _keyed(entries), change)
     return change
 
 
-def _list_changes(name: str, before: Mapping[str, Message], after: Mapping[str, Message], change: Change) -> None:
+def _list_changes(
+    name: str, before: Mapping[str, Message | None], after: Mapping[str, Message], change: Change
+) -> None:
     for key, entry in after.items():
         if before.get(key) is not entry:
             change.fields[name + _SEPARATOR + key] = entry.model_dump_json()
@@ -59,18 +69,9 @@ def _keyed(entries: list[Turn]) -> dict[str, Message]:
     return {str(entry.correlation_id): entry for entry in entries}
 
 
-def read(application: str, fields: Mapping[str, str]) -> State | None:
-    """The state in a hash; None for an empty one. Raises `ValueError` for what is no state."""
-    if VERSION not in fields:
-        return None
-    parts = {name: fields[name] for name in DOCUMENTS if fields.get(name)}
-    for name in LISTS:
-        keys = json.loads(fields.get(name, "[]"))
-        # An entry may be missing where Redis was emptied in the middle of a write; the topics know it.
-        found = (fields.get(name + _SEPARATOR + key) for key in keys)
-        parts[name] = "[" + ",".join(text for text in found if text) + "]"
-    body = ",".join(f"{json.dumps(name)}:{text}" for name, text in parts.items())
-    return State.model_validate_json(f'{{"application":{json.dumps(application)},{body}}}')
+def read_newest(application: str, packed: Mapping[str, str]) -> Newest:
+    """The newest messages of an application, from fields of its hash. Raises `ValueError` for what is none."""
+    return Newest.read(application, {name: unpack(packed[name]) for name in DOCUMENTS if packed.get(name)})
 
 
 def earlier_history(fields: Mapping[str, str]) -> tuple[list[str], list[str]]:
@@ -88,17 +89,38 @@ class Stored:
     version: str
     state: State
     lengths: Mapping[str, int]
-    """Of each field, in characters."""
+    """Of each field that it was read from, in characters."""
 
     def changed(self, state: State, change: Change) -> "Stored":
         """After a change was written."""
         return Stored(change.fields[VERSION], state, lengths_after(self.lengths, change))
 
 
+def read(application: str, packed: Mapping[str, str]) -> Stored | None:
+    """The state in a hash; None for an empty one. Raises `ValueError` for what is no state."""
+    if VERSION not in packed:
+        return None
+    seen = packed[VERSION].partition(" ")[2]
+    if not seen:  # an earlier version wrote it
+        seen = read_newest(application, packed).seen().model_dump_json()
+    fields = {name: unpack(text) for name, text in packed.items() if name.startswith(LISTS)}
+    parts = {"application": json.dumps(application), "seen": seen} | {name: _entries(name, fields) for name in LISTS}
+    body = ",".join(f'"{name}":{text}' for name, text in parts.items())
+    state = State.model_validate_json(f"{{{body}}}")
+    return Stored(packed[VERSION], state, {name: len(text) for name, text in fields.items()})
+
+
+def _entries(name: str, fields: Mapping[str, str]) -> str:
+    keys = json.loads(fields.get(name, "[]"))
+    # An entry may be missing where Redis was emptied in the middle of a write; the topics know it.
+    found = (fields.get(name + _SEPARATOR + key) for key in keys)
+    return "[" + ",".join(text for text in found if text) + "]"
+
+
 def lengths_after(lengths: Mapping[str, int], change: Change) -> dict[str, int]:
     """Of each field after a change."""
     kept = {name: length for name, length in lengths.items() if name not in change.removed}
-    return kept | {name: len(text) for name, text in change.fields.items()}
+    return kept | {name: len(text) for name, text in change.fields.items() if name not in DOCUMENTS}
 
 
 def known_states(most_characters: int) -> MutableMapping[str, Stored]:

@@ -17,11 +17,11 @@ from services.knowledge.adapters.history import history_keys
 from services.knowledge.adapters.packed import ERRORS, pack, unpack
 from services.knowledge.adapters.redis import STATE, RedisStore
 from services.knowledge.adapters.state_documents import changes
-from services.knowledge.core import End, Limits, Past, State, past_of, remember
+from services.knowledge.core import End, Limits, Newest, Past, State, past_of, remember
 from services.knowledge.store import StoreFull, StoreUnavailable, VersionConflict
 from testbed.process import free_port
 from testbed.redis import RedisServer
-from tests.unit.knowledge.builders import APP, action, analysis, observation, outcome, plan
+from tests.unit.knowledge.builders import APP, action, analysis, documents, observation, outcome, plan
 from tests.unit.knowledge.store_suite import SMALL, Fill, StoreSuite, noise
 
 DATABASE = 7
@@ -200,7 +200,7 @@ async def test_a_server_that_was_filled_by_its_feed_has_room_again(url: SecretSt
     with pytest.raises(StoreFull):
         await old.save([], [("plan", APP, "{}")])
     store = RedisStore(url, events_bytes=1_000_000)
-    await store.save([State(application=APP, observation=observation(1))], [("plan", APP, "{}")])
+    await store.save([State(application=APP)], [("plan", APP, "{}")])
     await store.check_room()
     assert (await store.state(APP)) is not None
     for opened in (old, store):
@@ -263,11 +263,46 @@ async def test_a_user_that_may_not_ask_for_memory_is_enough(url: SecretStr, admi
     admin.acl_deluser("weir")
 
 
+async def test_what_a_version_stored_that_did_not_write_what_was_seen_is_read(url: SecretStr, admin: Any) -> None:
+    """It read each newest message with its state: their times are taken from them, until the next message is written. A replica of
+    before that writes beside this one is heard, too."""
+    said = [observation(1), analysis(1), plan(1, 4), outcome(plan(1, 4), "verified")]
+    store, other, known = RedisStore(url), RedisStore(url), State(application=APP)
+    for event in said:
+        known = remember(known, event, Limits())
+    await store.save([known], [], newest={APP: documents(*said)})
+    admin.hset(STATE + APP, "version", "1" * 32)
+    assert await store.state(APP) == known
+    later = remember(known, observation(2), Limits())
+    await store.save([later], [], newest={APP: documents(observation(2))})
+    assert await other.state(APP) == later
+    admin.hset(STATE + APP, mapping={"version": "2" * 32, "observation": pack(observation(3).model_dump_json())})
+    assert await store.state(APP) == later.model_copy(
+        update={"seen": later.seen.model_copy(update={"observation": observation(3).observed_at})}
+    )
+    for opened in (store, other):
+        await opened.close()
+
+
+async def test_a_replica_that_remembers_nothing_removes_what_is_gone(url: SecretStr, admin: Any) -> None:
+    """Turns that are no longer kept go also where it does not know which lie there; the newest messages stay."""
+    store, known = RedisStore(url, known_characters=0), State(application=APP)
+    for turn in range(1, 6):
+        for event in (observation(turn), plan(turn, 4)):
+            known = remember(known, event, Limits(turns_count=3))
+        await store.save([known], [], newest={APP: documents(plan(turn, 4))})
+        assert {name for name in admin.hkeys(STATE + APP) if name.startswith(b"turns/")} == {
+            f"turns/{each.correlation_id}".encode() for each in known.turns
+        }
+    assert await store.newest(APP) == Newest(application=APP, plan=plan(5, 4))
+    await store.close()
+
+
 async def test_what_was_stored_before_texts_were_packed_is_read(url: SecretStr, admin: Any) -> None:
     """Fields of a state and events of the feed as plain JSON; the next message is written beside them."""
     store = RedisStore(url)
     known = remember(State(application=APP), observation(1), Limits())
-    await store.save([known], [])
+    await store.save([known], [], newest={APP: documents(observation(1))})
     await store.close()
     fields = {name.decode(): unpack(text.decode(errors=ERRORS)) for name, text in admin.hgetall(STATE + APP).items()}
     assert len(admin.hget(STATE + APP, "observation")) < len(fields["observation"])
@@ -275,6 +310,7 @@ async def test_what_was_stored_before_texts_were_packed_is_read(url: SecretStr, 
     admin.xadd(EVENTS, {"kind": "plan", "application": APP, "data": plan(1).model_dump_json()})
     store = RedisStore(url)
     assert await store.state(APP) == known
+    assert await store.newest(APP) == Newest(application=APP, observation=observation(1))
     later = remember(known, plan(1), Limits())
     await store.save([later], [("plan", APP, plan(1).model_dump_json())])
     assert [event.data for event in await store.events("0")] == [plan(1).model_dump_json()] * 2
@@ -335,11 +371,12 @@ async def test_an_application_takes_what_the_readme_says(url: SecretStr, admin: 
         for event in (observation(turn), analysis(turn), decided, outcome(decided, "verified", action=action(decided))):
             known = remember(known, event, Limits())
             past += past_of(event, known)
-    await store.save([known], [], past)
+    newest = documents(observation(501), analysis(501), decided, outcome(decided, "verified", action=action(decided)))
+    await store.save([known], [], past, {APP: newest})
     assert (len(await store.history(APP)), len(known.turns)) == (500, 60)
     await store.close()
     (said,) = re.findall(r"about (\d+) kB of an application of ten operators", README.read_text())
     used = sum(admin.memory_usage(key, samples=0) for key in (STATE + APP, *history_keys(APP)))
-    plain = [*changes(None, known).fields.values(), *(told.model_dump_json() for _, told in past)]
+    plain = [*changes(None, known, newest).fields.values(), *(told.model_dump_json() for _, told in past)]
     assert used < int(said) * 1000
     assert used < 0.7 * sum(len(text) for text in plain)

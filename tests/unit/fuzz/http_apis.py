@@ -23,7 +23,7 @@ from services.planner.core.planners import ask
 from services.planner.planners import Planners
 from services.planner.remote import Remote
 from services.planner.workers import Workers
-from tests.unit.knowledge.builders import APP, NOON, action, at, observation, outcome, plan, policy
+from tests.unit.knowledge.builders import APP, NOON, action, at, documents, observation, outcome, plan, policy
 from tests.unit.planner.build import analysis as known_well
 from tests.unit.planner.shelf import Shelf
 
@@ -52,12 +52,13 @@ class Library(MemoryStore):
         wanted = plan(1, 4)
         state, past = State(application=APP), list[tuple[str, Past]]()
         # With a graph, so that there is something to ask what-if about.
-        for event in (observation(1), known_well(at=at(1)), wanted, outcome(wanted, "applying")):
+        turn = (observation(1), known_well(at=at(1)), wanted, outcome(wanted, "applying"))
+        for event in turn:
             state = remember(state, event, Limits())
             past += past_of(event, state)
         await self.restore_policy(policy())
         if not await self.history(APP):
-            await self.save([state], [], past)
+            await self.save([state], [], past, {APP: documents(*turn)})
         await self.keep_scores(APP, [SCORED], NOON - timedelta(days=7))
         if await self.action(APP) is None:
             await self.put_action(action(wanted), 0)

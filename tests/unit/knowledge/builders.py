@@ -1,7 +1,7 @@
 """What the loop says of one application, turn by turn: turn n is n × 5 s after noon."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 from uuid import UUID, uuid5
 
 from weir_contracts import (
@@ -19,6 +19,8 @@ from weir_contracts import (
     unknown,
 )
 from weir_contracts.base import Estimate
+
+from services.knowledge.core import Event, Kind
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 APP = "shop/orders"
@@ -151,3 +153,8 @@ def outcome(of: Plan, phase: str, seconds: float = 1.0, **changes: Any) -> Outco
             **changes,
         }
     )
+
+
+def documents(*messages: Event) -> dict[Kind, str]:
+    """Messages as a store is given them: JSON by kind."""
+    return {kind: m.model_dump_json() for m in messages for kind in get_args(Kind) if kind == type(m).__name__.lower()}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from weir_contracts import CandidateScore, ScoredHour
 
-from services.knowledge.core import Limits, Past, State, past_of, remember
+from services.knowledge.core import Limits, Newest, Past, State, past_of, remember
 from services.knowledge.store import OutboxEntry, Store, StoreFull, VersionConflict
 from tests.unit.knowledge.builders import (
     APP,
@@ -20,6 +20,7 @@ from tests.unit.knowledge.builders import (
     analysis,
     at,
     document,
+    documents,
     observation,
     outcome,
     plan,
@@ -62,6 +63,8 @@ class StoreSuite:
         assert await store.policy(APP) is None
         assert await store.policies() == []
         assert await store.state(APP) is None
+        assert await store.states([APP, OTHER]) == {APP: None, OTHER: None}
+        assert await store.newest(APP) is None
         assert await store.action(APP) is None
         assert await store.applications() == []
         assert await store.outbox() == []
@@ -171,12 +174,13 @@ class StoreSuite:
 
     async def test_states_are_saved_and_forgotten(self, store: Store) -> None:
         """With its state an application's action is forgotten; other applications keep theirs."""
-        states = [State(application=name, observation=observation(1, name)) for name in (APP, OTHER)]
-        await store.save(states, [])
+        states = [remember(State(application=name), observation(1, name), Limits()) for name in (APP, OTHER)]
+        await store.save(states, [], newest={APP: documents(observation(1))})
         await store.put_action(action(plan(1)), 0)
         assert await store.state(APP) == states[0]
         await store.forget(APP)
-        assert await store.state(APP) is None
+        assert await store.states([APP, OTHER]) == {APP: None, OTHER: states[1]}
+        assert await store.newest(APP) is None
         assert await store.action(APP) is None
         assert await store.applications() == [OTHER]
 
@@ -197,6 +201,24 @@ class StoreSuite:
                 assert found == known
                 known = found
         assert len(known.turns) == 5
+
+    async def test_the_newest_of_each_kind_are_kept(self, store: Store) -> None:
+        """Each is what was last given; an application without one knows its name, and after its end nothing of before comes back."""
+        known = State(application=APP)
+        await store.save([known], [])
+        assert await store.newest(APP) == Newest(application=APP)
+        assert await store.newest(OTHER) is None
+        scale = plan(1, 4)
+        given = [observation(1), analysis(1), scale, outcome(scale, "intended"), observation(2)]
+        for message in given:
+            await store.save([known], [], newest={APP: documents(message)})
+        expected = Newest(application=APP, observation=given[4], analysis=given[1], plan=scale, outcome=given[3])
+        assert await store.newest(APP) == expected
+        await store.save([known], [("plan", APP, "{}")])
+        assert await store.newest(APP) == expected
+        await store.forget(APP)
+        await store.save([known], [], newest={APP: documents(observation(3))})
+        assert await store.newest(APP) == Newest(application=APP, observation=observation(3))
 
     async def test_a_history_is_added_to(self, small_store: Store) -> None:
         """Newest first, up to its number, each turn with what became of its plan; of other applications it knows nothing, and with its
@@ -293,9 +315,11 @@ class StoreSuite:
         told = [f'{{"é": "{text * 200}"}}' for text in ("a", "\u00fc\u4e2d\U0001f600", "\x7f", "x y ")]
         await store.save([], [("plan", APP, data) for data in told])
         assert [event.data for event in await store.events("0")] == told
-        known = State(application=APP, plan=plan(1, 4, sentence="ü\U0001f600 " * 50))
-        await store.save([known], [])
+        long = plan(1, 4, sentence="ü\U0001f600 " * 50)
+        known = remember(State(application=APP), long, Limits())
+        await store.save([known], [], newest={APP: documents(long)})
         assert await store.state(APP) == known
+        assert (await store.newest(APP) or Newest(application=APP)).plan == long
 
     async def test_a_history_ends_with_its_age(self, small_store: Store) -> None:
         """Counted from its newest turn; exactly at the limit one is still kept."""
@@ -313,7 +337,8 @@ class StoreSuite:
 
     async def test_a_full_one_is_still_read(self, store: Store, fill: Fill) -> None:
         """What needs room is refused, in whole; what is there is read, what goes may go, and with room again all is as ever."""
-        first = State(application=APP, observation=observation(1))
+        first = remember(State(application=APP), observation(1), Limits())
+        then = remember(first, plan(1), Limits())
         await store.put_policy(policy(version=1), 0)
         await store.put_action(action(plan(1), version=1), 0)
         line = plan(1, 4).in_short(None, None)
@@ -324,7 +349,7 @@ class StoreSuite:
             await store.check_room()
         await store.ping()
         for write in (
-            store.save([first.model_copy(update={"plan": plan(1)})], [("plan", APP, "{}")]),
+            store.save([then], [("plan", APP, "{}")], newest={APP: documents(plan(1))}),
             store.put_policy(policy(version=2), 1),
             store.restore_policy(policy(OTHER)),
             store.put_action(action(plan(1), version=2), 1),
@@ -337,6 +362,7 @@ class StoreSuite:
                 await write
         assert await _version(store) == 1
         assert await store.state(APP) == first
+        assert await store.newest(APP) == Newest(application=APP)
         assert (await store.action(APP) or action(plan(1), version=0)).version == 1
         assert [event.data for event in await store.events("0")] == ["{}"]
         assert await store.history(APP) == [line]
@@ -344,8 +370,8 @@ class StoreSuite:
         await store.forget(OTHER)
         await fill(False)
         await store.check_room()
-        await store.save([first.model_copy(update={"plan": plan(1)})], [("plan", APP, "[]")])
-        assert (await store.state(APP) or first).plan == plan(1)
+        await store.save([then], [("plan", APP, "[]")])
+        assert await store.state(APP) == then
         assert [event.data for event in await store.events("0")] == ["{}", "[]"]
 
     async def test_it_says_whether_it_is_whole(self, store: Store) -> None:

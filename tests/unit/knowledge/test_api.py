@@ -19,7 +19,7 @@ from services.knowledge.applications_api import applications_router, events_rout
 from services.knowledge.core import Limits, Past, State, past_of, remember
 from services.knowledge.policies_api import policies_router
 from services.knowledge.store import StoreUnavailable
-from tests.unit.knowledge.builders import APP, NOON, action, analysis, document, observation, outcome, plan
+from tests.unit.knowledge.builders import APP, NOON, action, analysis, document, documents, observation, outcome, plan
 
 NOON_MS = int(NOON.timestamp() * 1000)
 POLICY = f"/v1/policies/{APP}"
@@ -96,7 +96,7 @@ class House:
             state = remember(state, event, Limits())
             past += past_of(event, state)
         said = [(type(e).__name__.lower(), e.application, e.model_dump_json()) for e in events]
-        await self.store.save([state], said, past)
+        await self.store.save([state], said, past, {APP: documents(*events)})
 
 
 @pytest.fixture(scope="module")

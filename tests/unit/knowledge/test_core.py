@@ -11,6 +11,7 @@ from services.knowledge.core import (
     End,
     Event,
     Limits,
+    Newest,
     State,
     history_at,
     past_of,
@@ -18,7 +19,7 @@ from services.knowledge.core import (
     summarise,
     with_ends,
 )
-from tests.unit.knowledge.builders import APP, NOON, action, analysis, at, observation, outcome, plan
+from tests.unit.knowledge.builders import APP, NOON, action, analysis, at, documents, observation, outcome, plan
 
 LIMITS = Limits()
 
@@ -57,6 +58,15 @@ def test_what_comes_twice_changes_nothing(event: Event) -> None:
     """The very same state comes back, so that nothing is stored and nobody is told again."""
     state = told(event)
     assert remember(state, event, LIMITS) is state
+
+
+def test_a_state_has_seen_its_newest() -> None:
+    """What the messages' times are compared with is what the messages themselves say."""
+    end = outcome(plan(2, 4), "verified")
+    newest = Newest(application=APP, observation=observation(3), analysis=analysis(2), plan=plan(2, 4), outcome=end)
+    assert told(observation(3), analysis(2), plan(2, 4), end).seen == newest.seen()
+    assert Newest.read(APP, documents(observation(3), analysis(2), plan(2, 4), end)) == newest
+    assert Newest.read(APP, {}).seen() == State(application=APP).seen
 
 
 def test_what_is_older_changes_nothing() -> None:
@@ -154,7 +164,7 @@ def test_an_outcome_of_a_forgotten_plan_is_still_the_newest() -> None:
     """It has no turn to stand in, and is known nevertheless."""
     late = outcome(plan(1, 4), "verified", 60)
     state = told(plan(5), late)
-    assert state.outcome == late
+    assert (state.seen.outcome, state.seen.outcome_id) == (late.at, late.id)
     assert state.turns[0].outcomes == []
 
 
@@ -168,7 +178,9 @@ def test_a_turn_that_is_told_twice_is_one_line() -> None:
 
 def test_a_summary_of_nothing_knows_nothing() -> None:
     """Unknown is None, and every stage is silent."""
-    summary = summarise(State(application=APP), None, NOON, mode="advise", objective_seconds=30.0, interval_seconds=5.0)
+    summary = summarise(
+        Newest(application=APP), None, NOON, mode="advise", objective_seconds=30.0, interval_seconds=5.0
+    )
     assert summary.lag_seconds is None and summary.arrival_rate is None and summary.observed is None
     assert summary.ages_seconds.monitor is None
     assert summary.silent == ["monitor", "analyzer", "planner"]
@@ -185,9 +197,11 @@ def test_a_summary_has_plan_requested_and_observed_side_by_side() -> None:
         observed={"work": 2},
     )
     scale = plan(1, 4)
-    state = told(observation(1, deployment=deployment), analysis(1), scale)
+    newest = Newest(
+        application=APP, observation=observation(1, deployment=deployment), analysis=analysis(1), plan=scale
+    )
     summary = summarise(
-        state, action(scale), at(1) + timedelta(seconds=2), mode="act", objective_seconds=30.0, interval_seconds=5.0
+        newest, action(scale), at(1) + timedelta(seconds=2), mode="act", objective_seconds=30.0, interval_seconds=5.0
     )
     assert (summary.planned, summary.requested, summary.observed) == ({"work": 4}, {"work": 3}, {"work": 2})
     assert (summary.decision, summary.decision_code) == ("work needs 4", "capacity-short")
@@ -203,7 +217,7 @@ def test_a_summary_has_plan_requested_and_observed_side_by_side() -> None:
 def test_silence_is_three_intervals(interval_seconds: float, seconds: float, silent: bool) -> None:
     """And at least 15 s: exactly at the limit it still counts as heard of."""
     summary = summarise(
-        told(observation(0)),
+        Newest(application=APP, observation=observation(0)),
         None,
         NOON + timedelta(seconds=seconds),
         mode=None,

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from runtime.envelope import encode
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from services.knowledge.adapters.memory import MemoryStore
-from services.knowledge.core import Limits, Past, State
+from services.knowledge.core import Limits, Newest, State
 from services.knowledge.service import GROUP, READ, Knowledge
 from services.knowledge.store import StoreUnavailable
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, observation, outcome, plan, policy
@@ -43,14 +43,12 @@ class FlakyStore(MemoryStore):
         self.away = False
         self.refused = 0
 
-    async def save(
-        self, states: Sequence[State], events: Sequence[tuple[str, str, str]], past: Sequence[tuple[str, Past]] = ()
-    ) -> None:
+    async def save(self, *args: Any, **kwargs: Any) -> None:
         self.refused += self.full
         if self.away:
             self.refused += 1
             raise StoreUnavailable("redis: away")
-        await super().save(states, events, past)
+        await super().save(*args, **kwargs)
 
 
 class World:
@@ -84,6 +82,11 @@ class World:
 
     async def state(self, application: str = APP) -> State:
         found = await self.store.state(application)
+        assert found is not None
+        return found
+
+    async def newest(self, application: str = APP) -> Newest:
+        found = await self.store.newest(application)
         assert found is not None
         return found
 
@@ -128,8 +131,10 @@ async def test_what_the_loop_says_is_remembered(world: World) -> None:
         # Each topic is read by itself: this is the wrong order on purpose.
         await world.say(outcome(scale, "intended"), scale, analysis(1), observation(1))
         await world.until(lambda: _has(world, "outcome"))
-    state = await world.state()
-    assert (state.observation, state.analysis, state.plan) == (observation(1), analysis(1), scale)
+    state, newest = await world.state(), await world.newest()
+    assert (newest.observation, newest.analysis, newest.plan) == (observation(1), analysis(1), scale)
+    assert newest.outcome == outcome(scale, "intended")
+    assert state.seen == newest.seen()
     assert state.turns[0].reading is not None and len(state.turns[0].outcomes) == 1
     assert await world.kinds() == ["observation", "analysis", "plan", "outcome"]
     (line,) = await world.store.history(APP)
@@ -191,7 +196,7 @@ async def test_what_cannot_be_read_is_put_aside(world: World) -> None:
         (OBSERVATIONS.name, None),
     }
     assert all(letter["service"] == "knowledge" and letter["reason"] for letter in letters)
-    assert (await world.state()).plan is None
+    assert (await world.newest()).plan is None
 
 
 async def test_an_outage_of_the_store_loses_nothing(world: World) -> None:
@@ -345,8 +350,8 @@ async def test_an_emptied_store_is_rebuilt_from_the_topics(world: World) -> None
     await world.say(plan(1), analysis(2), scale, flying)
     await _after_a_rebuild(world)
     assert await world.store.policy(APP) is not None
-    state = await world.state()
-    assert (state.analysis, state.plan, state.outcome) == (analysis(2), scale, flying)
+    newest = await world.newest()
+    assert (newest.analysis, newest.plan, newest.outcome) == (analysis(2), scale, flying)
     assert [(line.plan_id, line.outcome) for line in await world.store.history(APP)] == [(scale.id, "applying")]
     assert await world.store.action(APP) == flying.action
     assert await world.knowledge.drain_outbox() == 0
@@ -388,7 +393,7 @@ async def test_a_rebuild_that_was_cut_short_is_begun_again(world: World) -> None
     world.store.away = False
     await world.knowledge.rebuild()
     await world.knowledge.check_rebuilt()
-    assert (await world.state()).plan == scale
+    assert (await world.newest()).plan == scale
     assert await world.store.action(APP) is not None
 
 
@@ -403,8 +408,8 @@ async def test_a_store_that_comes_back_empty_is_rebuilt_while_running(world: Wor
         await world.say(observation(2))
         await world.until(lambda: _has(world, "observation"))
     assert await world.store.policy(APP) is not None
-    state = await world.state()
-    assert (state.observation, state.plan) == (observation(2), plan(1))
+    newest = await world.newest()
+    assert (newest.observation, newest.plan) == (observation(2), plan(1))
 
 
 async def test_a_store_that_comes_back_without_its_last_second_is_completed(world: World) -> None:
@@ -500,5 +505,5 @@ async def test_an_old_end_does_not_end_what_began_again(world: World) -> None:
     await world.knowledge.take(records)
     await world.store.put_action(action(plan(3, 4)), 0)
     await world.knowledge.take(records)
-    assert (await world.state()).observation == observation(3)
+    assert (await world.newest()).observation == observation(3)
     assert await world.store.action(APP) is not None

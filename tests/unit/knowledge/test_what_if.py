@@ -14,7 +14,7 @@ from services.knowledge.__main__ import api
 from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.applications_api import applications_router
 from services.knowledge.core import Limits, State, remember
-from tests.unit.knowledge.builders import policy
+from tests.unit.knowledge.builders import documents, policy
 from tests.unit.planner.build import APP, NOON, SOURCE, WORK, analysis, operator
 
 PATH = f"/v1/applications/{APP}/what-if"
@@ -35,7 +35,8 @@ async def http(store: MemoryStore) -> AsyncIterator[httpx.AsyncClient]:
 
 async def remembered(store: MemoryStore, **changes: Any) -> None:
     """The store knows an analysis of 800/s on two subtasks of 500/s."""
-    await store.save([remember(State(application=APP), analysis(**changes), Limits())], [])
+    found = analysis(**changes)
+    await store.save([remember(State(application=APP), found, Limits())], [], newest={APP: documents(found)})
 
 
 async def test_an_answer(http: httpx.AsyncClient, store: MemoryStore) -> None:
