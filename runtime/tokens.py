@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic_core import from_json
+from weir_contracts.policy import LONGEST_CALLER
 
 Role = Literal["read", "write"]
 LEAST_TOKEN_LENGTH = 16
-LONGEST_NAME = 200
-"""As long as a policy's `updatedBy` may be, where the name of who changed it is kept."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +69,15 @@ def _parse(content: str, setting: str, place: str) -> dict[str, Caller]:
     for i, (token, entry) in enumerate(document.items()):
         name, role = (entry.get("name"), entry.get("role")) if isinstance(entry, dict) else (None, None)
         is_short = len(token) < LEAST_TOKEN_LENGTH
-        if is_short or not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or role not in ("read", "write"):
+        if (
+            is_short
+            or not isinstance(name, str)
+            or not 0 < len(name) <= LONGEST_CALLER
+            or role not in ("read", "write")
+        ):
             raise ValueError(
                 f"{setting}: entry {i + 1} of {place} needs a token of {LEAST_TOKEN_LENGTH} characters or more, "
-                f"a name of at most {LONGEST_NAME}, and the role read or write"
+                f"a name of at most {LONGEST_CALLER}, and the role read or write"
             )
         callers[token] = Caller(name, role)
     return callers

@@ -22,6 +22,9 @@ from .deployment import Topology
 from .document import Document
 from .limits import Budget, ExcludedPeriod, TotalBounds
 
+LONGEST_CALLER = 200
+"""Characters of the name of who changes policies."""
+
 
 class Metadata(Document):
     namespace: Name
@@ -30,7 +33,7 @@ class Metadata(Document):
     """Set by the knowledge service at each change; send it back to replace only what you have read. It grows with each change, and
     no version comes twice, also where a policy was deleted and created again."""
     updated_at: Timestamp | None = None
-    updated_by: Annotated[str | None, Field(default=None, max_length=200)] = None
+    updated_by: Annotated[str | None, Field(default=None, max_length=LONGEST_CALLER)] = None
 
 
 class FlinkTarget(Document):

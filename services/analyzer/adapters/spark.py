@@ -230,6 +230,7 @@ def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
         # as in the other services: a first batch that is refused while the next one is taken would be retried in vain for minutes
         .option("kafka.max.in.flight.requests.per.connection", "1")
         .option("kafka.linger.ms", "0")
+        .option("kafka.compression.type", "lz4")
         # as large as the envelope and the topics let through; the client's own limit is 1 MB
         .option("kafka.max.request.size", str(MAX_MESSAGE_BYTES + 100_000))
         .option("includeHeaders", "true")

@@ -135,7 +135,7 @@ def needed(request: PlanRequest, name: str) -> PlanRequest:
     """The request without what the planner called `name` never looks at: on its way to another process that is nine tenths of the work."""
     if name not in PLANNERS:
         return request
-    unread: dict[str, Any] = {field: [] for field in LARGE if field not in reads(name)}
+    unread: dict[str, Any] = {field: [] for field in set(LARGE) - reads(name)}
     # What the guards carry from turn to turn is theirs alone; a planner's own memory stands beside it.
     return request.model_copy(update={**unread, "state": PlanState()})
 
