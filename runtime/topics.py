@@ -37,14 +37,17 @@ class TopicsError(Exception):
     """Topics cannot be made, or are not as they must be; one line."""
 
 
-def ensure(admin: AdminClient, specs: Sequence[TopicSpec], clock: Clock) -> list[str]:
+def ensure(
+    admin: AdminClient, specs: Sequence[TopicSpec], clock: Clock, listed_seconds: float = CALL_SECONDS
+) -> list[str]:
     """Make what is missing and set what differs; what was done, in sentences. `TopicsError` for a topic with other partitions:
-    keys would move, so that nobody changes it by the way. `TimeoutError` if what was made is not listed in time."""
+    keys would move, so that nobody changes it by the way; and where what was made is not listed in time."""
+    deadline = clock.monotonic() + listed_seconds
     there = _partitions(admin)
     _refuse_other_partitions(specs, there)
     missing = [spec for spec in specs if spec.name not in there]
     made = _create(admin, missing)
-    _refuse_other_partitions(missing, _until_listed(admin, {spec.name for spec in missing}, clock) if missing else {})
+    _refuse_other_partitions(missing, _until_listed(admin, {spec.name for spec in missing}, clock, deadline))
     differing = _differing(admin, [spec for spec in specs if spec not in made and spec.configs])
     return [f"{spec.name}: made with {spec.partitions} partitions" for spec in made] + [
         _configure(admin, spec, changes) for spec, changes in differing
@@ -87,13 +90,16 @@ def _is_new(name: str, answer: Future[None]) -> bool:
     return True
 
 
-def _until_listed(admin: AdminClient, names: set[str], clock: Clock) -> dict[str, int]:
+def _until_listed(admin: AdminClient, names: set[str], clock: Clock, deadline: float) -> dict[str, int]:
     """Partitions by topic as soon as the broker lists all of these: settings of one that it does not know cannot be asked."""
-    deadline = clock.monotonic() + CALL_SECONDS
-    while names - (there := _partitions(admin)).keys():
-        if clock.monotonic() >= deadline:
-            raise TimeoutError
-        admin.poll(LISTED_PAUSE_SECONDS)
+    there: dict[str, int] = {}
+    while names - there.keys():
+        there = _partitions(admin)
+        if names - there.keys():
+            if clock.monotonic() >= deadline:
+                missing = ", ".join(sorted(names - there.keys()))
+                raise TopicsError(f"made, but not listed by the broker: {missing}")
+            admin.poll(LISTED_PAUSE_SECONDS)
     return there
 
 
@@ -130,7 +136,7 @@ def ensure_within(servers: str, specs: Sequence[TopicSpec], timeout_seconds: flo
     deadline = clock.monotonic() + timeout_seconds
     while True:
         try:
-            return ensure(admin, specs, clock)
+            return ensure(admin, specs, clock, max(deadline - clock.monotonic(), LISTED_PAUSE_SECONDS))
         except (KafkaException, TimeoutError) as error:
             if clock.monotonic() >= deadline:
                 said = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"

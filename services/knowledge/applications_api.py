@@ -1,7 +1,7 @@
 """`/v1/applications` and `/v1/events`: what is known, why it was decided, and what happens now."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query, Request
@@ -14,7 +14,7 @@ from runtime.clock import Clock
 from runtime.problems import Problem
 
 from . import examples
-from .core import MOST_HISTORY, Limits, Newest, State, Summary, history_at, summarise
+from .core import MOST_HISTORY, SUMMARISED, Kind, Limits, Newest, State, Summary, history_at, summarise
 from .documents import CHANGED, ERRORS, Applications, Explanation, History, Name, Namespace, example
 from .policies_api import parse_version
 from .scores_api import scores_router
@@ -45,9 +45,9 @@ def applications_router(store: Store, clock: Clock, limits: Limits = Limits()) -
         application = f"{namespace}/{name}"
         return await store.state(application) or State(application=await _with_policy(store, application))
 
-    async def newest_of(namespace: Namespace, name: Name) -> Newest:
+    async def newest_of(namespace: Namespace, name: Name, kinds: Sequence[Kind]) -> Newest:
         application = f"{namespace}/{name}"
-        return await store.newest(application) or Newest(application=await _with_policy(store, application))
+        return await store.newest(application, kinds) or Newest(application=await _with_policy(store, application))
 
     async def summary_of(newest: Newest) -> Summary:
         policy = await store.policy(newest.application)
@@ -71,7 +71,7 @@ def applications_router(store: Store, clock: Clock, limits: Limits = Limits()) -
     ) -> Applications:
         names = [name for name in await store.applications() if name > after]
         page = names[:limit]
-        items = [await summary_of(await store.newest(name) or Newest(application=name)) for name in page]
+        items = [await summary_of(await store.newest(name, SUMMARISED) or Newest(application=name)) for name in page]
         return Applications(items=items, next=page[-1] if len(names) > limit else None)
 
     @routes.get(
@@ -81,9 +81,9 @@ def applications_router(store: Store, clock: Clock, limits: Limits = Limits()) -
         responses={200: example(examples.SUMMARY)},
     )
     async def application(namespace: Namespace, name: Name, _caller: Reader) -> Summary:
-        return await summary_of(await newest_of(namespace, name))
+        return await summary_of(await newest_of(namespace, name, SUMMARISED))
 
-    def latest(noun: str, model: type[BaseModel], shown: dict[str, Any]) -> None:
+    def latest(noun: Kind, model: type[BaseModel], shown: dict[str, Any]) -> None:
         @routes.get(
             f"/{{namespace}}/{{name}}/{noun}",
             summary=f"The latest {noun}",
@@ -92,7 +92,7 @@ def applications_router(store: Store, clock: Clock, limits: Limits = Limits()) -
             responses={200: example(shown)},
         )
         async def get(namespace: Namespace, name: Name, _caller: Reader) -> JSONResponse:
-            message = getattr(await newest_of(namespace, name), noun)
+            message = getattr(await newest_of(namespace, name, [noun]), noun)
             if message is None:
                 raise Problem(404, f"{namespace}/{name} has no {noun} yet")
             return JSONResponse(message.model_dump(mode="json"))

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 from uuid import UUID
 
 from pydantic import Field
@@ -23,6 +23,7 @@ from weir_contracts.base import Timestamp
 
 Event = Observation | Analysis | Plan | Outcome
 Kind = Literal["observation", "analysis", "plan", "outcome"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 Stage = Literal["monitor", "analyzer", "planner"]
 
 
@@ -273,6 +274,10 @@ class Summary(Message):
     ages_seconds: Ages = Field(default_factory=Ages)
     silent: list[Stage] = Field(default_factory=list)
     """Stages whose last message is older than three intervals (at least 15 s)."""
+
+
+SUMMARISED: Sequence[Kind] = ("observation", "analysis", "plan")
+"""What a summary is made from."""
 
 
 def summarise(

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter as Tally
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -22,7 +22,7 @@ from runtime.log import canonical_line
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
 
-from .core import Event, Kind, Limits, Past, State, past_of, remember
+from .core import Event, Kind, Limits, Past, Seen, State, past_of, remember
 from .gauges import ApplicationGauges
 from .patience import AGAIN_SECONDS, Patience
 from .store import Store, StoreFull, StoreUnavailable, VersionConflict
@@ -109,16 +109,16 @@ class Knowledge:
                 before, after = states[application], remember(states[application], message, self._limits)
                 states[application] = after
                 past += [] if after is before else past_of(message, after)
-                # What a state has seen may itself be lost, where the store was emptied just before that state was written.
-                if after is not before or await self._lacks(application, kind):
+                if after is not before or await self._lacks(application, kind, after.seen):
                     newest[application][kind] = message.model_dump_json()
                 if isinstance(message, Outcome):
                     await self._restore_action(message)
         await self._store.save(list(states.values()), [], past, newest)
 
-    async def _lacks(self, application: str, kind: Kind) -> bool:
-        found = await self._store.newest(application)
-        return found is None or getattr(found, kind) is None
+    async def _lacks(self, application: str, kind: Kind, seen: Seen) -> bool:
+        """Whether what a state has seen is not there itself: the store may have been emptied just before that state was written."""
+        found = await self._store.newest(application, [kind])
+        return found is None or getattr(found.seen(), kind) != getattr(seen, kind)
 
     async def _restore_action(self, outcome: Outcome) -> None:
         action = outcome.newest_action
@@ -195,7 +195,7 @@ class Knowledge:
             raise
 
     async def take(self, records: list[Record]) -> None:
-        """Remember a batch; `StoreUnavailable` leaves everything as it was, and the batch can be taken again."""
+        """Remember a batch; after `StoreUnavailable` the batch is to be taken again."""
         refused: StoreFull | None = None
         with canonical_line(self._log, "remembered", self._clock) as line:
             by_application: dict[str, list[tuple[Event, Kind]]] = defaultdict(list)
@@ -221,14 +221,14 @@ class Knowledge:
         """Returns how many messages said something new."""
         known = await self._store.states(by_application)
         after = [await self._after(name, known[name], messages) for name, messages in by_application.items()]
+        changed = [each for each in after if each.state is not known[each.application]]
+        events = [(kind, each.application, text) for each in after for kind, text in each.told]
+        await self._save([each for each in changed if not each.ended], events)
+        # Told before it is forgotten: what is refused now is taken again, and its end must not be news to nobody by then.
         for each in after:
             if each.ended:
                 await self._store.forget(each.application)
-        states = [each.state for each in after if each.state is not None and each.state is not known[each.application]]
-        events = [(kind, each.application, text) for each in after for kind, text in each.told]
-        past = [entry for each in after for entry in each.past]
-        if states or events:
-            await self._store.save(states, events, past, {each.application: each.newest for each in after})
+        await self._save([each for each in changed if each.ended], [])
         for messages in by_application.values():
             for message, _ in messages:
                 if isinstance(message, Outcome):
@@ -236,6 +236,12 @@ class Knowledge:
         for kind, _, _ in events:
             _REMEMBERED.labels(kind).inc()
         return len(events)
+
+    async def _save(self, changed: Sequence["_After"], events: Sequence[tuple[Kind, str, str]]) -> None:
+        states = [each.state for each in changed if each.state is not None]
+        past = [entry for each in changed for entry in each.past]
+        if states or events:
+            await self._store.save(states, events, past, {each.application: each.newest for each in changed})
 
     async def _after(self, application: str, state: State | None, messages: list[tuple[Event, Kind]]) -> "_After":
         """What `messages` make of the state.

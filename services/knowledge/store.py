@@ -8,7 +8,7 @@ from typing import Protocol
 
 from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
 
-from .core import Kind, Newest, Past, State
+from .core import KINDS, Kind, Newest, Past, State
 
 NOTHING_NEW: Mapping[str, Mapping[Kind, str]] = MappingProxyType({})
 
@@ -114,8 +114,8 @@ class Store(Protocol):
         """Of each application, what `state` gives."""
         ...
 
-    async def newest(self, application: str) -> Newest | None:
-        """The newest message of each kind; None where there is no state either."""
+    async def newest(self, application: str, kinds: Collection[Kind] = KINDS) -> Newest | None:
+        """The newest message of each of these kinds; None where there is no state either."""
         ...
 
     async def applications(self) -> list[str]:
@@ -131,7 +131,8 @@ class Store(Protocol):
     ) -> None:
         """Store states, append `(kind, application, json)` events to the feed and `(application, past)` to histories, in one go. The
         oldest make room: the feed is bounded by its number of events and by its bytes, a history by its number of turns. `newest`: for
-        applications with a state here, the messages that `newest` shall give, as JSON; of other kinds it gives what it did."""
+        applications with a state here, the messages that `newest` shall give, as JSON; of other kinds it gives what it did.
+        `StoreUnavailable` where a state is known to have been changed by somebody else since it was read."""
         ...
 
     async def history(self, application: str) -> list[LoopResult]:

@@ -82,7 +82,7 @@ def what_if_router(store: Store) -> APIRouter:
 
 async def _latest(store: Store, application: str) -> tuple[Analysis, list[Outcome]]:
     """The newest analysis, and what came of past actions, newest first: as the planner is told."""
-    state, newest = await store.state(application), await store.newest(application)
+    state, newest = await store.state(application), await store.newest(application, ["analysis", "outcome"])
     if newest is None and await store.policy(application) is None:
         raise Problem(404, f"nothing is known of {application}")
     if newest is None or newest.analysis is None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
 
-from services.knowledge.core import End, Kind, Newest, Past, State, with_ends
+from services.knowledge.core import KINDS, End, Kind, Newest, Past, State, with_ends
 from services.knowledge.store import NOTHING_NEW, FeedEvent, OutboxEntry, StoreFull, VersionConflict
 
 
@@ -120,10 +120,11 @@ class MemoryStore:
     async def states(self, applications: Collection[str]) -> dict[str, State | None]:
         return {name: self._states.get(name) for name in applications}
 
-    async def newest(self, application: str) -> Newest | None:
+    async def newest(self, application: str, kinds: Collection[Kind] = KINDS) -> Newest | None:
         if application not in self._states:
             return None
-        return Newest.read(application, self._newest.get(application, {}))
+        found = self._newest.get(application, {})
+        return Newest.read(application, {kind: found[kind] for kind in kinds if kind in found})
 
     async def applications(self) -> list[str]:
         return sorted({*self._states, *self._policies})

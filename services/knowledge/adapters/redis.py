@@ -1,5 +1,6 @@
 """The store on Redis. What must be one step is one Lua script or one transaction."""
 
+import asyncio
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -15,8 +16,8 @@ from services.knowledge.adapters.feed import EVENT_BYTES, RedisFeed
 from services.knowledge.adapters.history import RedisHistory, history_keys
 from services.knowledge.adapters.packed import pack, unpack
 from services.knowledge.adapters.state_documents import Stored
-from services.knowledge.core import Kind, Newest, Past, State
-from services.knowledge.store import NOTHING_NEW, FeedEvent, OutboxEntry, StoreFull, VersionConflict
+from services.knowledge.core import KINDS, Kind, Newest, Past, State
+from services.knowledge.store import NOTHING_NEW, FeedEvent, OutboxEntry, StoreFull, StoreUnavailable, VersionConflict
 
 POLICIES = "weir:policies"
 OUTBOX = "weir:outbox"
@@ -28,6 +29,8 @@ SCORES = "weir:scores:"
 """Of each application a hash: hours, as `hour_key` writes them, with what was scored in each."""
 MODES = "weir:modes"
 WHOLE = "weir:whole"
+PIECE = 50
+"""States that are read at once: some megabytes."""
 
 # KEYS: hash, outbox. ARGV: application, expected version or "", new value or "" (delete).
 # A policy and its outbox entry are written together, so nothing is stored that is never published.
@@ -177,20 +180,23 @@ class RedisStore:
         known = await self._as_remembered({name: self._known.get(name) for name in applications})
         found: dict[str, State | None] = {name: stored.state for name, stored in known.items()}
         unread = [name for name in applications if name not in known]
-        if unread:
+        for begin in range(0, len(unread), PIECE):
+            piece = unread[begin : begin + PIECE]
             async with self._client.pipeline(transaction=False) as pipeline:
-                for name in unread:
+                for name in piece:
                     pipeline.hgetall(STATE + name)
-                for name, fields in zip(unread, await self._do(pipeline.execute()), strict=True):
-                    stored = state_documents.read(name, fields)
-                    self._known.pop(name, None)
-                    if stored is not None:
-                        self._keep(name, stored)
-                    found[name] = None if stored is None else stored.state
+                answers = await self._do(pipeline.execute())
+            for name, fields in zip(piece, answers, strict=True):
+                stored = state_documents.read(name, fields)
+                self._known.pop(name, None)
+                if stored is not None:
+                    self._keep(name, stored)
+                found[name] = None if stored is None else stored.state
+                await asyncio.sleep(0)  # reading is work: who asks over HTTP is answered in between
         return found
 
-    async def newest(self, application: str) -> Newest | None:
-        names = [state_documents.VERSION, *state_documents.DOCUMENTS]
+    async def newest(self, application: str, kinds: Collection[Kind] = KINDS) -> Newest | None:
+        names = [state_documents.VERSION, *kinds]
         found = await self._do(cast(Awaitable[Any], self._client.hmget(STATE + application, names)))
         fields = {name: text for name, text in zip(names, found, strict=True) if text is not None}
         return state_documents.read_newest(application, fields) if state_documents.VERSION in fields else None
@@ -219,10 +225,7 @@ class RedisStore:
         once = cache(pack)
         packed = [(kind, application, once(data)) for kind, application, data in events]
         await self._feed.make_room(sum(len(data) + EVENT_BYTES for _, _, data in packed))
-        # Taken out: until the change is known to be written the next read asks Redis.
-        known = await self._as_remembered(
-            {state.application: self._known.pop(state.application, None) for state in states}
-        )
+        known = await self._unchanged([state.application for state in states])
         there = await self._fields([state.application for state in states if state.application not in known])
         written = []
         async with self._client.pipeline(transaction=True) as pipeline:
@@ -248,6 +251,16 @@ class RedisStore:
         for stored in written:
             self._keep(stored.state.application, stored)
         await self._history.tidy(past)
+
+    async def _unchanged(self, applications: Sequence[str]) -> dict[str, Stored]:
+        """Those remembered; `StoreUnavailable` where one lies there no longer as it was read, by another replica or with what Redis had
+        lost: what was made of it is to be made anew. Taken out: until the change is known to be written the next read asks Redis."""
+        remembered = {name: self._known.pop(name, None) for name in applications}
+        known = await self._as_remembered(remembered)
+        changed = [name for name, stored in remembered.items() if stored is not None and name not in known]
+        if changed:
+            raise StoreUnavailable(f"redis: {changed[0]} was written by somebody else meanwhile")
+        return known
 
     async def _as_remembered(self, remembered: Mapping[str, Stored | None]) -> dict[str, Stored]:
         """Those that lie there as they are remembered: another replica may have had an application in between. Only to such may a change

@@ -8,19 +8,17 @@ most of it where an application is seldom scaled: they are read when somebody as
 import json
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import get_args
 from uuid import uuid4
 
 from cachetools import RRCache
 from weir_contracts import Message
 
 from services.knowledge.adapters.packed import unpack
-from services.knowledge.core import Kind, Newest, State, Turn
+from services.knowledge.core import KINDS, Kind, Newest, State, Turn
 
 VERSION = "version"
 """Another one after each write, so that who has read this one need not read it again; behind it, what was seen."""
 
-DOCUMENTS: tuple[Kind, ...] = get_args(Kind)
 LISTS = ("turns", "open_turns")
 HISTORY = "history"
 """A list that an earlier version kept among them; it has a key of its own now."""
@@ -71,7 +69,7 @@ def _keyed(entries: list[Turn]) -> dict[str, Message]:
 
 def read_newest(application: str, packed: Mapping[str, str]) -> Newest:
     """The newest messages of an application, from fields of its hash. Raises `ValueError` for what is none."""
-    return Newest.read(application, {name: unpack(packed[name]) for name in DOCUMENTS if packed.get(name)})
+    return Newest.read(application, {name: unpack(packed[name]) for name in KINDS if packed.get(name)})
 
 
 def earlier_history(fields: Mapping[str, str]) -> tuple[list[str], list[str]]:
@@ -120,7 +118,7 @@ def _entries(name: str, fields: Mapping[str, str]) -> str:
 def lengths_after(lengths: Mapping[str, int], change: Change) -> dict[str, int]:
     """Of each field after a change."""
     kept = {name: length for name, length in lengths.items() if name not in change.removed}
-    return kept | {name: len(text) for name, text in change.fields.items() if name not in DOCUMENTS}
+    return kept | {name: len(text) for name, text in change.fields.items() if name.startswith(LISTS)}
 
 
 def known_states(most_characters: int) -> MutableMapping[str, Stored]:

@@ -92,18 +92,46 @@ async def test_replicas_see_what_the_other_has_written(url: SecretStr) -> None:
         await store.close()
 
 
-async def test_a_write_into_an_emptied_server_is_whole(url: SecretStr) -> None:
-    """Redis is emptied between reading and writing: the change is not written alone, also where there is none to what is remembered."""
+async def test_nothing_is_written_on_what_is_gone(url: SecretStr) -> None:
+    """Redis is emptied, or another replica writes, between reading and writing: what was made of the state before is refused, and made
+    anew from what there is then."""
     store, other = RedisStore(url), RedisStore(url)
     first = remember(remember(State(application=APP), observation(1), Limits()), plan(1), Limits())
-    await store.save([first], [])
-    for then in (remember(first, observation(2), Limits()), first):
-        with redis.Redis(port=redis_port(url), db=DATABASE) as client:
-            client.flushdb()
-        await store.save([then], [])
-        assert await other.state(APP) == await store.state(APP) == then
+    await store.save([first], [], newest={APP: documents(observation(1), plan(1))})
+    with redis.Redis(port=redis_port(url), db=DATABASE) as client:
+        client.flushdb()
+    then = remember(first, observation(2), Limits())
+    with pytest.raises(StoreUnavailable, match=f"{APP} was written by somebody else"):
+        await store.save([then], [], newest={APP: documents(observation(2))})
+    assert [await store.state(APP), await other.newest(APP)] == [None, None]
+    await store.save([then], [])
+    assert await other.state(APP) == then
+    later = remember(then, plan(2), Limits())
+    await other.save([later], [])
+    with pytest.raises(StoreUnavailable):
+        await store.save([remember(then, observation(3), Limits())], [])
+    assert await store.state(APP) == later
     for opened in (store, other):
         await opened.close()
+
+
+async def test_reading_many_leaves_room_for_others(url: SecretStr) -> None:
+    """Who asks over HTTP shares the event loop: between two states that are read it gets its turn."""
+    store, turns = RedisStore(url, known_characters=0), 0
+    known = {f"shop/app-{i}": State(application=f"shop/app-{i}") for i in range(120)}
+    await store.save(list(known.values()), [])
+
+    async def beat() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beating = asyncio.create_task(beat())
+    assert await store.states(known) == known
+    beating.cancel()
+    assert turns > len(known)
+    await store.close()
 
 
 async def test_each_version_has_one_writer(url: SecretStr) -> None:

@@ -44,9 +44,9 @@ def test_a_topic_with_other_partitions_is_refused_and_nothing_made(admin: AdminC
 
 @pytest.fixture
 def late(kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> AdminClient:
-    """Its first listing is of now, as that of a broker that has not yet heard of what is made next."""
+    """Its first two listings are of now, as those of a broker that has not yet heard of what is made next."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    ask, stale = admin.list_topics, [admin.list_topics(timeout=10)]
+    ask, stale = admin.list_topics, [admin.list_topics(timeout=10)] * 2
     monkeypatch.setattr(admin, "list_topics", lambda timeout: stale.pop() if stale else ask(timeout=timeout))
     return admin
 
@@ -64,6 +64,14 @@ def test_a_topic_that_a_broker_lists_late_may_have_other_partitions(admin: Admin
     ensure(admin, [TopicSpec("job-first", 1, {})], SystemClock())
     with pytest.raises(TopicsError, match="job-first has 1 partitions and must have 2"):
         ensure(late, [TopicSpec("job-first", 2, {})], SystemClock())
+
+
+def test_a_topic_that_is_never_listed_is_named(admin: AdminClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where its user may make it and not see it: that is another thing than brokers that do not answer."""
+    before = admin.list_topics(timeout=10)
+    monkeypatch.setattr(admin, "list_topics", lambda timeout: before)
+    with pytest.raises(TopicsError, match=r"made, but not listed by the broker: job-unseen$"):
+        ensure(admin, [TopicSpec("job-unseen", 1, {})], SystemClock(), 0.3)
 
 
 def test_the_job_as_it_is_run(

@@ -1,4 +1,4 @@
-"""What is remembered of an application: the newest of everything, a bounded past, and turns told as one story."""
+"""What is remembered of an application: the times of the newest of everything, a bounded past, and turns told as one story."""
 
 import itertools
 from datetime import timedelta

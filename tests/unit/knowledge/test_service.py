@@ -18,10 +18,10 @@ from runtime.envelope import encode
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from services.knowledge.adapters.memory import MemoryStore
-from services.knowledge.core import Limits, Newest, State
+from services.knowledge.core import Limits, Newest, State, remember
 from services.knowledge.service import GROUP, READ, Knowledge
 from services.knowledge.store import StoreUnavailable
-from tests.unit.knowledge.builders import APP, NOON, action, analysis, observation, outcome, plan, policy
+from tests.unit.knowledge.builders import APP, NOON, action, analysis, documents, observation, outcome, plan, policy
 
 OTHER = "shop/payments"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -356,6 +356,36 @@ async def test_an_emptied_store_is_rebuilt_from_the_topics(world: World) -> None
     assert await world.store.action(APP) == flying.action
     assert await world.knowledge.drain_outbox() == 0
     assert world.published() == [(APP, 1)]
+
+
+async def test_what_a_state_has_seen_comes_back_itself(world: World) -> None:
+    """The store was emptied just before a state was written that was made of what lay there: it has seen more than there is."""
+    said = [observation(1), analysis(1), plan(1)]
+    await world.say(*said)
+    known = State(application=APP)
+    for message in said:
+        known = remember(known, message, Limits())
+    await world.store.save([known], [], newest={APP: documents(plan(1))})
+    await world.knowledge.rebuild()
+    newest = await world.newest()
+    assert (newest.analysis, newest.plan) == (analysis(1), plan(1))
+
+
+async def test_an_end_that_is_refused_is_told_later(world: World) -> None:
+    """Nobody wants the application any more, and the store is away when that is heard: its feed still ends with the end."""
+    await world.knowledge.rebuild()
+    await world.say(observation(1), plan(1))
+    await world.knowledge.take([r for topic in READ for r in world.bus.records(topic)])
+    await world.store.delete_policy(APP, None)
+    await world.say(observation(2, status="ended"))
+    end = world.bus.records(OBSERVATIONS.name)[-1:]
+    world.store.away = True
+    with pytest.raises(StoreUnavailable):
+        await world.knowledge.take(end)
+    world.store.away = False
+    await world.knowledge.take(end)
+    assert await world.kinds() == ["observation", "plan", "observation"]
+    assert await world.store.state(APP) is None
 
 
 async def test_a_deleted_application_is_not_brought_back(world: World) -> None:
