@@ -29,6 +29,11 @@ TOPICS_SECONDS = 15.0
 _LIBRARY = logging.getLogger("weir.kafka")
 
 
+def partition_counts(metadata: ClusterMetadata) -> dict[str, int]:
+    """Partitions by topic, of those that the broker knows."""
+    return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.partitions}
+
+
 class KafkaBus:
     """One connection to the brokers: a producer, and whatever consumers and readers are asked for. Used once: not reopened."""
 
@@ -121,8 +126,7 @@ class KafkaBus:
                 )
 
     def _counts(self) -> dict[str, int]:
-        topics = self._metadata(METADATA_SECONDS).topics
-        return {name: len(topic.partitions) for name, topic in topics.items() if topic.partitions}
+        return partition_counts(self._metadata(METADATA_SECONDS))
 
     def _create(self, missing: Sequence[TopicSpec]) -> None:
         wanted = [NewTopic(spec.name, spec.partitions, config=dict(spec.configs)) for spec in missing]

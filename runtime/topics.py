@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from .clock import Clock, SystemClock
+from .kafka_bus import partition_counts
 from .records import TopicSpec
 from .service import topic_specs
 from .settings import ServiceSettings, load
@@ -55,8 +56,7 @@ def ensure(
 
 
 def _partitions(admin: AdminClient) -> dict[str, int]:
-    topics = admin.list_topics(timeout=CALL_SECONDS).topics
-    return {name: len(topic.partitions) for name, topic in topics.items() if topic.partitions}
+    return partition_counts(admin.list_topics(timeout=CALL_SECONDS))
 
 
 def _refuse_other_partitions(specs: Sequence[TopicSpec], there: Mapping[str, int]) -> None:

@@ -1,7 +1,7 @@
 """What the loop says of one application, turn by turn: turn n is n × 5 s after noon."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, get_args
+from typing import Any
 from uuid import UUID, uuid5
 
 from weir_contracts import (
@@ -20,7 +20,7 @@ from weir_contracts import (
 )
 from weir_contracts.base import Estimate
 
-from services.knowledge.core import Event, Kind
+from services.knowledge.core import KINDS, Event, Kind
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 APP = "shop/orders"
@@ -157,4 +157,4 @@ def outcome(of: Plan, phase: str, seconds: float = 1.0, **changes: Any) -> Outco
 
 def documents(*messages: Event) -> dict[Kind, str]:
     """Messages as a store is given them: JSON by kind."""
-    return {kind: m.model_dump_json() for m in messages for kind in get_args(Kind) if kind == type(m).__name__.lower()}
+    return {kind: m.model_dump_json() for m in messages for kind in KINDS if kind == type(m).__name__.lower()}
