@@ -1,0 +1,166 @@
+"""Records decisions and checks that a change of the code leaves them as they are.
+
+    python -m bench.decisions record FILE      5,000 observations and 5,000 plan requests from replays, with what the cores made of them
+    python -m bench.decisions compare FILE     the same inputs through the present cores; prints each difference, exits 1 if there is one
+
+The replays cover every built-in planner, topology and load of `bench.planners` with fixed seeds. Analyses, parallelisms, codes and
+amendments are compared; sentences may differ.
+"""
+
+import argparse
+import asyncio
+import gzip
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from weir_contracts import Analysis, Observation, Plan, PlanRequest, PlanState
+
+from bench.planners.contest import Situation, prepared, situations
+from cli.replay.loop import Loop, Records
+from services.analyzer.core import AnalysisSettings, advance
+from services.planner.core.decide import make_plan, precheck
+from services.planner.core.planners import PLANNERS, ask, needed
+from simulator import Noise, Simulation
+
+RECORDS = 5000
+SECONDS = 1800.0
+OBSERVED = ("rate", "hpa")
+"""Planners whose replays' observations are kept, all of them: the analyzer's state grows from the first one on."""
+MAX_SHOWN = 20
+SENTENCES = frozenset({"sentence", "because", "evidence", "message", "basis", "planning_seconds", "learnt", "memory"})
+"""Fields that may differ: sentences, and states whose format belongs to one version. `evidence` of a plan repeats its numbers."""
+
+
+class Recorder(Loop):
+    """A replay that keeps what its planner was asked, every `every`-th time."""
+
+    requests: list[dict[str, Any]]
+    observations: list[dict[str, Any]]
+    every = 1
+    asked = 0
+
+    async def hear(self, observation: Any) -> None:
+        self.observations.append(observation.model_dump(mode="json", exclude_unset=True))
+        await super().hear(observation)
+
+    def _plan(self, analysis: Analysis) -> Plan | None:
+        name = analysis.policy.spec.planner.name
+        state = self.planner.state(analysis.application, name)
+        request = needed(self.planner.request(analysis, self.now), name)
+        plan = super()._plan(analysis)
+        if plan is not None:
+            self.asked += 1
+            if self.asked % self.every == 0:
+                self.requests.append(_record(request, state, name, plan))
+        return plan
+
+
+def _record(request: PlanRequest, state: PlanState, name: str, plan: Plan) -> dict[str, Any]:
+    return {
+        "planner": name,
+        "request": request.model_dump(mode="json", exclude_unset=True),
+        "state": state.model_dump(mode="json", exclude_unset=True),
+        "plan": comparable(plan.model_dump(mode="json")),
+    }
+
+
+def comparable(document: Any) -> Any:
+    """Return the document without sentences and states, numbers to nine digits."""
+    if isinstance(document, dict):
+        return {key: comparable(value) for key, value in document.items() if key not in SENTENCES}
+    if isinstance(document, list):
+        return [comparable(each) for each in document]
+    if isinstance(document, float):
+        return float(f"{document:.9g}")
+    return document
+
+
+def replays() -> Iterator[tuple[int, Situation, str]]:
+    """Seeds, situations and planners, so mixed that a part of them covers all of each."""
+    for seed, situation in enumerate(situations()):
+        for planner in PLANNERS:
+            yield seed, situation, planner
+
+
+def record(path: Path) -> int:
+    """Write the records; returns the exit code."""
+    runs = list(replays())
+    each = RECORDS // len(runs) + 1
+    with gzip.open(path, "wt", compresslevel=4) as out:
+        for number, (seed, situation, planner) in enumerate(runs):
+            replay = prepared(situation, planner, SECONDS)
+            simulation = Simulation(replay.application, replay.trace.rate_at, step_seconds=replay.step_seconds)
+            loop = Recorder(simulation, replay.policy, noise=Noise(relative=0.02), seed=seed, records=Records(keep=1))
+            loop.requests, loop.observations = [], []
+            loop.every = int(SECONDS / replay.policy.spec.interval.total_seconds()) // each
+            asyncio.run(loop.run(SECONDS))
+            observed = loop.observations if planner in OBSERVED else []
+            analyses = [None if a is None else comparable(a) for a in _analyses(observed)]
+            document = {"run": f"{situation.trace} on {situation.topology} under {planner}", "observations": observed}
+            out.write(json.dumps({**document, "analyses": analyses, "requests": loop.requests}) + "\n")
+            print(f"{number + 1}/{len(runs)} {document['run']}: {len(observed)}, {len(loop.requests)}", flush=True)
+    return 0
+
+
+def _analyses(observations: list[dict[str, Any]]) -> Iterator[dict[str, Any] | None]:
+    state: Any = None
+    for document in observations:
+        state, analysis = advance(state, Observation.model_validate(document), AnalysisSettings())
+        yield None if analysis is None else analysis.model_dump(mode="json")
+
+
+def _plan_of(recorded: dict[str, Any]) -> dict[str, Any]:
+    request = PlanRequest.model_validate(recorded["request"])
+    state = PlanState.model_validate(recorded["state"])
+    reply = precheck(request) or ask(request, recorded["planner"])
+    plan = make_plan(request, reply, state, planner=recorded["planner"], created_at=request.now)
+    return plan.model_dump(mode="json")
+
+
+def compare(path: Path) -> int:
+    """Print what differs; returns the exit code."""
+    counts = {"analyses": 0, "plans": 0}
+    found: list[str] = []
+    with gzip.open(path, "rt") as lines:
+        for line in lines:
+            run = json.loads(line)
+            for number, (before, now) in enumerate(zip(run["analyses"], _analyses(run["observations"]), strict=True)):
+                counts["analyses"] += 1
+                found += differences(f"{run['run']}, analysis {number}", before, comparable(now))
+            for number, recorded in enumerate(run["requests"]):
+                counts["plans"] += 1
+                found += differences(f"{run['run']}, plan {number}", recorded["plan"], comparable(_plan_of(recorded)))
+    for each in found[:MAX_SHOWN]:
+        print(each)
+    print(f"{counts['analyses']} analyses, {counts['plans']} plans, {len(found)} differences")
+    return 1 if found else 0
+
+
+def differences(place: str, before: Any, now: Any) -> list[str]:
+    """Return one line for each value that is not what it was, by its path. A field that did not exist before is none."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return [line for key in before for line in differences(f"{place}.{key}", before[key], now.get(key))]
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        return [
+            line
+            for i, (one, other) in enumerate(zip(before, now, strict=True))
+            for line in differences(f"{place}.{i}", one, other)
+        ]
+    return [] if before == now else [f"{place}: {json.dumps(before)[:120]} is now {json.dumps(now)[:120]}"]
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("record", "compare"))
+    parser.add_argument("file", type=Path)
+    arguments = parser.parse_args()
+    chosen: Callable[[Path], int] = {"record": record, "compare": compare}[arguments.command]
+    return chosen(arguments.file)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
