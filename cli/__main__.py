@@ -5,12 +5,10 @@ import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from rich.live import Live
-from weir_contracts import InvalidPolicy, PlanRequest, ScalingPolicy, parse_policy
 
 from runtime.clock import SystemClock
 
@@ -26,6 +24,10 @@ from .trial.command import trial
 from .what_if import what_if_panel
 from .yaml_file import documents
 
+if TYPE_CHECKING:
+    from weir_contracts import ScalingPolicy
+
+# Contracts, planners and the simulator are imported by the commands that need them: most only speak HTTP.
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -141,18 +143,21 @@ def resume(
 def explain(
     application: Application,
     last: Annotated[int, typer.Option(min=1, max=60, help="How many decisions.")] = 3,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="With the evidence, how readings were measured, and ids.")
+    ] = False,
     server: Server = LOCAL,
     token_file: TokenFile = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Why: the last decisions, from reading to outcome, newest last."""
+    """Explain the last decisions, from reading to outcome, newest last."""
     turns = connect(server, token_file).explain(application_id(application), last)
     if output is not Format.TABLE:
         sys.stdout.write(text_of(turns, output))
         return
     console = terminal()
     for turn in reversed(turns):
-        console.print(tables.turn_panel(turn))
+        console.print(tables.turn_panel(turn, verbose=verbose))
     if not turns:
         _say("nothing was decided yet")
 
@@ -188,7 +193,10 @@ def what_if(
 def watch(
     application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
 ) -> None:
-    """Follow an application live until Ctrl-C; with -o json an event a line, with -o yaml a document an event."""
+    """Follow an application live until Ctrl-C: a screen, or into a pipe a line for each decision and outcome.
+
+    With -o json the command prints each event as a line, with -o yaml as a document.
+    """
     client, name = connect(server, token_file), application_id(application)
     found = client.application(name)
     events = client.follow(name, lambda why: _say(f"weir: {why}", error=True))
@@ -196,6 +204,13 @@ def watch(
         for event in events:
             sys.stdout.write(one_of_many({"id": event.id, "kind": event.kind, "data": event.data}, output))
             sys.stdout.flush()
+        return
+    if not terminal().is_terminal:
+        for event in events:
+            text = tables.event_line(event.kind, event.data)
+            if text is not None:
+                _say(text)
+                sys.stdout.flush()
         return
     with Live(tables.application_panel(found), console=terminal(), refresh_per_second=4) as live:
         for _event in events:
@@ -211,6 +226,9 @@ def plan(
     output: Output = Format.TABLE,
 ) -> None:
     """What a planner and the guards would decide on a saved request. Needs no server."""
+    from pydantic import ValidationError
+    from weir_contracts import PlanRequest
+
     from services.planner.offline import plan_offline
 
     try:
@@ -227,7 +245,7 @@ def plan(
         raise InvalidInput(str(error)) from None
     document = decided.model_dump(mode="json")
     turn = {"correlation_id": decided.observation_id, "plan": document}
-    show(document, output, lambda: tables.turn_panel(turn))
+    show(document, output, lambda: tables.turn_panel(turn, verbose=True))
 
 
 app.add_typer(planner, name="planner")
@@ -252,7 +270,9 @@ def _documents(file: str) -> list[tuple[str, Any]]:
     return [(file if len(found) == 1 else f"{file}, document {i + 1}", each) for i, each in enumerate(found)]
 
 
-def _checked(place: str, document: Any) -> ScalingPolicy:
+def _checked(place: str, document: Any) -> "ScalingPolicy":
+    from weir_contracts import InvalidPolicy, parse_policy
+
     try:
         return parse_policy(document)
     except InvalidPolicy as error:

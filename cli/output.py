@@ -114,23 +114,49 @@ def _operators(item: Mapping[str, Any]) -> RenderableType:
     return table
 
 
-def turn_panel(turn: Mapping[str, Any]) -> RenderableType:
-    """One decision: reading → analysis → plan with guards → outcomes."""
+def turn_panel(turn: Mapping[str, Any], *, verbose: bool = False) -> RenderableType:
+    """Return one decision as a panel: time, decision and planner, then the reason, what it rests on, and the outcomes.
+
+    `verbose` adds the plan's evidence, how each reading was measured, and the id that correlates the messages.
+    """
     steps = Table.grid(padding=(0, 2))
     steps.add_column(style="bold", no_wrap=True)
     steps.add_column()
     reading, analysis, plan = turn.get("reading"), turn.get("analysis"), turn.get("plan") or {}
-    for name, said in [
-        *(_reading(reading) if reading else []),
-        *(_analysis(analysis) if analysis else []),
-        *_plan(plan),
-        *(
-            ("outcome", f"{outcome['at']} {outcome['phase']}: {outcome['sentence']}")
-            for outcome in turn.get("outcomes", [])
-        ),
-    ]:
-        steps.add_row(name, said)
-    return Panel(steps, title=f"correlation {turn['correlation_id']}", title_align="left", padding=(0, 1))
+    rows = _plan(plan)
+    rows += _reading(reading) if reading else []
+    rows += _analysis(analysis, verbose=verbose) if analysis else []
+    rows += [
+        ("outcome", f"{moment(outcome['at'])} {outcome['phase']}: {outcome['sentence']}")
+        for outcome in turn.get("outcomes", [])
+    ]
+    if verbose:
+        rows += [("evidence" if i == 0 else "", each) for i, each in enumerate(_evidence(plan.get("evidence") or {}))]
+        rows.append(("correlation", str(turn["correlation_id"])))
+    for name, text in rows:
+        steps.add_row(name, text)
+    return Panel(steps, title=_turn_title(turn, plan), title_align="left", padding=(0, 1))
+
+
+def _turn_title(turn: Mapping[str, Any], plan: Mapping[str, Any]) -> Text:
+    if not plan:
+        return Text(f"no plan yet · correlation {turn['correlation_id']}")
+    decision = Text(f"{plan.get('kind')} · {plan.get('code')}", "bold green" if plan.get("kind") == "scale" else "cyan")
+    return Text.assemble(f"{moment(plan.get('created_at'))} · ", decision, f" · planner {plan.get('planner') or '–'}")
+
+
+def event_line(kind: str, data: Mapping[str, Any]) -> str | None:
+    """Return an event of the feed as one line, or None for a message that decides nothing."""
+    if kind == "plan":
+        return f"{moment(data.get('created_at'))} {data.get('kind')} {data.get('code')}: {data.get('sentence')}"
+    if kind == "outcome":
+        return f"{moment(data.get('at'))} {data.get('phase')} {data.get('code')}: {data.get('sentence')}"
+    return None
+
+
+def moment(instant: str | None) -> str:
+    """Return an instant of a message in UTC to the second, or a dash where it is unknown."""
+    return "–" if not instant else instant[:19].replace("T", " ")
 
 
 Rows = list[tuple[str, str | Text]]
@@ -138,34 +164,34 @@ Rows = list[tuple[str, str | Text]]
 
 def _reading(reading: Mapping[str, Any]) -> Rows:
     message = f" ({reading['message']})" if reading.get("message") else ""
-    rows: Rows = [("reading", f"{reading['observed_at']}: {reading['status']}{message}, {vector(reading['observed'])}")]
-    return rows + [("", f"problem: {problem}") for problem in reading["problems"]]
+    rows: Rows = [("problem", problem) for problem in reading["problems"]]
+    at = moment(reading["observed_at"])[-8:]
+    return [*rows, ("reading", f"{at}, {reading['status']}{message}, {vector(reading['observed'])}")]
 
 
-def _analysis(analysis: Mapping[str, Any]) -> Rows:
-    arrivals, lag, backlog = analysis["arrival_rate"], analysis["lag_seconds"], analysis["lag_records"]
-    rows: Rows = [
-        ("analysis", f"{number(arrivals['value'], ' records/s')} arrive ({arrivals['basis']})"),
-        ("", f"lag {number(lag['value'], ' s', 1)} ({lag['basis']})"),
-        ("", f"backlog {number(backlog['value'], ' records')} ({backlog['basis']})"),
-        ("", f"bottleneck {analysis['bottleneck'] or '–'}"),
+def _analysis(analysis: Mapping[str, Any], *, verbose: bool) -> Rows:
+    measured = [
+        f"{what} {number(estimate['value'], unit, digits)}" + (f" ({estimate['basis']})" if verbose else "")
+        for what, unit, digits, estimate in (
+            ("lag", " s", 1, analysis["lag_seconds"]),
+            ("backlog", " records", 0, analysis["lag_records"]),
+            ("arrivals", " records/s", 0, analysis["arrival_rate"]),
+        )
     ]
-    return rows + [("", f"{symptom['code']}: {symptom['evidence']}") for symptom in analysis["symptoms"]]
+    rows: Rows = [("measured", f"{', '.join(measured)}; bottleneck {analysis['bottleneck'] or '–'}")]
+    return rows + [("symptom", f"{symptom['code']}: {symptom['evidence']}") for symptom in analysis["symptoms"]]
 
 
 def _plan(plan: Mapping[str, Any]) -> Rows:
-    rows: Rows = [
-        ("plan", Text(f"{plan.get('kind')} · {plan.get('code')}", "green" if plan.get("kind") == "scale" else "cyan")),
-        ("", str(plan.get("sentence"))),
-    ]
-    for i, numbers in enumerate(_evidence(plan.get("evidence") or {})):
-        rows.append(("evidence" if i == 0 else "", numbers))
-    for name, prediction in (("predicted", plan.get("prediction")), ("if it stayed", plan.get("hold_prediction"))):
+    rows: Rows = [("reason", str(plan["sentence"]))] if plan else []
+    rows += [("guard", f"{amendment['guard']}: {amendment['because']}") for amendment in plan.get("amendments", [])]
+    rows += [("infeasible", infeasible["because"]) for infeasible in plan.get("infeasible", [])]
+    for name, prediction in (("predicted", plan.get("prediction")), ("without it", plan.get("hold_prediction"))):
         if prediction:
             lag, violation = prediction["max_lag_seconds"], prediction["violation_seconds"]
-            rows.append(("", f"{name}: lag up to {lag} s, {violation} s in violation"))
-    rows += [("guard", f"{amendment['guard']}: {amendment['because']}") for amendment in plan.get("amendments", [])]
-    return rows + [("infeasible", infeasible["because"]) for infeasible in plan.get("infeasible", [])]
+            late = f"{violation:,.0f} s above the objective" if violation else "never above the objective"
+            rows.append((name, f"lag peaks at {lag:,.1f} s, {late}"))
+    return rows
 
 
 def _evidence(evidence: Mapping[str, Any]) -> list[str]:

@@ -10,10 +10,8 @@ from string import Template
 from typing import Annotated
 
 import typer
-from weir_contracts import NAME_PATTERN
 
 from cli.errors import InvalidInput
-from services.planner.core.planners import PLANNERS
 
 FILES = ("README.md", "pyproject.toml", "Dockerfile", "planner.py", "test_planner.py")
 """Of the template; `planner.py` takes the planner's own name."""
@@ -22,6 +20,10 @@ FILES = ("README.md", "pyproject.toml", "Dockerfile", "planner.py", "test_planne
 def new(name: str, directory: Path) -> list[Path]:
     """Write the project `name` below `directory` and return its files. Raises `InvalidInput` for a name that policies could not use, or
     where something of that name is there already: nothing is ever overwritten."""
+    from weir_contracts import NAME_PATTERN
+
+    from services.planner.core.planners import PLANNERS
+
     if not re.fullmatch(NAME_PATTERN, name) or "." in name:
         raise InvalidInput(
             f"{name!r}: a planner's name has small letters, digits and dashes, at most 63, as in my-planner"

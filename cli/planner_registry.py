@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
-from weir_contracts import NewPlanner
 
 from .client import connect
 from .errors import CommandError, InvalidInput
 from .output import Format, show, text_of
 
 if TYPE_CHECKING:
+    from weir_contracts import NewPlanner
+
     from services.planner.conformance import Report
 
 LOCAL = "http://127.0.0.1:8093"
@@ -125,7 +125,7 @@ def check(
         raise CommandError(f"{failed} of {len(report['checks'])} checks failed")
 
 
-async def check_from_here(new: NewPlanner, credential_file: Path | None, timeout_seconds: float) -> "Report":
+async def check_from_here(new: "NewPlanner", credential_file: Path | None, timeout_seconds: float) -> "Report":
     """The suite itself, without a planner service; whoever runs it may reach what they can reach."""
     from runtime.clock import SystemClock
     from services.planner.adapters import kta
@@ -156,8 +156,11 @@ def new_planner(
     steps: Mapping[str, str | None],
     credential: str | None = None,
     history: int | None = None,
-) -> NewPlanner:
+) -> "NewPlanner":
     """A planner as the options tell it; `InvalidInput` that names what is wrong."""
+    from pydantic import ValidationError
+    from weir_contracts import NewPlanner
+
     told: dict[str, Any] = {"name": name, "credential": credential, "result_history_length": history}
     given = {step: address for step, address in steps.items() if address is not None}
     if kta and url is not None:
@@ -181,7 +184,7 @@ def new_planner(
         raise InvalidInput(f"{field}: {said}") from None
 
 
-def _document(new: NewPlanner) -> dict[str, Any]:
+def _document(new: "NewPlanner") -> dict[str, Any]:
     return new.model_dump(mode="json", exclude_none=True)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -12,7 +13,8 @@ from rich.text import Text
 from cli.errors import InvalidInput
 from cli.terminal import terminal
 
-from .score import Point
+if TYPE_CHECKING:
+    from .score import Point
 
 WIDTH, HEIGHT = 88, 6
 LABEL = 9
@@ -52,7 +54,7 @@ def panel(title: str, curves: Sequence[Curve], *, width: int = WIDTH, height: in
     return Group(*lines)
 
 
-def charts(points: Sequence[Point], objective_seconds: float | None, *, width: int = WIDTH) -> RenderableType:
+def charts(points: Sequence["Point"], objective_seconds: float | None, *, width: int = WIDTH) -> RenderableType:
     """A run: load, lag and slots over time. `width` is that of the curves, in characters."""
     lag = [Curve("largest lag", [p.lag_seconds for p in points], "yellow")]
     if objective_seconds is not None:

@@ -7,9 +7,6 @@ import typer
 
 from cli.terminal import terminal
 
-from .options import TrialOptions
-from .run import run_trial
-
 
 def trial(
     duration: Annotated[float | None, typer.Option(help="Seconds to run; without it until Ctrl-C.")] = None,
@@ -42,6 +39,10 @@ def trial(
     Exit codes: 0 at least one rescale was verified and the job is within its objective at the end (by an independent
     probe); 1 not, or a part failed; 2 the trial cannot start as asked; 130 interrupted.
     """
+    # The parts it starts are a second of imports, which no other command needs.
+    from .options import TrialOptions
+    from .run import run_trial
+
     options = TrialOptions(
         duration_seconds=duration,
         trace=trace,

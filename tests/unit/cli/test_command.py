@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -220,8 +221,8 @@ def test_the_version_is_told() -> None:
     assert done.stdout.startswith("weir 0.")
 
 
-def test_explain_shows_the_numbers(server: _Server) -> None:
-    """Evidence of the plan, an operator's figures in a line, and what is kept of the reading; brackets stay."""
+def test_explain_leads_with_the_decision_and_keeps_the_numbers_for_verbose(server: _Server) -> None:
+    """Time, decision and planner first, the id only on request; an operator's figures in a line; brackets stay."""
     estimate = {"value": 12.5, "basis": "counted [twice]", "confidence": 1.0}
     plan = weir("plan", "--request", str(REQUEST), "-o", "json").stdout
     turn = {
@@ -244,17 +245,20 @@ def test_explain_shows_the_numbers(server: _Server) -> None:
         "outcomes": [],
     }
     server.answers["GET", "/v1/applications/shop/orders/explain"] = (200, {"items": [turn]})
-    done = weir("explain", "shop/orders", "--server", server.url)
-    assert done.returncode == 0, done.stderr
+    brief = weir("explain", "shop/orders", "--server", server.url)
+    assert brief.returncode == 0, brief.stderr
+    assert re.search(r"2026-06-14 18:30:00 · scale · overloaded · planner rate", brief.stdout.splitlines()[0])
+    for shown in ("degraded (one task is slow), enrich=2", "kafka: late", "flink: late", "backlog 4,200 records"):
+        assert shown in brief.stdout
+    verbose = weir("explain", "shop/orders", "--verbose", "--server", server.url).stdout
     for shown in (
-        "degraded (one task is slow), enrich=2",
-        "problem: kafka: late",
-        "problem: flink: late",
         "backlog 4,200 records (counted [twice])",
         "arrival_rate_records_per_second 1,190.0",
         "enrich: target_rate 1,190.0, capacity 610.0",
+        "8f2a",
     ):
-        assert shown in done.stdout
+        assert shown in verbose
+        assert shown not in brief.stdout
 
 
 class _Feed(httpx.BaseTransport):
@@ -312,6 +316,21 @@ def test_watch_prints_events_and_says_of_a_break(server: _Server, form: str, beg
     assert done.stdout.startswith(begins)
     assert "8-0" in done.stdout
     assert done.stderr == "weir: the feed ended\n"
+
+
+def test_watch_prints_a_line_a_decision_into_a_pipe(server: _Server) -> None:
+    """Plans and outcomes, each with its time, code and sentence; readings decide nothing and print nothing."""
+    server.answers["GET", "/v1/applications/shop/orders"] = (200, {"application": "shop/orders"})
+    plan = {"created_at": "2026-06-14T18:30:00.25Z", "kind": "hold", "code": "in-objective", "sentence": "Lag is 3 s."}
+    outcome = {"at": "2026-06-14T18:30:09Z", "phase": "verified", "code": "healthy", "sentence": "enrich runs at 6."}
+    feed = [Event("7-0", "observation", {}), Event("8-0", "plan", plan), Event("9-0", "outcome", outcome)]
+    with mock.patch.object(Client, "follow", lambda *_: iter(feed)):
+        done = weir("watch", "shop/orders", "--server", server.url)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "2026-06-14 18:30:00 hold in-objective: Lag is 3 s.",
+        "2026-06-14 18:30:09 verified healthy: enrich runs at 6.",
+    ]
 
 
 def test_a_plan_is_made_without_any_server() -> None:
