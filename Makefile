@@ -21,7 +21,7 @@ setup:  ## virtual environment, jars and the sample job, once
 	@$(BOOTSTRAP)
 
 trial: setup  ## the whole loop around a real job on this machine (ARGS="--help" for options)
-	@$(BIN)/weir trial $(ARGS)
+	@$(BIN)/weir trial $(ARGS) || { code=$$?; [ $$code -eq 130 ] || exit $$code; }  # 130: ended by Ctrl-C, no failure
 
 # The fast tests need no Java.
 environment:

@@ -14,6 +14,8 @@ class TrialError(Exception):
     """Why a trial cannot start or go on: one line that says what to do."""
 
 
+DEFAULT_PORT = 8080
+"""Of the API, where the other commands look for it, too."""
 NAMESPACE = "trial"
 APPLICATION = "orders"
 INPUT_TOPIC = "orders"
@@ -42,7 +44,7 @@ class TrialOptions:
     """None: as the policy file says, else rate."""
     policy_file: Path | None = None
     external_flink: str | None = None
-    port: int = 8080
+    port: int = DEFAULT_PORT
     """Of the knowledge API, the only address a person needs."""
     interval_seconds: float = 2.0
     objective_seconds: float = 30.0

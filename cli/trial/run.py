@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import signal
 import sys
 import threading
@@ -19,13 +20,15 @@ from testbed.process import TestbedError, reap_leftovers
 from workloads.probe import ProbeError
 
 from .events import EventFollower
-from .options import TrialError, TrialOptions
+from .options import DEFAULT_PORT, TrialError, TrialOptions
 from .preflight import preflight
 from .report import SAMPLE_SECONDS, Sample, Verdict, summary, verdict
 from .sampler import REPORTED_KINDS, UNREPORTED_FIELDS, Sampler, Snapshot, actions_of, decisions_of
 from .stack import TrialStack
 from .view import SPARKLINE_WIDTH, Screen, line, render
 
+DATA = ("kafka/kafka-data", "redis/appendonly.aof", "flink/scratch", "flink/checkpoints", "flink/upload", "spark")
+"""Of a run folder: what the parts stored, 30 MB a minute. Logs and the report stay."""
 LINE_EVERY_SECONDS = 10.0
 """Without a terminal: a line this often, not a screen."""
 
@@ -182,6 +185,7 @@ def _from_start_to_end(trial: Trial, folder: Path, console: Console) -> int:
         trial.stack.start(say)
         trial.begun = True
         say(f"API {trial.stack.api_url}, interactive documentation {trial.stack.api_url}/docs")
+        say(_next_commands(trial))
         trial.run()
         return _finish(trial, folder, console)
     except KeyboardInterrupt:
@@ -189,7 +193,26 @@ def _from_start_to_end(trial: Trial, folder: Path, console: Console) -> int:
         return 130
     finally:
         trial.stack.stop(say)
-        say("everything is stopped")
+        _remove_data(folder)
+        say(f"everything is stopped; logs are in {folder}")
+
+
+def _next_commands(trial: Trial) -> str:
+    """Return the line that names the application and what to type in another terminal."""
+    program, application = sys.argv[0], trial.stack.policy.application
+    with contextlib.suppress(ValueError):
+        program = str(Path(program).resolve().relative_to(Path.cwd()))
+    server = "" if trial.options.port == DEFAULT_PORT else f" --server {trial.stack.api_url}"
+    return f"application {application}; in another terminal: {program} explain {application}{server} (or get, watch, what-if)"
+
+
+def _remove_data(folder: Path) -> None:
+    for name in DATA:
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _complain(error: Exception) -> None:
