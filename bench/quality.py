@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from bench.compare.rules import STATIC_UTILISATION, Busy, Reactive
 from bench.results_file import RESULTS, write
-from cli.replay.chart import charts, save
+from cli.replay.chart import run_panels
 from cli.replay.command import POINTS, run
 from cli.replay.options import DAY_SECONDS, START_UTILISATION, Replay, ReplayOptions, prepare
 from cli.replay.score import Meter, Point, Score
+from replay.figure import Panel, write_svg
 from simulator import Simulation
 from simulator.clairvoyant import Clairvoyant
 from workloads.loadgen.trace import BUNDLED, Recording
@@ -149,13 +149,14 @@ def table(results: list[Held]) -> Table:
     return drawn
 
 
-def picture(results: list[Held], objective_seconds: float | None) -> RenderableType:
-    """The curves of Weir's and the reactive rule's runs."""
-    parts: list[RenderableType] = []
-    for result in results:
-        if result.strategy in ("weir", "reactive"):
-            parts += [Text(f"\n{result.trace}, {result.strategy}", "bold"), charts(result.points, objective_seconds)]
-    return Group(*parts)
+def picture(results: list[Held], objective_seconds: float | None) -> list[Panel]:
+    """Return the curves of Weir's and the reactive rule's runs."""
+    return [
+        replace(panel, title=f"{result.trace}, {result.strategy}: {panel.title}")
+        for result in results
+        if result.strategy in ("weir", "reactive")
+        for panel in run_panels(result.points, objective_seconds)
+    ]
 
 
 def _figures(result: Held) -> dict[str, Any]:
@@ -184,7 +185,8 @@ def main() -> int:
             results.append(held(trace, strategy, options))
     Console(width=110).print(table(results))
     objective = results[0].score.objective_seconds
-    save(RESULTS / "quality.svg", "Weir and a reactive rule on the bundled recordings", picture(results, objective))
+    figure = picture(results, objective)
+    write_svg(RESULTS / "quality.svg", "Weir and a reactive rule on the bundled recordings", figure)
     facts = {
         "days": arguments.days,
         "interval_seconds": INTERVAL_SECONDS,

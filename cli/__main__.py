@@ -21,7 +21,7 @@ from .replay.chart import LABEL, WIDTH, check_place, save
 from .replay.command import replay
 from .terminal import terminal
 from .trial.command import trial
-from .what_if import what_if_panel
+from .what_if import what_if_figure, what_if_panel
 from .yaml_file import documents
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def what_if(
     width = max(20, min(WIDTH, terminal().width - LABEL))
     show(found, output, lambda: what_if_panel(found, SystemClock().now(), width))
     if plot is not None:
-        save(plot, f"weir what-if {name}", what_if_panel(found, SystemClock().now()))
+        save(plot, f"weir what-if {name}: {found['sentence']}", what_if_figure(found))
 
 
 @app.command()

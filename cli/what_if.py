@@ -8,6 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from replay import figure
+
 from .replay.chart import LABEL, WIDTH, Curve, panel
 from .trial.view import number
 
@@ -89,6 +91,24 @@ def _curves(answer: Mapping[str, Any], width: int) -> RenderableType:
         panel("taken in, records/s", [Curve("throughput", [p["throughput"] for p in points[1:]], "cyan")], width=width),
         Text(f"{'':>{LABEL}}0 s{end:>{width - 3}}", "dim"),
     )
+
+
+def what_if_figure(answer: Mapping[str, Any]) -> list[figure.Panel]:
+    """Return the predicted lag and throughput as a figure's panels; none where nothing could be predicted."""
+    if not answer.get("prediction"):
+        return []
+    prediction, objective = answer["prediction"], answer.get("objective_seconds")
+    points = prediction["points"]
+
+    def over_time(name: str) -> list[tuple[float, float | None]]:
+        return [(point["at_seconds"], point[name]) for point in points]
+
+    lag = [figure.Curve("predicted", "lag", over_time("lag_seconds"))]
+    if objective is not None:
+        bound = [(0.0, objective), (prediction["horizon_seconds"], objective)]
+        lag.append(figure.Curve("objective", "bound", bound))
+    throughput = figure.Curve("predicted", "load", over_time("throughput")[1:])
+    return [figure.Panel("lag, s", lag), figure.Panel("throughput, records/s", [throughput])]
 
 
 def _verdict(answer: Mapping[str, Any]) -> Text:

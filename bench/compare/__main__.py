@@ -15,19 +15,19 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import httpx
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 from weir_contracts import parse_policy
 
 from bench.results_file import RESULTS, write
-from cli.replay.chart import Curve, panel, save
 from cli.trial.options import TrialOptions, short_behavior
 from cli.trial.stack import TrialStack
+from replay.figure import Curve, Panel, nice_top, write_svg
 from workloads.loadgen.trace import BUNDLED
 from workloads.sample_job import CONTENTION, SERVICE_MICROS, SLOWEST, SUBTASK_RATE
 
@@ -145,22 +145,29 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
     return drawn
 
 
-def picture(results: Sequence[Mapping[str, Any]], objective_seconds: float) -> RenderableType:
-    """The load, and lag and slots of every strategy. A lag above six objectives is drawn as six."""
-    most = 6 * objective_seconds
-    arrivals = [sample["input_rate"] or 0.0 for sample in results[0]["series"]]
-    parts: list[RenderableType] = [panel("records/s", [Curve("arrivals", arrivals, "cyan")], height=4)]
+def picture(results: Sequence[Mapping[str, Any]], objective_seconds: float) -> list[Panel]:
+    """Return the load, and lag and slots of every strategy on common axes, which end at two objectives' lag or the largest."""
+    samples = [sample for result in results for sample in result["series"]]
+    began = samples[0]["t"]
+    most_lag = max(2 * objective_seconds, *(sample["probe_lag_seconds"] or 0.0 for sample in samples))
+    most_slots = max(sample["slots"] or 0 for sample in samples)
+
+    def over_time(series: Sequence[Mapping[str, Any]], name: str) -> list[tuple[float, float | None]]:
+        return [(sample["t"] - began, sample[name]) for sample in series]
+
+    panels = [Panel("records/s", [Curve("arrivals", "load", over_time(results[0]["series"], "input_rate"))])]
     for result in results:
-        series = result["series"]
-        lag = [min(most, sample["probe_lag_seconds"] or 0.0) for sample in series]
-        share, slots = result["violation_share"] or 0.0, result["slot_seconds"]
-        bound = Curve("objective", [objective_seconds] * len(series), "red")
-        parts += [
-            Text(f"\n{result['strategy']}: {share:.1%} of the time late, {slots:,.0f} slot-seconds", "bold"),
-            panel("lag, s", [Curve("lag", lag, "yellow"), bound], height=4),
-            panel("slots", [Curve("held", [float(s["slots"] or 0) for s in series], "green")], height=3),
+        series, share = result["series"], result["violation_share"] or 0.0
+        figures = f"{result['strategy']}: late {share:.1%} of the time, {result['slot_seconds']:,.0f} slot-seconds"
+        bound = [(0.0, objective_seconds), (series[-1]["t"] - began, objective_seconds)]
+        lag = [Curve("lag, s", "lag", over_time(series, "probe_lag_seconds")), Curve("objective", "bound", bound)]
+        rescales = [b["t"] - began for a, b in pairwise(series) if a["slots"] != b["slots"]]
+        slots = Curve("slots", "held", over_time(series, "slots"), stepped=True)
+        panels += [
+            Panel(figures, lag, top=nice_top(most_lag), height=90, marks=rescales),
+            Panel("", [slots], top=nice_top(most_slots), height=80),
         ]
-    return Group(*parts)
+    return panels
 
 
 def _say(text: str) -> None:
@@ -177,7 +184,8 @@ def main() -> int:
         found = contest(load, arguments.seconds, arguments.objective_seconds)
     results = found["strategies"]
     Console(width=100).print(table(results))
-    save(RESULTS / "compare.svg", "Ten minutes with two match surges", picture(results, arguments.objective_seconds))
+    figure = picture(results, arguments.objective_seconds)
+    write_svg(RESULTS / "compare.svg", "Ten minutes with two match surges", figure)
     facts = {**asdict(load), "path": TRACE.name, "from": FROM, "until": UNTIL, "peak_rate": PEAK_RATE}
     figures = {"objective_seconds": arguments.objective_seconds, "load": facts, **found}
     _say(f"written: {write('compare', 'make bench-compare', figures)}")

@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from rich.console import Group, RenderableType
 from weir_contracts import Observation
 
 from bench.results_file import RESULTS, write
-from cli.replay.chart import Curve, panel, save
 from cli.trial.events import EventFollower
 from cli.trial.options import TrialOptions
 from cli.trial.stack import TrialStack
+from replay.figure import Curve, Panel, write_svg
 from testbed.process import TestbedError, free_port, wait_until
 from workloads.sample_job import SLOWEST
 
@@ -168,18 +167,16 @@ def first_stop_seconds(recording: Recording) -> float:
     return round(downs[0][1] - downs[0][0], 2)
 
 
-def picture(found: Mapping[str, Any]) -> RenderableType:
-    """Curves of the real job and of the simulation over one another."""
-    parts = []
-    for name in found["real"]:
-        real, simulated = _drawn(found["real"][name]), _drawn(found["simulated"][name])
-        height = 4 if name.startswith(("busy", "parallelism")) else 6
-        parts.append(panel(name, [Curve("real", real, "yellow"), Curve("simulated", simulated, "cyan")], height=height))
-    return Group(*parts)
-
-
-def _drawn(values: Sequence[float | None]) -> list[float]:
-    return [0.0 if value is None else value for value in values]
+def picture(found: Mapping[str, Any]) -> list[Panel]:
+    """Return the curves of the real job and of the simulation over one another."""
+    panels = []
+    for name, real in found["real"].items():
+        curves = [
+            Curve("real", "lag", list(zip(found["seconds"], real, strict=True))),
+            Curve("simulated", "load", list(zip(found["seconds"], found["simulated"][name], strict=True))),
+        ]
+        panels.append(Panel(name, curves, height=90 if name.startswith(("busy", "parallelism")) else 130))
+    return panels
 
 
 def _say(text: str) -> None:
@@ -207,7 +204,7 @@ def main() -> int:
         _say(f"{name}: {difference}")
     for rescale in found["rescales"]:
         _say(f"real {rescale['real']}\n         simulated {rescale['simulated']}")
-    save(RESULTS / "fidelity.svg", "The real job and the simulator", picture(found))
+    write_svg(RESULTS / "fidelity.svg", "The real job and the simulator", picture(found))
     figures = {"measured": {"restart_seconds": stopped}, "schedule": "short" if arguments.short else "full", **found}
     _say(f"written: {write('fidelity', 'make bench-fidelity', figures)}")
     return 0

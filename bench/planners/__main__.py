@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from bench.results_file import RESULTS, write
-from cli.replay.chart import Curve, panel, save
+from replay.figure import Curve, Panel, nice_top, write_svg
 
 from . import contest, cost
 from .contest import Held, Situation
@@ -48,7 +47,7 @@ def main() -> int:
         return 0
     for trace in traces:
         drawn = [r for r in results if (r.situation.trace, r.situation.topology) == (trace, DRAWN)]
-        save(RESULTS / f"planners-{trace}.svg", f"slots held over {trace}, {DRAWN}", picture(drawn))
+        write_svg(RESULTS / f"planners-{trace}.svg", f"Slots held over {trace}, {DRAWN}", picture(drawn))
     facts = {
         "interval_seconds": contest.INTERVAL_SECONDS,
         "peak_rate": contest.PEAK_RATE,
@@ -166,20 +165,25 @@ def _each(results: Sequence[Held]) -> Table:
     return drawn
 
 
-def picture(results: Sequence[Held]) -> RenderableType:
-    """Slots held by each over the least, one panel each under the load."""
-    parts: list[RenderableType] = []
-    if results:
-        parts.append(panel("records/s", [Curve("arrivals", [p.arrivals for p in results[0].points], "cyan")], height=4))
+def picture(results: Sequence[Held]) -> list[Panel]:
+    """Return the slots each planner held over the offline optimum, one panel each under the load, on one axis."""
+    if not results:
+        return []
+    most = nice_top(max(p.slots for result in results for p in result.points))
+    arrivals = [(p.at_seconds, p.arrivals) for p in results[0].points]
+    panels = [Panel("records/s", [Curve("arrivals", "load", arrivals)], height=100)]
     for result in results:
         score = result.score
-        told = f"late {score.violation_share or 0.0:.1%}, {score.times_least or 0.0:.2f} times the least, {score.rescales} rescales"
+        figures = (
+            f"{result.planner}: late {score.violation_share or 0.0:.1%}, "
+            f"{score.times_least or 0.0:.2f} times the optimum, {score.rescales} rescales"
+        )
         curves = [
-            Curve("least", [float(p.least_slots) for p in result.points], "blue"),
-            Curve("held", [p.slots for p in result.points], "green"),
+            Curve("offline optimum", "least", [(p.at_seconds, p.least_slots) for p in result.points], stepped=True),
+            Curve("held", "held", [(p.at_seconds, p.slots) for p in result.points]),
         ]
-        parts += [panel(result.planner, curves, height=4), Text(f"          {told}", "dim")]
-    return Group(*parts)
+        panels.append(Panel(figures, curves, top=most, height=90))
+    return panels
 
 
 def _figures(result: Held) -> dict[str, Any]:

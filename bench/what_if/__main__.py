@@ -16,21 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from rich.console import Group, RenderableType
-from rich.text import Text
 from weir_contracts import Analysis, WhatIf
 
 from bench.compare.contest import busy_of
 from bench.compare.rules import Busy
 from bench.results_file import RESULTS, write
-from cli.replay.chart import Curve, panel, save
 from cli.trial.events import Event, EventFollower
 from cli.trial.options import TrialOptions
 from cli.trial.stack import TrialStack
+from replay.figure import Curve, Panel, Shows, write_svg
 from testbed.process import NotInTime, TestbedError, free_port, wait_until
 from workloads.sample_job import SLOWEST
 
-from .figures import LAST_SHARE, Measured, Series, between, compared, summary
+from .figures import LAST_SHARE, Measured, Series, compared, summary
 
 
 @dataclass(frozen=True)
@@ -224,28 +222,25 @@ def _result(setting: Setting, answer: WhatIf, measured: Measured) -> dict[str, A
     }
 
 
-def picture(figures: Mapping[str, Any]) -> RenderableType:
-    """The lag of each question, predicted and measured, over the same seconds."""
-    horizon = figures["horizon_seconds"]
-    parts: list[RenderableType] = []
+SHOWN: tuple[tuple[str, str, Shows], ...] = (
+    ("measured at the sink", "sink", "other"),
+    ("measured at the source", "source", "lag"),
+    ("predicted", "predicted", "load"),
+)
+
+
+def picture(figures: Mapping[str, Any]) -> list[Panel]:
+    """Return the lag of each question, predicted and measured, over the same seconds."""
+    panels = []
     for result in figures["questions"]:
-        heading = f"\n{SLOWEST}={result['parallelism']} at {result['rate']:,.0f} records/s"
-        parts.append(Text(heading, "bold"))
         curves = [
-            Curve(name, _evenly(result["series"][f"{key}_lag_seconds"], horizon), colour)
-            for name, key, colour in (
-                ("measured at the sink", "sink", "magenta"),
-                ("measured at the source", "source", "yellow"),
-                ("predicted", "predicted", "cyan"),
-            )
+            Curve(name, shows, [(at, lag) for at, lag in result["series"][f"{key}_lag_seconds"]])
+            for name, key, shows in SHOWN
+            if result["series"][f"{key}_lag_seconds"]
         ]
-        parts.append(panel("lag, s", [curve for curve in curves if curve.values], height=5))
-    return Group(*parts)
-
-
-def _evenly(series: Sequence[Sequence[float]], horizon_seconds: float, many: int = 176) -> list[float]:
-    known = [(pair[0], pair[1]) for pair in series]
-    return [between(known, horizon_seconds * i / (many - 1)) for i in range(many)] if known else []
+        heading = f"lag, s: {SLOWEST}={result['parallelism']} at {result['rate']:,.0f} records/s"
+        panels.append(Panel(heading, curves, height=100))
+    return panels
 
 
 def _say(text: str) -> None:
@@ -259,7 +254,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="weir-what-if-") as folder:
         figures = measure(SHORT if arguments.short else FULL, arguments.horizon_seconds, Path(folder))
-    save(RESULTS / "what_if.svg", "What if: predicted and measured", picture(figures))
+    write_svg(RESULTS / "what_if.svg", "What if: predicted and measured", picture(figures))
     _say(str(figures["summary"]))
     _say(f"written: {write('what_if', 'make bench-what-if', figures)}")
     return 0

@@ -1,9 +1,7 @@
-"""Curves in a terminal, two by four dots a character (Unicode braille), and the same as a picture (SVG)."""
+"""Curves in a terminal, two by four dots a character (Unicode braille), and the same as a figure (SVG)."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cli.errors import InvalidInput
-from cli.terminal import terminal
+from replay import figure
 
 if TYPE_CHECKING:
     from .score import Point
@@ -20,7 +18,6 @@ WIDTH, HEIGHT = 88, 6
 LABEL = 9
 PEAKED = 1.5
 """Times its mean that the load of a point reaches where the mean alone would hide it."""
-_FONT_FACES = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 _BRAILLE = 0x2800
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of a character's dots, by row and column."""
@@ -79,6 +76,31 @@ def charts(points: Sequence["Point"], objective_seconds: float | None, *, width:
     )
 
 
+def run_panels(
+    points: Sequence["Point"], objective_seconds: float | None, rescales_at_seconds: Sequence[float] = ()
+) -> list[figure.Panel]:
+    """Return load, lag and slots of a run as a figure's panels, with a mark at each rescale."""
+
+    def over_time(name: str) -> list[tuple[float, float | None]]:
+        return [(point.at_seconds, getattr(point, name)) for point in points]
+
+    load = [figure.Curve("arrivals", "load", over_time("arrivals"))]
+    if any(p.peak_arrivals > PEAKED * p.arrivals for p in points):
+        load.insert(0, figure.Curve("highest", "other", over_time("peak_arrivals")))
+    lag = [figure.Curve("largest lag", "lag", over_time("lag_seconds"))]
+    if objective_seconds is not None:
+        lag.append(figure.Curve("objective", "bound", [(p.at_seconds, objective_seconds) for p in points]))
+    slots = [
+        figure.Curve("offline optimum", "least", over_time("least_slots"), stepped=True),
+        figure.Curve("held", "held", over_time("slots"), stepped=True),
+    ]
+    return [
+        figure.Panel("records/s", load),
+        figure.Panel("lag, s", lag, marks=rescales_at_seconds),
+        figure.Panel("slots", slots, marks=rescales_at_seconds),
+    ]
+
+
 def check_place(path: Path) -> None:
     """Raises `InvalidInput` where no drawing can be saved, which is better known before what it shows was worked out.
 
@@ -103,17 +125,11 @@ def check_place(path: Path) -> None:
         raise InvalidInput(f"--plot: {path}: cannot be written: {error.strerror}") from None
 
 
-def save(path: Path, title: str, drawing: RenderableType) -> None:
-    """Write a drawing as SVG. Raises `InvalidInput` where that cannot be."""
+def save(path: Path, title: str, panels: Sequence[figure.Panel]) -> None:
+    """Write a figure as SVG. Raises `InvalidInput` where the file cannot be written."""
     check_place(path)
-    console = terminal(
-        record=True, width=WIDTH + LABEL + 2, file=StringIO(), force_terminal=True, color_system="truecolor"
-    )
-    console.print(drawing)
-    # A picture is whole by itself: no font is fetched from anywhere, the viewer's own monospace one does.
-    drawn = _FONT_FACES.sub("", console.export_svg(title=title))
     try:
-        path.write_text(drawn, encoding="utf-8")
+        figure.write_svg(path, title, panels)
     except OSError as error:
         raise InvalidInput(f"--plot: {path}: cannot be written: {error.strerror}") from None
 

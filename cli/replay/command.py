@@ -20,7 +20,7 @@ from runtime.garbage import seldom_collected
 from services.planner.core.planners import ask
 from simulator import Noise, Simulation
 
-from .chart import LABEL, WIDTH, charts, check_place, save
+from .chart import LABEL, WIDTH, charts, check_place, run_panels, save
 from .least import Least
 from .loop import Loop, Records
 from .options import Replay, ReplayOptions, prepare
@@ -45,6 +45,8 @@ class Result:
     ends: dict[str, int]
     """Actions and refusals by how they ended."""
     wall_seconds: float
+    rescales_at_seconds: tuple[float, ...] = ()
+    """When the engine accepted each rescale, in simulated seconds."""
 
     @property
     def notes(self) -> list[str]:
@@ -119,7 +121,7 @@ def replay(
         console.print(_table(prepared, result))
     if plot is not None:
         title = f"weir replay {trace}, planner {prepared.policy.spec.planner.name}"
-        save(plot, title, charts(result.points, objective))
+        save(plot, title, run_panels(result.points, objective, result.rescales_at_seconds))
 
 
 def run(
@@ -144,6 +146,7 @@ def run(
         codes=dict(loop.said.codes.most_common()),
         ends=dict(loop.said.ends.most_common()),
         wall_seconds=round(time.perf_counter() - began, 2),
+        rescales_at_seconds=tuple((at - loop.observer.at(0.0)).total_seconds() for at in loop.said.rescales_at),
     )
 
 

@@ -70,11 +70,16 @@ class Records:
     """Plans by reason code."""
     ends: Counter[str] = field(default_factory=Counter)
     """Actions and refusals by the phase they ended in."""
-    rescales: int = 0
-    """Actions that the engine accepted; a way back counts as its own."""
+    rescales_at: list[datetime] = field(default_factory=list)
+    """When the engine accepted each action; a rollback counts as its own."""
 
     def __post_init__(self) -> None:
         self.plans, self.outcomes = deque(maxlen=self.keep), deque(maxlen=self.keep)
+
+    @property
+    def rescales(self) -> int:
+        """Actions that the engine accepted."""
+        return len(self.rescales_at)
 
     def planned(self, plan: Plan) -> None:
         """Take a plan in."""
@@ -87,7 +92,7 @@ class Records:
         if outcome.terminal:
             self.ends[outcome.phase] += 1
         if event in ("accepted", "found-requested"):
-            self.rescales += 1
+            self.rescales_at.append(outcome.at)
 
 
 class Loop:

@@ -1,0 +1,173 @@
+"""Figures of runs as SVG: panels of curves over one common time axis, readable on light and dark pages.
+
+An SVG is complete in itself: no font, script or style sheet is fetched. Colours follow the viewer's colour scheme.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Literal
+
+WIDTH, LEFT, RIGHT, TOP, BOTTOM = 900, 70, 20, 44, 40
+"""Of the figure, and of the margins around its panels, in pixels."""
+GAP, HEADING = 30, 18
+COLOURS = {
+    "load": ("#0b7285", "#66d9e8"),
+    "lag": ("#b35900", "#ffc078"),
+    "bound": ("#c92a2a", "#ff8787"),
+    "held": ("#2b8a3e", "#8ce99a"),
+    "least": ("#364fc7", "#91a7ff"),
+    "other": ("#862e9c", "#e599f7"),
+}
+"""What a curve shows: its colour on a light and on a dark page. The pairs have a contrast of at least 4.5 to 1."""
+Shows = Literal["load", "lag", "bound", "held", "least", "other"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A quantity over time: (seconds, value) in order of time; None breaks the line."""
+
+    name: str
+    shows: Shows
+    points: Sequence[tuple[float, float | None]]
+    stepped: bool = False
+    """Whether a value holds until the next one, as a number of slots does."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves over one axis of values. `top` makes panels comparable: without it the axis ends at the largest value."""
+
+    title: str
+    curves: Sequence[Curve]
+    top: float | None = None
+    height: int = 130
+    marks: Sequence[float] = field(default_factory=tuple)
+    """Moments in seconds that get a vertical line, such as rescales."""
+
+
+def even(values: Sequence[float | None], seconds: float) -> list[tuple[float, float | None]]:
+    """Return values at even distances over `seconds` as a curve's points."""
+    each = seconds / max(1, len(values) - 1)
+    return [(i * each, value) for i, value in enumerate(values)]
+
+
+def write_svg(path: Path, title: str, panels: Sequence[Panel], *, marks: str = "rescale") -> None:
+    """Write the figure. `marks` is the legend's name of the vertical lines. Raises `OSError`."""
+    path.write_text(svg(title, panels, marks=marks), encoding="utf-8")
+
+
+def svg(title: str, panels: Sequence[Panel], *, marks: str = "rescale") -> str:
+    """Return the figure as an SVG document."""
+    seconds = max((at for p in panels for c in p.curves for at, _ in c.points), default=0.0) or 1.0
+    step, unit, divisor = _time_step(seconds)
+    height = TOP + sum(p.height + GAP for p in panels) + BOTTOM
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'aria-label="{escape(title, quote=True)}">',
+        _style(),
+        f'<rect class="page" width="{WIDTH}" height="{height}"/>',
+        f'<text class="title" x="{LEFT}" y="24">{escape(title)}</text>',
+    ]
+    y = TOP
+    for panel in panels:
+        parts += _panel(panel, y + HEADING, seconds, step, marks)
+        y += panel.height + GAP
+    for i in range(int(seconds / step + 1e-9) + 1):
+        parts.append(
+            f'<text class="tick middle" x="{_x(i * step, seconds):.1f}" y="{y + 14}">{i * step / divisor:g}</text>'
+        )
+    parts.append(f'<text class="tick middle" x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{y + 30}">time, {unit}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _style() -> str:
+    def colours(index: int) -> str:
+        return " ".join(f".{name} {{ stroke: {pair[index]}; fill: {pair[index]} }}" for name, pair in COLOURS.items())
+
+    return (
+        "<style>text { font: 12px system-ui, sans-serif; fill: #343a40 } .title { font-size: 15px; font-weight: 600 } "
+        ".tick { font-size: 11px; fill: #5c636a } .middle { text-anchor: middle } .end { text-anchor: end } "
+        ".page { fill: #ffffff } .grid { stroke: #dee2e6; stroke-width: 1 } "
+        ".mark { stroke: #868e96; stroke-width: 1; stroke-dasharray: 2 3 } "
+        "path { stroke-width: 1.5; stroke-linejoin: round } path.curve { fill: none !important } "
+        f"{colours(0)} @media (prefers-color-scheme: dark) {{ .page {{ fill: #16191d }} text {{ fill: #e9ecef }} "
+        f".tick {{ fill: #adb5bd }} .grid {{ stroke: #343a40 }} .mark {{ stroke: #868e96 }} {colours(1)} }}</style>"
+    )
+
+
+def _panel(panel: Panel, y: int, seconds: float, step: float, marks: str) -> list[str]:
+    """Return a panel whose plot area begins at `y`: heading with legend, grid, marks, curves."""
+    inner = panel.height - HEADING
+    largest = max((v for c in panel.curves for _, v in c.points if v is not None), default=0.0)
+    top = panel.top or nice_top(largest)
+    parts = [_heading(panel, y, marks)]
+    for share in (0.0, 0.5, 1.0):
+        line = y + inner * (1 - share)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{line:.1f}" y2="{line:.1f}"/>')
+        parts.append(f'<text class="tick end" x="{LEFT - 8}" y="{line + 4:.1f}">{_short(top * share)}</text>')
+    for i in range(int(seconds / step + 1e-9) + 1):
+        x = _x(i * step, seconds)
+        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{y + inner}"/>')
+    for at in panel.marks:
+        x = _x(at, seconds)
+        parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{y + inner}"/>')
+    return parts + [_path(curve, y, inner, top, seconds) for curve in panel.curves]
+
+
+def _heading(panel: Panel, y: int, marks: str) -> str:
+    legend = "".join(
+        f'<tspan dx="14" class="{curve.shows}" stroke="none" style="stroke: none">━ {escape(curve.name)}</tspan>'
+        for curve in panel.curves
+    )
+    if panel.marks:
+        legend += f'<tspan dx="14" class="tick">┆ {escape(marks)}</tspan>'
+    return f'<text x="{LEFT}" y="{y - 6}"><tspan font-weight="600">{escape(panel.title)}</tspan>{legend}</text>'
+
+
+def _path(curve: Curve, y: int, inner: int, top: float, seconds: float) -> str:
+    """Return a curve as a path. A value above the top of the axis is drawn at the top."""
+    commands: list[str] = []
+    pen_down, last = False, 0.0
+    for at, value in curve.points:
+        if value is None:
+            pen_down = False
+            continue
+        x, down = _x(at, seconds), y + inner * (1 - min(1.0, max(0.0, value) / top))
+        if pen_down and curve.stepped:
+            commands.append(f"L{x:.1f} {last:.1f}")
+        commands.append(f"{'L' if pen_down else 'M'}{x:.1f} {down:.1f}")
+        pen_down, last = True, down
+    return f'<path class="curve {curve.shows}" d="{"".join(commands)}"/>'
+
+
+def _x(at: float, seconds: float) -> float:
+    return LEFT + (WIDTH - LEFT - RIGHT) * at / seconds
+
+
+def nice_top(largest: float) -> float:
+    """Return the end of an axis: 1, 2, 2.5 or 5 times a power of ten, at least `largest`."""
+    if largest <= 0 or not math.isfinite(largest):
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(largest))
+    return next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= largest * (1 - 1e-9))
+
+
+def _time_step(seconds: float) -> tuple[float, str, float]:
+    """Return the distance of time ticks in seconds, the unit they are written in, and the unit's length in seconds."""
+    unit, divisor = next(
+        (name, each) for name, each in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
+        if seconds >= 2 * each or each == 1.0
+    )  # fmt: skip
+    whole = seconds / divisor
+    step = next((s for s in (0.5, 1, 2, 3, 5, 6, 10, 15, 20, 30, 60) if whole / s <= 10), math.ceil(whole / 10))
+    return step * divisor, unit, divisor
+
+
+def _short(value: float) -> str:
+    for unit, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= 0.9995 * unit:
+            return f"{value / unit:.3g} {letter}"
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.3g}"
