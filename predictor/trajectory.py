@@ -99,6 +99,8 @@ class Outlook(NamedTuple):
     late: np.ndarray
     """Whether the objective does not hold, step by step."""
     late_steps: int
+    late_after_seconds: float
+    """For how long the objective will not hold beyond the horizon; infinite: what waits at its end does not shrink."""
     arrived: Mapping[str, np.ndarray]
     processed: Mapping[str, np.ndarray]
     capacities: Mapping[str, float]
@@ -116,6 +118,11 @@ class Outlook(NamedTuple):
             return 0.0
         last = len(self.late) - 1 - int(self.late[::-1].argmax())
         return round(float(self.times[last + 1]), 1) if last + 1 < len(self.times) else None
+
+    @property
+    def late_seconds(self) -> float:
+        """For how long the objective does not hold, within the horizon and beyond; may be infinite."""
+        return self.violation_seconds + self.late_after_seconds
 
     def told(self, points: int = POINTS) -> Prediction:
         """As a message, with so many points of the trajectory."""
@@ -206,10 +213,38 @@ def outlook(
         lag=lag,
         late=late,
         late_steps=late_steps,
+        late_after_seconds=(
+            _late_after(model, arrived, processed, horizon_seconds / steps, objective_seconds or 0.0, of_latency)
+            if late[-1]
+            else 0.0
+        ),
         arrived=arrived,
         processed=processed,
         capacities=capacities,
     )
+
+
+def _late_after(  # noqa: PLR0917 - the end of a trajectory
+    model: Model,
+    arrived: Mapping[str, np.ndarray],
+    processed: Mapping[str, np.ndarray],
+    step_seconds: float,
+    objective_seconds: float,
+    of_latency: bool,
+) -> float:
+    """Seconds from the horizon's end until no more waits than the objective allows, if all goes on as in the last step."""
+    longest = 0.0
+    for source, rate in model.arrivals.items():
+        done = processed[source]
+        taken = float(done[-1] - done[-2]) / step_seconds
+        over = float(arrived[source][-1] - done[-1]) - objective_seconds * (taken if of_latency else rate)
+        if over <= 0:
+            continue
+        drained = taken - rate
+        if drained <= max(LEAST_RATE, rate * 1e-9):
+            return math.inf
+        longest = max(longest, over / drained)
+    return longest
 
 
 def _over_sources(join: np.ufunc, each: Sequence[np.ndarray]) -> np.ndarray:

@@ -10,7 +10,6 @@ from weir_contracts import (
     PlanReply,
     PlanRequest,
     PlanState,
-    Prediction,
     Recommendation,
     ScaleAction,
     UsualArrivals,
@@ -24,7 +23,7 @@ from .guards import Context, amend
 from .guards.allowed import allowed
 from .guards.draft import HIGHEST_UTILISATION, Draft
 from .guards.history import past_actions
-from .planners.rate import foresee
+from .planners.rate import Foreseen, foresee
 from .planners.rate_case import RateParameters
 from .wishes import condensed, gathered
 
@@ -120,9 +119,7 @@ def make_plan(
     )
 
 
-def _foreseen(
-    request: PlanRequest, reply: PlanReply, draft: Draft, planner: str
-) -> tuple[Prediction, Prediction] | None:
+def _foreseen(request: PlanRequest, reply: PlanReply, draft: Draft, planner: str) -> Foreseen | None:
     """What staying and the amended vector would bring, by the one predictor; None for what no guard has changed."""
     if draft.vector is None or draft.vector == reply.parallelism:
         return None
@@ -133,21 +130,19 @@ def _foreseen(
         return None
 
 
-def _worth_it(
-    request: PlanRequest, reply: PlanReply, draft: Draft, foreseen: tuple[Prediction, Prediction] | None
-) -> Draft:
+def _worth_it(request: PlanRequest, reply: PlanReply, draft: Draft, foreseen: Foreseen | None) -> Draft:
     """Growth of which the guards have left so little that its restart gains nothing is not worth one."""
     deployment = request.deployment
     if foreseen is None or draft.vector is None or deployment is None or reply.code in ("out-of-bounds", "saturated"):
         return draft
     if _nearest_allowed(request)[0] != deployment.observed:
         return draft  # the policy wants it away from there, whatever that gains
-    staying, going = foreseen
+    staying, going, gains = foreseen
     grows = any(p > deployment.observed[name] for name, p in draft.vector.items())
     # The busiest operator gains something, and needs it.
     used = staying.max_utilisation or 0.0
     steadier = used > HIGHEST_UTILISATION and (going.max_utilisation or 0.0) < used - 0.01
-    if not grows or steadier or going.violation_seconds < staying.violation_seconds - 0.5:
+    if not grows or steadier or gains:
         return draft
     left = changes(deployment.observed, draft.vector)
     guards = ", ".join(dict.fromkeys(a.guard for a in draft.amendments))
@@ -156,11 +151,11 @@ def _worth_it(
     )
 
 
-def _cut_sentence(draft: Draft, request: PlanRequest, foreseen: tuple[Prediction, Prediction] | None) -> str:
+def _cut_sentence(draft: Draft, request: PlanRequest, foreseen: Foreseen | None) -> str:
     """First what will be done, then what was wished for and why less of it was left."""
     observed = request.deployment.observed if request.deployment else {}
     guards = ", ".join(dict.fromkeys(a.guard for a in draft.amendments))
-    outlook = f", lag peaks at {foreseen[1].max_lag_seconds:.1f} s" if foreseen else ""
+    outlook = f", lag peaks at {foreseen.going.max_lag_seconds:.1f} s" if foreseen else ""
     return f"{changes(observed, draft.vector or {})}{outlook}; that is what {guards} left of: {draft.sentence}"[:2000]
 
 
@@ -241,7 +236,7 @@ def _plan(
     request: PlanRequest,
     reply: PlanReply,
     draft: Draft,
-    foreseen: tuple[Prediction, Prediction] | None,
+    foreseen: Foreseen | None,
     state: PlanState,
     planner: str,
     created_at: datetime,
@@ -270,7 +265,7 @@ def _plan(
         sentence=_cut_sentence(draft, request, foreseen) if cut else draft.sentence,
         evidence=reply.evidence,
         # Of what is left after the guards, not of what was wished for.
-        prediction=(foreseen[1] if foreseen else None) if cut else reply.prediction,
+        prediction=(foreseen.going if foreseen else None) if cut else reply.prediction,
         hold_prediction=reply.hold_prediction,
         infeasible=list(draft.infeasible)[:100],
         alternatives=reply.alternatives,

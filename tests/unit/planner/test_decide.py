@@ -23,6 +23,7 @@ from tests.unit.planner.build import (
     analysis,
     context,
     deployment,
+    operator,
     outcome,
     point,
     policy,
@@ -247,6 +248,23 @@ def test_growth_that_gains_nothing_after_the_guards_is_not_worth_a_restart() -> 
     plan = made(wanted, bound)
     assert (plan.kind, plan.code) == ("hold", "no-gain")
     assert "what bounds left of the wish, orders 1 → 2, would gain nothing" in plan.sentence
+
+
+@pytest.mark.parametrize("selectivity", [1.0, None])
+def test_growth_that_guards_have_cut_is_kept_while_a_long_lag_lasts(selectivity: float | None) -> None:
+    """1,000 s of lag, which is beyond any horizon, and a limit of one subtask an action: one more works it off sooner, and where the demand
+    of work is unknown, no model says otherwise."""
+    slow = {"scaleUp": {"stabilization": "0s", "maxStep": 1}, "cooldown": "0s"}
+    found = analysis(
+        arrivals=900,
+        selectivity=selectivity,
+        backlog=900_000,
+        lag_seconds=1000,
+        operators=[operator(SOURCE, 1, 100_000.0, 900.0), operator(WORK, 2, 1000.0, 1000.0)],
+        the_policy=policy(behavior=slow),
+    )
+    plan = made(scale({SOURCE: 1, WORK: 6}), request(found))
+    assert plan.approved == {SOURCE: 1, WORK: 3}, plan.sentence
 
 
 def test_what_runs_outside_the_bounds_is_brought_in_whatever_that_gains() -> None:

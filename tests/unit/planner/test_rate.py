@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Edge, OperatorAnalysis, PlanReply, Slots, Symptom, Topology
+from weir_contracts import Edge, OperatorAnalysis, PlanReply, Run, Slots, SourceAnalysis, Symptom, Topology
 from weir_contracts.analysis import SymptomCode
 
 from services.planner.core.planners import ask
@@ -14,6 +14,7 @@ from tests.unit.planner.build import (
     SOURCE,
     WORK,
     action,
+    after,
     analysis,
     deployment,
     known,
@@ -192,6 +193,84 @@ def test_an_operator_of_unknown_demand_that_is_full_grows_by_a_step() -> None:
     assert reply.parallelism == {SOURCE: 1, WORK: 3}
 
 
+def lagging(seconds: float, growth: float = 300.0, **of: Any) -> dict[str, Any]:
+    """`orders` lags by so many seconds of 800 records/s, and the lag grows by `growth` records/s."""
+    source = SourceAnalysis(
+        operator=SOURCE,
+        arrival_rate=known(800.0),
+        arrival_rate_trend=known(0.0),
+        lag_records=known(800.0 * seconds),
+        lag_growth=known(growth),
+        lag_seconds=known(seconds),
+        expected_latency_seconds=known(seconds),
+    )
+    return {"sources": [source], "backlog": 800.0 * seconds, "lag_seconds": seconds, "selectivity": None, **of}
+
+
+def behind_unknown(busy: float | None, capacity: float | None = 1000.0) -> list[OperatorAnalysis]:
+    """2 subtasks of work behind an unknown selectivity, `busy` so much of the time."""
+    return [operator(SOURCE, 1, 100_000.0, 500.0), operator(WORK, 2, capacity, 1000.0, utilisation=known(busy))]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 20.0, 25.0, 77.0, 300.0, 1077.0])
+@pytest.mark.parametrize("capacity", [1000.0, None])
+def test_a_full_operator_of_unknown_demand_grows_however_long_the_lag(seconds: float, capacity: float | None) -> None:
+    """The model lets an unknown operator take in everything, so by it any backlog is gone at once: it has no say there."""
+    reply = answer(**lagging(seconds, operators=behind_unknown(1.0, capacity)))
+    assert (reply.kind, reply.code, reply.parallelism) == ("scale", "saturated", {SOURCE: 1, WORK: 3})
+    assert (reply.prediction, reply.hold_prediction) == (None, None)
+    assert reply.sentence.startswith("work 2 → 3: work is 100% busy and its demand is unknown")
+
+
+@pytest.mark.parametrize("busy", [None, 0.7])
+def test_growing_lag_above_the_objective_is_never_held_for_want_of_a_model(busy: float | None) -> None:
+    """No operator is seen to be full; what is unknown grows by a step all the same, and the sentence has the lag."""
+    reply = answer(**lagging(77.0, operators=behind_unknown(busy)))
+    assert (reply.kind, reply.code, reply.parallelism) == ("scale", "saturated", {SOURCE: 1, WORK: 3})
+    assert "lag of 77.0 s grows by 300 records/s" in reply.sentence
+    falling = answer(**lagging(77.0, growth=-300.0, operators=behind_unknown(busy)))
+    assert falling.kind == "hold"
+    idle = answer(**lagging(77.0, operators=behind_unknown(0.2)))
+    assert idle.kind == "hold", "no operator is busy, so more subtasks are no answer"
+
+
+def test_without_any_capacity_growing_lag_is_answered() -> None:
+    """An engine that tells no rates says "warming up" for ever: after two minutes of it, growing lag counts."""
+    unread = [operator(SOURCE, 1, None, None), operator(WORK, 2, None, None)]
+    warming = [Symptom(code="warming-up", evidence="the window is not full")]
+    of = lagging(77.0, operators=unread, symptoms=warming)
+    assert answer(**of, run=Run(running_since=after(-60))).code == "warming-up"
+    reply = answer(**of, run=Run(running_since=after(-600)))
+    assert (reply.kind, reply.code, reply.parallelism) == ("scale", "saturated", {SOURCE: 2, WORK: 3})
+
+
+def test_one_source_that_catches_up_does_not_hide_another_that_does_not() -> None:
+    """The symptom is of the whole application; the lag that grows is of one source."""
+    catching_up = [Symptom(code="catching-up", operator="other", evidence="its lag shrinks")]
+    reply = answer(**lagging(77.0, operators=behind_unknown(1.0), symptoms=catching_up))
+    assert (reply.kind, reply.code) == ("scale", "saturated")
+
+
+@pytest.mark.parametrize("lag", [1000.0, 4000.0, 40_000.0])
+@pytest.mark.parametrize("arrivals", [700.0, 900.0])
+def test_a_backlog_beyond_the_horizon_is_worked_off_by_more(arrivals: float, lag: float) -> None:
+    """2 subtasks would take an hour and more for it, 12 some minutes: both are late through the whole horizon of 94 s, which makes
+    them no equals."""
+    reply = answer(arrivals=arrivals, work=2, backlog=lag * arrivals, lag_seconds=lag)
+    assert reply.kind == "scale"
+    assert reply.parallelism is not None
+    assert reply.parallelism[WORK] >= 10
+    assert "is back in bounds in" in reply.sentence
+
+
+@pytest.mark.parametrize(("arrivals", "work", "lag"), [(970.0, 2, 23.9), (8000.0, 10, 20.0), (8000.0, 11, 10.0)])
+def test_what_grows_without_a_backlog_grows_with_one(arrivals: float, work: int, lag: float) -> None:
+    """97 % used, or too small at any parallelism: the restart costs more where something waits already, and is due all the same."""
+    of: dict[str, Any] = {"arrivals": arrivals, "work": work}
+    assert answer(**of).kind == "scale"
+    assert answer(**of, backlog=lag * arrivals, lag_seconds=lag).kind == "scale"
+
+
 @pytest.mark.parametrize("code", ["warming-up", "catching-up"])
 def test_a_run_that_starts_or_catches_up_is_full_for_a_while(code: SymptomCode) -> None:
     """The same picture is no reason to grow then: it would grow after each of its own restarts, up to the bound."""
@@ -290,13 +369,48 @@ LOADS = st.fixed_dictionaries(
 )
 
 
+@examples(300)
+@given(LOADS, st.none() | st.floats(0, 1), st.floats(0, 1e6), st.floats(0, 2000))
+def test_more_lag_never_turns_growth_into_a_hold(
+    load: dict[str, Any], busy: float | None, more: float, growth: float
+) -> None:
+    """With everything else equal; `work` keeps up as far as can be told, is full, or tells nothing of itself."""
+    arrivals, work = load["arrivals"], load["work"]
+    rate = max(arrivals, 1.0)
+
+    def with_lag(records: float) -> PlanReply:
+        source = SourceAnalysis(
+            operator=SOURCE,
+            arrival_rate=known(arrivals),
+            arrival_rate_trend=known(0.0),
+            lag_records=known(records),
+            lag_growth=known(growth),
+            lag_seconds=known(records / rate),
+            expected_latency_seconds=known(records / rate),
+        )
+        worker = operator(WORK, work, load["per_subtask"] * work, arrivals, utilisation=known(busy))
+        return answer(
+            **{**load, "backlog": records, "lag_seconds": records / rate},
+            sources=[source],
+            operators=[operator(SOURCE, 1, 100_000.0, arrivals), worker],
+        )
+
+    if grows(with_lag(load["backlog"]), work):
+        assert grows(with_lag(load["backlog"] + more), work)
+
+
+def grows(reply: PlanReply, work: int) -> bool:
+    """Whether anything is to be raised."""
+    return reply.parallelism is not None and (reply.parallelism[SOURCE] > 1 or reply.parallelism[WORK] > work)
+
+
 @examples(25)
 @given(LOADS)
 def test_every_answer_covers_the_topology_within_bounds(load: dict[str, Any]) -> None:
     """Whatever the figures: a whole vector within the bounds and different from the present, or a hold with its reason."""
     reply = answer(**load)
     assert reply.sentence
-    assert reply.prediction is not None
+    assert reply.prediction is not None or reply.code == "saturated"
     if reply.parallelism is not None:
         assert set(reply.parallelism) == {SOURCE, WORK}
         assert all(1 <= p <= 12 for p in reply.parallelism.values())

@@ -8,11 +8,15 @@ edges' selectivities, and its parallelism the smallest whose capacity covers
 (the Flink autoscaler's terms for catching up and for the restart itself). Unlike both, capacity is not assumed linear but taken from
 what was seen at other parallelisms, and the answer is not the formula's: holding and each candidate are run on the predictor, and the
 cheapest that meets the objective wins, else the one with the least violation. Holding wins wherever it is as good, because it
-needs no restart.
+needs no restart; but what would be done without a backlog is done with one, too.
+
+The model lets operators of unknown demand or capacity take in everything. Where readings contradict it (`Case.suspects`), it has no say.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from weir_contracts import Alternative, Infeasible, Parallelism, PlanReply, PlanRequest, Prediction
 
@@ -27,6 +31,14 @@ class _Option:
     vector: Parallelism
     prediction: Outlook
     cost: tuple[int, int]
+
+
+class Foreseen(NamedTuple):
+    """What staying and a vector would bring, and whether the vector is worth its restart."""
+
+    staying: Prediction
+    going: Prediction
+    gains: bool
 
 
 def plan_by_rate(request: PlanRequest, parameters: RateParameters) -> PlanReply:
@@ -48,14 +60,13 @@ def plan_by_rate(request: PlanRequest, parameters: RateParameters) -> PlanReply:
     return _grow(case, hold, options, why, infeasible)
 
 
-def foresee(
-    request: PlanRequest, parameters: RateParameters, parallelism: Parallelism
-) -> tuple[Prediction, Prediction] | None:
+def foresee(request: PlanRequest, parameters: RateParameters, parallelism: Parallelism) -> Foreseen | None:
     """What staying and a vector would bring, by this planner's model; None where the model knows too little."""
     case = case_of(request, parameters)
-    if isinstance(case, PlanReply):
+    if isinstance(case, PlanReply) or case.suspects:
         return None
-    return case.predicted(case.current).told(), case.predicted(parallelism).told()
+    staying, going = case.predicted(case.current), case.predicted(parallelism)
+    return Foreseen(staying.told(), going.told(), _is_worth(case, staying, going, [parallelism]))
 
 
 def _why_not_stay(case: Case, staying: Outlook) -> tuple[str, str] | None:
@@ -65,19 +76,25 @@ def _why_not_stay(case: Case, staying: Outlook) -> tuple[str, str] | None:
     if used is not None and used > case.highest_utilisation:
         needs = _needs(case, staying, where)
         return ("overloaded" if used > 1 else "utilisation-high"), needs
+    if case.suspects:
+        return "saturated", _suspicion(case)
     if limit is not None and staying.violation_seconds > 0:
         if case.objective.max_latency is not None:
             return "objective-at-risk", f"records would take more than {limit:.1f} s until they are done"
         return "objective-at-risk", f"lag would reach {staying.max_lag_seconds:.1f} s"
-    unknown_but_full = [n for n in case.topology.names if n in case.saturated and _is_blind(case, n)]
-    if any(case.current[n] < case.most[n] for n in unknown_but_full):
-        return "saturated", f"{unknown_but_full[0]} is busy all the time and its demand is unknown"
     return None
 
 
-def _is_blind(case: Case, name: str) -> bool:
-    """Whether an operator's demand or its capacity cannot be told."""
-    return name not in case.model.flow or name not in case.model.curves
+def _suspicion(case: Case) -> str:
+    """Why the first of the suspects is one."""
+    name = next(n for n in case.topology.names if n in case.suspects)
+    operator = case.analysis.operator(name)
+    busy = operator.utilisation.value if operator else None
+    unknown = "demand" if name not in case.model.flow else "capacity"
+    share = f"is {busy:.0%} busy" if busy is not None else "tells no busy time"
+    lag = case.growing_lag
+    grows = "" if lag is None else f", while lag of {lag[0]:,.1f} s grows by {lag[1]:,.0f} records/s"
+    return f"{name} {share} and its {unknown} is unknown{grows}"
 
 
 def _needs(case: Case, staying: Outlook, where: str | None) -> str:
@@ -121,7 +138,7 @@ def _sized(
             curve = CapacityCurve(now / case.at_least[name])
         if curve is None or each.steady is None:
             # Unknown is not small: it stays, or grows by a useful step where it is visibly full.
-            vector[name] = min(most, now + max(1, now // 2)) if name in case.saturated else now
+            vector[name] = min(most, now + max(1, now // 2)) if name in case.suspects else now
             continue
         demand = each.steady
         if drain_seconds is not None:
@@ -174,37 +191,71 @@ def _grow(
     if not options:
         sentence = f"{words}, and nothing that may be had would help"
         return _reply(case, "hold", hold, hold, "nothing-helps", sentence, infeasible, [])
-    good = [o for o in options if _is_good(case, o.prediction)]
-    if good:
-        best = min(good, key=lambda o: (o.cost, o.prediction.violation_seconds))
-    else:
-        least = min(_badness(case, o.prediction) for o in options)
-        # Nearly as good for less is better.
-        near = [o for o in options if _badness(case, o.prediction) <= _nearly(least)]
-        best = min(near, key=lambda o: (o.cost, _badness(case, o.prediction)))
-    staying, going = _badness(case, hold.prediction), _badness(case, best.prediction)
-    # The model cannot see what a full operator of unknown demand would gain: there it must not have the last word.
-    blind = code == "saturated"
-    overloaded = (hold.prediction.max_utilisation or 0.0) > 1
-    # Where it cannot keep up either way, a little less of it is not worth slots and a restart.
-    hardly = overloaded and not good and staying <= _nearly(going)
-    if (going >= staying - 0.5 or hardly) and not blind and not _steadier(hold.prediction, best.prediction):
-        if overloaded:
-            sentence = f"{words}, and nothing that may be had would help" + (" much" if going < staying - 0.5 else "")
+    best = _best(case, hold, options, blind=code == "saturated")
+    if not case.suspects and not _is_worth(case, hold.prediction, best.prediction, [o.vector for o in options]):
+        if _is_overloaded(hold.prediction):
+            much = " much" if _gains(case, hold.prediction, best.prediction) else ""
+            sentence = f"{words}, and nothing that may be had would help{much}"
             return _reply(case, "hold", hold, hold, "nothing-helps", sentence, infeasible, options)
         sentence = (
             f"{words}; staying clears it as soon as {changes(hold.vector, best.vector)} would, without a restart of "
             f"{case.restart.seconds:.0f} s"
         )
         return _reply(case, "hold", hold, hold, "no-gain", sentence, infeasible, options)
-    met = best.prediction.objective_met_at_seconds
-    outlook = f"lag peaks at {best.prediction.max_lag_seconds:.1f} s"
-    if case.limit_seconds is not None and best.prediction.violation_seconds > 0:
-        outlook += f" and is back in bounds in {met:.0f} s" if met is not None else " and stays out of bounds"
-    sentence = (
-        f"{changes(hold.vector, best.vector)}: {words}; then {outlook}, after a restart of {case.restart.seconds:.0f} s"
-    )
+    sentence = f"{changes(hold.vector, best.vector)}: {words}"
+    if not case.suspects:
+        sentence += f"; then {_outlook(case, best.prediction)}, after a restart of {case.restart.seconds:.0f} s"
     return _reply(case, "scale", best, hold, code, sentence, infeasible, [o for o in options if o is not best])
+
+
+def _outlook(case: Case, prediction: Outlook) -> str:
+    words = f"lag peaks at {prediction.max_lag_seconds:.1f} s"
+    if case.limit_seconds is None or prediction.violation_seconds == 0:
+        return words
+    met = prediction.objective_met_at_seconds
+    if met is None:
+        met = prediction.horizon_seconds + prediction.late_after_seconds
+    return words + (f" and is back in bounds in {met:,.0f} s" if math.isfinite(met) else " and stays out of bounds")
+
+
+def _best(case: Case, hold: _Option, options: Sequence[_Option], *, blind: bool) -> _Option:
+    """The cheapest that meets the objective, else the cheapest of those that are nearly as good as the best; `blind`, the cheapest."""
+    good = [o for o in options if _is_good(case, o.prediction)]
+    if blind or good:
+        return min(good or options, key=lambda o: (o.cost, o.prediction.violation_seconds))
+    options = [o for o in options if _gains(case, hold.prediction, o.prediction)] or options
+    least = min(_badness(case, o.prediction) for o in options)
+    near = [o for o in options if _badness(case, o.prediction) <= _nearly(least)]
+    return min(near, key=lambda o: (o.cost, _badness(case, o.prediction)))
+
+
+def _is_worth(case: Case, staying: Outlook, going: Outlook, vectors: Sequence[Parallelism]) -> bool:
+    """Whether a change is worth its restart; or whether one of `vectors` would be if less waited: more lag is no reason to stay."""
+    if _helps(case, staying, going):
+        return True
+    for less in case.with_less_waiting():
+        hold = less.predicted(less.current)
+        if any(_helps(less, hold, less.predicted(vector)) for vector in vectors):
+            return True
+    return False
+
+
+def _helps(case: Case, staying: Outlook, going: Outlook) -> bool:
+    if (staying.max_utilisation or 0.0) > 1.0 >= (going.max_utilisation or 0.0):
+        return True  # only the change lets the application keep up
+    # Where it cannot keep up either way, a little less of it is not worth slots and a restart.
+    hardly = _is_overloaded(staying) and not _is_good(case, going)
+    return _gains(case, staying, going) and not (hardly and _badness(case, staying) <= _nearly(_badness(case, going)))
+
+
+def _gains(case: Case, staying: Outlook, going: Outlook) -> bool:
+    """Whether a change is better by more than what may be a rounding error."""
+    (never, late), (going_never, going_late) = _badness(case, staying), _badness(case, going)
+    return never if never != going_never else going_late < late - 0.5
+
+
+def _is_overloaded(prediction: Outlook) -> bool:
+    return (prediction.max_utilisation or 0.0) > 1
 
 
 def _is_good(case: Case, prediction: Outlook) -> bool:
@@ -213,21 +264,23 @@ def _is_good(case: Case, prediction: Outlook) -> bool:
     return prediction.violation_seconds == 0 and steady
 
 
-def _nearly(badness: float) -> float:
+_Badness = tuple[bool, float]
+"""Whether the backlog never shrinks into the objective, then seconds: the less, the better."""
+
+
+def _nearly(badness: _Badness) -> _Badness:
     """What is as good as that."""
-    return badness * 1.15 + 1.0
+    return badness[0], badness[1] * 1.15 + 1.0
 
 
-def _badness(case: Case, prediction: Outlook) -> float:
-    """Seconds of violation; where no time bound was given, the load beyond the target as a share of the horizon."""
-    over = max(0.0, (prediction.max_utilisation or 0.0) - case.highest_utilisation)
-    late = prediction.violation_seconds if case.limit_seconds is not None else 0.0
-    return late + over * prediction.horizon_seconds
-
-
-def _steadier(staying: Outlook, going: Outlook) -> bool:
-    """Whether only the change lets the application keep up."""
-    return (staying.max_utilisation or 0.0) > 1.0 >= (going.max_utilisation or 0.0)
+def _badness(case: Case, prediction: Outlook) -> _Badness:
+    """Seconds of violation, those beyond the horizon included where they end; where no time bound was given, the load beyond the target
+    as a share of the horizon."""
+    over = max(0.0, (prediction.max_utilisation or 0.0) - case.highest_utilisation) * prediction.horizon_seconds
+    if case.limit_seconds is None:
+        return False, over
+    never = math.isinf(prediction.late_after_seconds)
+    return never, over + (prediction.violation_seconds if never else prediction.late_seconds)
 
 
 def _shrink(case: Case, hold: _Option, infeasible: list[Infeasible]) -> PlanReply:
@@ -273,7 +326,7 @@ def _reply(  # noqa: PLR0917 - the parts of a reply, in its order
     infeasible: list[Infeasible],
     refused: list[_Option],
 ) -> PlanReply:
-    capacities = hold.prediction.capacities
+    capacities, blind = hold.prediction.capacities, bool(case.suspects)
     evidence: dict[str, float | int | str | bool | None] = {
         "arrival_rate_records_per_second": round(sum(case.model.arrivals.values()), 1),
         "backlog_records": round(case.backlog_records, 0),
@@ -295,8 +348,8 @@ def _reply(  # noqa: PLR0917 - the parts of a reply, in its order
         code=code,
         sentence=sentence[:2000],
         evidence=dict(list(evidence.items())[:200]),
-        prediction=chosen.prediction.told(),
-        hold_prediction=None if kind == "hold" else hold.prediction.told(),
+        prediction=None if blind else chosen.prediction.told(),
+        hold_prediction=None if blind or kind == "hold" else hold.prediction.told(),
         infeasible=infeasible[:100],
         alternatives=[
             Alternative(
@@ -305,15 +358,16 @@ def _reply(  # noqa: PLR0917 - the parts of a reply, in its order
                 violation_seconds=o.prediction.violation_seconds,
                 because=_because(o, chosen),
             )
-            for o in refused[:20]
+            for o in ([] if blind else refused[:20])
         ],
         confidence=round(min(confidences), 3) if confidences else None,
     )
 
 
 def _because(option: _Option, chosen: _Option) -> str:
-    if option.prediction.violation_seconds > chosen.prediction.violation_seconds:
-        return f"{option.prediction.violation_seconds:.0f} s above the objective"
+    late = option.prediction.late_seconds
+    if late > chosen.prediction.late_seconds:
+        return f"{late:,.0f} s above the objective" if math.isfinite(late) else "it never meets the objective"
     if option.cost > chosen.cost:
         return f"costs {option.cost[0]} slots and {option.cost[1]} subtasks, and is no better"
     return "no better than what was chosen"

@@ -1,18 +1,24 @@
 """What `rate` reads from a request, once: what is known, what is asked of each operator, what may be had; and its parameters."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pydantic import BaseModel, ConfigDict, Field
 from weir_contracts import Analysis, Objective, Parallelism, PlanReply, PlanRequest, Topology
 
-from predictor import STAY, CapacityCurve, Model, Outlook, Restart, at_least_of, model_of, outlook, restart_of
+from predictor import STAY, Backlog, CapacityCurve, Model, Outlook, Restart, at_least_of, model_of, outlook, restart_of
 from predictor.flow import loads_of
 from predictor.reading import USUAL_RESTART_SECONDS
 
 SATURATED = 0.95
 """Busy share from which an operator of unknown demand counts as too small."""
+HALF_BUSY = 0.5
+"""Busy share below which an operator is not what holds the others back."""
+SURE_GROWTH = 0.3
+"""Confidence from which growth of lag counts; two readings a few seconds apart have less."""
+LONGEST_WARM_UP_SECONDS = 120.0
+"""A run that is still warming up after this, or after 4 intervals, has no readings to wait for."""
 
 
 class RateParameters(BaseModel):
@@ -76,6 +82,7 @@ class Demand:
 class Case:
     """The request, read once."""
 
+    analysis: Analysis
     topology: Topology
     current: Parallelism
     model: Model
@@ -84,7 +91,6 @@ class Case:
     restart: Restart
     objective: Objective
     bounds: Mapping[str, tuple[int, int]]
-    saturated: frozenset[str]
     at_least: Mapping[str, float]
     """What operators of unknown capacity sustain at least, in records/s."""
     parameters: RateParameters
@@ -100,6 +106,52 @@ class Case:
                     most = limit
             found[operator.name] = max(1, most)
         return found
+
+    @cached_property
+    def suspects(self) -> frozenset[str]:
+        """Operators that may be too small although the model cannot say so, as their demand or capacity is unknown: the full ones, else,
+        while lag above the objective grows, those that are half busy or tell nothing. They grow by a step, whatever the model says."""
+        model, busy = self.model, {o.operator: o.utilisation.value for o in self.analysis.operators}
+        blind = [
+            n
+            for n, most in self.most.items()
+            if self.current[n] < most and (n not in model.flow or n not in model.curves)
+        ]
+        full = frozenset(n for n in blind if (busy.get(n) or 0.0) >= SATURATED)
+        if self.growing_lag is not None:
+            return full or frozenset(n for n in blind if (share := busy.get(n)) is None or share >= HALF_BUSY)
+        # Starting and catching up fill every operator.
+        return frozenset() if self.analysis.has("warming-up") or self.analysis.has("catching-up") else full
+
+    @cached_property
+    def growing_lag(self) -> tuple[float, float] | None:
+        """The longest lag in s above the objective that grows, and by how many records/s; None: there is none, or the run is starting."""
+        run, limit, latency = self.analysis.run, self.limit_seconds, self.objective.max_latency is not None
+        if limit is None:
+            return None
+        if self.analysis.has("warming-up"):
+            age = 0.0 if run is None else (self.analysis.observed_at - run.running_since).total_seconds()
+            if age < max(LONGEST_WARM_UP_SECONDS, 4 * self.analysis.policy.spec.interval.total_seconds()):
+                return None
+        found = []
+        for source in self.analysis.sources:
+            seconds = (source.expected_latency_seconds if latency else source.lag_seconds).value
+            growth = source.lag_growth
+            if (
+                seconds is not None
+                and seconds > limit
+                and (growth.value or 0.0) > 0
+                and growth.confidence >= SURE_GROWTH
+            ):
+                found.append((seconds, growth.value or 0.0))
+        return max(found, default=None)
+
+    def with_less_waiting(self) -> Iterator["Case"]:
+        """The same with nothing waiting and, where several sources have a backlog, with that of each alone."""
+        nothing, waiting = Backlog(0.0, 0.0), {s: b for s, b in self.model.backlogs.items() if b.records > 0}
+        for left in [{}, *({s: b} for s, b in waiting.items() if len(waiting) > 1)] if waiting else []:
+            backlogs = {**dict.fromkeys(self.model.backlogs, nothing), **left}
+            yield replace(self, model=replace(self.model, backlogs=backlogs))
 
     @cached_property
     def waiting(self) -> Mapping[str, float]:
@@ -175,13 +227,8 @@ def case_of(request: PlanRequest, parameters: RateParameters) -> Case | PlanRepl
                 sentence=f"the {gap.what} of {gap.operator} is unknown ({gap.because}), so nothing changes",
             )
     at_least = {name: bound.records_per_second for name, bound in at_least_of(analysis.operators, model.curves).items()}
-    if not model.curves and not at_least:
-        return PlanReply(
-            kind="hold",
-            code="warming-up",
-            sentence="no operator's capacity is known yet: it takes a window of a warmed-up run",
-        )
-    return Case(
+    case = Case(
+        analysis=analysis,
         topology=topology,
         current=dict(deployment.observed),
         model=model,
@@ -190,15 +237,13 @@ def case_of(request: PlanRequest, parameters: RateParameters) -> Case | PlanRepl
         restart=restart_of(analysis, deployment, request.outcomes, parameters.restart_seconds),
         objective=request.policy.spec.objective,
         bounds={name: request.policy.spec.bounds.of(name) for name in topology.names},
-        saturated=_full(analysis),
         at_least=at_least,
         parameters=parameters,
     )
-
-
-def _full(analysis: Analysis) -> frozenset[str]:
-    """Operators that are busy all the time. Not while warming up: starting and catching up fill every one of them."""
-    if analysis.has("warming-up") or analysis.has("catching-up"):
-        return frozenset()
-    shares = {o.operator: o.utilisation.value for o in analysis.operators}
-    return frozenset(name for name, share in shares.items() if share is not None and share >= SATURATED)
+    if not model.curves and not at_least and not case.suspects:
+        return PlanReply(
+            kind="hold",
+            code="warming-up",
+            sentence="no operator's capacity is known yet: it takes a window of a warmed-up run",
+        )
+    return case
