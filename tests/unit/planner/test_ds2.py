@@ -13,7 +13,7 @@ from weir_contracts import Analysis, EdgeAnalysis, PlanReply, PlanRequest
 from services.planner.core.planners import InvalidParameters, ask, parse_parameters
 from services.planner.core.planners.ds2 import MOST, Graph, Rates, corrected, optimal
 from tests.effort import examples
-from tests.unit.planner.build import SOURCE, WORK, analysis, known, operator, policy, request, topology
+from tests.unit.planner.build import SOURCE, WORK, analysis, deployment, known, operator, policy, request, topology
 from tests.unit.planner.requests import is_whole, requests
 
 
@@ -110,6 +110,21 @@ def test_from_an_analysis() -> None:
     assert reply.parallelism == {SOURCE: 1, WORK: 5}
     assert reply.sentence == "work 2 → 5: the optimum by true rates where 2,400 records/s arrive"
     assert reply.evidence["true_processing_rate[work]"] == 1000
+
+
+@pytest.mark.parametrize("runs", [1, 4])
+@pytest.mark.parametrize("least", [None, known(1000.0)])
+def test_rates_of_another_parallelism_hold(runs: int, least: Any) -> None:
+    """Work did 1,000/s with 2 subtasks and runs with 1 or 4: 1,000 ÷ 4 is nobody's rate. Divided so, 2,400/s would take 3 or 10."""
+    rate = None if least else 1000.0
+    rates = [operator(SOURCE, 1, 100_000.0, 800.0), operator(WORK, 2, rate, 800.0, least_processing_rate=least)]
+    reply = answer(arrivals=2400, operators=rates, deployment=deployment({SOURCE: 1, WORK: runs}))
+    assert (reply.kind, reply.code) == ("hold", "metric-missing")
+    assert reply.sentence == (
+        f"the true processing rate of work at {runs} subtasks is unknown (it was analysed at 2), so nothing changes"
+    )
+    # A source that is not sized is divided by nothing.
+    assert answer(arrivals=2400, deployment=deployment({SOURCE: 3, WORK: 2})).kind == "scale"
 
 
 def test_sources_are_sized_only_if_wanted() -> None:

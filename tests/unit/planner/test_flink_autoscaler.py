@@ -282,6 +282,13 @@ def test_a_missing_reading_holds_and_is_named(changes: dict[str, Any], words: st
     assert words in reply.sentence
 
 
+def test_readings_of_another_parallelism_hold() -> None:
+    """Busy time of 2 subtasks, counted as that of the 8 that run, would tell a quarter of the capacity."""
+    reply = Job(work=8).turn(800.0, operators=[operator(SOURCE, 1, 100_000.0, 800.0), operator(WORK, 2, 1000.0, 800.0)])
+    assert (reply.kind, reply.code) == ("hold", "metric-missing")
+    assert "work runs with 8 subtasks and was analysed at 2" in reply.sentence
+
+
 def test_an_unknown_lag_is_not_none() -> None:
     """The original takes an absent lag for 0; here it is a reading that is missing."""
     reply = Job(work=8).turn(800.0, sources=[source(SOURCE, None)])

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from weir_contracts import Analysis, Parallelism, Run, Symptom
+from weir_contracts import Analysis, OperatorAnalysis, Parallelism, Run, Symptom
 
+from services.planner.core.guards import Draft, effects
 from tests.unit.planner.build import SOURCE, WORK, after, analysis, context, known, operator, point, topology
 from tests.unit.planner.test_guards import NOW, behavior, guards, passed, seen_busy
 
@@ -64,6 +65,28 @@ def test_going_down_ends_where_the_target_would_be_passed() -> None:
         None,
         "scale-down-gate",
     )
+
+
+def test_a_busy_share_belongs_to_the_parallelism_it_was_seen_at() -> None:
+    """8 subtasks were 40 % busy, so 3.5 are needed at 92 %: of the 4 that run now none may go."""
+    found = analysis(operators=[operator(SOURCE, 1, 100_000.0, 800.0), seen_at_eight()])
+    assert effects.scale_down_gate(wanting(2), context(NOW, found=found)).vector == NOW
+
+
+def test_a_hot_key_is_judged_at_the_parallelism_it_was_seen_at() -> None:
+    """8 subtasks took 800/s 40 % busy: 2,400/s, evenly spread, need 12 at 80 %, though 4 run now."""
+    hot = seen_at_eight().model_copy(update={"skew": known(2.5), "target_input_rate": known(2400.0)})
+    found = analysis(operators=[operator(SOURCE, 1, 100_000.0, 800.0), hot], symptoms=[symptom("skewed", WORK)])
+    assert effects.hot_key(wanting(16), context(NOW, found=found)).vector == {SOURCE: 1, WORK: 12}
+
+
+def seen_at_eight() -> OperatorAnalysis:
+    """Work as it was with 8 subtasks; 4 run."""
+    return operator(WORK, 8, None, 800.0, utilisation=known(0.4))
+
+
+def wanting(work: int) -> Draft:
+    return Draft({SOURCE: 1, WORK: work}, "wanted", "the planner wants it")
 
 
 def test_contention_that_was_seen_counts_for_what_fewer_do() -> None:

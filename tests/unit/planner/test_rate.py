@@ -95,6 +95,14 @@ def test_what_is_hardly_busy_does_not_pin_its_slots(source: OperatorAnalysis) ->
     assert reply.evidence[f"capacity_at_least[{WORK}]"] == 40.0
 
 
+def test_a_bound_counts_for_the_subtasks_that_run() -> None:
+    """8 subtasks sustained at least 40 records/s, so 5 each, and 4 run now: for 9/s they need 3, not the 2 that 40 ÷ 4 would tell."""
+    source, work = operator(SOURCE, 1, 100_000.0, 9.0), at_rest(8, 40.0, 9.0)
+    reply = answer(arrivals=9.0, work=4, operators=[source, work])
+    assert reply.evidence[f"capacity_at_least[{WORK}]"] == 20.0
+    assert reply.parallelism == {SOURCE: 1, WORK: 3}
+
+
 def test_a_bound_never_adds_a_subtask() -> None:
     """The load jumps from 2 to 500 records/s: what 2 subtasks can do is unknown, at least 40, and most likely more than enough."""
     reply = answer(arrivals=500.0, work=2, operators=[operator(SOURCE, 1, 100_000.0, 500.0), at_rest(2, 40.0, 500.0)])

@@ -53,8 +53,8 @@ def _least_for(name: str, limit: float, draft: Draft, context: Context) -> int |
     curve, target = context.curve(name), context.target(name)
     if curve is not None and target is not None:
         return curve.needed(target / limit) or context.current[name]
-    busy = context.busy.get(name)
-    return None if busy is None else max(1, math.ceil(busy * context.current[name] / limit - 1e-9))
+    busy, found = context.busy.get(name), context.operators.get(name)
+    return None if busy is None or found is None else max(1, math.ceil(busy * found.parallelism / limit - 1e-9))
 
 
 def hot_key(draft: Draft, context: Context) -> Draft:
@@ -85,7 +85,7 @@ def _even_need(name: str, context: Context) -> int:
     if not took or not busy or target is None:
         return now
     limit = context.spec.objective.utilization or TARGET_UTILISATION
-    return max(now, math.ceil(now * target * busy / took / limit - 1e-9))
+    return max(now, math.ceil(found.parallelism * target * busy / took / limit - 1e-9))
 
 
 def downstream_bound(draft: Draft, context: Context) -> Draft:

@@ -17,8 +17,9 @@ Of its manager: `warm_up_intervals` (policy_interval is the policy's interval), 
 `ignored_increase` 0 and `ignored_decrease` 1 are the code's `consider_change`. Its roll-back and its cap on the number of decisions were
 never finished; here the executor rolls back.
 
-Beside the original: an operator of unknown true rate ends the pass with a hold that names it, where the original computes with NaN. One
-that is hardly busy has a lower bound instead, which may take subtasks away and never add any.
+Beside the original: an operator of unknown true rate ends the pass with a hold that names it, where the original computes with NaN; so
+does one that was analysed at another parallelism than it runs with. One that is hardly busy has a lower bound instead, which may take
+subtasks away and never add any.
 """
 
 import math
@@ -200,6 +201,9 @@ def _read(request: PlanRequest, present: Present, parameters: Ds2Parameters) -> 
                 return (
                     f"the true processing rate of {name}: {'it was not analysed' if rate_of is None else rate_of.basis}"
                 )
+            if operator and operator.parallelism != present.current[name]:
+                seen_at = f"it was analysed at {operator.parallelism}"
+                return f"the true processing rate of {name} at {present.current[name]} subtasks: {seen_at}"
             processing[name] = value
     graph = Graph(
         instances=present.current,

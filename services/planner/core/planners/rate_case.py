@@ -92,7 +92,7 @@ class Case:
     objective: Objective
     bounds: Mapping[str, tuple[int, int]]
     at_least: Mapping[str, float]
-    """What operators of unknown capacity sustain at least, in records/s."""
+    """What operators of unknown capacity sustain at least as they run, in records/s."""
     parameters: RateParameters
 
     @cached_property
@@ -226,7 +226,8 @@ def case_of(request: PlanRequest, parameters: RateParameters) -> Case | PlanRepl
                 code="metric-missing",
                 sentence=f"the {gap.what} of {gap.operator} is unknown ({gap.because}), so nothing changes",
             )
-    at_least = {name: bound.records_per_second for name, bound in at_least_of(analysis.operators, model.curves).items()}
+    bounds = at_least_of(analysis.operators, model.curves)
+    at_least = {name: bound.rate(deployment.observed.get(name, bound.parallelism)) for name, bound in bounds.items()}
     case = Case(
         analysis=analysis,
         topology=topology,

@@ -72,13 +72,18 @@ def sample_of(turn: Turn, state: State) -> Sample | None:
         operator = told.get(name)
         if operator is None:
             raise Missing(f"{name} was not analysed, so nothing changes")
+        runs = turn.graph.parallelism[name]
+        if operator.parallelism != runs:
+            raise Missing(
+                f"{name} runs with {runs} subtasks and was analysed at {operator.parallelism}, so nothing changes"
+            )
         before = Raw() if last is None else last.readings[name]
         taken = _needed(operator.input_rate, f"the input rate of {name}")
         sent, busy = _sent(turn, operator), busy_ms_per_second(operator, "AVG")
         raw[name] = Raw(
             records_in=_counted(before.records_in, taken, seconds),
             records_out=_counted(before.records_out, sent, seconds),
-            busy_ms=_counted(before.busy_ms, busy * turn.graph.parallelism[name], seconds),
+            busy_ms=_counted(before.busy_ms, busy * runs, seconds),
             busy_ms_per_second=busy_ms_per_second(operator, turn.parameters.busy_time_aggregator),
             input_rate=taken,
             backpressured_ms_per_second=1000 * _value(operator.backpressure),
