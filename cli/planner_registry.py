@@ -29,6 +29,9 @@ Kta = Annotated[
     bool, typer.Option("--kta", help="It speaks KTA's protocol: URL is its base, its steps are at /api/v1alpha1/….")
 ]
 NoAnalyze = Annotated[bool, typer.Option("--no-analyze", help="With --kta: it has no analyze step.")]
+NoWeirField = Annotated[
+    bool, typer.Option("--no-weir-field", help="KTA: send its own fields only, without Weir's analysis.")
+]
 MonitorUrl = Annotated[
     str | None, typer.Option("--monitor-url", help="KTA's monitor step, where it has its own address.")
 ]
@@ -47,6 +50,7 @@ def register(
     analyze_url: AnalyzeUrl = None,
     plan_url: PlanUrl = None,
     history: Annotated[int | None, typer.Option(help="KTA: how many earlier results are sent along, at most.")] = None,
+    no_weir_field: NoWeirField = False,
     credential: Annotated[
         str | None, typer.Option(help="Name of a bearer token that the planner service has; never the token.")
     ] = None,
@@ -59,7 +63,16 @@ def register(
 ) -> None:
     """Register a planner: it is checked first, and refused with what failed."""
     steps = {"monitor_url": monitor_url, "analyze_url": analyze_url, "plan_url": plan_url}
-    new = new_planner(name, url, kta=kta, no_analyze=no_analyze, steps=steps, credential=credential, history=history)
+    new = new_planner(
+        name,
+        url,
+        kta=kta,
+        no_analyze=no_analyze,
+        no_weir_field=no_weir_field,
+        steps=steps,
+        credential=credential,
+        history=history,
+    )
     told = connect(server, token_file).register_planner(_document(new), replace=replace, timeout_seconds=timeout)
     if json or output is not Format.TABLE:
         sys.stdout.write(text_of(told, Format.JSON if json else output))
@@ -100,6 +113,7 @@ def check(
     ] = None,
     kta: Kta = False,
     no_analyze: NoAnalyze = False,
+    no_weir_field: NoWeirField = False,
     monitor_url: MonitorUrl = None,
     analyze_url: AnalyzeUrl = None,
     plan_url: PlanUrl = None,
@@ -117,7 +131,9 @@ def check(
         report = connect(server, token_file).check_planner(planner, timeout_seconds=timeout)
     else:
         steps = {"monitor_url": monitor_url, "analyze_url": analyze_url, "plan_url": plan_url}
-        new = new_planner("conformance", planner, kta=kta, no_analyze=no_analyze, steps=steps)
+        new = new_planner(
+            "conformance", planner, kta=kta, no_analyze=no_analyze, no_weir_field=no_weir_field, steps=steps
+        )
         report = asyncio.run(check_from_here(new, credential_file, timeout)).to_document()
     show(report, Format.JSON if json else output, lambda: report_table(report["checks"]))
     if not report["ok"]:
@@ -153,6 +169,7 @@ def new_planner(
     *,
     kta: bool,
     no_analyze: bool,
+    no_weir_field: bool = False,
     steps: Mapping[str, str | None],
     credential: str | None = None,
     history: int | None = None,
@@ -170,7 +187,7 @@ def new_planner(
         told |= given
     else:
         told["url"] = url
-    told["kind"] = "kta" if kta or given else "http"
+    told |= {"kind": "kta" if kta or given else "http", "offer_analysis": False if no_weir_field else None}
     if url is None and not given:
         raise InvalidInput("URL: where does the planner answer?")
     try:

@@ -97,8 +97,10 @@ class NewPlanner(Message):
     """The name of a bearer token that the planner service has; never the token itself."""
     result_history_length: Annotated[int | None, Field(default=None, ge=1, le=1000)] = None
     """Kind `kta`: how many earlier results are sent along, at most; None: as many as fit."""
+    offer_analysis: bool | None = None
+    """Kind `kta`: false leaves Weir's own field `weir` out of every request; None: it is sent."""
 
-    @field_validator("url", "monitor_url", "analyze_url", "plan_url", "result_history_length")
+    @field_validator("url", "monitor_url", "analyze_url", "plan_url", "result_history_length", "offer_analysis")
     @classmethod
     def _of_its_kind(cls, value: Any, info: ValidationInfo) -> Any:
         kind, field = info.data.get("kind"), str(info.field_name)

@@ -52,6 +52,7 @@ class PlannerView(BaseModel):
     plan_url: str | None = None
     credential: str | None = None
     result_history_length: int | None = None
+    offer_analysis: bool | None = None
     registered_at: Timestamp | None = None
     registered_by: str | None = None
     breaker: CircuitView | None = None

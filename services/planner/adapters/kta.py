@@ -9,12 +9,26 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+import structlog
 from weir_contracts import PlannerRegistration, PlanReply, PlanRequest
 
-from services.planner.core.kta import Answers, InvalidAnswer, Step, Turn, read_plan, read_result, reply_of, turn_of
+from services.planner.core.kta import (
+    TOO_LARGE,
+    Answers,
+    InvalidAnswer,
+    Step,
+    Turn,
+    read_plan,
+    read_result,
+    reply_of,
+    too_large,
+    turn_of,
+)
 from services.planner.failures import INVALID, INVALID_REPLY, TIMEOUT, PlannerFailed
 
 from .http import Post
+
+log = structlog.get_logger("planner")
 
 
 async def ask(request: PlanRequest, registration: PlannerRegistration, timeout_seconds: float, post: Post) -> PlanReply:
@@ -22,7 +36,9 @@ async def ask(request: PlanRequest, registration: PlannerRegistration, timeout_s
     if registration.monitor_url is None or registration.plan_url is None:
         raise PlannerFailed("is registered without the addresses of its steps", code=INVALID, counts=False)
     try:
-        turn = turn_of(request, registration.result_history_length)
+        turn = turn_of(
+            request, registration.result_history_length, offer_analysis=registration.offer_analysis is not False
+        )
     except InvalidAnswer as error:
         raise PlannerFailed(f"cannot be asked: {error}", code=INVALID, counts=False) from None
     loop = asyncio.get_running_loop()
@@ -35,7 +51,16 @@ async def ask(request: PlanRequest, registration: PlannerRegistration, timeout_s
     answer = await call(registration.plan_url, "plan", monitor, analyze)
     planned = _read("plan", lambda given: read_plan(given, turn.nodes), answer)
     ended = request.now + timedelta(seconds=loop.time() - began)
-    return reply_of(turn, Answers(monitor, analyze, planned, ended), registration.name)
+    reply = reply_of(turn, Answers(monitor, analyze, planned, ended), registration.name)
+    size_bytes = reply.memory.get(TOO_LARGE)
+    if size_bytes is not None and TOO_LARGE not in request.memory:  # once, not every cycle
+        log.warning(
+            "kta-result-too-large",
+            planner=registration.name,
+            application=request.application,
+            reason=too_large(size_bytes),
+        )
+    return reply
 
 
 class _Calls:

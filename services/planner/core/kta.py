@@ -7,7 +7,7 @@ what the steps before it answered and the results of earlier turns, newest first
 
 A node is `{"type": "flinkStreamingGraphNode", "fields": "id=<vertex id>"}`; as the key of a map, that object as JSON text. Writers differ
 in the blanks of that text, so keys are read and never compared. Beside these fields each request offers Weir's own analysis as
-`weir`, which a server may ignore, and KTA's does.
+`weir`, which a server may ignore, and KTA's does; the registration's `offer_analysis: false` leaves it out.
 
 Source: dynatrace-oss/kubernetes-topology-autoscaler v0.1.0-alpha.1. Not copied: there a 0 hides behind the lower bound; here it is refused.
 """
@@ -27,6 +27,9 @@ from predictor.words import changes
 
 WEIR_FIELD = "weir"
 """The extra field of a request: `{"contractVersion": "v1alpha1", "analysis": Analysis}`."""
+
+TOO_LARGE = "too_large_bytes"
+"""In the memory: the size of the last result, where it was too large to be remembered."""
 
 Step = Literal["monitor", "analyze", "plan"]
 FLINK_NODE = "flinkStreamingGraphNode"
@@ -238,12 +241,13 @@ def reply_of(turn: Turn, answers: Answers, name: str) -> PlanReply:
     for operator, p in answers.planned.items():
         low, high = bounds.of(operator)
         clamped[operator] = max(low, min(high, p))
-    memory, dropped = _remembered(turn, answers, clamped)
+    memory, too_large_bytes = _remembered(turn, answers, clamped)
     cut = {operator: p for operator, p in answers.planned.items() if p != clamped[operator]}
     evidence: dict[str, float | int | str | bool | None] = {
         "results_sent": len(_memory_of(turn.request.memory).results[: turn.most_results]),
         "results_kept": len(memory["results"]),
-        "newest_result_too_large": dropped,
+        "newest_result_too_large": too_large_bytes is not None,
+        "newest_result_bytes": too_large_bytes,
         **{f"wanted_{operator}": min(p, 2**53) for operator, p in list(cut.items())[:100]},
     }
     current = turn.request.deployment.observed if turn.request.deployment else {}
@@ -260,15 +264,20 @@ def reply_of(turn: Turn, answers: Answers, name: str) -> PlanReply:
             "kind": kind,
             "parallelism": clamped if kind == "scale" else None,
             "code": code,
-            "sentence": sentence[:2000],
+            "sentence": (sentence if too_large_bytes is None else f"{sentence}; {too_large(too_large_bytes)}")[:2000],
             "evidence": evidence,
             "memory": memory,
         }
     )
 
 
-def _remembered(turn: Turn, answers: Answers, clamped: Parallelism) -> tuple[dict[str, Any], bool]:
-    """The newest results that fit the memory, this one first, and whether this one is too large by itself."""
+def too_large(size_bytes: int) -> str:
+    """Say that a result is not remembered."""
+    return f"its result takes {size_bytes:,} bytes and the memory holds {MEMORY_LIMIT_BYTES:,}, so later requests do not have it"
+
+
+def _remembered(turn: Turn, answers: Answers, clamped: Parallelism) -> tuple[dict[str, Any], int | None]:
+    """Return the newest results that fit the memory, this one first, and the bytes of this one if it is too large by itself."""
     nodes = [node.value for node in turn.nodes]
     newest = {
         "id": str(turn.request.id),
@@ -282,7 +291,7 @@ def _remembered(turn: Turn, answers: Answers, clamped: Parallelism) -> tuple[dic
     before = _memory_of(turn.request.memory)
     earlier = [(kept.model_dump(exclude={"nodes"}), before.nodes[kept.nodes]) for kept in before.results]
     memory: dict[str, Any] = {"results": [], "nodes": []}
-    dropped = False
+    too_large_bytes = None
     size = _size(memory)
     for i, (result, about) in enumerate([(newest, nodes), *earlier]):
         if len(memory["results"]) >= (turn.most_results or len(earlier) + 1):
@@ -294,13 +303,14 @@ def _remembered(turn: Turn, answers: Answers, clamped: Parallelism) -> tuple[dic
         if size + added > MEMORY_LIMIT_BYTES:
             if i > 0:
                 break  # a gap in the history would be read as time that went by
-            dropped = True
+            too_large_bytes = memory[TOO_LARGE] = size + added
+            size = _size(memory)
             continue
         memory["results"].append(entry)
         if not known:
             memory["nodes"].append(about)
         size += added
-    return memory, dropped
+    return memory, too_large_bytes
 
 
 def _moves(current: Mapping[str, int], clamped: Parallelism) -> str:

@@ -83,6 +83,8 @@ def test_a_planner_of_kind_kta_has_its_steps(server: Server) -> None:
     weir("planner", "register", "mine", base, "--kta", "--no-analyze", "--history", "5", "--server", server.url)
     steps = {"monitor_url": f"{base}/api/v1alpha1/monitor", "plan_url": f"{base}/api/v1alpha1/plan"}
     assert server.asked[-1][3] == {"name": "mine", "kind": "kta", "result_history_length": 5, **steps}
+    weir("planner", "register", "mine", base, "--kta", "--no-analyze", "--no-weir-field", "--server", server.url)
+    assert server.asked[-1][3] == {"name": "mine", "kind": "kta", "offer_analysis": False, **steps}
     apart = ["--monitor-url", "http://a.example.org/m", "--plan-url", "http://b.example.org/p"]
     weir("planner", "register", "mine", *apart, "--server", server.url)
     told = server.asked[-1][3]

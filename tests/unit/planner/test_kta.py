@@ -1,15 +1,19 @@
 """KTA's wire protocol: what a container made with its SDK is asked, what it may answer, and what becomes of it."""
 
 import json
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import MEMORY_LIMIT_BYTES, PlannerRegistration, PlanReply, PlanRequest
+from structlog.testing import capture_logs
+from weir_contracts import MEMORY_LIMIT_BYTES, NewPlanner, PlannerRegistration, PlanReply, PlanRequest
 
 from services.planner.adapters.kta import ask
+from services.planner.core.addresses import HOSTS, NETWORKS, SCHEMES, AddressRefused, Allowed
 from services.planner.core.kta import (
     Answers,
     InvalidAnswer,
@@ -21,6 +25,7 @@ from services.planner.core.kta import (
     turn_of,
 )
 from services.planner.failures import PlannerFailed
+from services.planner.settings import PlannerSettings
 from tests.effort import examples
 
 from .build import NOON, after, policy, request, topology
@@ -283,6 +288,59 @@ def test_the_history_that_does_not_fit_loses_its_oldest() -> None:
     huge = _reply({"blob": "x" * 20_000}, memory, 31)
     assert huge.evidence["newest_result_too_large"] is True
     assert huge.memory["results"] == memory["results"]
+    size = len(json.dumps(huge.memory["results"][0]).encode())
+    assert size < 20_000 < huge.evidence["newest_result_bytes"] < 21_000
+    assert (
+        f"its result takes {huge.evidence['newest_result_bytes']:,} bytes and the memory holds 16,384" in huge.sentence
+    )
+    again = _reply({"blob": "x" * 20_000}, {}, 32)
+    assert again.memory["results"] == []
+    assert "so later requests do not have it" in again.sentence
+
+
+@pytest.mark.parametrize("planned", [plan(v0=2, v1=4), plan(v0=1, v1=2)], ids=["scales", "holds"])
+async def test_a_result_too_large_to_be_remembered_is_said(planned: Any) -> None:
+    """In the plan each time, in the log once until a result fits again."""
+    container, memory, logged = Container(plan=planned, monitor={"blob": "x" * 20_000}), {}, []
+    for cycle in range(4):
+        if cycle == 2:
+            container.answers["monitor"] = {"blob": "x" * 10}
+        if cycle == 3:
+            container.answers["monitor"] = {"blob": "x" * 20_000}
+        question = request().model_copy(update={"memory": memory, "now": after(cycle * 30)})
+        with capture_logs() as lines:
+            reply = await ask(question, registration(), 2.0, container.post)
+        memory = json.loads(reply.model_dump_json())["memory"]
+        assert ("later requests do not have it" in reply.sentence) == (cycle != 2)
+        logged.append([(line["log_level"], line["event"], line["application"]) for line in lines])
+    warning = [("warning", "kta-result-too-large", "shop/orders")]
+    assert logged == [warning, [], [], warning]
+
+
+async def test_weirs_own_field_can_be_left_out() -> None:
+    """A container that refuses fields it does not know can be asked."""
+    container = Container(plan=plan(v0=2, v1=4))
+    await ask(request(), registration(offer_analysis=False), 2.0, container.post)
+    own = {"id", "udfStartTimestampMillis", "topology", "monitorResult", "analyzeResult", "resultHistory"}
+    assert [set(body) for _, body in container.asked] == [own] * 3
+    with pytest.raises(ValueError, match="is not for a planner of kind http"):
+        NewPlanner(name="mine", url="http://127.0.0.1:8097", offer_analysis=False)
+
+
+def test_the_settings_that_the_sdk_names_let_a_container_be_asked() -> None:
+    """KTA's containers speak plain HTTP on a private address, which the defaults refuse; the SDK's README has the lines that allow it."""
+    text = (Path(__file__).parents[3] / "sdk" / "README.md").read_text()
+    named = dict(re.findall(r"^(WEIR_PLANNER_PLUGIN_[A-Z]+)=(\S+)$", text, re.MULTILINE))
+    assert set(named) == {SCHEMES, HOSTS, NETWORKS}
+    as_named = Allowed.of(named[SCHEMES], named[HOSTS], named[NETWORKS])
+    as_named.check_url("http://toggler:8096/api/v1alpha1/plan")
+    as_named.check_address("10.1.2.3", "toggler")
+    usual = PlannerSettings.model_fields
+    default = Allowed.of(*(usual[name].default for name in ("plugin_schemes", "plugin_hosts", "plugin_networks")))
+    with pytest.raises(AddressRefused, match=SCHEMES):
+        default.check_url("http://toggler:8096/api/v1alpha1/plan")
+    with pytest.raises(AddressRefused, match=NETWORKS):
+        default.check_address("10.1.2.3", "toggler")
 
 
 def test_a_long_history_of_a_large_topology_fits() -> None:
