@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from typing import Any
 
 import h11
@@ -18,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from . import problems
 from .auth import Tokens
 from .loop import Stop
+from .origins import SameOrigin
 
 MAX_BODY_BYTES = 8_000_000
 ANSWER_SECONDS = 30.0
@@ -170,10 +171,18 @@ def listen(host: str, port: int) -> socket.socket:
     return bound
 
 
-async def serve(app: FastAPI, bound: socket.socket, stop: Stop, *, receive_seconds: float = RECEIVE_SECONDS) -> None:
-    """Answer requests until stopped; open ones get `GRACE_SECONDS` to end."""
+async def serve(
+    app: FastAPI,
+    bound: socket.socket,
+    stop: Stop,
+    *,
+    receive_seconds: float = RECEIVE_SECONDS,
+    allowed_hosts: Collection[str] = (),
+) -> None:
+    """Answer requests until stopped; open ones get `GRACE_SECONDS` to end. `allowed_hosts` are names of the listener beside its
+    address and those of loopback."""
     config = uvicorn.Config(
-        app,
+        SameOrigin(app, {bound.getsockname()[0], *allowed_hosts}),
         http=type("Connection", (_Impatient,), {"receive_seconds": receive_seconds}),
         log_config=None,
         log_level="warning",

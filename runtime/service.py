@@ -54,7 +54,8 @@ async def run_service(
     collect_seldom()
     stop = Stop()
     stop.on_signals()
-    running = {asyncio.create_task(_listener(serve(app, bound, stop), stop), name="http")}
+    serving = serve(app, bound, stop, allowed_hosts=settings.hosts())
+    running = {asyncio.create_task(_listener(serving, stop), name="http")}
     running |= {asyncio.create_task(_run(task, stop), name=label) for label, task in tasks.items()}
     await _until_stopped(running, stop)
     logger.info("stopping", reason=stop.reason)

@@ -1,6 +1,5 @@
 """Settings: typed, documented with unit and reason, checked at start, printed once without secrets."""
 
-import ipaddress
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from .log import masked, without_credentials
+from .origins import is_loopback
 from .tokens import Tokens, read_tokens
 
 S = TypeVar("S", bound="ServiceSettings")
@@ -56,6 +56,13 @@ class ServiceSettings(BaseSettings):
         description="address to listen on; anything but loopback demands a token",
     )
     http_port: int = http_port(8080)
+    allowed_hosts: str = shared(
+        "allowed_hosts",
+        default="",
+        pattern=r"^([^\s,:/@]+(,[^\s,:/@]+)*)?$",
+        description="names that clients call the listener by, comma-separated without ports, beside loopback's and its own address; "
+        "any other Host is refused",
+    )
     tokens_file: Path | None = shared(
         "tokens_file",
         default=None,
@@ -101,6 +108,10 @@ class ServiceSettings(BaseSettings):
         """Who may call this service; `ValueError` that names the setting if the tokens cannot be read."""
         return read_tokens(self.tokens_file, self.tokens.get_secret_value() if self.tokens else None)
 
+    def hosts(self) -> list[str]:
+        """Names and addresses that the listener answers to, beside those of loopback."""
+        return [self.http_host, *filter(None, self.allowed_hosts.split(","))]
+
     def describe(self) -> dict[str, Any]:
         """All values, secrets masked, for the one line at start."""
         return {name: masked(name, value) for name, value in self.model_dump(mode="json").items()}
@@ -112,14 +123,6 @@ def checked_ports(addresses: str) -> str:
         if not 1 <= int(address.rpartition(":")[2]) <= 65535:
             raise ValueError(f"the port of {address} must be between 1 and 65535")
     return addresses
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a listener on this address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def variable(model: type[BaseSettings], name: str, info: FieldInfo) -> str:

@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import hmac
+import ipaddress
 import json
 import logging
 import queue
+import re
 import signal
 import socket
 import threading
@@ -16,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY_BYTES = 8_000_000
@@ -122,6 +125,36 @@ class Limits:
         await self._app(scope, replayed, send)
 
 
+class SameOrigin:
+    """Refuses what a browser sends for another site's page, as Weir's own listeners do: 403 to a foreign `Host` (DNS rebinding; only on
+    loopback, elsewhere the names are the user's), a foreign `Origin` or another site's request, 415 to a body that is not JSON."""
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self._app = app
+        self._host = host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(Headers(scope=scope)) if scope["type"] == "http" else None
+        await (refusal or self._app)(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> JSONResponse | None:
+        hosts = [host.lower() for host in headers.getlist("host")]
+        names = [re.sub(r":\d*$", "", host).strip("[]").rstrip(".") for host in hosts]
+        if is_loopback(self._host) and not all(name == self._host or is_loopback(name) for name in names):
+            return problem(403, "this listener is on loopback and the request's Host is another: call it as 127.0.0.1")
+        own = {f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")}
+        if any(origin.lower() not in own for origin in headers.getlist("origin")):
+            return problem(403, "the request's Origin is another site: only this listener's own pages may call it")
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return problem(
+                403, "the request comes from another site's page: only this listener's own pages may call it"
+            )
+        kinds = [kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")]
+        if not all(kind.endswith(("/json", "+json")) for kind in kinds):
+            return problem(415, "the body's content type is not JSON: send application/json")
+        return None
+
+
 class _AnyText(JSONResponse):
     """JSON of sentences from elsewhere: half a character in one must not cost the answer."""
 
@@ -131,7 +164,8 @@ class _AnyText(JSONResponse):
 
 def problem(status: int, detail: str, errors: list[tuple[str, str]] | None = None) -> JSONResponse:
     """An RFC 9457 problem document. `message` is the same sentence for those who look there, as KTA does."""
-    titles = {401: "Unauthorised", 413: "Too large", 422: "Invalid", 500: "The planner failed", 503: "Not available"}
+    titles = {401: "Unauthorised", 403: "Forbidden", 413: "Too large", 415: "Unsupported media type", 422: "Invalid"}
+    titles |= {500: "The planner failed", 503: "Not available"}
     body = {
         "type": "about:blank",
         "title": titles.get(status, "Error"),
@@ -210,7 +244,7 @@ def server(app: FastAPI, host: str, port: int) -> Server:
     """A server of `app`, not yet running."""
     return Server(
         uvicorn.Config(
-            app,
+            SameOrigin(app, host),
             host=host,
             port=port,
             log_level="warning",
@@ -224,7 +258,10 @@ def server(app: FastAPI, host: str, port: int) -> Server:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a listener there."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def run(app: FastAPI, host: str, port: int, token: str | None, *, open_to_all: bool = False) -> None:

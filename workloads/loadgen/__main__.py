@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import uvicorn
 
+from runtime.origins import SameOrigin
+
 from .control import WorkloadBoard, create_app
 from .generator import Generator, run
 from .keys import DEFAULT_KEYS
@@ -99,6 +101,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _generate(options, listener)
 
 
+def control_server(generator: Generator) -> uvicorn.Server:
+    """A server of the control API, not yet running."""
+    app = SameOrigin(create_app(generator, WorkloadBoard()))
+    return uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS))
+
+
 def _generate(options: argparse.Namespace, listener: socket.socket) -> int:
     output = KafkaOutput(options.bootstrap, options.topic)
     try:
@@ -108,13 +116,7 @@ def _generate(options: argparse.Namespace, listener: socket.socket) -> int:
         return 1
     generator = Generator(options.load, output, keys=options.keys, seed=options.seed, now_seconds=time.monotonic())
     stop, failed = threading.Event(), threading.Event()
-    server = uvicorn.Server(
-        uvicorn.Config(
-            create_app(generator, WorkloadBoard()),
-            log_level="warning",
-            timeout_graceful_shutdown=GRACE_SECONDS,
-        )
-    )
+    server = control_server(generator)
 
     def produce() -> None:
         try:

@@ -26,7 +26,7 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter, str], Awaitable[Non
 
 
 def _head(request: str, *headers: str) -> bytes:
-    return "\r\n".join([f"{request} HTTP/1.1", "Host: weir", *headers, "", ""]).encode()
+    return "\r\n".join([f"{request} HTTP/1.1", "Host: 127.0.0.1", *headers, "", ""]).encode()
 
 
 def _sent(body: bytes, kind: str = "application/json") -> Talk:

@@ -1,0 +1,109 @@
+"""Refuses what a browser sends for another site's page. Without it, any page that a user visits could command a listener on loopback.
+
+Needs nothing but Starlette: the load generator's image has nothing else of this package.
+"""
+
+import ipaddress
+import re
+from collections.abc import Collection, Sequence
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+Refusal = tuple[int, str, str]
+"""Status, title and sentence."""
+
+_SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]]+)(:\d{0,5})?")
+_DOCUMENT = re.compile(r"[a-z]+/([a-z0-9.+_-]+[.+-])?(json|yaml)")
+_SHOWN = 60
+"""Characters of a foreign header that a refusal repeats."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a listener on this address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class SameOrigin:
+    """ASGI middleware that answers 403 to a foreign `Host` (DNS rebinding), to a foreign `Origin` and to another site's requests, and 415
+    to a change whose body is no JSON or YAML, as a form's is.
+
+    `hosts` are the listener's own names and addresses beside those of loopback; a wildcard address stands for every IP address. A request
+    that names no host, as HTTP/1.0 allows, is no browser's.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
+        self._app = app
+        self._hosts = {host.lower() for host in hosts}
+        self._any_address = bool(self._hosts & {"0.0.0.0", "::"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope["method"], Headers(scope=scope)) if scope["type"] == "http" else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+            return
+        status, title, detail = refusal
+        body = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+        answer = JSONResponse(body, status, {"Connection": "close"}, media_type="application/problem+json")
+        await answer(scope, receive, send)
+
+    def _refusal(self, method: str, headers: Headers) -> Refusal | None:
+        hosts, origins = headers.getlist("host"), headers.getlist("origin")
+        for host in hosts:
+            if not self._is_own(host.lower()):
+                return 403, "Forbidden", f"host {host[:_SHOWN]!r} is not this listener's: add it to WEIR_ALLOWED_HOSTS"
+        for origin in origins:
+            if not any(_same(origin.lower(), host.lower()) for host in hosts):
+                return (
+                    403,
+                    "Forbidden",
+                    f"origin {origin[:_SHOWN]!r} is another site: only this listener's own pages may",
+                )
+        if _of_another_site(method, headers):
+            return 403, "Forbidden", "the request comes from another site's page: only this listener's own pages may"
+        return None if method in _SAFE_METHODS else _form(headers.getlist("content-type"))
+
+    def _is_own(self, host: str) -> bool:
+        matched = _HOST.fullmatch(host)
+        if matched is None:
+            return False
+        name = matched[1].strip("[]").rstrip(".")
+        if name in self._hosts or is_loopback(name):
+            return True
+        return self._any_address and _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _same(origin: str, host: str) -> bool:
+    """Whether an `Origin` names this `Host`; each may leave out the scheme's own port."""
+    scheme, _, place = origin.partition("://")
+    port = {"http": ":80", "https": ":443"}.get(scheme)
+    return port is not None and place.removesuffix(port) == host.removesuffix(port)
+
+
+def _of_another_site(method: str, headers: Headers) -> bool:
+    """Whether the browser says so. A link that opens a page in a window of its own is none: its answer is shown, not read."""
+    site = headers.get("sec-fetch-site", "none")
+    opens = method in _SAFE_METHODS and headers.get("sec-fetch-dest") == "document"
+    return site not in ("none", "same-origin") and not opens
+
+
+def _form(types: Sequence[str]) -> Refusal | None:
+    for each in types:
+        kind = each.partition(";")[0].strip().lower()
+        if not _DOCUMENT.fullmatch(kind):
+            detail = f"content type {kind[:_SHOWN]!r} is not accepted: send application/json or application/yaml"
+            return 415, "Unsupported media type", detail
+    return None
