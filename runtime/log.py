@@ -8,13 +8,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import structlog
+from pydantic import SecretBytes, SecretStr
 
 from .clock import Clock
 
 Event = MutableMapping[str, Any]
 
+# A net for what a line names by mistake; settings are judged by their types (`ServiceSettings.describe`).
 _SECRET = re.compile(r"(^|[_\-.])(token|password|passwd|authorization|secret|credential|api[_-]?key)s?$", re.IGNORECASE)
-_CREDENTIALS = re.compile(r"(://)[^/@\s]+@")
+# Up to the last @ of a word: a password may itself hold an @ or a slash. Bounded, so that a long line is not searched again and again.
+_CREDENTIALS = re.compile(r"(://)\S{1,500}@")
 _HANDLER = "weir"
 
 
@@ -31,6 +34,8 @@ def redact(_logger: Any, _method: str, event: Event) -> Event:
 def masked(key: str, value: Any) -> Any:
     """What may be shown of a value under this name."""
     if value is not None and _SECRET.search(str(key)):
+        return "***"
+    if isinstance(value, SecretStr | SecretBytes):
         return "***"
     if isinstance(value, str):
         return without_credentials(value) if "://" in value else value

@@ -113,8 +113,13 @@ class ServiceSettings(BaseSettings):
         return [self.http_host, *filter(None, self.allowed_hosts.split(","))]
 
     def describe(self) -> dict[str, Any]:
-        """All values, secrets masked, for the one line at start."""
-        return {name: masked(name, value) for name, value in self.model_dump(mode="json").items()}
+        """All values for the one line at start. Secrets are masked by type: a value that may be one is a `SecretStr`, also in a mapping."""
+        return {name: masked("", _plain(value)) for name, value in self.model_dump().items()}
+
+
+def _plain(value: Any) -> Any:
+    """A setting's value as JSON would have it, secrets still in their type."""
+    return str(value) if isinstance(value, Path) else value
 
 
 def checked_ports(addresses: str) -> str:

@@ -2,8 +2,9 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from runtime.settings import ServiceSettings, checked_ports, http_port
@@ -13,6 +14,36 @@ from services.analyzer.core.lease import Terms
 _DEFAULTS = AnalysisSettings()
 _STANDALONE = "spark://"
 _HOST = r"(\[[0-9A-Fa-f:]+\]|[^\s,:/@]+):\d+"
+_SHOWN_SPARK_CONF = frozenset(
+    {
+        "spark.blockManager.port",
+        "spark.cores.max",
+        "spark.default.parallelism",
+        "spark.driver.cores",
+        "spark.driver.maxResultSize",
+        "spark.driver.memory",
+        "spark.driver.memoryOverhead",
+        "spark.driver.port",
+        "spark.dynamicAllocation.enabled",
+        "spark.executor.cores",
+        "spark.executor.heartbeatInterval",
+        "spark.executor.instances",
+        "spark.executor.memory",
+        "spark.executor.memoryOverhead",
+        "spark.locality.wait",
+        "spark.memory.fraction",
+        "spark.network.timeout",
+        "spark.port.maxRetries",
+        "spark.rpc.askTimeout",
+        "spark.sql.shuffle.partitions",
+        "spark.submit.deployMode",
+        "spark.task.cpus",
+        "spark.task.maxFailures",
+        "spark.ui.enabled",
+        "spark.ui.port",
+    }
+)
+"""Spark settings whose values may be shown. Any other may hold a secret, as `spark.hadoop.fs.s3a.secret.key` does."""
 _MASTER = re.compile(rf"local(\[([1-9]\d*|\*)(,[1-9]\d*)?\])?|{_STANDALONE}{_HOST}(,{_HOST})*|yarn|k8s://\S+")
 
 
@@ -61,8 +92,9 @@ class AnalyzerSettings(ServiceSettings):
     executor_cores: int | None = Field(
         default=None, ge=1, le=256, description="cores of each executor on a cluster; default: what the cluster gives"
     )
-    spark_conf: dict[str, str] = Field(
-        default_factory=dict, description='further Spark settings as JSON, for instance {"spark.cores.max": "4"}'
+    spark_conf: dict[str, SecretStr] = Field(
+        default_factory=dict,
+        description='further Spark settings as JSON, for instance {"spark.cores.max": "4"}; only sizes, times and ports are shown',
     )
     lease_seconds: float = Field(
         default=10.0,
@@ -106,11 +138,19 @@ class AnalyzerSettings(ServiceSettings):
 
     @field_validator("spark_conf")
     @classmethod
-    def _spark_names(cls, value: dict[str, str]) -> dict[str, str]:
+    def _spark_names(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
         wrong = next((name for name in value if not name.startswith("spark.")), None)
         if wrong is not None:
             raise ValueError(f"{wrong!r} is no Spark setting: its name must begin with 'spark.'")
         return value
+
+    def describe(self) -> dict[str, Any]:
+        """All values; of Spark's settings those that hold no secret, whatever the others are called."""
+        conf = {
+            name: value.get_secret_value() if name in _SHOWN_SPARK_CONF else "***"
+            for name, value in self.spark_conf.items()
+        }
+        return {**super().describe(), "spark_conf": conf}
 
     def terms(self) -> Terms:
         """How long a lease lasts and is waited for."""

@@ -72,6 +72,8 @@ def session_conf(settings: AnalyzerSettings) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
+        # Spark's own default leaves account keys in its web page and logs
+        "spark.redaction.regex": "(?i)secret|password|passwd|token|credential|key",
         "spark.locality.wait": "0s",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
@@ -91,7 +93,7 @@ def session_conf(settings: AnalyzerSettings) -> dict[str, str]:
         "spark.python.daemon.module": "services.analyzer.adapters.daemon",
         "spark.cleaner.periodicGC.interval": "10min",
         **({} if local else cluster_conf(settings, _JAVA_OPTIONS)),
-        **settings.spark_conf,
+        **{name: value.get_secret_value() for name, value in settings.spark_conf.items()},
     }
 
 

@@ -1,6 +1,7 @@
 """The shell around the stream, and what can be known of Spark without starting it."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -162,6 +163,39 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert (settings.spark_master, settings.shuffle_partitions) == ("spark://host:7077", 8)
     monkeypatch.setenv("WEIR_ANALYZER_CAPACITY_WINDOW_SECONDS", "20")
     assert load(AnalyzerSettings).analysis().capacity_window_seconds == 20
+
+
+SPARK_SECRETS = {
+    "spark.hadoop.fs.s3a.secret.key": "hunter2",
+    "spark.ssl.keyPassword": "hunter2",
+    "spark.hadoop.fs.azure.account.key.weir.dfs.core.windows.net": "hunter2",
+    "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:x:user=ada;pw=hunter2",
+    "spark.executorEnv.PLAIN_NAME": "hunter2",
+}
+
+
+def test_of_sparks_settings_only_harmless_ones_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """In the line at start, by `--print-settings`, in an error and in a traceback. Spark gets the values."""
+    for name in ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2"):
+        (tmp_path / f"{name}-1.jar").touch()
+    monkeypatch.setenv("WEIR_ANALYZER_JARS", str(tmp_path))
+    monkeypatch.setenv("WEIR_ANALYZER_SPARK_CONF", json.dumps({**SPARK_SECRETS, "spark.executor.memory": "1g"}))
+    settings = load(AnalyzerSettings)
+    shown = {**dict.fromkeys(SPARK_SECRETS, "***"), "spark.executor.memory": "1g"}
+    assert settings.describe()["spark_conf"] == shown
+    assert "hunter2" not in repr(settings)
+    assert session_conf(settings)["spark.ssl.keyPassword"] == "hunter2"
+    with pytest.raises(SystemExit):
+        load(AnalyzerSettings, ["--print-settings"])
+    printed = capsys.readouterr().out
+    assert "hunter2" not in printed
+    assert json.loads(printed)["WEIR_ANALYZER_SPARK_CONF"]["value"] == shown
+    monkeypatch.setenv("WEIR_ANALYZER_SPARK_CONF", json.dumps({**SPARK_SECRETS, "memory": "1g"}))
+    with pytest.raises(SystemExit):
+        load(AnalyzerSettings)
+    assert "hunter2" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

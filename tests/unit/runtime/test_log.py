@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from runtime import log
@@ -104,6 +105,30 @@ def test_secrets_are_masked_wherever_they_are(capsys: pytest.CaptureFixture[str]
     assert line["peers"][1] == "redis://***@redis/0"
     assert line["nothing_password"] is None
     assert line["key"] == "shop/orders"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("redis://ada:p@ss@redis/0", "redis://***@redis/0"),
+        ("redis://:p/w?x#y@redis/0", "redis://***@redis/0"),
+        ("rediss://ada:a'b\"c@redis:6379/0 is away", "rediss://***@redis:6379/0 is away"),
+        ("http://knowledge:8080/v1/policies", "http://knowledge:8080/v1/policies"),
+        ("http://knowledge:8080 and ada@example.org", "http://knowledge:8080 and ada@example.org"),
+    ],
+)
+def test_a_password_of_any_characters_is_taken_out(text: str, shown: str) -> None:
+    """What a URL's form forbids in a password is what a person writes there."""
+    assert log.without_credentials(text) == shown
+
+
+def test_a_secret_is_masked_by_its_type(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever it is called and wherever it lies."""
+    log.configure("planner", "INFO")
+    structlog.get_logger("a").info("called", oven=SecretStr("hunter2"), racks=[{"top": SecretStr("hunter2")}])
+    text = capsys.readouterr().err
+    assert "hunter2" not in text
+    assert json.loads(text)["racks"] == [{"top": "***"}]
 
 
 def test_a_person_gets_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
