@@ -18,7 +18,8 @@ from runtime.problems import Problem
 from . import examples
 from .adapters.planner import PlannerAway, PlannerCatalogue, named
 from .documents import CHANGED, ERRORS, WRONG_POLICY, Name, Namespace, Policies, example
-from .store import Store, VersionConflict
+from .store import Store, TargetTaken, VersionConflict
+from .targets import may_be_same_job, runs
 
 _POLICY_SCHEMA = {"$ref": "#/components/schemas/ScalingPolicy"}
 _USUAL_PLANNER = {"field": "spec.planner", "name": PlannerChoice().name, "parameters": PlannerChoice().parameters}
@@ -106,12 +107,23 @@ class PolicyChanges:
             update={"resource_version": following, "updated_at": now, "updated_by": caller.name}
         )
         stored = policy.model_copy(update={"metadata": metadata})
+        if before is None or before.spec.target != policy.spec.target:
+            await self._check_job(policy)
         try:
             await self._store.put_policy(stored, version)
         except VersionConflict as conflict:
             raise _conflict(policy.application, conflict.current) from None
+        except TargetTaken as taken:
+            raise _taken(policy, taken.application) from None
         self._on_change()
         return stored, before is None
+
+    async def _check_job(self, policy: ScalingPolicy) -> None:
+        """A 409 if another policy names the same job, one by its id and the other by its name, as far as it was seen to run."""
+        for other in may_be_same_job(policy, await self._store.policies()):
+            newest = await self._store.newest(other, ["observation"])
+            if runs(newest.observation if newest else None, policy.spec.target.job.job):
+                raise _taken(policy, other)
 
     async def pause(self, application: str, caller: Caller) -> ScalingPolicy:
         """Stop planning, and remember in which mode it was."""
@@ -264,6 +276,12 @@ async def _check_planners(policy: ScalingPolicy, before: ScalingPolicy | None, c
         raise Problem(503, detail, errors=[("spec.planner", "was changed and could not be checked")]) from None
     if wrong:
         raise Problem(422, "; ".join(f"{field}: {what}" for field, what in wrong)[:2000], errors=wrong)
+
+
+def _taken(policy: ScalingPolicy, other: str) -> Problem:
+    """The refusal of a second policy for one target; names the first."""
+    detail = f"{policy.application} has the target of {other}: only one policy may scale a job. Delete {other} or change its target first"
+    return Problem(409, detail, errors=[("spec.target", f"is the target of {other}")], extra={"application": other})
 
 
 def _conflict(application: str, current: Any) -> Problem:

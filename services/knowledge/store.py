@@ -29,6 +29,14 @@ class VersionConflict(Exception):
         super().__init__("somebody else wrote first")
 
 
+class TargetTaken(Exception):
+    """Another application's policy has the same target. `application` is the other's."""
+
+    def __init__(self, application: str) -> None:
+        self.application = application
+        super().__init__(f"{application} has the same target")
+
+
 @dataclass(frozen=True)
 class FeedEvent:
     """One entry of the event feed. `id` orders all of them."""
@@ -82,6 +90,7 @@ class Store(Protocol):
         """Store a policy and put it into the outbox, in one transaction.
 
         `expected`: the version that must be there (0: none); None: any. `VersionConflict` otherwise.
+        `TargetTaken` where the policy has a new target that another one claims (`targets.claims`).
         """
         ...
 

@@ -111,7 +111,9 @@ def several(loop: Loop) -> Iterator[list[str]]:
     for name in BESIDE:
         namespace, _, word = name.partition("/")
         metadata = {"namespace": namespace, "name": word}
-        document = {**policy, "metadata": metadata, "spec": {**policy["spec"], "mode": "advise"}}
+        # A job of its own, which the cluster does not have: a target has one policy.
+        target = {"flink": {**policy["spec"]["target"]["flink"], "job": word}}
+        document = {**policy, "metadata": metadata, "spec": {**policy["spec"], "target": target, "mode": "advise"}}
         loop.client.put(f"/v1/policies/{name}", json=document).raise_for_status()
     names = [loop.application, *BESIDE]
     wait_until(lambda: all(reading(loop, name, "plan") for name in names), timeout_seconds=180, what="plans for all")

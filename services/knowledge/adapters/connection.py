@@ -1,16 +1,19 @@
 """The connection to Redis: what goes wrong there as `StoreUnavailable` in words that help, and whether it still takes something in."""
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
 import redis.asyncio as redis
 from pydantic import SecretStr
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.asyncio.client import Pipeline
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError, WatchError
 
 from services.knowledge.adapters.packed import ERRORS
 from services.knowledge.store import StoreFull, StoreUnavailable
 
+ATTEMPTS = 50
+"""To write what others keep changing: each failure is another's success."""
 NEARLY = 0.9
 """After a refused write more than this share of the limit in use is still full: what was refused needs some room itself."""
 
@@ -34,6 +37,8 @@ class Connection:
         """The answer of one command, transaction or script."""
         try:
             return await work
+        except WatchError:
+            raise
         except (AuthenticationError, NoPermissionError) as error:
             # Never the password: only what the server says, and where it is set.
             hint = "it wants a user or password that WEIR_KNOWLEDGE_REDIS_URL does not give (redis://user:password@host:6379/0)"
@@ -57,6 +62,21 @@ class Connection:
     async def script(self, text: str, keys: Sequence[str], *arguments: str) -> Any:
         """What a Lua script returns."""
         return await self.do(self.client.eval(text, len(keys), *keys, *arguments))
+
+    async def script_unchanged(
+        self, key: str, check: Callable[[Pipeline], Awaitable[None]], text: str, keys: Sequence[str], *arguments: str
+    ) -> Any:
+        """The same of a script that is run only if `key` is still as `check` has read it, by the pipeline it is given; otherwise both are
+        done again."""
+        async with self.client.pipeline() as pipeline:
+            for _ in range(ATTEMPTS):
+                await self.do(pipeline.watch(key))
+                await check(pipeline)
+                pipeline.multi()  # type: ignore[no-untyped-call]
+                pipeline.eval(text, len(keys), *keys, *arguments)
+                with suppress(WatchError):
+                    return (await self.do(pipeline.execute()))[0]
+        raise StoreUnavailable(f"redis: {key} was changed {ATTEMPTS} times while it was read: try again")
 
     async def ping(self) -> None:
         """Returns if it answers."""

@@ -8,7 +8,8 @@ from uuid import UUID
 from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
 
 from services.knowledge.core import KINDS, End, Kind, Newest, Past, State, with_ends
-from services.knowledge.store import NOTHING_NEW, FeedEvent, OutboxEntry, StoreFull, VersionConflict
+from services.knowledge.store import NOTHING_NEW, FeedEvent, OutboxEntry, StoreFull, TargetTaken, VersionConflict
+from services.knowledge.targets import claims, rival
 
 
 class MemoryStore:
@@ -70,6 +71,7 @@ class MemoryStore:
         return [self._policies[name] for name in sorted(self._policies)]
 
     async def put_policy(self, policy: ScalingPolicy, expected: int | None) -> None:
+        self._expect_free_target(policy)
         self._expect(policy.application, expected)
         self._need_room()
         self._policies[policy.application] = policy
@@ -89,6 +91,12 @@ class MemoryStore:
         if known is None or (known.metadata.resource_version or 0) < (policy.metadata.resource_version or 0):
             self._need_room()
             self._policies[policy.application] = policy
+
+    def _expect_free_target(self, policy: ScalingPolicy) -> None:
+        others = {name: claims(other.spec.target) for name, other in self._policies.items()}
+        wanted = claims(policy.spec.target)
+        if others.pop(policy.application, None) != wanted and (taken := rival(wanted, others)) is not None:
+            raise TargetTaken(taken)
 
     def _expect(self, application: str, expected: int | None) -> None:
         current = self._policies.get(application)

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, cast
 
 from pydantic import SecretStr
+from redis.asyncio.client import Pipeline
 from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
 
 from services.knowledge.adapters import state_documents
@@ -17,7 +18,16 @@ from services.knowledge.adapters.history import RedisHistory, history_keys
 from services.knowledge.adapters.packed import pack, unpack
 from services.knowledge.adapters.state_documents import Stored
 from services.knowledge.core import KINDS, Kind, Newest, Past, State
-from services.knowledge.store import NOTHING_NEW, FeedEvent, OutboxEntry, StoreFull, StoreUnavailable, VersionConflict
+from services.knowledge.store import (
+    NOTHING_NEW,
+    FeedEvent,
+    OutboxEntry,
+    StoreFull,
+    StoreUnavailable,
+    TargetTaken,
+    VersionConflict,
+)
+from services.knowledge.targets import claims, claims_of, rival
 
 POLICIES = "weir:policies"
 OUTBOX = "weir:outbox"
@@ -141,9 +151,19 @@ class RedisStore:
         return [ScalingPolicy.model_validate_json(found[name]) for name in sorted(found)]
 
     async def put_policy(self, policy: ScalingPolicy, expected: int | None) -> None:
-        version = "" if expected is None else str(expected)
-        done, current = await self._script(
-            _PUT_POLICY, [POLICIES, OUTBOX], policy.application, version, _as_written(policy)
+        version, wanted = "" if expected is None else str(expected), claims(policy.spec.target)
+
+        async def check(pipeline: Pipeline) -> None:
+            own = await self._do(cast(Awaitable[Any], pipeline.hget(POLICIES, policy.application)))
+            if own and claims_of(own) == wanted:
+                return
+            found = await self._do(cast(Awaitable[Any], pipeline.hgetall(POLICIES)))
+            others = {name: claims_of(text) for name, text in found.items() if name != policy.application}
+            if (taken := rival(wanted, others)) is not None:
+                raise TargetTaken(taken)
+
+        done, current = await self._connection.script_unchanged(
+            POLICIES, check, _PUT_POLICY, [POLICIES, OUTBOX], policy.application, version, _as_written(policy)
         )
         if done == 0:
             raise VersionConflict(ScalingPolicy.model_validate_json(current) if current else None)

@@ -10,7 +10,7 @@ import pytest
 from weir_contracts import CandidateScore, ScoredHour
 
 from services.knowledge.core import Limits, Newest, Past, State, past_of, remember
-from services.knowledge.store import OutboxEntry, Store, StoreFull, VersionConflict
+from services.knowledge.store import OutboxEntry, Store, StoreFull, TargetTaken, VersionConflict
 from tests.unit.knowledge.builders import (
     APP,
     ATTEMPT,
@@ -28,6 +28,8 @@ from tests.unit.knowledge.builders import (
 )
 
 OTHER = "shop/payments"
+TWIN = {"flink": {"url": "http://JM:8081/", "job": "a"}}
+"""The job a of http://jm:8081, written in another way."""
 SMALL_BYTES = 400_000
 SMALL_COUNT = 700
 SMALL_HISTORY = 7
@@ -124,6 +126,45 @@ class StoreSuite:
         assert await store.policy(APP) is None
         assert not await store.delete_policy(APP, None)
         assert said(await store.outbox()) == [(APP, False), (APP, True)]
+
+    async def test_a_target_has_one_policy(self, store: Store) -> None:
+        """The second is refused and told the first; the first may be changed. What is moved or deleted leaves its target to others."""
+        one, other = {"target": {"flink": {"url": "http://jm:8081", "job": "a"}}}, {"target": TWIN}
+        await store.put_policy(policy(APP, **one), 0)
+        with pytest.raises(TargetTaken) as refused:
+            await store.put_policy(policy(OTHER, **other), 0)
+        assert refused.value.application == APP
+        assert await store.policy(OTHER) is None
+        await store.put_policy(policy(APP, version=2, **other), 1)
+        await store.put_policy(policy(APP, version=3, target={"flink": {"url": "http://jm:8081", "job": "b"}}), 2)
+        await store.put_policy(policy(OTHER, **one), 0)
+        with pytest.raises(TargetTaken):
+            await store.put_policy(policy(APP, version=4, **one), 3)
+        assert await store.delete_policy(OTHER, 1)
+        await store.put_policy(policy(APP, version=4, **one), 3)
+        told = said(await store.outbox())
+        assert told == [(APP, False)] * 3 + [(OTHER, False), (OTHER, True), (APP, False)]
+
+    async def test_of_several_policies_for_one_target_one_is_stored(self, store: Store) -> None:
+        """Written at the same moment: 1 is stored and published, 11 are told which."""
+        names = [f"shop/orders-{i}" for i in range(12)]
+        results = await asyncio.gather(
+            *(store.put_policy(policy(name, target=TWIN), 0) for name in names), return_exceptions=True
+        )
+        (stored,) = [p.application for p in await store.policies()]
+        assert [name for name, result in zip(names, results, strict=True) if result is None] == [stored]
+        assert {r.application for r in results if isinstance(r, TargetTaken)} == {stored}
+        assert sum(isinstance(r, TargetTaken) for r in results) == 11
+        assert said(await store.outbox()) == [(stored, False)]
+
+    async def test_two_policies_for_one_target_that_are_there_can_be_changed(self, store: Store) -> None:
+        """An earlier version took both: each can be paused and deleted, and none taken anew."""
+        await store.restore_policy(policy(APP, target=TWIN))
+        await store.restore_policy(policy(OTHER, target=TWIN))
+        await store.put_policy(policy(OTHER, version=2, target=TWIN, mode="paused"), 1)
+        assert await store.delete_policy(OTHER, 2)
+        with pytest.raises(TargetTaken):
+            await store.put_policy(policy(OTHER, version=3, target=TWIN), 0)
 
     async def test_the_outbox_keeps_its_order_until_each_is_published(self, store: Store) -> None:
         """Oldest first; only what was acknowledged goes, and what came meanwhile stays behind it."""

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from weir_contracts import PolicySpec
+from weir_contracts import Deployment, PolicySpec
 
 from runtime.auth import Caller, Tokens
 from runtime.clock import FakeClock
@@ -149,6 +149,78 @@ async def test_only_what_was_read_is_replaced(house: House) -> None:
     assert (await house.http.put(POLICY, json=document(), headers={"If-Match": f'"{read}"'})).status_code == 409
     assert (await house.http.put(POLICY, json=document(), headers={"If-Match": f'"{current}"'})).status_code == 200
     assert len(await house.store.outbox()) == 3
+
+
+FIRST = {"flink": {"url": "http://jobmanager:8081", "job": "orders"}}
+JOB_ID = "a" * 32
+DOCKER = {"url": "http://reactive:8081", "job": "reactive", "project": "shop", "service": "taskmanager"}
+SAME = {
+    "as it is": (FIRST, FIRST),
+    "another form of the address": (FIRST, {"flink": {"url": "http://JobManager.:8081/", "job": "orders"}}),
+    "another scheme": (FIRST, {"flink": {"url": "https://jobmanager:8081", "job": "orders"}}),
+    "names of loopback": (
+        {"flink": {"url": "http://localhost:8081", "job": "orders"}},
+        {"flink": {"url": "http://127.0.0.1:8081", "job": "orders"}},
+    ),
+    "the scheme's own port": (
+        {"flink": {"url": "http://flink/proxy/", "job": "orders"}},
+        {"flink": {"url": "http://flink:80/proxy", "job": "orders"}},
+    ),
+    "the job of another driver": ({"docker": DOCKER}, {"flink": {"url": "http://reactive:8081", "job": "reactive"}}),
+    "the service of another job": ({"docker": DOCKER}, {"docker": {**DOCKER, "job": "other", "url": "http://x:1"}}),
+}
+OTHERS = {
+    "another job": (FIRST, {"flink": {"url": "http://jobmanager:8081", "job": "Orders"}}),
+    "another port": (FIRST, {"flink": {"url": "http://jobmanager:8082", "job": "orders"}}),
+    "another path": (FIRST, {"flink": {"url": "http://jobmanager:8081/b", "job": "orders"}}),
+    "another service": ({"docker": DOCKER}, {"docker": {**DOCKER, "job": "other", "service": "other"}}),
+}
+SECOND = "shop/second"
+
+
+async def put_second(house: House, target: dict[str, Any]) -> httpx.Response:
+    return await house.http.put(f"/v1/policies/{SECOND}", json=document(SECOND, target=target))
+
+
+@pytest.mark.parametrize("name", SAME)
+async def test_a_second_policy_for_a_target_is_refused(house: House, name: str) -> None:
+    """409 that names the first, nothing stored or published; taken once the first is gone."""
+    first, second = SAME[name]
+    await house.apply(target=first)
+    refused = await put_second(house, second)
+    assert refused.status_code == 409
+    assert APP in refused.json()["detail"]
+    assert refused.json()["application"] == APP
+    assert fields(refused) == ["spec.target"]
+    assert len(refused.json()["detail"]) <= 160
+    assert (await house.http.get(f"/v1/policies/{SECOND}")).status_code == 404
+    assert house.changes == 1
+    await house.apply(200, target=first, mode="act")
+    assert (await house.http.delete(POLICY)).status_code == 204
+    assert (await put_second(house, second)).status_code == 201
+
+
+@pytest.mark.parametrize("name", OTHERS)
+async def test_another_target_is_free(house: House, name: str) -> None:
+    """What is near is not the same."""
+    first, second = OTHERS[name]
+    await house.apply(target=first)
+    assert (await put_second(house, second)).status_code == 201
+
+
+@pytest.mark.parametrize("first_is_named", [True, False])
+async def test_a_job_by_its_id_is_the_one_by_its_name(house: House, first_is_named: bool) -> None:
+    """As the first was last seen to run; another job of that cluster may be named."""
+    names = ("orders", JOB_ID) if first_is_named else (JOB_ID, "orders")
+    targets = [{"flink": {"url": "http://jobmanager:8081", "job": name}} for name in names]
+    await house.apply(target=targets[0])
+    running = Deployment(job_id=JOB_ID, job_name="orders", graph_hash="0", state="RUNNING", observed={"map": 1})
+    await house.tell(observation(1, deployment=running))
+    refused = await put_second(house, targets[1])
+    assert refused.status_code == 409
+    assert refused.json()["application"] == APP
+    free = "b" * 32 if first_is_named else "payments"
+    assert (await put_second(house, {"flink": {"url": "http://jobmanager:8081", "job": free}})).status_code == 201
 
 
 async def test_only_what_is_new_is_created(house: House) -> None:
