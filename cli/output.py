@@ -97,6 +97,8 @@ def application_panel(item: Mapping[str, Any]) -> RenderableType:
     facts.add_row("last action", f"{item['action_phase']}: {item['action']}" if item.get("action") else "–")
     if item.get("silent"):
         facts.add_row("silent", Text(", ".join(item["silent"]), "bold red"))
+    for problem in item.get("problems", []):
+        facts.add_row("problem", Text(problem, "yellow"))
     return Panel(
         Group(facts, _operators(item)),
         title=Text.assemble((item["application"], "bold"), f" · mode {item.get('mode') or '–'}"),
@@ -227,6 +229,9 @@ def _status(item: Mapping[str, Any]) -> Text:
     if item.get("silent"):
         return Text(f"silent: {', '.join(item['silent'])}", "bold red")
     status = str(item.get("status") or "–")
+    problems = len(item.get("problems", []))
+    if problems:
+        return Text(f"{status}, {problems} problem{'s' if problems > 1 else ''}", "yellow")
     return Text(status, "green" if status == "running" else "yellow")
 
 

@@ -175,8 +175,12 @@ def _reading(observation: Observation) -> Reading:
         status=observation.status,
         message=observation.message,
         observed=observation.deployment.observed if observation.deployment else {},
-        problems=[f"{p.where}: {p.what}" for p in observation.problems][:10],
+        problems=_problems(observation),
     )
+
+
+def _problems(observation: Observation) -> list[str]:
+    return [f"{p.where}: {p.what}" for p in observation.problems][:10]
 
 
 def _understanding(analysis: Analysis) -> Understanding:
@@ -274,6 +278,8 @@ class Summary(Message):
     ages_seconds: Ages = Field(default_factory=Ages)
     silent: list[Stage] = Field(default_factory=list)
     """Stages whose last message is older than three intervals (at least 15 s)."""
+    problems: list[str] = Field(default_factory=list)
+    """What the last scrape could not read or found wrong, ten at most."""
 
 
 SUMMARISED: Sequence[Kind] = ("observation", "analysis", "plan")
@@ -317,6 +323,7 @@ def summarise(
         action_phase=action.phase if action else None,
         ages_seconds=ages,
         silent=[name for name, age in stages if age is None or age > limit],
+        problems=_problems(observation) if observation else [],
     )
 
 

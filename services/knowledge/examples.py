@@ -165,6 +165,7 @@ SUMMARY: JsonObject = {
     "action_phase": "intended",
     "ages_seconds": {"monitor": 1.2, "analyzer": 1.2, "planner": 1.2},
     "silent": [],
+    "problems": [],
 }
 TURN_IN_SHORT: JsonObject = {
     "at": PLAN["created_at"],

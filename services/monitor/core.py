@@ -187,11 +187,33 @@ def _fell(before: OperatorReading, now: OperatorReading) -> bool:
 
 
 def _problems(readings: Readings, partitions: int) -> list[Problem]:
-    problems = [*readings.flink.problems, *readings.problems]
+    problems = [*readings.flink.problems, *readings.problems, *_group_problem(readings)]
     if partitions > _MOST_PARTITIONS:
         what = f"{partitions} partitions are more than an observation holds; the first {_MOST_PARTITIONS} are in it"
         problems.insert(0, Problem(where="partitions", what=what))
     return problems[:_MOST_PROBLEMS]
+
+
+def _group_problem(readings: Readings) -> list[Problem]:
+    """The policy's consumer group, if the job would have committed to it by now and nothing is there.
+
+    Flink commits at checkpoints what a source has read, so a young or idle job says nothing about its group's name.
+    """
+    kafka, flink = readings.policy.spec.signals.kafka, readings.flink
+    if kafka is None or kafka.group_id is None or not readings.partitions:
+        return []
+    if any(p.committed_offset is not None for _, p in readings.partitions) or any(
+        p.where.startswith("commit") for p in readings.problems
+    ):
+        return []
+    positions = [at for source in flink.sources.values() for at in source.positions.values()]
+    completed = flink.checkpoints.completed if flink.checkpoints else None
+    if (positions and all(at is None for at in positions)) or not (completed or flink.checkpointing_off):
+        return []
+    topics = ", ".join(sorted({p.topic for _, p in readings.partitions})[:5])
+    because = f"after {completed} checkpoints" if completed else "as the job makes no checkpoints"
+    what = f"does not exist or has committed nothing for {topics}, {because}: check spec.signals.kafka.groupId"
+    return [Problem(where=f"group {kafka.group_id}"[:300], what=what[:1000])]
 
 
 def _topology(job: Job, names: Mapping[str, str], readings: Readings) -> Topology | None:

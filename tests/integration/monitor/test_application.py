@@ -107,6 +107,23 @@ async def test_a_job_that_falls_behind(stage: Stage, look_at: Callable[[ScalingP
     check_counters(first, await eye.until(lambda o: is_whole(o) and seconds_between(first, o) > 6))
 
 
+async def test_a_group_that_the_job_does_not_commit_to(stage: Stage, look_at: Callable[[ScalingPolicy], Eye]) -> None:
+    """A wrong name in the policy is a problem once the job has made a checkpoint; the right one is none."""
+    job = await asyncio.to_thread(stage.any)
+    right = job.policy()
+    kafka = right.spec.signals.kafka
+    assert kafka is not None
+    signals = right.spec.signals.model_copy(update={"kafka": kafka.model_copy(update={"group_id": "nobodys"})})
+    wrong = right.model_copy(update={"spec": right.spec.model_copy(update={"signals": signals})})
+    await asyncio.to_thread(job.process, 40)
+    await asyncio.to_thread(job.checkpoint)
+    seen = await look_at(wrong).until(lambda o: [p for p in o.problems if p.where == "group nobodys"])
+    (problem,) = (p for p in seen.problems if p.where == "group nobodys")
+    assert job.topic in problem.what
+    committed = await look_at(right).until(lambda o: any(p.committed_offset for p in o.partitions))
+    assert not [p for p in committed.problems if p.where.startswith("group")]
+
+
 def is_whole(seen: Observation) -> bool:
     """Every operator's subtasks have answered in this scrape."""
     return seen.source_time is not None and bool(seen.operators) and all(reading.complete for reading in seen.operators)

@@ -183,6 +183,18 @@ def test_programs_get_json_and_people_a_table(server: _Server) -> None:
     assert len(server.asked) == asked
 
 
+def test_problems_of_the_last_reading_are_shown(server: _Server) -> None:
+    """How many in the table, each with its sentence for one application."""
+    group = "group ordres: does not exist or has committed nothing for orders: check spec.signals.kafka.groupId"
+    item = {"application": "shop/orders", "status": "running", "problems": [group]}
+    server.answers["GET", "/v1/applications"] = (200, {"items": [item], "next": None})
+    server.answers["GET", "/v1/applications/shop/orders"] = (200, item)
+    assert "running, 1 problem" in weir("get", "--server", server.url).stdout
+    shown = weir("get", "shop/orders", "--server", server.url).stdout
+    assert "group ordres" in shown
+    assert "groupId" in shown
+
+
 def test_what_changes_a_policy_tells_programs_too(server: _Server) -> None:
     """`-o json` of delete, pause and resume; the policy itself as JSON, a table, or YAML."""
     policy = {

@@ -186,6 +186,14 @@ def test_a_summary_of_nothing_knows_nothing() -> None:
     assert summary.silent == ["monitor", "analyzer", "planner"]
 
 
+def test_a_summary_names_the_problems_of_the_newest_observation() -> None:
+    """With their place, and ten at most."""
+    problems = [Problem(where=f"topic {n}", what="is not there") for n in range(12)]
+    newest = Newest(application=APP, observation=observation(1, problems=problems))
+    summary = summarise(newest, None, at(1), mode="advise", objective_seconds=30.0, interval_seconds=5.0)
+    assert summary.problems == [f"topic {n}: is not there" for n in range(10)]
+
+
 def test_a_summary_has_plan_requested_and_observed_side_by_side() -> None:
     """Three facts with three names, and the decision as a sentence."""
     deployment = Deployment(

@@ -12,8 +12,8 @@ from weir_contracts import Observation, Problem, parse_policy
 from runtime.clock import FakeClock
 from services.monitor.adapters.memory import JOB_ID, MAP, SOURCE, MemoryFlink
 from services.monitor.core import FlinkReadings, PartitionOffsets, Readings, ended, next_due, observe
-from services.monitor.flink_answers import SourceOffsets
-from tests.unit.monitor.builders import policy
+from services.monitor.flink_answers import CheckpointFacts, SourceOffsets
+from tests.unit.monitor.builders import kafka_signals, policy
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -235,6 +235,50 @@ async def test_more_partitions_than_a_message_holds_are_said(flink: MemoryFlink)
     assert len(observation.partitions) == 10_000
     assert len(observation.problems) == 100
     assert "10001 partitions" in observation.problems[0].what
+
+
+READ = SourceOffsets({("orders", 0): 20, ("orders", 1): None})
+UNREAD = SourceOffsets({("orders", 0): None, ("orders", 1): None})
+DONE, NONE_DONE = CheckpointFacts(completed=3), CheckpointFacts(completed=0)
+
+
+@pytest.mark.parametrize(
+    ("committed", "group", "changes", "says"),
+    [
+        (None, "ordres", {}, "after 3 checkpoints"),
+        (None, "ordres", {"sources": {SOURCE: SourceOffsets()}}, "after 3 checkpoints"),
+        (None, "ordres", {"checkpoints": NONE_DONE, "checkpointing_off": True}, "the job makes no checkpoints"),
+        (20, "orders", {}, None),
+        (None, None, {}, None),
+        (None, "young", {"checkpoints": NONE_DONE}, None),
+        (None, "not-told", {"checkpoints": None}, None),
+        (None, "idle", {"sources": {SOURCE: UNREAD}}, None),
+    ],
+)
+async def test_a_group_that_nothing_is_committed_to_is_a_problem(
+    flink: MemoryFlink, committed: int | None, group: str | None, changes: dict[str, Any], says: str | None
+) -> None:
+    """Once the job would have committed: a wrong name is said. A young or an idle job's group may be right."""
+    offsets = PartitionOffsets("orders", "orders", 0, 0, 30, committed)
+    empty = replace(offsets, partition=1, committed_offset=None)
+    readings = replace(await flink.scrape(), **{"checkpoints": DONE, "sources": {SOURCE: READ}, **changes})
+    wanted = policy(kafka=kafka_signals(**({"groupId": group} if group else {})))
+    problems = observe(Readings(wanted, readings, ((SOURCE, offsets), (SOURCE, empty))), NOON).problems
+    assert [problem.where for problem in problems] == ([f"group {group}"] if says else [])
+    assert all("check spec.signals.kafka.groupId" in p.what and str(says) in p.what for p in problems)
+    assert all(len(f"{p.where}: {p.what}") <= 160 for p in problems)
+
+
+async def test_commits_that_could_not_be_read_are_one_problem(flink: MemoryFlink) -> None:
+    """Whether the group exists is not known then."""
+    away = Problem(where="commits of group orders", what="no answer within 2 s")
+    readings = Readings(
+        policy(kafka=kafka_signals(groupId="orders")),
+        replace(await flink.scrape(), sources={SOURCE: READ}, checkpoints=DONE),
+        ((SOURCE, PartitionOffsets("orders", "orders", 0, 0, 30)),),
+        (away,),
+    )
+    assert observe(readings, NOON).problems == [away]
 
 
 # --- the cluster's own timings
