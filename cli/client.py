@@ -139,11 +139,12 @@ class Client:
         headers = {"Last-Event-ID": last} if last else {}
         try:
             with self._http.stream("GET", path, headers=headers, timeout=_FEED_TIMEOUT) as response:
-                if response.is_server_error:
-                    raise Unreachable(f"{self._server} answered {response.status_code}")
                 if not response.is_success:
                     response.read()
-                    raise _error(response)
+                    refused = _error(response)
+                    if response.is_server_error:
+                        raise Unreachable(f"{self._server} answered {response.status_code}: {refused}")
+                    raise refused
                 yield from parse_events(response.iter_lines())
         except httpx.HTTPError as error:
             raise self._away(error) from None

@@ -18,7 +18,7 @@ from runtime.settings import load
 
 from .adapters.planner import PlannerCatalogue
 from .adapters.redis import RedisStore
-from .applications_api import applications_router, events_router
+from .applications_api import EventStreams, applications_router, events_router
 from .core import Limits
 from .dead_letters import DeadLetterCount
 from .gauges import ApplicationGauges
@@ -87,8 +87,9 @@ async def run(settings: KnowledgeSettings) -> int:
     app.include_router(health.router(checks))
     catalogue = PlannerCatalogue(settings.planner_url, settings.planner_token)
     app.include_router(policies_router(store, clock, catalogue, knowledge.outbox_filled.set))
-    app.include_router(applications_router(store, clock, limits))
-    app.include_router(events_router(store))
+    streams = EventStreams(settings.event_streams)
+    app.include_router(applications_router(store, clock, limits, streams))
+    app.include_router(events_router(store, streams))
 
     async def prepare(stop: Stop) -> None:
         if not await wait_for_topics(bus, settings.partitions, stop, checks):

@@ -1,17 +1,21 @@
 """`/v1/applications` and `/v1/events`: what is known, why it was decided, and what happens now."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive, Scope, Send
 from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan
 
 from runtime.auth import Caller, requires
 from runtime.clock import Clock
-from runtime.problems import Problem
+from runtime.problems import Problem, answer, documented
 
 from . import examples
 from .core import MOST_HISTORY, SUMMARISED, Kind, Limits, Newest, State, Summary, history_at, summarise
@@ -31,14 +35,25 @@ _FEED: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Events until either side closes",
         "content": {"text/event-stream": {"schema": {"type": "string"}, "example": examples.FEED}},
-    }
+    },
+    503: documented(
+        "Too many event streams are open, or the store is away",
+        503,
+        "100 event streams are open, and no more may be (WEIR_KNOWLEDGE_EVENT_STREAMS): try again later",
+    ),
 }
 KEEP_ALIVE_SECONDS = 10.0
 """A comment this often keeps proxies and clients from closing a quiet feed."""
+MAX_STALL_SECONDS = 60.0
+"""A client that has taken nothing for so long, as one that is stopped, gives its stream to others."""
+RETRY_AFTER_SECONDS = "10"
 
 
-def applications_router(store: Store, clock: Clock, limits: Limits = Limits()) -> APIRouter:  # noqa: B008 - frozen
-    """The routes."""
+def applications_router(
+    store: Store, clock: Clock, limits: Limits | None = None, streams: "EventStreams | None" = None
+) -> APIRouter:
+    """The routes. `streams` are those of the whole listener."""
+    limits, streams = limits or Limits(), streams or EventStreams()
     routes = APIRouter(prefix="/v1/applications", tags=["applications"], responses=ERRORS)
 
     async def state_of(namespace: Namespace, name: Name) -> State:
@@ -170,7 +185,7 @@ def applications_router(store: Store, clock: Clock, limits: Limits = Limits()) -
     async def application_events(
         namespace: Namespace, name: Name, request: Request, _caller: Reader
     ) -> StreamingResponse:
-        return _feed(store, request, f"{namespace}/{name}")
+        return _feed(store, request, f"{namespace}/{name}", streams)
 
     routes.include_router(what_if_router(store))
     routes.include_router(scores_router(store, clock))
@@ -184,8 +199,9 @@ async def _with_policy(store: Store, application: str) -> str:
     return application
 
 
-def events_router(store: Store) -> APIRouter:
-    """`/v1/events`: everything that happens, as server-sent events."""
+def events_router(store: Store, streams: "EventStreams | None" = None) -> APIRouter:
+    """`/v1/events`: everything that happens, as server-sent events. `streams` are those of the whole listener."""
+    streams = streams or EventStreams()
     routes = APIRouter(prefix="/v1", tags=["events"], responses=ERRORS)
 
     @routes.get(
@@ -197,20 +213,52 @@ def events_router(store: Store) -> APIRouter:
         responses=_FEED,
     )
     async def events(request: Request, _caller: Reader) -> StreamingResponse:
-        return _feed(store, request, None)
+        return _feed(store, request, None, streams)
 
     return routes
 
 
-def _feed(store: Store, request: Request, application: str | None) -> StreamingResponse:
+class EventStreams:
+    """The event streams that are open at one listener, and how many there may be: each asks the store all the time."""
+
+    def __init__(self, max_open: int = 100) -> None:
+        self.max_open = max_open
+        self.open = 0
+
+
+class _Feed(StreamingResponse):
+    """Server-sent events; 503 where too many streams are open. Ends where the client takes nothing for `MAX_STALL_SECONDS`."""
+
+    def __init__(self, streams: EventStreams, lines: AsyncIterator[str]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(lines, media_type="text/event-stream", headers=headers)
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Counted here and not where the lines are made: those are not begun, and so not ended, if the client is gone already.
+        if self._streams.open >= self._streams.max_open:
+            detail = f"{self._streams.open} event streams are open, and no more may be (WEIR_KNOWLEDGE_EVENT_STREAMS): try again later"
+            refusal = answer(Problem(503, detail, headers={"Retry-After": RETRY_AFTER_SECONDS}))
+            await refusal(scope, receive, send)
+            return
+
+        async def bounded(message: Message) -> None:
+            async with asyncio.timeout(MAX_STALL_SECONDS):
+                await send(message)
+
+        self._streams.open += 1
+        try:
+            with suppress(ClientDisconnect, TimeoutError):
+                await super().__call__(scope, receive, bounded)
+        finally:
+            self._streams.open -= 1
+
+
+def _feed(store: Store, request: Request, application: str | None, streams: EventStreams) -> StreamingResponse:
     after = request.headers.get("last-event-id") or None
     if after is not None and not _EVENT_ID.fullmatch(after):
         raise Problem(400, "Last-Event-ID is not the id of an event", errors=[("header.Last-Event-ID", "unknown form")])
-    return StreamingResponse(
-        _lines(store, request, application, after),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+    return _Feed(streams, _lines(store, request, application, after))
 
 
 async def _lines(store: Store, request: Request, application: str | None, after: str | None) -> AsyncIterator[str]:

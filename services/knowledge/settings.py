@@ -41,6 +41,12 @@ class KnowledgeSettings(ServiceSettings):
         le=100_000,
         description="of Redis' memory for the feed: the oldest events go earlier where they need more",
     )
+    event_streams: int = Field(
+        default=100,
+        ge=1,
+        le=5_000,
+        description="event streams open at once, each with a connection to Redis; more are answered 503",
+    )
     known_characters: int = Field(
         default=16_000_000,
         ge=0,
