@@ -30,8 +30,8 @@ def is_loopback(host: str) -> bool:
 
 
 class SameOrigin:
-    """ASGI middleware that answers 403 to a foreign `Host` (DNS rebinding), to a foreign `Origin` and to another site's requests, and 415
-    to a change whose body is no JSON or YAML, as a form's is.
+    """ASGI middleware that answers 421 to a foreign `Host` (DNS rebinding), 403 to a foreign `Origin` and to another site's requests, and
+    415 to a change whose body is no JSON or YAML, as a form's is.
 
     `hosts` are the listener's own names and addresses beside those of loopback; a wildcard address stands for every IP address. A request
     that names no host, as HTTP/1.0 allows, is no browser's.
@@ -56,7 +56,11 @@ class SameOrigin:
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         for host in hosts:
             if not self._is_own(host.lower()):
-                return 403, "Forbidden", f"host {host[:_SHOWN]!r} is not this listener's: add it to WEIR_ALLOWED_HOSTS"
+                return (
+                    421,
+                    "Misdirected",
+                    f"host {host[:_SHOWN]!r} is not this listener's: add it to WEIR_ALLOWED_HOSTS",
+                )
         for origin in origins:
             if not any(_same(origin.lower(), host.lower()) for host in hosts):
                 return (

@@ -126,8 +126,8 @@ class Limits:
 
 
 class SameOrigin:
-    """Refuses what a browser sends for another site's page, as Weir's own listeners do: 403 to a foreign `Host` (DNS rebinding; only on
-    loopback, elsewhere the names are the user's), a foreign `Origin` or another site's request, 415 to a body that is not JSON."""
+    """Refuses what a browser sends for another site's page, as Weir's own listeners do: 421 to a foreign `Host` (DNS rebinding; only on
+    loopback, elsewhere the names are the user's), 403 to a foreign `Origin` or another site's request, 415 to a body that is not JSON."""
 
     def __init__(self, app: ASGIApp, host: str) -> None:
         self._app = app
@@ -141,7 +141,7 @@ class SameOrigin:
         hosts = [host.lower() for host in headers.getlist("host")]
         names = [re.sub(r":\d*$", "", host).strip("[]").rstrip(".") for host in hosts]
         if is_loopback(self._host) and not all(name == self._host or is_loopback(name) for name in names):
-            return problem(403, "this listener is on loopback and the request's Host is another: call it as 127.0.0.1")
+            return problem(421, "this listener is on loopback and the request's Host is another: call it as 127.0.0.1")
         own = {f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")}
         if any(origin.lower() not in own for origin in headers.getlist("origin")):
             return problem(403, "the request's Origin is another site: only this listener's own pages may call it")
@@ -164,8 +164,14 @@ class _AnyText(JSONResponse):
 
 def problem(status: int, detail: str, errors: list[tuple[str, str]] | None = None) -> JSONResponse:
     """An RFC 9457 problem document. `message` is the same sentence for those who look there, as KTA does."""
-    titles = {401: "Unauthorised", 403: "Forbidden", 413: "Too large", 415: "Unsupported media type", 422: "Invalid"}
-    titles |= {500: "The planner failed", 503: "Not available"}
+    titles = {
+        401: "Unauthorised",
+        403: "Forbidden",
+        413: "Too large",
+        415: "Unsupported media type",
+        421: "Misdirected",
+    }
+    titles |= {422: "Invalid", 500: "The planner failed", 503: "Not available"}
     body = {
         "type": "about:blank",
         "title": titles.get(status, "Error"),

@@ -84,12 +84,12 @@ FOREIGN: dict[str, tuple[int, str, list[str], str, str | None]] = {
     "a script without a body": (403, PAUSE, [EVIL], "", None),
     "a page on another port": (403, PAUSE, ["Origin: http://127.0.0.1:3000", "Sec-Fetch-Site: same-site"], "", None),
     "a browser that tells only the site": (403, PAUSE, ["Sec-Fetch-Site: cross-site"], "", None),
-    "a site that resolves to loopback": (403, PUT, [JSON], POLICY, "evil.example"),
-    "the same, reading": (403, f"GET /v1/policies/{APP}", [], "", "evil.example:8080"),
-    "the same, as its own origin": (403, PUT, [JSON, EVIL, "Sec-Fetch-Site: same-origin"], POLICY, "evil.example"),
-    "a name that begins like an address": (403, PUT, [JSON], POLICY, "127.0.0.1.evil.example"),
-    "an address of another machine": (403, PUT, [JSON], POLICY, "192.0.2.1"),
-    "a host of nonsense": (403, PUT, [JSON], POLICY, "localhost@evil.example"),
+    "a site that resolves to loopback": (421, PUT, [JSON], POLICY, "evil.example"),
+    "the same, reading": (421, f"GET /v1/policies/{APP}", [], "", "evil.example:8080"),
+    "the same, as its own origin": (421, PUT, [JSON, EVIL, "Sec-Fetch-Site: same-origin"], POLICY, "evil.example"),
+    "a name that begins like an address": (421, PUT, [JSON], POLICY, "127.0.0.1.evil.example"),
+    "an address of another machine": (421, PUT, [JSON], POLICY, "192.0.2.1"),
+    "a host of nonsense": (421, PUT, [JSON], POLICY, "localhost@evil.example"),
     "a question for permission": (403, "OPTIONS /v1/policies", [EVIL], "", None),
     "a feed for a page": (403, "GET /v1/events", ["Sec-Fetch-Site: cross-site", "Sec-Fetch-Dest: empty"], "", None),
     "a feed in a frame": (403, "GET /v1/events", ["Sec-Fetch-Site: cross-site", "Sec-Fetch-Dest: iframe"], "", None),
@@ -146,7 +146,7 @@ async def test_a_listener_has_the_names_it_was_given() -> None:
             assert (await answered(port, "GET /", host=host))[0] == 200, host
         for host in ("planner:8093", "knowledge.evil.example", "172.18.0.7.evil.example"):
             status, text = await answered(port, "GET /", host=host)
-            assert status == 403
+            assert status == 421
             assert "add it to WEIR_ALLOWED_HOSTS" in text
 
 
@@ -166,7 +166,7 @@ async def test_a_service_takes_the_names_of_its_settings(monkeypatch: pytest.Mon
     app = application("Oven", "Bakes.")
     app.add_api_route("/", lambda: "warm")
     assert await run_service("oven", ServiceSettings(http_port=port), app=app, tasks={"ask": ask}) == 0
-    assert asked == {"weir.example": 200, "knowledge": 200, "evil.example": 403}
+    assert asked == {"weir.example": 200, "knowledge": 200, "evil.example": 421}
 
 
 @contextmanager
@@ -201,7 +201,7 @@ async def test_the_other_listeners_refuse_the_same(make: Callable[[], Iterator[i
     """What is none of the loop's services and listens on loopback."""
     with make() as port:  # type: ignore[attr-defined]
         foreign: list[tuple[int, Awaitable[tuple[int, str]]]] = [
-            (403, answered(port, first, JSON, body=body, host="evil.example")),
+            (421, answered(port, first, JSON, body=body, host="evil.example")),
             (403, answered(port, first, JSON, EVIL, body=body)),
             (403, answered(port, first, JSON, "Sec-Fetch-Site: cross-site", body=body)),
             (415, answered(port, first, "Content-Type: text/plain", body=body)),
