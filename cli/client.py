@@ -8,6 +8,9 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+from pydantic import SecretStr
+
+from runtime.http_client import ENDLESS, client
 
 from .errors import CommandError, Conflict, InvalidInput, NotFound, Refused, Unreachable
 from .trial.events import Event, parse_events
@@ -51,8 +54,7 @@ class Client:
 
     def __init__(self, server: str, token: str | None, transport: httpx.BaseTransport | None = None) -> None:
         self._server = server.rstrip("/")
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.Client(base_url=self._server, headers=headers, timeout=10.0, transport=transport)
+        self._http = client(self._server, SecretStr(token) if token else None, transport=transport)
 
     def policies(self) -> list[dict[str, Any]]:
         return self._pages("/v1/policies")
@@ -138,7 +140,7 @@ class Client:
         path = f"/v1/applications/{quote(application)}/events"
         headers = {"Last-Event-ID": last} if last else {}
         try:
-            with self._http.stream("GET", path, headers=headers, timeout=_FEED_TIMEOUT) as response:
+            with self._http.stream("GET", path, headers=headers, timeout=_FEED_TIMEOUT, extensions=ENDLESS) as response:
                 if not response.is_success:
                     response.read()
                     refused = _error(response)

@@ -143,14 +143,14 @@ def check(
 
 async def check_from_here(new: "NewPlanner", credential_file: Path | None, timeout_seconds: float) -> "Report":
     """The suite itself, without a planner service; whoever runs it may reach what they can reach."""
+    from runtime.addresses import Allowed
     from runtime.clock import SystemClock
     from services.planner.adapters import kta
     from services.planner.adapters.http import Credentials, PlannerClient
     from services.planner.conformance import check_planner
-    from services.planner.core.addresses import Allowed
     from services.planner.remote import Remote
 
-    allowed = Allowed.of("http,https", "*", "public,0.0.0.0/0,::/0")
+    allowed = Allowed.of("http,https", "*", "public,0.0.0.0/0,::/0", prefix="WEIR_PLANNER_PLUGIN")
     if credential_file is not None:
         new = new.model_copy(update={"credential": credential_file.name})
     client = PlannerClient(allowed, Credentials(credential_file.parent if credential_file else None))

@@ -1,4 +1,4 @@
-"""HTTP: an application with safe defaults, its server inside the service's own event loop, and clients with timeouts."""
+"""HTTP: an application with safe defaults, and its server inside the service's own event loop."""
 
 import asyncio
 import contextlib
@@ -7,11 +7,9 @@ from collections.abc import Collection, Generator
 from typing import Any
 
 import h11
-import httpx
 import uvicorn
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
-from pydantic import SecretStr
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -207,15 +205,3 @@ async def _serve(server: uvicorn.Server, bound: socket.socket) -> None:
         raise RuntimeError("the HTTP application did not start; its log has the reason") from None
     finally:
         bound.close()
-
-
-def async_client(base_url: str, token: SecretStr | None = None, timeout_seconds: float = 3.0) -> httpx.AsyncClient:
-    """A client of a peer service: timeouts, no redirects, the token where there is one."""
-    headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
-    return httpx.AsyncClient(
-        base_url=base_url,
-        headers=headers,
-        timeout=httpx.Timeout(timeout_seconds),
-        follow_redirects=False,
-        limits=httpx.Limits(max_connections=50),
-    )

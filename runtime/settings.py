@@ -12,6 +12,7 @@ from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_vali
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from .addresses import USUAL_TARGETS, Allowed
 from .log import masked, without_credentials
 from .origins import is_loopback
 from .tokens import Tokens, read_tokens
@@ -120,6 +121,35 @@ class ServiceSettings(BaseSettings):
 def _plain(value: Any) -> Any:
     """A setting's value as JSON would have it, secrets still in their type."""
     return str(value) if isinstance(value, Path) else value
+
+
+class TargetSettings(ServiceSettings):
+    """Settings of a service that reads or connects to the addresses in policies, beside the shared ones."""
+
+    target_hosts: str = shared(
+        "target_hosts",
+        default="*",
+        description="hosts that targets and brokers of policies may have, comma-separated: a name, *.example.org for all below it, "
+        "* for any",
+    )
+    target_networks: str = shared(
+        "target_networks",
+        default=USUAL_TARGETS,
+        description="networks that their addresses may lie in, comma-separated: 10.0.0.0/8, public, private or loopback; "
+        "link-local addresses and metadata services of clouds only if a network such as 169.254.0.0/16 lists them",
+    )
+
+    @model_validator(mode="after")
+    def _readable_lists(self) -> Self:
+        self.targets()
+        return self
+
+    def targets(self) -> Allowed:
+        """Where targets and brokers of policies may be."""
+        try:
+            return Allowed.of("http,https", self.target_hosts, self.target_networks, prefix="WEIR_TARGET")
+        except ValueError as error:
+            raise ValueError(f"WEIR_TARGET_NETWORKS: {error}") from None
 
 
 def checked_ports(addresses: str) -> str:

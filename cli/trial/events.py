@@ -9,6 +9,8 @@ from typing import Any
 
 import httpx
 
+from runtime.http_client import ENDLESS, client
+
 BREAK_SECONDS = 1.0
 """Between two connections."""
 
@@ -72,12 +74,12 @@ class EventFollower:
     def _follow(self) -> None:
         last = "0"
         timeout = httpx.Timeout(5.0, read=30.0)
-        with httpx.Client(timeout=timeout) as client:
+        with client(timeout=timeout) as http:
             while not self._stopped.is_set():
                 # A status error is a break like any other: the service may be on its way up.
                 with (
                     contextlib.suppress(httpx.HTTPError),
-                    client.stream("GET", self._url, headers={"Last-Event-ID": last}) as response,
+                    http.stream("GET", self._url, headers={"Last-Event-ID": last}, extensions=ENDLESS) as response,
                 ):
                     response.raise_for_status()
                     for event in parse_events(response.iter_lines()):

@@ -5,6 +5,7 @@ from pathlib import Path
 import httpx
 from weir_contracts import ScalingPolicy
 
+from runtime.http_client import client
 from services.planner.core.planners import InvalidParameters, UnknownPlanner, parse_parameters
 from testbed import bootstrap
 from testbed.process import port_is_free
@@ -82,7 +83,8 @@ def check_writable(path: Path) -> None:
 def check_cluster(url: str) -> None:
     """Whether somebody else's cluster answers and can rescale a running job."""
     try:
-        answer = httpx.get(f"{url.rstrip('/')}/jobmanager/config", timeout=CLUSTER_TIMEOUT_SECONDS)
+        with client(timeout=CLUSTER_TIMEOUT_SECONDS) as http:
+            answer = http.get(f"{url.rstrip('/')}/jobmanager/config")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = str(error) or type(error).__name__
         raise TrialError(f"--external-flink: {url} does not answer ({reason}): is the cluster running?") from None

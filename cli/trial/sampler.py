@@ -7,6 +7,8 @@ from typing import Any
 import httpx
 from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan
 
+from runtime.http_client import client
+
 from .events import Event
 from .report import ActionRecord, Decision, Sample
 from .stack import TrialStack
@@ -36,7 +38,7 @@ class Sampler:
 
     def __init__(self, stack: TrialStack) -> None:
         self._stack = stack
-        self._client = httpx.Client(timeout=TIMEOUT_SECONDS)
+        self._client = client(timeout=TIMEOUT_SECONDS)
 
     def close(self) -> None:
         self._client.close()

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 from weir_contracts import ScalingPolicy
 
+from runtime.http_client import client
 from testbed.flink import FlinkApi, FlinkCluster, FlinkError
 from testbed.jars import sample_job_jar
 from testbed.kafka import KafkaBroker
@@ -178,12 +179,14 @@ class TrialStack:
 
     def put_policy(self, policy: ScalingPolicy) -> None:
         """Create or replace the trial's policy."""
-        answer = httpx.put(f"{self.api_url}/v1/policies/{policy.application}", json=policy.to_document(), timeout=10)
-        answer.raise_for_status()
+        with client() as http:
+            url = f"{self.api_url}/v1/policies/{policy.application}"
+            http.put(url, json=policy.to_document()).raise_for_status()
 
     def begin_load(self) -> None:
         """Let the trace begin; from here the trial's time counts."""
-        httpx.put(f"{self.load_url}/load", json={"paused": False}, timeout=5).raise_for_status()
+        with client() as http:
+            http.put(f"{self.load_url}/load", json={"paused": False}).raise_for_status()
         self.began_at = time.monotonic()
 
     def elapsed_seconds(self) -> float:
@@ -222,7 +225,8 @@ class TrialStack:
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(url, timeout=1.0).status_code == 200
+        with client(timeout=1.0) as http:
+            return http.get(url).status_code == 200
     except httpx.HTTPError:
         return False
 

@@ -6,7 +6,8 @@ from uuid import uuid4
 
 from runtime.clock import SystemClock
 from runtime.health import Health, router
-from runtime.http import application, async_client
+from runtime.http import application
+from runtime.http_client import async_client
 from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop
 from runtime.service import run_service, wait_for_topics
@@ -23,7 +24,7 @@ async def start(settings: Settings) -> int:
     """Compose and run until stopped; returns the exit code."""
     clock = SystemClock()
     bus = KafkaBus(settings.kafka_bootstrap_servers)
-    flink = FlinkDriver(clock, timeout_seconds=settings.target_timeout_seconds)
+    flink = FlinkDriver(clock, timeout_seconds=settings.target_timeout_seconds, allowed=settings.targets())
     docker = DockerDriver(clock, flink, _daemon(settings), settings.docker_allowed)
     knowledge = HttpKnowledge(
         async_client(settings.knowledge_url, settings.knowledge_token, settings.knowledge_timeout_seconds)

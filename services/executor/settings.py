@@ -3,12 +3,12 @@
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from runtime.settings import ServiceSettings, http_port
+from runtime.settings import TargetSettings, http_port
 
 from .core import Rules
 
 
-class Settings(ServiceSettings):
+class Settings(TargetSettings):
     """The executor applies plans: it asks the engine, verifies that the new parallelism runs, and rolls back if not."""
 
     model_config = SettingsConfigDict(env_prefix="WEIR_EXECUTOR_", frozen=True, extra="ignore", populate_by_name=True)

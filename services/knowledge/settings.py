@@ -5,12 +5,12 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from runtime.settings import ServiceSettings
+from runtime.settings import TargetSettings
 
 from .core import MOST_HISTORY
 
 
-class KnowledgeSettings(ServiceSettings):
+class KnowledgeSettings(TargetSettings):
     """Settings of the knowledge service: `WEIR_KNOWLEDGE_…` and the shared ones."""
 
     model_config = SettingsConfigDict(env_prefix="WEIR_KNOWLEDGE_", frozen=True, extra="ignore", populate_by_name=True)

@@ -20,7 +20,7 @@ async def run(settings: MonitorSettings) -> int:
     """Compose and run until stopped; returns the exit code."""
     clock = SystemClock()
     bus = KafkaBus(settings.kafka_bootstrap_servers, clock=clock)
-    collectors = Collectors(clock, settings.call_timeout_seconds)
+    collectors = Collectors(clock, settings.call_timeout_seconds, settings.targets())
     monitor = Monitor(bus, clock, collectors.new, scrape_timeout_seconds=settings.scrape_timeout_seconds)
     checks = health.Health(clock)
     checks.register("kafka", bus.ping)

@@ -44,14 +44,14 @@ def sequence(value: Any, where: str) -> Sequence[Any]:
 
 def text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value:
-        raise Unreadable(where, f"expected a text, got {str(value)[:60]!r}")
+        raise Unreadable(where, f"expected a text that is not empty, got {type(value).__name__}")
     return value
 
 
 def identifier(value: Any, where: str) -> str:
     """An id that may become part of a request's path."""
     if not isinstance(value, str) or not _ID.fullmatch(value):
-        raise Unreadable(where, f"expected an id, got {str(value)[:60]!r}")
+        raise Unreadable(where, "expected an id of letters, digits, - and _")
     return value
 
 
@@ -208,8 +208,7 @@ def _vertices(entries: Sequence[Any]) -> Iterator[VertexReading]:
         tasks = mapping(raw.get("tasks") or {}, f"{where}.tasks")
         parallelism = count(raw.get("parallelism"))
         if not parallelism or parallelism > _LARGEST_PARALLELISM:
-            what = f"expected 1 to {_LARGEST_PARALLELISM}, got {str(raw.get('parallelism'))[:60]}"
-            raise Unreadable(f"{where}.parallelism", what)
+            raise Unreadable(f"{where}.parallelism", f"expected a number from 1 to {_LARGEST_PARALLELISM}")
         running = (count(tasks.get("RUNNING")) or 0) + (count(tasks.get("FINISHED")) or 0)
         yield VertexReading(
             id=identifier(raw.get("id"), f"{where}.id"),

@@ -6,9 +6,11 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from runtime.addresses import Allowed
 from runtime.settings import ServiceSettings, http_port
 
-from .core.addresses import HOSTS, NETWORKS, SCHEMES, Allowed
+PLUGIN = "WEIR_PLANNER_PLUGIN"
+"""What the settings of their addresses begin with."""
 
 
 class PlannerSettings(ServiceSettings):
@@ -31,8 +33,8 @@ class PlannerSettings(ServiceSettings):
     )
     plugin_networks: str = Field(
         default="public",
-        description="networks that their addresses may lie in, comma-separated: 10.0.0.0/8, or public for all of the internet; "
-        "anything else (loopback, link-local, private) is refused",
+        description="networks that their addresses may lie in, comma-separated: 10.0.0.0/8, public for all of the internet, private or "
+        "loopback; what is not listed is refused",
     )
     plugin_ca_file: Path | None = Field(
         default=None, description="PEM file of further certificate authorities that their certificates may be signed by"
@@ -78,6 +80,6 @@ class PlannerSettings(ServiceSettings):
     def allowed(self) -> Allowed:
         """Where registered planners may be asked at."""
         try:
-            return Allowed.of(self.plugin_schemes, self.plugin_hosts, self.plugin_networks)
+            return Allowed.of(self.plugin_schemes, self.plugin_hosts, self.plugin_networks, prefix=PLUGIN)
         except ValueError as error:
-            raise ValueError(f"{SCHEMES}, {HOSTS}, {NETWORKS}: {error}") from None
+            raise ValueError(f"{PLUGIN}_SCHEMES, {PLUGIN}_NETWORKS: {error}") from None

@@ -9,7 +9,9 @@ import httpx
 from pydantic import TypeAdapter
 from weir_contracts import Parallelism, RescaleSettings, Target
 
+from runtime.addresses import TARGETS, Allowed
 from runtime.clock import Clock
+from runtime.http_client import async_client
 from services.executor.core import Accepted, Rejected, Snapshot, Unanswered
 
 from . import flink_answers as answers
@@ -52,15 +54,23 @@ class FlinkDriver:
     """All Flink clusters. One connection pool; every call has a timeout and an answer a size limit."""
 
     def __init__(
-        self, clock: Clock, *, timeout_seconds: float = 5.0, transport: httpx.AsyncBaseTransport | None = None
+        self,
+        clock: Clock,
+        *,
+        timeout_seconds: float = 5.0,
+        allowed: Allowed = TARGETS,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._clock = clock
         self._answer_seconds = 2 * timeout_seconds
-        self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(timeout_seconds, connect=min(2.0, timeout_seconds)),
-            follow_redirects=False,
+        self._client = async_client(
+            timeout_seconds=timeout_seconds,
+            connect_seconds=min(2.0, timeout_seconds),
+            answer_bytes=MAX_ANSWER_BYTES,
+            connections=64,
+            idle_connections=32,
+            allowed=allowed,
             transport=transport,
-            limits=httpx.Limits(max_connections=64, max_keepalive_connections=32),
         )
         self._settings: dict[tuple[str, str], _Settings] = {}
 
@@ -170,23 +180,16 @@ class FlinkDriver:
         try:
             # httpx bounds each wait for bytes; the whole is bounded here, or a trickle would hold the action.
             async with asyncio.timeout(self._answer_seconds):
-                status, content = await self._download(method, url, path, **arguments)
+                response = await self._client.request(method, f"{url}{path}", **arguments)
         except TimeoutError:
             raise _Away(f"{method} {url}{path}: no whole answer within {self._answer_seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise _Away(f"{method} {url}{path}: {str(error) or type(error).__name__}") from None
+        status = response.status_code
         if status >= 300:
-            raise _Refused(status, f"{method} {path}: {status} {answers.reason(content)}")
-        return content
-
-    async def _download(self, method: str, url: str, path: str, **arguments: Any) -> tuple[int, bytes]:
-        async with self._client.stream(method, f"{url}{path}", **arguments) as response:
-            content = bytearray()
-            async for chunk in response.aiter_bytes():
-                content += chunk
-                if len(content) > MAX_ANSWER_BYTES:
-                    raise _Away(f"{method} {path}: the answer is larger than {MAX_ANSWER_BYTES} bytes")
-            return response.status_code, bytes(content)
+            why = answers.reason(response.content) or httpx.codes.get_reason_phrase(status)
+            raise _Refused(status, f"{method} {path}: {status} {why}")
+        return response.content
 
 
 def _address(target: Target) -> tuple[str, str]:

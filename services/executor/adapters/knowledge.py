@@ -23,7 +23,7 @@ class NotUsable(Exception):
 
 
 class HttpKnowledge:
-    """A client with timeouts (`runtime.http.async_client`). Whatever goes wrong is an answer, never an exception."""
+    """A client with timeouts (`runtime.http_client`). Whatever goes wrong is an answer, never an exception."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client

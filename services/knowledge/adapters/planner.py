@@ -6,7 +6,7 @@ import httpx
 from pydantic import SecretStr
 from weir_contracts import PolicySpec
 
-from runtime.http import async_client
+from runtime.http_client import async_client
 
 Wrong = list[tuple[str, str]]
 """Field of the policy, and what is wrong there."""

@@ -1,12 +1,12 @@
 """Reads one application whole: its Flink cluster, then its sources' partitions at the brokers."""
 
-import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from weir_contracts import ScalingPolicy
 
+from runtime.addresses import TARGETS, Allowed
 from runtime.clock import Clock
 from services.monitor.core import FlinkReadings, Readings
 
@@ -66,16 +66,18 @@ class Collectors:
 
     clock: Clock
     call_timeout_seconds: float
+    allowed: Allowed = TARGETS
 
     def __post_init__(self) -> None:
-        self._tls = ssl.create_default_context()
-        self._pool = BrokersPool(lambda servers: KafkaBrokers(servers, self.call_timeout_seconds, self.clock))
+        self._pool = BrokersPool(
+            lambda servers: KafkaBrokers(servers, self.call_timeout_seconds, self.clock)
+        )
 
     def new(self, policy: ScalingPolicy) -> ApplicationCollector:
         """The collector of a policy; whoever asked closes it."""
         # Whatever scales it, what there is to see of it is a Flink job.
         flink = FlinkCollector(
-            policy.spec.target.job, self.call_timeout_seconds, new_client(self.call_timeout_seconds, self._tls)
+            policy.spec.target.job, self.call_timeout_seconds, new_client(self.call_timeout_seconds, self.allowed)
         )
         signals = policy.spec.signals.kafka
         if signals is None:

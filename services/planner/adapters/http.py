@@ -1,35 +1,23 @@
-"""Asks planners over HTTP: only where the settings allow, within a deadline, and reads no more than it must.
-
-httpcore and not httpx: no proxies from the environment, no redirects, no cookies, no decompression, and a network backend of our
-own that connects to the very address it has checked, while certificate and Host header stay those of the name.
-"""
+"""Asks planners over HTTP: only where the settings allow, within a deadline, and reads no more than it must."""
 
 import asyncio
 import json
 import math
-import socket
-import ssl
-from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import httpcore
 import httpx
 from pydantic_core import from_json
 from weir_contracts import MAX_JSON_DEPTH, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
 
-from services.planner.core.addresses import AddressRefused, Allowed
+from runtime.addresses import AddressRefused, Allowed, Resolve, resolve
+from runtime.http_client import AnswerRefused, ConnectRefused, async_client
 from services.planner.failures import TIMEOUT, PlannerFailed
 
-RESOLVERS = 8
-"""Names resolved at once: a slow name server must not use up the threads of everything else."""
 MOST_CONNECTIONS = 256
 LARGE_BYTES = 50_000
 """Answers above are read beside the event loop."""
-
-Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
 class Post(Protocol):
@@ -67,41 +55,6 @@ class Credentials:
         return token
 
 
-class _CheckedBackend(httpcore.AsyncNetworkBackend):
-    """Resolves at each connect, checks every address, and connects to those and to nothing else."""
-
-    def __init__(self, allowed: Allowed, resolve: Resolve) -> None:
-        self._allowed = allowed
-        self._resolve = resolve
-        self._plain = httpcore.AnyIOBackend()
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        addresses = await self._resolve(host, port)
-        for address in addresses:
-            self._allowed.check_address(address, host)
-        part = None if timeout is None else timeout / max(1, len(addresses))
-        failure: Exception = httpcore.ConnectError("it has no address")
-        for address in addresses:
-            try:
-                return await self._plain.connect_tcp(address, port, part, local_address, socket_options)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                failure = error
-        raise failure
-
-    async def connect_unix_socket(self, *_arguments: Any, **_more: Any) -> httpcore.AsyncNetworkStream:
-        raise AddressRefused("planners are not asked over sockets of this machine")
-
-    async def sleep(self, seconds: float) -> None:
-        await self._plain.sleep(seconds)
-
-
 class PlannerClient:
     """Exchanges with planners; every failure is a `PlannerFailed` whose sentence can be shown."""
 
@@ -113,24 +66,23 @@ class PlannerClient:
         reply_bytes: int = MAX_REPLY_BYTES,
         request_bytes: int = MAX_REQUEST_BYTES,
         ca_file: Path | None = None,
-        resolve: Resolve | None = None,
+        resolve: Resolve = resolve,
     ) -> None:
         self.allowed = allowed
         self._credentials = credentials or Credentials(None)
-        self._reply_bytes = reply_bytes
         self.request_bytes = request_bytes
-        self._resolvers = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="resolve")
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=_tls(ca_file),
-            max_connections=MOST_CONNECTIONS,
+        self._client = async_client(
+            answer_bytes=reply_bytes,
+            connections=MOST_CONNECTIONS,
             # Many servers close an idle connection after 5 s, which is how far apart questions are: some would be lost in between.
-            max_keepalive_connections=0,
-            network_backend=_CheckedBackend(allowed, resolve or self._addresses),
+            idle_connections=0,
+            allowed=allowed,
+            ca_file=ca_file,
+            resolve=resolve,
         )
 
     async def close(self) -> None:
-        await self._pool.aclose()
-        self._resolvers.shutdown(wait=False, cancel_futures=True)
+        await self._client.aclose()
 
     def check(self, url: str, credential: str | None = None) -> None:
         """`PlannerFailed` unless it may be asked at all, as far as that can be known without connecting."""
@@ -168,14 +120,16 @@ class PlannerClient:
                 answer = await self._exchange(method, url, content, timeout_seconds, token)
         except TimeoutError:
             raise PlannerFailed(f"gave no answer within {timeout_seconds:g} s", code=TIMEOUT) from None
-        except AddressRefused as error:
-            raise PlannerFailed(str(error), counts=False) from None
-        except httpcore.TimeoutException:
+        except httpx.TimeoutException:
             raise PlannerFailed(f"gave no answer within {timeout_seconds:g} s", code=TIMEOUT) from None
-        except (httpcore.NetworkError, httpcore.ProtocolError, OSError, ssl.SSLError) as error:
-            raise PlannerFailed(f"could not be asked: {_words(error)}") from None
-        except (UnicodeError, ValueError, httpcore.UnsupportedProtocol) as error:
+        except ConnectRefused as error:
+            raise PlannerFailed(str(error), counts=False) from None
+        except AnswerRefused as error:
+            raise PlannerFailed(str(error)) from None
+        except (UnicodeError, ValueError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             raise PlannerFailed(f"could not be asked: {_words(error)}", counts=False) from None
+        except (httpx.TransportError, OSError) as error:
+            raise PlannerFailed(f"could not be asked: {_words(error)}") from None
         if token is not None and token.encode() in answer.body:
             raise PlannerFailed("repeats its credential in its answer, which is not read further")
         return answer
@@ -183,49 +137,14 @@ class PlannerClient:
     async def _exchange(
         self, method: str, url: str, content: bytes | None, seconds: float, token: str | None
     ) -> Answer:
-        headers: dict[bytes | str, bytes | str] = {
-            "Host": httpx.URL(url).netloc.decode("ascii"),
-            "Accept": "application/json",
-        }
-        headers |= {"Accept-Encoding": "identity", "User-Agent": "weir-planner"}
+        headers = {"Accept": "application/json"}
         if content is not None:
-            headers |= {"Content-Type": "application/json", "Content-Length": str(len(content))}
+            headers["Content-Type"] = "application/json"
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        times = dict.fromkeys(("connect", "read", "write", "pool"), seconds)
-        async with self._pool.stream(
-            method, url, headers=headers, content=content, extensions={"timeout": times}
-        ) as response:
-            told = {name.lower(): value for name, value in response.headers}
-            if told.get(b"content-encoding", b"identity").strip().lower() not in (b"", b"identity"):
-                raise PlannerFailed("answered compressed, though it was asked not to")
-            length = told.get(b"content-length", b"")
-            if length.isdigit() and int(length[:18]) > self._reply_bytes:
-                raise self._too_large()
-            body = bytearray()
-            async for chunk in response.aiter_stream():
-                body += chunk
-                if len(body) > self._reply_bytes:
-                    raise self._too_large()
-            media_type = told.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
-            return Answer(response.status, media_type, bytes(body))
-
-    def _too_large(self) -> PlannerFailed:
-        return PlannerFailed(f"answered with more than {self._reply_bytes} bytes, which are not read further")
-
-    async def _addresses(self, host: str, port: int) -> list[str]:
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(
-            self._resolvers, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        )
-        return list(dict.fromkeys(str(each[4][0]) for each in found))
-
-
-def _tls(ca_file: Path | None) -> ssl.SSLContext:
-    context = httpx.create_ssl_context()
-    if ca_file is not None:
-        context.load_verify_locations(ca_file)
-    return context
+        response = await self._client.request(method, url, headers=headers, content=content, timeout=seconds)
+        media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return Answer(response.status_code, media_type, response.content)
 
 
 def usable(answer: Answer) -> bytes:

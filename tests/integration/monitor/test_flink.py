@@ -1,7 +1,6 @@
 """The Flink collector keeps on a real cluster what it promises."""
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -20,7 +19,7 @@ def collector(url: str, job: str) -> FlinkCollector:
     """A collector of a job by name or id."""
     target = policy(url=url, job=job).spec.target.flink
     assert target is not None
-    return FlinkCollector(target, TIMEOUT_SECONDS, new_client(TIMEOUT_SECONDS, ssl.create_default_context()))
+    return FlinkCollector(target, TIMEOUT_SECONDS, new_client(TIMEOUT_SECONDS))
 
 
 class RealRig:

@@ -1,6 +1,7 @@
 """A JobManager's REST API over the memory cluster, in the shapes that a 2.2.1 cluster was recorded to answer in."""
 
 import json
+import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -149,7 +150,12 @@ class FakeFlink:
         assert {each["parallelism"]["lowerBound"] for each in body.values()} == {1}
         answer = await self.driver.request(self.target, job.job_id, wanted)
         if isinstance(answer, Rejected):
-            return 400, _errors("org.apache.flink.runtime.rest.handler.RestHandlerException", answer.reason)
+            said = re.sub(
+                r"^.+: (\d+) exceeds",
+                r"The newly requested parallelism \1 for the job vertex 9f exceeds",
+                answer.reason,
+            )
+            return 400, _errors("org.apache.flink.runtime.rest.handler.RestHandlerException", said)
         return 200, {}
 
 

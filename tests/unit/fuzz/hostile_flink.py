@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import cache
@@ -117,9 +118,22 @@ async def flood(out: asyncio.StreamWriter, content: bytes) -> None:
     out.write(b"0\r\n\r\n")
 
 
+BOMB_BYTES = 100_000_000
+
+
+@cache
+def compressed_twice() -> bytes:
+    """Less than 1 kB that becomes 100 MB."""
+    inner, outer = (zlib.compressobj(9, wbits=31) for _ in range(2))
+    million = bytes(1_000_000)
+    once = b"".join([*(inner.compress(million) for _ in range(BOMB_BYTES // len(million))), inner.flush()])
+    return outer.compress(once) + outer.flush()
+
+
 async def bomb(out: asyncio.StreamWriter, content: bytes) -> None:
-    """A small answer that says it is compressed and is not."""
-    out.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(content) + content)
+    del content
+    packed = compressed_twice()
+    out.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip, gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed)
 
 
 async def round_and_round(out: asyncio.StreamWriter, content: bytes) -> None:

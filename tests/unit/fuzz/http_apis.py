@@ -6,6 +6,7 @@ from datetime import timedelta
 from fastapi import FastAPI
 from weir_contracts import CandidateScore, PlannerRegistration, PlanReply, PlanRequest, ScoredHour
 
+from runtime.addresses import Allowed
 from runtime.clock import FakeClock
 from runtime.health import Health, router
 from runtime.http import application
@@ -18,7 +19,6 @@ from services.knowledge.policies_api import policies_router
 from services.knowledge.store import FeedEvent, StoreUnavailable
 from services.planner.adapters.http import PlannerClient
 from services.planner.api import planner_router
-from services.planner.core.addresses import Allowed
 from services.planner.core.planners import ask
 from services.planner.planners import Planners
 from services.planner.remote import Remote
@@ -91,7 +91,7 @@ def planner() -> FastAPI:
     clock = FakeClock(NOON)
     app = application("Weir planner", "Which planners there are, and what one would decide.")
     app.include_router(router(Health(clock)))
-    client = PlannerClient(Allowed.of("http,https", "*", "public"), resolve=inside)
+    client = PlannerClient(Allowed.of("http,https", "*", "public", prefix="WEIR_PLANNER_PLUGIN"), resolve=inside)
     app.include_router(planner_router(Planners(Desk(), Shelf(clock, KEPT), Remote(client, clock, {})), clock))
     return app
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-import ssl
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Observation, Target
 
+from runtime.addresses import Allowed
 from runtime.clock import FakeClock, SystemClock
 from services.executor.adapters.flink import FlinkDriver
 from services.executor.core import Accepted, Rejected, Snapshot, Unanswered
@@ -23,12 +24,11 @@ from tests.effort import examples
 from tests.unit.monitor.builders import policy
 
 from .documents import JSON
-from .hostile_flink import JOB, MANNERS, PATHS, drip, honest, listening, silence, spoil, well
+from .hostile_flink import JOB, MANNERS, PATHS, bomb, compressed_twice, drip, honest, listening, silence, spoil, well
 
 TIMEOUT_SECONDS = 0.1
 MOST_SECONDS = 20.0
 """A look is several calls, one after the other, of at most twice the timeout each, on a machine that does other things."""
-TLS = ssl.create_default_context()
 PARALLELISM = {v["name"]: 2 for v in honest(f"/jobs/{JOB}", "")["vertices"]}
 NONSENSE: list[Any] = [
     None,
@@ -75,7 +75,7 @@ def target(url: str = "http://flink") -> Target:
 def monitors(url: str, timeout_seconds: float) -> FlinkCollector:
     flink = target(url).flink
     assert flink is not None
-    return FlinkCollector(flink, timeout_seconds, new_client(timeout_seconds, TLS))
+    return FlinkCollector(flink, timeout_seconds, new_client(timeout_seconds))
 
 
 def observation(readings: FlinkReadings) -> Observation:
@@ -95,7 +95,7 @@ async def read_both(answer: Any) -> tuple[FlinkReadings, Snapshot, Accepted | Re
     clock = FakeClock()
     flink = target().flink
     assert flink is not None
-    collector = FlinkCollector(flink, 10.0, httpx.AsyncClient(transport=transport))
+    collector = FlinkCollector(flink, 10.0, new_client(10.0, transport=transport))
     driver = FlinkDriver(clock, transport=transport)
     try:
         readings, snapshot = await asyncio.gather(collector.scrape(), driver.observe(target()))
@@ -174,6 +174,71 @@ async def test_each_look_ends_in_time(manner: str, where: str) -> None:
         assert isinstance(answered, Unanswered | Rejected)
     if not where and manner != "cut_off":  # of an accepted checkpoint nobody reads the rest
         assert nudged
+
+
+async def test_a_compressed_answer_is_not_unpacked() -> None:
+    """Less than a kilobyte that would take 100 MB, and a time in which nothing else runs."""
+    assert len(compressed_twice()) < 1_000
+    async with listening(bomb) as url:
+        driver, collector = FlinkDriver(SystemClock()), monitors(url, 5.0)
+        tracemalloc.start()
+        try:
+            readings, snapshot = await asyncio.gather(collector.scrape(), driver.observe(target(url)))
+            most_bytes = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            await asyncio.gather(collector.close(), driver.close())
+    assert "answered compressed" in readings.message
+    assert "answered compressed" in snapshot.because
+    assert most_bytes < 5_000_000
+
+
+async def test_what_a_refusal_says_is_not_repeated() -> None:
+    """A policy names the address, and its author reads why it is not usable: no way to read what is there."""
+
+    async def secretive(out: asyncio.StreamWriter, content: bytes) -> None:
+        del content
+        out.write(b'HTTP/1.1 403 hunter2\r\nContent-Length: 22\r\n\r\n{"errors":["hunter2"]}')
+
+    async def banner(out: asyncio.StreamWriter, content: bytes) -> None:
+        del content
+        out.write(b"SSH-2.0-hunter2\r\n\r\n")
+
+    async def document(out: asyncio.StreamWriter, content: bytes) -> None:
+        del content
+        await well(out, b'{"jobs": [{"jid": "hunter2", "name": "hunter2", "state": "hunter2"}], "hunter2": "hunter2"}')
+
+    for manner, why in ((secretive, "403 Forbidden"), (banner, "not valid HTTP"), (document, "")):
+        async with listening(manner) as url:
+            driver, collector = FlinkDriver(SystemClock()), monitors(url, 5.0)
+            readings, snapshot = await asyncio.gather(collector.scrape(), driver.observe(target(url)))
+            nudged = await driver.nudge(target(url), JOB)
+            await asyncio.gather(collector.close(), driver.close())
+        said = f"{readings.message} {readings.problems} {snapshot.because} {nudged}"
+        assert "hunter2" not in said
+        assert why in readings.message and why in snapshot.because
+
+
+async def test_an_address_that_is_not_allowed_is_not_connected_to() -> None:
+    """Named as an address or by a name; the oracle is the server, which nobody comes to."""
+    came: list[str] = []
+
+    def counted(path: str) -> bool:
+        came.append(path)
+        return False
+
+    outside = Allowed.of("http,https", "*", "public", prefix="WEIR_TARGET")
+    async with listening(well, counted) as url:
+        for address in (url, url.replace("127.0.0.1", "localhost")):
+            flink = target(address).flink
+            assert flink is not None
+            driver = FlinkDriver(SystemClock(), allowed=outside)
+            collector = FlinkCollector(flink, 5.0, new_client(5.0, outside))
+            readings, snapshot = await asyncio.gather(collector.scrape(), driver.observe(target(address)))
+            await asyncio.gather(collector.close(), driver.close())
+            for said in (readings.message, snapshot.because):
+                assert "is a loopback address, which WEIR_TARGET_NETWORKS does not allow" in said
+    assert not came
 
 
 async def test_other_clusters_are_read_meanwhile() -> None:

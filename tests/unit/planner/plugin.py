@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from weir_contracts import PlannerRegistration, PlanReply
 
-from services.planner.core.addresses import Allowed
+from runtime.addresses import Allowed
 from tests.unit.planner.build import NOON
 
-LOOPBACK = Allowed.of("http,https", "*", "127.0.0.0/8,::1/128")
+LOOPBACK = Allowed.of("http,https", "*", "127.0.0.0/8,::1/128", prefix="WEIR_PLANNER_PLUGIN")
 DESCRIPTION: dict[str, Any] = {
     "name": "mine",
     "version": "1",

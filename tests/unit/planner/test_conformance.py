@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from runtime.addresses import Allowed
 from runtime.clock import FakeClock
 from services.planner.adapters.http import PlannerClient
 from services.planner.conformance import CHECKS, Report, check_planner
-from services.planner.core.addresses import NETWORKS, Allowed
 from services.planner.remote import Remote
 from tests.unit.planner.build import NOON
 from tests.unit.planner.plugin import DESCRIPTION, LOOPBACK, Asked, Plugin, Says, answer, good, says
@@ -167,10 +167,10 @@ async def test_required_parameters_are_taken_from_the_first_example(remote: Remo
 
 async def test_what_may_not_be_asked_is_not_asked() -> None:
     """One finding, which names the setting."""
-    client = PlannerClient(Allowed.of("http", "*", "public"))
+    client = PlannerClient(Allowed.of("http", "*", "public", prefix="WEIR_PLANNER_PLUGIN"))
     async with Plugin() as plugin:
         report = await found(Remote(client, FakeClock(NOON), {}), plugin)
         assert plugin.connections == 0
     [finding] = report.failed
-    assert NETWORKS in finding.sentence
+    assert "WEIR_PLANNER_PLUGIN_NETWORKS" in finding.sentence
     await client.close()

@@ -14,9 +14,9 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 from weir_contracts import Observation, PlanReply
 
+from runtime.addresses import Allowed
 from runtime.clock import FakeClock
 from services.planner.adapters.http import Credentials, PlannerClient
-from services.planner.core.addresses import NETWORKS, Allowed
 from services.planner.core.breaker import FAILURES_TO_OPEN, FIRST_PAUSE_SECONDS
 from services.planner.failures import PlannerFailed
 from services.planner.remote import Remote
@@ -250,12 +250,12 @@ async def test_a_name_is_resolved_at_each_connect_and_every_address_checked() ->
         assert (host, port) == ("planner.example.org", 8000)
         return stands_for
 
-    client = PlannerClient(Allowed.of("http", "*", "public"), resolve=resolve)
+    client = PlannerClient(Allowed.of("http", "*", "public", prefix="WEIR_PLANNER_PLUGIN"), resolve=resolve)
     for inside in ("10.0.0.7", "127.0.0.1", "169.254.169.254", "::ffff:127.0.0.1"):
         stands_for[1] = inside
         with pytest.raises(PlannerFailed) as refused:
             await client.exchange("GET", "http://planner.example.org:8000/", None, 5.0)
-        assert NETWORKS in str(refused.value)
+        assert "WEIR_PLANNER_PLUGIN_NETWORKS" in str(refused.value)
         assert inside in str(refused.value)
     await client.close()
 

@@ -13,7 +13,8 @@ from pydantic import BaseModel, Field, SecretStr
 from structlog.testing import capture_logs
 
 from runtime.auth import Caller, Tokens, requires
-from runtime.http import PortInUse, application, async_client, listen, serve
+from runtime.http import PortInUse, application, listen, serve
+from runtime.http_client import async_client
 from runtime.loop import Stop
 from runtime.problems import Problem
 

@@ -17,7 +17,8 @@ from weir_contracts.topics import TOPICS
 from runtime import service
 from runtime.clock import FakeClock
 from runtime.health import Health, router
-from runtime.http import application, async_client
+from runtime.http import application
+from runtime.http_client import async_client
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from runtime.records import TopicSpec

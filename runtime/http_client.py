@@ -1,0 +1,264 @@
+"""HTTP clients for all of Weir: bounded in time and bytes, uncompressed, without redirects, cookies or the environment's proxies.
+
+A client with an allow-list resolves the name at each connect, checks every address, and connects to a checked address only;
+certificate and Host header stay those of the name.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Iterator
+from functools import cache
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from pathlib import Path
+from ssl import SSLContext
+from typing import Any
+
+import httpcore
+import httpx
+from pydantic import SecretStr
+
+from .addresses import AddressRefused, Allowed, Resolve, checked_addresses, resolve
+
+ANSWER_BYTES = 50_000_000
+ENDLESS = {"answer_bytes": None}
+"""`extensions` of a request whose answer is a stream without an end."""
+_SAFE_TO_REPEAT = ("Server disconnected", "peer closed connection")
+"""Protocol errors that do not quote the peer; h11 puts the line it could not read into the others."""
+
+
+class AnswerRefused(httpx.TransportError):
+    """An answer that is not read further: compressed, or larger than the limit."""
+
+
+class ConnectRefused(httpx.ConnectError):
+    """A host or address that the settings do not allow; the sentence names the setting."""
+
+
+def async_client(
+    base_url: str = "",
+    token: SecretStr | None = None,
+    timeout_seconds: float = 3.0,
+    *,
+    connect_seconds: float | None = None,
+    answer_bytes: int = ANSWER_BYTES,
+    connections: int = 50,
+    idle_connections: int = 20,
+    allowed: Allowed | None = None,
+    ca_file: Path | None = None,
+    resolve: Resolve = resolve,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> httpx.AsyncClient:
+    """A client of a service or, with `allowed`, of an address that a user named. `timeout_seconds` bounds each wait, not the whole.
+
+    Every failure is an `httpx.HTTPError` or, for the address itself, `httpx.InvalidURL`. `transport` replaces the network in tests.
+    """
+    pool = httpcore.AsyncConnectionPool(
+        ssl_context=_tls(ca_file),
+        max_connections=connections,
+        max_keepalive_connections=idle_connections,
+        keepalive_expiry=5.0,
+        network_backend=httpcore.AnyIOBackend() if allowed is None else _CheckedBackend(allowed, resolve),
+    )
+    return httpx.AsyncClient(
+        transport=_AsyncBounded(transport or _Network(pool), answer_bytes),
+        **_common(base_url, token, httpx.Timeout(timeout_seconds, connect=connect_seconds or timeout_seconds)),
+    )
+
+
+def client(
+    base_url: str = "",
+    token: SecretStr | None = None,
+    timeout: float | httpx.Timeout = 10.0,
+    *,
+    answer_bytes: int = ANSWER_BYTES,
+    transport: httpx.BaseTransport | None = None,
+) -> httpx.Client:
+    """The same without an event loop, for addresses that the caller chose; `timeout` in s bounds each wait."""
+    network = transport or httpx.HTTPTransport(verify=_tls(None), trust_env=False)
+    return httpx.Client(transport=_Bounded(network, answer_bytes), **_common(base_url, token, timeout))
+
+
+def _common(base_url: str, token: SecretStr | None, timeout: float | httpx.Timeout) -> dict[str, Any]:
+    headers = {"Accept-Encoding": "identity", "User-Agent": "weir"}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token.get_secret_value()}"
+    return {
+        "base_url": base_url,
+        "headers": headers,
+        "timeout": timeout,
+        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),
+        "follow_redirects": False,
+        "trust_env": False,
+    }
+
+
+@cache
+def _tls(ca_file: Path | None) -> SSLContext:
+    """Trusts httpx's authorities (or `SSL_CERT_FILE`), the system's, and those of the file. Reading them takes longer than a call."""
+    context = httpx.create_ssl_context()
+    context.load_default_certs()
+    if ca_file is not None:
+        context.load_verify_locations(ca_file)
+    return context
+
+
+class _Body(httpx.AsyncByteStream, httpx.SyncByteStream):
+    """Passes on at most `limit` bytes as they came over the wire; None is no limit."""
+
+    def __init__(self, stream: Any, limit: int | None) -> None:
+        self._stream, self._limit, self._seen = stream, limit, 0
+
+    def _counted(self, chunk: bytes) -> bytes:
+        self._seen += len(chunk)
+        if self._limit is not None and self._seen > self._limit:
+            raise _too_large(self._limit)
+        return chunk
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with _translated():
+            async for chunk in self._stream:
+                yield self._counted(chunk)
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._stream:
+            yield self._counted(chunk)
+
+    async def aclose(self) -> None:
+        with _translated():
+            await self._stream.aclose()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _check_head(request: httpx.Request, response: httpx.Response, limit: int) -> None:
+    """Bound the body; `AnswerRefused` if the head announces one that must not be read."""
+    allowed: int | None = request.extensions.get("answer_bytes", limit)
+    response.stream = _Body(response.stream, allowed)
+    encodings = response.headers.get_list("content-encoding", split_commas=True)
+    if any(each.strip().lower() not in ("", "identity") for each in encodings):
+        raise AnswerRefused("answered compressed, though it was asked not to")
+    length = response.headers.get("content-length", "")
+    if allowed is not None and length.isdigit() and int(length[:18]) > allowed:
+        raise _too_large(allowed)
+
+
+def _too_large(limit: int) -> AnswerRefused:
+    return AnswerRefused(f"answered with more than {limit} bytes, which are not read further")
+
+
+class _AsyncBounded(httpx.AsyncBaseTransport):
+    def __init__(self, inner: httpx.AsyncBaseTransport, limit: int) -> None:
+        self._inner, self._limit = inner, limit
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await self._inner.handle_async_request(request)
+        try:
+            _check_head(request, response, self._limit)
+        except AnswerRefused:
+            await response.aclose()
+            raise
+        return response
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Bounded(httpx.BaseTransport):
+    def __init__(self, inner: httpx.BaseTransport, limit: int) -> None:
+        self._inner, self._limit = inner, limit
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        response = self._inner.handle_request(request)
+        try:
+            _check_head(request, response, self._limit)
+        except AnswerRefused:
+            response.close()
+            raise
+        return response
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _Network(httpx.AsyncBaseTransport):
+    """httpx over a pool of our own: httpx's transport takes no network backend."""
+
+    def __init__(self, pool: httpcore.AsyncConnectionPool) -> None:
+        self._pool = pool
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        url = request.url
+        asked = httpcore.Request(
+            method=request.method,
+            url=httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+            headers=request.headers.raw,
+            content=request.stream,
+            extensions=request.extensions,
+        )
+        with _translated():
+            answer = await self._pool.handle_async_request(asked)
+        return httpx.Response(
+            answer.status, headers=answer.headers, stream=_Body(answer.stream, None), extensions=answer.extensions
+        )
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Turn httpcore's errors into httpx's, without what the peer wrote."""
+    try:
+        yield
+    except AddressRefused as error:
+        raise ConnectRefused(str(error)) from None
+    except httpcore.RemoteProtocolError as error:
+        said = str(error)
+        raise httpx.RemoteProtocolError(
+            said if said.startswith(_SAFE_TO_REPEAT) else "the answer is not valid HTTP"
+        ) from None
+    except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError) as error:
+        kind: type[httpx.TransportError] = getattr(httpx, type(error).__name__, httpx.TransportError)
+        raise kind(str(error)) from None
+    except httpcore.UnsupportedProtocol as error:
+        raise httpx.UnsupportedProtocol(str(error)) from None
+
+
+class _CheckedBackend(httpcore.AsyncNetworkBackend):
+    """Resolves at each connect, checks every address, and connects to those and to nothing else."""
+
+    def __init__(self, allowed: Allowed, resolve: Resolve) -> None:
+        self._allowed = allowed
+        self._resolve = resolve
+        self._plain = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            async with asyncio.timeout(timeout):
+                addresses = await checked_addresses(host, port, self._allowed, self._resolve)
+        except TimeoutError:
+            raise httpcore.ConnectTimeout(f"{host} was not resolved within {timeout:g} s") from None
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError(f"{host} cannot be resolved: {error}") from None
+        part = None if timeout is None else timeout / max(1, len(addresses))
+        failure: Exception = httpcore.ConnectError(f"{host} has no address")
+        for address in addresses:
+            try:
+                return await self._plain.connect_tcp(address, port, part, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def connect_unix_socket(self, *_arguments: Any, **_more: Any) -> httpcore.AsyncNetworkStream:
+        raise AddressRefused("no client connects to sockets of this machine")
+
+    async def sleep(self, seconds: float) -> None:
+        await self._plain.sleep(seconds)
