@@ -95,7 +95,7 @@ class ClientThread:
                 result = function(*arguments)
             except (KafkaException, TimeoutError) as error:
                 problem = BusError(f"kafka: {explain(error)}")
-                problem.__cause__ = error
+                problem.__cause__ = error.with_traceback(None)  # its frames would keep the client alive, and connecting
             except Exception as error:  # noqa: BLE001 - belongs to the caller, not to this thread
                 problem = error
             on_loop(loop, settle, result, problem)
@@ -106,6 +106,7 @@ class ClientThread:
     def _run(self) -> None:
         while (work := self._calls.get()) is not None:
             work()
+            work = None  # for the same reason
 
     def close(self) -> None:
         """End after the calls that were asked for; further ones are refused."""

@@ -70,7 +70,7 @@ class Collectors:
 
     def __post_init__(self) -> None:
         self._pool = BrokersPool(
-            lambda servers: KafkaBrokers(servers, self.call_timeout_seconds, self.clock)
+            lambda servers: KafkaBrokers(servers, self.call_timeout_seconds, self.clock, self.allowed)
         )
 
     def new(self, policy: ScalingPolicy) -> ApplicationCollector:

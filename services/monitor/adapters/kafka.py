@@ -6,10 +6,13 @@ of its own, so that neither the event loop nor another group waits for brokers t
 Two limits of confluent-kafka 2.16: an admin client must have no callbacks (to destroy it while one is due ends the process),
 and its `list_consumer_group_offsets` ends the process while the group's coordinator loads, so commits are read by a consumer
 that never subscribes.
+
+librdkafka resolves names and connects by itself, so hosts are checked beside it: those of the policy before a client is made,
+those that the brokers advertise before anything but the list of topics is asked, and all of them with each new list.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +29,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from weir_contracts import Problem
 
+from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
 from runtime.bus import BusError
 from runtime.clock import Clock
 from runtime.kafka_thread import ClientThread, explain
@@ -37,6 +41,7 @@ FRESH_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
 LOOKUP_SECONDS = 0.5
 """What all lookups of a scrape may take together: they are only needed while there is long lag."""
+MAX_BROKERS = 1_000
 IDLE_GROUP_SECONDS = 900.0
 """Longer than any policy's interval: a group that nobody has asked for since is nobody's any more."""
 
@@ -57,9 +62,19 @@ class _Group:
 class KafkaBrokers:
     """A real cluster. Opens its clients when first asked."""
 
-    def __init__(self, bootstrap_servers: str, timeout_seconds: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        timeout_seconds: float,
+        clock: Clock,
+        allowed: Allowed = TARGETS,
+        resolve: Resolve = resolve,
+    ) -> None:
         self._timeout_seconds = timeout_seconds
         self._clock = clock
+        self._servers = hosts_of(bootstrap_servers)
+        self._allowed = allowed
+        self._resolve = resolve
         self._settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap_servers,
             "socket.timeout.ms": max(1000, int(timeout_seconds * 1000)),
@@ -95,11 +110,28 @@ class KafkaBrokers:
         return topics
 
     async def _list(self) -> Mapping[str, Sequence[int]]:
-        client, seconds = self._client(), self._timeout_seconds
-        listed = await self._metadata.call(lambda: client.list_topics(timeout=seconds).topics)
-        topics = {name: sorted(topic.partitions) for name, topic in listed.items() if topic.error is None}
+        await self._check(self._servers)
+        # No frame of a failure may hold the client, or it would live after `_let_go`.
+        listed = await self._metadata.call(lambda: self._client().list_topics(timeout=self._timeout_seconds))
+        await self._check(broker.host for broker in listed.brokers.values())
+        topics = {name: sorted(topic.partitions) for name, topic in listed.topics.items() if topic.error is None}
         self._topics = (self._clock.monotonic(), topics)
         return topics
+
+    async def _check(self, hosts: Iterable[str]) -> None:
+        """`BrokersAway` if an address of any host is not allowed; then no client stays open. A host without an address passes:
+        librdkafka cannot connect to it either."""
+        names = set(hosts)
+        if len(names) > MAX_BROKERS:
+            refused: BaseException | None = BrokersAway(f"the brokers list {len(names)} hosts, more than {MAX_BROKERS}")
+        else:
+            looked_up = (checked_addresses(name, 0, self._allowed, self._resolve) for name in names)
+            found = await asyncio.gather(*looked_up, return_exceptions=True)
+            refused = next((each for each in found if isinstance(each, AddressRefused)), None)
+        if refused is not None:
+            self._topics = None
+            await self._let_go()
+            raise BrokersAway(str(refused))
 
     async def ends(self, places: Sequence[Place], end: End, isolation: Isolation) -> Offsets:
         spec = OffsetSpec.earliest() if end == "first" else OffsetSpec.latest()
@@ -205,12 +237,18 @@ class KafkaBrokers:
         return consumer
 
     async def close(self) -> None:
-        """Ends the clients, each on its thread. One that waits for brokers that are away is left to end by itself."""
-        await asyncio.gather(*(group.close() for group in self._groups.values()))
-        self._groups.clear()
+        """End the clients and their threads."""
+        await self._let_go()
+        self._lookups.close()
+        self._metadata.close()
+
+    async def _let_go(self) -> None:
+        """End the clients, each on its thread. One that waits for brokers that are away is left to end by itself."""
+        groups, self._groups = self._groups, {}
         held: list[Any] = [self._admin, *self._readers.values()]
         self._admin = None
-        self._readers.clear()
+        self._readers = {}
+        await asyncio.gather(*(group.close() for group in groups.values()))
 
         def drop() -> None:
             for client in held[1:]:
@@ -218,8 +256,6 @@ class KafkaBrokers:
             held.clear()
 
         await asyncio.wait({asyncio.ensure_future(self._lookups.call(drop))}, timeout=CLOSE_SECONDS)
-        self._lookups.close()
-        self._metadata.close()
 
 
 class BrokersPool:

@@ -10,9 +10,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from runtime.clock import SystemClock
+from runtime.addresses import Allowed
+from runtime.clock import FakeClock, SystemClock
 from services.monitor.adapters.kafka import KafkaBrokers
-from services.monitor.adapters.partitions import Brokers, Place
+from services.monitor.adapters.partitions import Brokers, BrokersAway, Offsets, Place
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
 from tests.integration.monitor.conftest import Log
@@ -77,3 +78,39 @@ class TestRealKafka(BrokersSuite):
         rig = RealRig(kafka)
         yield rig
         await rig.close()
+
+
+async def test_what_the_brokers_advertise_is_checked_before_it_is_used(kafka: KafkaBroker) -> None:
+    """A name that resolves elsewhere than the one in the policy; others may be asking while all clients are let go of."""
+    stands_for = ["127.0.0.1"]
+
+    async def resolve(_host: str, _port: int) -> list[str]:
+        return list(stands_for)
+
+    kafka.create_topic(name := f"brokers-{uuid.uuid4().hex[:8]}", 2)
+    clock = FakeClock()
+    port = kafka.bootstrap_servers.rpartition(":")[2]
+    brokers = KafkaBrokers(f"localhost:{port}", 5.0, clock, resolve=resolve)
+    places: list[Place] = [(name, 0), (name, 1)]
+    try:
+        for _ in range(20):
+            stands_for[:] = ["127.0.0.1"]
+            clock.advance(60)
+            assert name in await brokers.topics()
+            asked = [asyncio.ensure_future(brokers.ends(places, "last", "read_committed")) for _ in range(10)]
+            asked += [asyncio.ensure_future(brokers.commits(places, f"{name}-{i}")) for i in range(3)]
+            stands_for[:] = ["169.254.169.254"]
+            clock.advance(60)
+            with pytest.raises(BrokersAway, match="link-local"):
+                await brokers.topics()
+            for each in await asyncio.gather(*asked, return_exceptions=True):
+                assert isinstance(each, Offsets | BrokersAway), each
+    finally:
+        await brokers.close()
+    only_names = Allowed.of("http,https", "localhost", "loopback", prefix="WEIR_TARGET")
+    brokers = KafkaBrokers(f"localhost:{port}", 5.0, clock, only_names)
+    try:
+        with pytest.raises(BrokersAway, match=r"127\.0\.0\.1 is not among the hosts that WEIR_TARGET_HOSTS allows"):
+            await brokers.topics()
+    finally:
+        await brokers.close()
