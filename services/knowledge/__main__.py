@@ -86,7 +86,7 @@ async def run(settings: KnowledgeSettings) -> int:
     checks.register("rebuilt", knowledge.check_rebuilt)
     app.include_router(health.router(checks))
     catalogue = PlannerCatalogue(settings.planner_url, settings.planner_token)
-    app.include_router(policies_router(store, clock, catalogue, knowledge.outbox_filled.set))
+    app.include_router(policies_router(store, clock, catalogue, knowledge.outbox_filled.set, settings.targets()))
     streams = EventStreams(settings.event_streams)
     app.include_router(applications_router(store, clock, limits, streams))
     app.include_router(events_router(store, streams))

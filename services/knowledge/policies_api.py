@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 from weir_contracts import InvalidPolicy, PlannerChoice, ScalingPolicy, parse_policy
 
+from runtime.addresses import TARGETS, AddressRefused, Allowed, hosts_of
 from runtime.auth import Caller, requires
 from runtime.clock import Clock
 from runtime.problems import Problem
@@ -151,9 +152,14 @@ class PolicyChanges:
 
 
 def policies_router(
-    store: Store, clock: Clock, catalogue: PlannerCatalogue, on_change: Callable[[], None]
+    store: Store,
+    clock: Clock,
+    catalogue: PlannerCatalogue,
+    on_change: Callable[[], None],
+    allowed: Allowed = TARGETS,
 ) -> APIRouter:
-    """The routes. `on_change` is called after each stored change, so that it is published at once."""
+    """The routes. `on_change` is called after each stored change, so that it is published at once; `allowed` is where targets and
+    brokers may be."""
     routes = APIRouter(prefix="/v1/policies", tags=["policies"], responses=ERRORS)
     changes = PolicyChanges(store, clock, on_change)
 
@@ -216,6 +222,7 @@ def policies_router(
                 f"metadata names {policy.application}, the address {namespace}/{name}",
                 errors=[("metadata", "must be the address's namespace and name")],
             )
+        _check_addresses(policy, allowed)
         await _check_planners(policy, await store.policy(policy.application), catalogue)
         expected = parse_version(request)
         expected = policy.metadata.resource_version if expected is None else expected
@@ -260,6 +267,22 @@ def policies_router(
         return JSONResponse(shown(await changes.resume(f"{namespace}/{name}", caller)))
 
     return routes
+
+
+def _check_addresses(policy: ScalingPolicy, allowed: Allowed) -> None:
+    """A 422 for hosts and literal addresses that are not allowed. What a name stands for is checked at each connect."""
+    target, kafka = policy.spec.target, policy.spec.signals.kafka
+    named: list[tuple[str, Callable[[str], None], str]] = [
+        (f"spec.target.{target.driver}.url", allowed.check_url, str(target.job.url))
+    ]
+    if kafka is not None:
+        field = "spec.signals.kafka.bootstrapServers"
+        named += [(field, allowed.check_host, host) for host in hosts_of(kafka.bootstrap_servers)]
+    for field, check, address in named:
+        try:
+            check(address)
+        except AddressRefused as error:
+            raise Problem(422, f"{field}: {error}", errors=[(field, str(error))]) from None
 
 
 async def _check_planners(policy: ScalingPolicy, before: ScalingPolicy | None, catalogue: PlannerCatalogue) -> None:

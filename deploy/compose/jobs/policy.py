@@ -17,6 +17,8 @@ TOKEN = Path("/run/weir/operator")
 REMEMBERED = Path("/var/lib/weir/policies")
 PATIENCE_SECONDS = 120.0
 PAUSE_SECONDS = 2.0
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Docker may put its user's proxy into the environment; the token goes to the service itself."""
 METADATA = re.compile(r"^metadata: {namespace: ([a-z0-9-]+), name: ([a-z0-9-]+)}$", re.MULTILINE)
 
 
@@ -32,7 +34,7 @@ def ask(method: str, url: str, body: bytes | None = None) -> tuple[int, str]:
         headers["If-None-Match"] = "*"  # never over one that came meanwhile
     request = urllib.request.Request(url, data=body, method=method, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=15) as answer:
+        with DIRECT.open(request, timeout=15) as answer:
             return int(answer.status), f"{method} {url}: {answer.status}"
     except urllib.error.HTTPError as error:
         return error.code, f"{method} {url}: {error.code} {error.read(2000).decode(errors='replace')}".rstrip()

@@ -255,6 +255,31 @@ async def test_a_policy_may_be_yaml(house: House) -> None:
 
 
 @pytest.mark.parametrize(
+    ("field", "spec"),
+    [
+        ("spec.target.flink.url", {"target": {"flink": {"url": "http://169.254.169.254/", "job": "orders"}}}),
+        ("spec.target.flink.url", {"target": {"flink": {"url": "http://[::ffff:a9fe:a9fe]:80", "job": "orders"}}}),
+        ("spec.target.flink.url", {"target": {"flink": {"url": "http://2852039166/", "job": "orders"}}}),
+        (
+            "spec.target.docker.url",
+            {"target": {"docker": {"url": "http://[fe80::1]", "job": "o", "project": "p", "service": "s"}}},
+        ),
+        (
+            "spec.signals.kafka.bootstrapServers",
+            {"signals": {"kafka": {"bootstrapServers": "kafka:9092,[fd00:ec2::254]:80"}}},
+        ),
+    ],
+)
+async def test_addresses_of_metadata_services_are_refused(house: House, field: str, spec: dict[str, Any]) -> None:
+    """With the field and the setting, and nothing is stored; names are checked where they are connected to."""
+    answer = await house.http.put(POLICY, json=document(**spec))
+    assert answer.status_code == 422
+    assert fields(answer) == [field]
+    assert "WEIR_TARGET_NETWORKS does not allow" in answer.json()["detail"]
+    assert (await house.http.get(POLICY)).status_code == 404
+
+
+@pytest.mark.parametrize(
     ("body", "kind"),
     [
         ("{", "json"),
