@@ -101,7 +101,7 @@ class FlinkApi:
     def answers(self) -> bool:
         """Whether the cluster can be reached."""
         try:
-            return httpx.get(f"{self.rest_url}/overview", timeout=2.0).status_code == 200
+            return httpx.get(f"{self.rest_url}/overview", timeout=2.0, trust_env=False).status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -199,7 +199,7 @@ class FlinkApi:
 
     def _call(self, method: str, path: str, **arguments: Any) -> Any:
         try:
-            answer = httpx.request(method, f"{self.rest_url}{path}", timeout=30.0, **arguments)
+            answer = httpx.request(method, f"{self.rest_url}{path}", timeout=30.0, trust_env=False, **arguments)
         except httpx.HTTPError as error:
             raise FlinkError(f"flink: {method} {path}: {error or type(error).__name__}") from None
         if answer.status_code >= 400:

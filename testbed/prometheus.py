@@ -116,7 +116,7 @@ class Prometheus(Launcher):
 
     def get(self, path: str, parameters: Mapping[str, str] | None = None) -> Any:
         """The `data` of an answer of the API."""
-        answer = httpx.get(f"{self.url}{path}", params=dict(parameters or {}), timeout=30)
+        answer = httpx.get(f"{self.url}{path}", params=dict(parameters or {}), timeout=30, trust_env=False)
         document = answer.json()
         if document["status"] != "success":
             raise TestbedError(f"prometheus: {path}: {document.get('error')}")
@@ -124,6 +124,6 @@ class Prometheus(Launcher):
 
     def _answers(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/-/ready", timeout=2).status_code == 200
+            return httpx.get(f"{self.url}/-/ready", timeout=2, trust_env=False).status_code == 200
         except httpx.HTTPError:
             return False

@@ -67,7 +67,7 @@ class WeirService(Launcher):
     def ready(self) -> bool:
         """Whether it says that it is ready; the first time it does is kept in `ready_seconds`."""
         try:
-            ready = httpx.get(f"{self.url}/health/ready", timeout=2.0).status_code == 200
+            ready = httpx.get(f"{self.url}/health/ready", timeout=2.0, trust_env=False).status_code == 200
         except httpx.HTTPError:
             return False
         if ready and self.ready_seconds is None and self._started_at is not None:

@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        with httpx.Client(base_url=options.flink, timeout=CALL_SECONDS) as client:
+        with httpx.Client(base_url=options.flink, timeout=CALL_SECONDS, trust_env=False) as client:
             cluster = Cluster(client)
             if options.check:
                 problem = check(cluster, name_of(options.arguments))
