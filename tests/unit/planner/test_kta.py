@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from weir_contracts import MEMORY_LIMIT_BYTES, NewPlanner, PlannerRegistration, PlanReply, PlanRequest
 
+from runtime.addresses import AddressRefused, Allowed
 from services.planner.adapters.kta import ask
-from services.planner.core.addresses import HOSTS, NETWORKS, SCHEMES, AddressRefused, Allowed
 from services.planner.core.kta import (
     Answers,
     InvalidAnswer,
@@ -25,7 +25,7 @@ from services.planner.core.kta import (
     turn_of,
 )
 from services.planner.failures import PlannerFailed
-from services.planner.settings import PlannerSettings
+from services.planner.settings import PLUGIN, PlannerSettings
 from tests.effort import examples
 
 from .build import NOON, after, policy, request, topology
@@ -331,15 +331,16 @@ def test_the_settings_that_the_sdk_names_let_a_container_be_asked() -> None:
     """KTA's containers speak plain HTTP on a private address, which the defaults refuse; the SDK's README has the lines that allow it."""
     text = (Path(__file__).parents[3] / "sdk" / "README.md").read_text()
     named = dict(re.findall(r"^(WEIR_PLANNER_PLUGIN_[A-Z]+)=(\S+)$", text, re.MULTILINE))
-    assert set(named) == {SCHEMES, HOSTS, NETWORKS}
-    as_named = Allowed.of(named[SCHEMES], named[HOSTS], named[NETWORKS])
+    lists = ("SCHEMES", "HOSTS", "NETWORKS")
+    assert set(named) == {f"{PLUGIN}_{each}" for each in lists}
+    as_named = Allowed.of(*(named[f"{PLUGIN}_{each}"] for each in lists), prefix=PLUGIN)
     as_named.check_url("http://toggler:8096/api/v1alpha1/plan")
     as_named.check_address("10.1.2.3", "toggler")
     usual = PlannerSettings.model_fields
-    default = Allowed.of(*(usual[name].default for name in ("plugin_schemes", "plugin_hosts", "plugin_networks")))
-    with pytest.raises(AddressRefused, match=SCHEMES):
+    default = Allowed.of(*(usual[f"plugin_{each.lower()}"].default for each in lists), prefix=PLUGIN)
+    with pytest.raises(AddressRefused, match=f"{PLUGIN}_SCHEMES"):
         default.check_url("http://toggler:8096/api/v1alpha1/plan")
-    with pytest.raises(AddressRefused, match=NETWORKS):
+    with pytest.raises(AddressRefused, match=f"{PLUGIN}_NETWORKS"):
         default.check_address("10.1.2.3", "toggler")
 
 
