@@ -289,14 +289,23 @@ def _measured(
     settings: AnalysisSettings,
 ) -> capacity.Measured:
     upstream = topology.inputs[name]
-    blocked = [s for u in upstream if (s := operators.spent[u].backpressured) is not None]
-    own = [name] if name in sources else list(sources)
+    reading, view = operators.readings.get(name), operators.views.get(name)
+    blocked = [
+        share
+        for each in upstream
+        if (share := operators.spent[each].backpressured) is not None
+        and capacity.holds_back(
+            operators.spent[name],
+            reading,
+            [(operators.spent[o], operators.readings.get(o)) for o in topology.outputs[each] if o != name],
+            settings,
+        )
+    ]
     pressure = capacity.Pressure(
         is_source=not upstream,
-        source_backlogged=any(sources[source].backlogged for source in own),
-        upstream_backpressured=max(blocked) if blocked else None,
+        source_backlogged=any(sources[source].backlogged for source in topology.fed_by[name]),
+        upstream_backpressured=max(blocked, default=None),
     )
-    reading, view = operators.readings.get(name), operators.views.get(name)
     return capacity.measure(view, reading, operators.spent[name], pressure, settings)
 
 

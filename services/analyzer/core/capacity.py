@@ -22,6 +22,11 @@ _NOTABLE_SKEW = 1.15
 _HARDLY_BUSY = 0.05
 """Below this busy share a rate from busy time is worth next to nothing."""
 _LEAST_CONFIDENCE = 0.1
+_BUSY = 0.8
+_BUSIER = 0.05
+"""Busy shares nearer to each other than this are equal: the engine's gauges average another window than its times."""
+_HELD_BACK = 0.1
+"""Backpressured share from which an operator does not run at its own pace."""
 _USUAL_CONTENTION = 0.15
 """What each further group of subtasks may take away from the others without being noteworthy."""
 
@@ -34,7 +39,7 @@ class Pressure:
     source_backlogged: bool
     """A source that feeds it lagged through the whole window, and not at a standstill of growth."""
     upstream_backpressured: float | None
-    """Greatest backpressured share of its direct inputs."""
+    """Greatest backpressured share of its direct inputs, without those that a sibling holds back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,29 @@ def skew(reading: OperatorReading | None) -> Estimate:
     ratio = max(1.0, reading.busy_share_max / reading.busy_share_mean)
     confidence = min(0.9, interpolate(reading.busy_share_mean, _CONFIDENCE_BY_BUSY) + 0.1)
     return estimate(ratio, "busy gauges of the subtasks, max over mean", confidence, reading.parallelism, 60.0)
+
+
+def holds_back(
+    spent: Shares,
+    reading: OperatorReading | None,
+    siblings: Sequence[tuple[Shares, OperatorReading | None]],
+    settings: AnalysisSettings,
+) -> bool:
+    """Return whether an operator may hold back the input that it shares with `siblings`, the other outputs of that input.
+
+    It does not if it is not saturated while a sibling is held back itself, or is busy and clearly busier: an input waits for the slowest
+    of its outputs.
+    """
+    own = _fullness(spent, reading)
+    return own >= settings.saturated_share or not any(
+        (other.backpressured or 0.0) >= _HELD_BACK or _fullness(other, seen) >= max(_BUSY, own + _BUSIER)
+        for other, seen in siblings
+    )
+
+
+def _fullness(spent: Shares, reading: OperatorReading | None) -> float:
+    """Return the busy share of the busiest subtask, or the mean's where that is larger; 0 where neither is known."""
+    return max(spent.busy or 0.0, (reading.busy_share_max if reading else None) or 0.0)
 
 
 def measure(
@@ -142,18 +170,18 @@ def _observed(
     if pressure.is_source:
         if not pressure.source_backlogged or spent.backpressured > 0.5:
             return None
-        if spent.backpressured < 0.1:
+        if spent.backpressured < _HELD_BACK:
             return estimate(throughput, "observed throughput of a backlogged source", 0.9 * enough, n, seconds)
         whole = throughput / (1 - spent.backpressured)
         basis = "throughput of a backlogged source ÷ share not backpressured"
         return estimate(whole, basis, 0.9 * enough * (1 - spent.backpressured), n, seconds)
     upstream = pressure.upstream_backpressured or 0.0
-    holds_back = upstream >= 0.5 or (upstream >= 0.2 and pressure.source_backlogged)
-    if not holds_back or spent.backpressured >= 0.1:
+    pressed = upstream >= 0.5 or (upstream >= 0.2 and pressure.source_backlogged)
+    if not pressed or spent.backpressured >= _HELD_BACK:
         return None
     hot = reading is not None and (reading.busy_share_max or 0.0) >= settings.saturated_share
     # neither busy nor with one busy subtask: it waits for something outside, and may take in more another time
-    sure = 0.85 if hot or (spent.busy or 0.0) >= 0.8 else 0.6
+    sure = 0.85 if hot or (spent.busy or 0.0) >= _BUSY else 0.6
     return estimate(throughput, "observed throughput, holding its inputs back", sure * enough, n, seconds)
 
 

@@ -12,6 +12,8 @@ class Graph:
     names: tuple[str, ...]
     inputs: dict[str, tuple[str, ...]]
     outputs: dict[str, tuple[str, ...]]
+    fed_by: dict[str, frozenset[str]]
+    """The sources whose records reach an operator; of a source itself."""
 
     @property
     def sources(self) -> list[str]:
@@ -32,8 +34,12 @@ def graph_of(topology: Topology) -> Graph:
     for edge in topology.edges:
         inputs[edge.target][edge.source] = None
         outputs[edge.source][edge.target] = None
+    fed_by: dict[str, frozenset[str]] = {}
+    for name in names:
+        fed_by[name] = frozenset().union(*(fed_by[each] for each in inputs[name])) or frozenset((name,))
     return Graph(
         names,
         {name: tuple(others) for name, others in inputs.items()},
         {name: tuple(others) for name, others in outputs.items()},
+        fed_by,
     )

@@ -8,7 +8,10 @@ from weir_contracts import Analysis, Estimate, OperatorAnalysis
 
 from services.analyzer.core import AnalysisSettings, capacity
 from services.analyzer.core.memory import MAX_POINTS, Point
-from tests.unit.analyzer.story import Job, Loop, Stage
+from services.analyzer.core.window import Shares
+from simulator import Application, Link, Observer, OperatorSpec, Simulation, SourceSpec, diamond
+from simulator.capacity import capacity as sustained
+from tests.unit.analyzer.story import Job, Loop, Stage, policy
 
 SETTINGS = AnalysisSettings()
 
@@ -388,3 +391,66 @@ def test_a_record_that_costs_more_is_no_wrong_old_point() -> None:
         fresh = _measured(485.0 * slower, saturated=True)
         found = _learn(points, 1, fresh, at=200.0, throughput=485.0 * slower)
         assert [round(p.rate) for p in found] == [round(485 * slower), round(3207 * slower)]
+
+
+def _simulated(application: Application, rate: float, seconds: float = 120) -> dict[str, OperatorAnalysis]:
+    """Watch a simulated job; returns its operators by name."""
+    simulation = Simulation(application, lambda _: rate)
+    observer, loop = Observer(simulation), Loop()
+    while simulation.now < seconds - 1e-6:
+        simulation.advance(simulation.now + 2)
+        for observation in observer.scrape(policy(2)):
+            loop.see(observation)
+    return {o.operator: o for o in loop.analyses[-1].operators}
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 4])
+def test_a_sibling_of_the_bottleneck_is_not_saturated(parallelism: int) -> None:
+    """`fraud` is full and holds the source back; `price`, fed by the same source, is two thirds busy and does more than it takes in."""
+    application = diamond(parallelism)
+    found = _simulated(application, rate=1_000.0 * parallelism)
+    assert (found["Source: orders"].backpressure.value or 0) > 0.5
+    for name, saturated in (("fraud", True), ("price", False)):
+        spec = next(o for o in application.operators if o.name == name)
+        (point,) = found[name].capacities
+        assert point.saturated is saturated
+        assert point.records_per_second == pytest.approx(sustained(spec, parallelism), rel=0.05)
+
+
+def test_siblings_that_are_full_alike_are_both_saturated() -> None:
+    """Each of them would hold the source back alone."""
+    full = Shares(0.97, 0.0, 500.0)
+    assert capacity.holds_back(full, None, [(Shares(1.0, 0.0, 400.0), None)], SETTINGS)
+    assert capacity.holds_back(Shares(0.9, 0.0, 500.0), None, [(Shares(0.92, 0.0, 400.0), None)], SETTINGS)
+
+
+def test_a_sibling_that_is_held_back_tells_where_the_pressure_comes_from() -> None:
+    """It passes on what an operator further down does to it. Without any sibling there is only one left to hold the input back."""
+    idle = Shares(0.3, 0.0, 500.0)
+    assert not capacity.holds_back(idle, None, [(Shares(0.2, 0.8, 400.0), None)], SETTINGS)
+    assert capacity.holds_back(idle, None, [(Shares(0.3, 0.0, 400.0), None)], SETTINGS)
+    assert capacity.holds_back(idle, None, [], SETTINGS)
+
+
+def test_only_a_source_that_feeds_it_tells_of_an_operators_backlog() -> None:
+    """`count` gives out its windows in bursts and waits for `store` a third of the time, which holds nothing up. Another source of the
+    same job lags behind an operator that is full."""
+    application = Application(
+        operators=(
+            OperatorSpec(name="Source: views", service_seconds=20e-6, source=SourceSpec(topic="views", share=0.5)),
+            OperatorSpec(name="Source: orders", service_seconds=20e-6, source=SourceSpec(topic="orders", share=0.5)),
+            OperatorSpec(name="count", service_seconds=100e-6, selectivity=0.4, window_seconds=10.0),
+            OperatorSpec(name="full", service_seconds=2e-3),
+            OperatorSpec(name="store", service_seconds=1e-3),
+        ),
+        links=(
+            Link(source="Source: views", target="count"),
+            Link(source="Source: orders", target="full"),
+            Link(source="count", target="store"),
+        ),
+    )
+    found = _simulated(application, rate=2_000.0)
+    assert 0.2 <= (found["count"].backpressure.value or 0) < 0.5
+    assert [point.saturated for point in found["full"].capacities] == [True]
+    assert not any(point.saturated for point in found["store"].capacities)
+    assert found["store"].true_processing_rate.value == pytest.approx(1_000, rel=0.05)
