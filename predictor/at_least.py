@@ -28,4 +28,5 @@ class AtLeast(NamedTuple):
 def at_least_of(operators: Iterable[OperatorAnalysis], curves: Mapping[str, Any]) -> dict[str, AtLeast]:
     """The bounds of those that have none of the `curves` and of which one is known."""
     bounds = ((o, o.least_processing_rate) for o in operators if o.operator not in curves)
-    return {o.operator: AtLeast(bound.value, o.parallelism) for o, bound in bounds if bound is not None and bound.value}
+    known = ((o, bound.value) for o, bound in bounds if bound is not None and bound.value is not None)
+    return {o.operator: AtLeast(value, o.parallelism) for o, value in known if value > 0}

@@ -72,7 +72,8 @@ def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
     """
     trusted = [point for point in operator.capacities if point.confidence >= LEAST_CONFIDENCE]
     now, parallelism = operator.true_processing_rate, operator.parallelism
-    rate = now.value if now.confidence >= LEAST_CONFIDENCE else None
+    # An estimate may be negative or 0; such a rate says nothing of what the operator can do.
+    rate = now.value if now.value is not None and now.value > 0 and now.confidence >= LEAST_CONFIDENCE else None
     # Most are seen as they run and nowhere else: the line through that point.
     if not trusted:
         return CapacityCurve(parallelism / rate, 0.0, now.confidence) if rate else None

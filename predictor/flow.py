@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from weir_contracts import Topology
+from weir_contracts import Topology, within
 
 Flow = Mapping[str, Mapping[str, float]]
 """Operator → source → records that arrive at the operator per record of the source. An operator that is missing cannot be told."""
@@ -11,7 +11,8 @@ Flow = Mapping[str, Mapping[str, float]]
 def flow_of(topology: Topology, selectivities: Mapping[tuple[str, str], float | None]) -> dict[str, dict[str, float]]:
     """Sums over all paths the product of their edges' selectivities (DS2's traversal, once, in topological order).
 
-    An unknown selectivity makes everything behind it unknown, which is not 0: such operators are left out.
+    An unknown or negative selectivity, or a product beyond the bounds of messages, makes everything behind it unknown, which is not
+    0: such operators are left out.
     """
     flow: dict[str, dict[str, float]] = {}
     inputs: dict[str, dict[str, None]] = {}
@@ -33,10 +34,13 @@ def _arriving(
     arriving: dict[str, float] = {}
     for upstream in inputs:
         ratio, known = selectivities.get((upstream, name)), flow.get(upstream)
-        if ratio is None or known is None:
+        if ratio is None or ratio < 0 or known is None:
             return None
         for source, share in known.items():
-            arriving[source] = arriving.get(source, 0.0) + share * ratio
+            total = within(arriving.get(source, 0.0) + share * ratio)
+            if total is None:
+                return None
+            arriving[source] = total
     return arriving
 
 

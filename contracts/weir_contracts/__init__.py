@@ -16,6 +16,10 @@ from .analysis import (
     Window,
 )
 from .base import (
+    MAX_COUNT,
+    MAX_NUMBER,
+    MAX_SECONDS,
+    MIN_NUMBER,
     NAME_PATTERN,
     VERSION,
     ApplicationId,
@@ -29,6 +33,7 @@ from .base import (
     observation_id,
     parse_duration,
     unknown,
+    within,
 )
 from .dead_letter import DeadLetter
 from .deployment import (
@@ -114,14 +119,18 @@ from .shadows import (
 from .what_if import Unknown, WhatIf, WhatIfOperator
 
 __all__ = [
+    "MAX_COUNT",
     "MAX_HISTORY",
     "MAX_JSON_DEPTH",
+    "MAX_NUMBER",
     "MAX_OBSERVATIONS",
     "MAX_OUTCOMES",
     "MAX_REPLY_BYTES",
     "MAX_REQUEST_BYTES",
     "MAX_RESTARTS",
+    "MAX_SECONDS",
     "MEMORY_LIMIT_BYTES",
+    "MIN_NUMBER",
     "NAME_PATTERN",
     "PLAN_OBLIGATIONS",
     "TERMINAL",
@@ -223,4 +232,5 @@ __all__ = [
     "parse_duration",
     "parse_policy",
     "unknown",
+    "within",
 ]

@@ -13,8 +13,11 @@ from .base import (
     Message,
     NonNegative,
     OperatorName,
+    Rate,
+    Seconds,
     Sentence,
     Share,
+    SubtaskCount,
     Timestamp,
 )
 from .deployment import Deployment, Run, Topology
@@ -51,8 +54,8 @@ class Symptom(Message):
 class CapacityPoint(Message):
     """The greatest input rate an operator was seen to sustain at one parallelism; outlives runs."""
 
-    parallelism: Annotated[int, Field(ge=1)]
-    records_per_second: Annotated[float, Field(gt=0)]
+    parallelism: SubtaskCount
+    records_per_second: Rate
     """Of the whole operator, if busy all the time (true processing rate)."""
     confidence: Share
     saturated: bool = False
@@ -65,9 +68,9 @@ class CapacityPoint(Message):
 class RestartTimes(Message):
     """How long a rescale kept the application from processing, learnt from runs."""
 
-    seconds: NonNegative | None = None
+    seconds: Seconds | None = None
     """Smoothed; None until one was seen."""
-    last_seconds: NonNegative | None = None
+    last_seconds: Seconds | None = None
     samples: Count = 0
 
 
@@ -75,7 +78,7 @@ class OperatorAnalysis(Message):
     """Rates in records/s, of the whole operator unless named otherwise."""
 
     operator: OperatorName
-    parallelism: Annotated[int, Field(ge=1)]
+    parallelism: SubtaskCount
     input_rate: Estimate
     output_rate: Estimate
     true_processing_rate: Estimate

@@ -46,8 +46,11 @@ ApplicationId = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}/{NAME_PATTERN}$"
 OperatorName = Annotated[str, Field(min_length=1, max_length=400, examples=["enrich"])]
 """An operator's name as its engine shows it; made unique within a topology by a suffix ` #2`."""
 
-Parallelism = Annotated[dict[OperatorName, Annotated[int, Field(ge=1, le=32768)]], Field(fail_fast=True)]
-"""Parallelism by operator. 32768 is the largest max parallelism an engine knows (Flink).
+SubtaskCount = Annotated[int, Field(ge=1, le=32768)]
+"""32768 is the largest max parallelism an engine knows (Flink)."""
+
+Parallelism = Annotated[dict[OperatorName, SubtaskCount], Field(fail_fast=True)]
+"""Parallelism by operator.
 
 Without `fail_fast` each wrong entry of a large map is an error of its own: megabytes of nonsense would take gigabytes.
 """
@@ -64,6 +67,22 @@ def writable(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def _bounded_numbers(value: dict[str, Any]) -> dict[str, Any]:
+    waiting: list[tuple[str, Any]] = list(value.items())
+    while waiting:
+        place, each = waiting.pop()
+        if isinstance(each, dict):
+            waiting += [(f"{place}.{key}", inner) for key, inner in each.items()]
+        elif isinstance(each, list):
+            waiting += [(f"{place}.{i}", inner) for i, inner in enumerate(each)]
+        elif isinstance(each, int | float) and each and not MIN_NUMBER <= abs(each) <= MAX_COUNT:
+            raise ValueError(f"{place[:100]} must be 0, or between {MIN_NUMBER:g} and {MAX_COUNT:.0e} in size")
+    return value
+
+
+Parameters = Annotated[dict[str, Any], Field(max_length=50), AfterValidator(writable), AfterValidator(_bounded_numbers)]
+"""A planner's own settings as a policy holds them."""
+
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)
 
 
@@ -75,8 +94,35 @@ def _within_reach(value: datetime) -> datetime:
 
 Timestamp = Annotated[AwareDatetime, AfterValidator(_within_reach)]
 """An instant with its zone. At the ends of the calendar there is no "an hour before", so every sum would need its own guard."""
-Count = Annotated[int, Field(ge=0)]
-NonNegative = Annotated[float, Field(ge=0)]
+
+MAX_NUMBER, MIN_NUMBER = 1e18, 1e-18
+"""What a number in a message may be: 0, or within these in size. Sums, products and quotients of a few of them stay finite."""
+MAX_COUNT = 2**63 - 1
+"""What a counter of an engine or a broker can hold."""
+MAX_SECONDS = 366 * 86_400.0
+"""The longest time in a setting or a reading; a timestamp and a few of these stay within the calendar."""
+
+
+def within(value: float | None, most: float = MAX_NUMBER) -> float | None:
+    """Return `value`, or None (unknown) if it is not finite or larger than `most` in size; 0 for one that is next to nothing."""
+    if value is None or not -most <= value <= most:
+        return None
+    return value if abs(value) >= MIN_NUMBER else 0.0
+
+
+def _zero_if_tiny(value: float) -> float:
+    return value if value >= MIN_NUMBER or value <= -MIN_NUMBER else 0.0
+
+
+Quantity = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER), AfterValidator(_zero_if_tiny)]
+"""A number that was measured, set or asked for; one nearer to 0 than `MIN_NUMBER` is read as 0."""
+NonNegative = Annotated[float, Field(ge=0, le=MAX_NUMBER), AfterValidator(_zero_if_tiny)]
+Rate = Annotated[float, Field(ge=MIN_NUMBER, le=MAX_NUMBER)]
+"""Records/s above 0: something is divided by it."""
+Derived = Annotated[float, Field(ge=0, le=1e100)]
+"""A number that Weir computes from those above: predictions and what is simulated. It may exceed them."""
+Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Sentence = Annotated[str, Field(min_length=1, max_length=2000)]
 Code = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$", examples=["metric-missing"])]
@@ -138,7 +184,7 @@ Duration = Annotated[
 class Estimate(Message):
     """A number with how it was got. `value is None` means unknown, and `basis` then says why."""
 
-    value: float | None = None
+    value: Quantity | None = None
     basis: Annotated[str, Field(max_length=300)]
     confidence: Share = 0.0
     samples: Count = 0

@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from .base import Count, Message, NonNegative, OperatorName, Parallelism, Timestamp
+from .base import MAX_COUNT, Count, Message, NonNegative, OperatorName, Parallelism, Seconds, Timestamp
 
 
 class Operator(Message):
@@ -19,10 +19,10 @@ class Operator(Message):
     name: OperatorName
     id: Annotated[str, Field(max_length=200)]
     """The engine's own id (a Flink vertex id); changes when the graph changes, the name does not."""
-    max_parallelism: Annotated[int | None, Field(default=None, ge=1)] = None
+    max_parallelism: Annotated[int | None, Field(default=None, ge=1, le=MAX_COUNT)] = None
     """Key groups: parallelism cannot go above; balance depends on it."""
     slot_sharing_group: Annotated[str | None, Field(max_length=200)] = None
-    source_partitions: Annotated[int | None, Field(ge=1)] = None
+    source_partitions: Annotated[int | None, Field(ge=1, le=MAX_COUNT)] = None
     """Partitions a source reads; more subtasks than that stay idle. None: no source, or unknown."""
 
 
@@ -115,10 +115,10 @@ class Slots(Message):
 
 
 class Checkpoints(Message):
-    interval_seconds: NonNegative | None = None
+    interval_seconds: Seconds | None = None
     """None: checkpointing is off or unknown."""
     last_completed_at: Timestamp | None = None
-    last_duration_seconds: NonNegative | None = None
+    last_duration_seconds: Seconds | None = None
     completed: Count | None = None
     failed: Count | None = None
 
@@ -128,9 +128,9 @@ class RescaleSettings(Message):
 
     scheduler: Annotated[str | None, Field(max_length=50)] = None
     """`adaptive` can rescale in place; anything else cannot. None: unknown."""
-    cooldown_seconds: NonNegative | None = None
-    stabilization_seconds: NonNegative | None = None
-    max_trigger_delay_seconds: NonNegative | None = None
+    cooldown_seconds: Seconds | None = None
+    stabilization_seconds: Seconds | None = None
+    max_trigger_delay_seconds: Seconds | None = None
 
 
 class Pod(Message):

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from .base import ApplicationId, Count, Message, NonNegative, OperatorName, Share, Timestamp
+from .base import ApplicationId, Count, Message, NonNegative, OperatorName, Quantity, Share, SubtaskCount, Timestamp
 from .deployment import Deployment, Run, Topology
 from .policy import ScalingPolicy
 
@@ -18,7 +18,7 @@ class OperatorReading(Message):
     """An operator's cumulative counters and gauges. All counters start at 0 with a run; None is unknown."""
 
     operator: OperatorName
-    parallelism: Annotated[int, Field(ge=1)]
+    parallelism: SubtaskCount
     complete: bool = True
     """False while the engine has not heard of every subtask: then nothing may be learnt from this reading."""
     records_in: Count | None = None
@@ -79,6 +79,6 @@ class Observation(Message):
     topology: Topology | None = None
     operators: Annotated[list[OperatorReading], Field(max_length=1000)] = Field(default_factory=list)
     partitions: Annotated[list[PartitionReading], Field(max_length=10000)] = Field(default_factory=list)
-    signals: Annotated[dict[str, float | None], Field(max_length=200, fail_fast=True)] = Field(default_factory=dict)
+    signals: Annotated[dict[str, Quantity | None], Field(max_length=200, fail_fast=True)] = Field(default_factory=dict)
     """Named readings of other collectors, for planners that want them."""
     problems: Annotated[list[Problem], Field(max_length=100)] = Field(default_factory=list)

@@ -12,11 +12,13 @@ from .base import (
     ApplicationId,
     Code,
     Count,
+    Derived,
     Message,
     Name,
     NonNegative,
     OperatorName,
     Parallelism,
+    Quantity,
     Sentence,
     Share,
     Timestamp,
@@ -60,27 +62,27 @@ Action = ScaleAction
 class TrajectoryPoint(Message):
     """The predicted state `at_seconds` after now."""
 
-    at_seconds: NonNegative
-    lag_seconds: NonNegative
-    backlog_records: NonNegative
-    throughput: NonNegative
+    at_seconds: Derived
+    lag_seconds: Derived
+    backlog_records: Derived
+    throughput: Derived
     """Records/s taken from the sources."""
 
 
 class Prediction(Message):
     """What the predictor expects of one parallelism vector over the horizon."""
 
-    horizon_seconds: NonNegative
-    max_lag_seconds: NonNegative
-    final_lag_seconds: NonNegative
-    violation_seconds: NonNegative
+    horizon_seconds: Derived
+    max_lag_seconds: Derived
+    final_lag_seconds: Derived
+    violation_seconds: Derived
     """Time above the objective."""
-    objective_left_at_seconds: NonNegative | None = None
+    objective_left_at_seconds: Derived | None = None
     """When it is first above the objective; None: not within the horizon."""
-    objective_met_at_seconds: NonNegative | None = None
+    objective_met_at_seconds: Derived | None = None
     """From when on the objective holds until the horizon's end; None: not within it."""
-    downtime_seconds: NonNegative = 0.0
-    max_utilisation: NonNegative | None = None
+    downtime_seconds: Derived = 0.0
+    max_utilisation: Derived | None = None
     bottleneck: OperatorName | None = None
     points: Annotated[list[TrajectoryPoint], Field(max_length=200)] = Field(default_factory=list)
 
@@ -90,7 +92,7 @@ class Alternative(Message):
 
     parallelism: Parallelism
     cost_slots: Count
-    violation_seconds: NonNegative
+    violation_seconds: Derived
     because: Sentence
 
 
@@ -98,8 +100,8 @@ class Infeasible(Message):
     """What was wanted and cannot be had."""
 
     operator: OperatorName | None = None
-    wanted: NonNegative | None = None
-    limit: NonNegative | None = None
+    wanted: Derived | None = None
+    limit: Derived | None = None
     code: Code
     because: Sentence
 
@@ -191,7 +193,7 @@ class PlanRequest(Message):
     deployment: Deployment | None = None
     observations: Annotated[list[Observation], Field(max_length=MAX_OBSERVATIONS)] = Field(default_factory=list)
     """Recent raw observations, newest last."""
-    signals: Annotated[dict[str, float | None], Field(max_length=200, fail_fast=True)] = Field(default_factory=dict)
+    signals: Annotated[dict[str, Quantity | None], Field(max_length=200, fail_fast=True)] = Field(default_factory=dict)
     history: Annotated[list[LoopResult], Field(max_length=MAX_HISTORY)] = Field(default_factory=list)
     """Past turns of the loop, newest first."""
     outcomes: Annotated[list[Outcome], Field(max_length=MAX_OUTCOMES)] = Field(default_factory=list)

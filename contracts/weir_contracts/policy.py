@@ -8,7 +8,6 @@ from math import gcd
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     AnyHttpUrl,
     BeforeValidator,
     Field,
@@ -17,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from .base import Duration, Name, OperatorName, Timestamp, writable
+from .base import MAX_COUNT, Duration, Name, OperatorName, Parameters, Timestamp
 from .deployment import Topology
 from .document import Document
 from .limits import Budget, ExcludedPeriod, TotalBounds
@@ -29,7 +28,7 @@ LONGEST_CALLER = 200
 class Metadata(Document):
     namespace: Name
     name: Name
-    resource_version: Annotated[int | None, Field(default=None, ge=1)] = None
+    resource_version: Annotated[int | None, Field(default=None, ge=1, le=MAX_COUNT)] = None
     """Set by the knowledge service at each change; send it back to replace only what you have read. It grows with each change, and
     no version comes twice, also where a policy was deleted and created again."""
     updated_at: Timestamp | None = None
@@ -129,7 +128,7 @@ class Objective(Document):
     """Bound on the age of the oldest unprocessed record."""
     max_latency: Duration | None = None
     """Bound on when a record appended now will be done (lag records ÷ processing rate)."""
-    utilization: Annotated[float | None, Field(default=None, gt=0, le=1)] = None
+    utilization: Annotated[float | None, Field(default=None, ge=0.01, le=1)] = None
     """Busy share to hold at the busiest operator."""
 
     @model_validator(mode="after")
@@ -202,12 +201,12 @@ class PlannerFallback(Document):
     """A planner that answers where the chosen one gives no usable answer. It starts without a memory each time."""
 
     name: Name
-    parameters: Annotated[dict[str, Any], Field(max_length=50), AfterValidator(writable)] = Field(default_factory=dict)
+    parameters: Parameters = Field(default_factory=dict)
 
 
 class PlannerChoice(Document):
     name: Name = "rate"
-    parameters: Annotated[dict[str, Any], Field(max_length=50), AfterValidator(writable)] = Field(default_factory=dict)
+    parameters: Parameters = Field(default_factory=dict)
     """The planner's own settings; it publishes their schema and refuses what it does not know."""
     timeout: Duration = timedelta(seconds=2)
     """For the whole exchange with it; its fallback gets the same again."""
@@ -232,9 +231,9 @@ class Direction(Document):
 
     stabilization: Duration
     """A change must have been wanted for this long; the most cautious wish of that time wins."""
-    max_step: Annotated[int | None, Field(default=None, ge=1)] = None
+    max_step: Annotated[int | None, Field(default=None, ge=1, le=32768)] = None
     """Largest change of one operator in one action, in subtasks."""
-    max_factor: Annotated[float | None, Field(default=None, gt=1)] = None
+    max_factor: Annotated[float | None, Field(default=None, gt=1, le=32768)] = None
     """Largest change of one operator in one action, as a ratio (2 allows doubling or halving)."""
 
 

@@ -15,9 +15,9 @@ from pydantic import Field
 from .base import (
     ApplicationId,
     Count,
+    Derived,
     Message,
     Name,
-    NonNegative,
     OperatorName,
     Parallelism,
     Sentence,
@@ -44,8 +44,8 @@ def parameters_id(parameters: Mapping[str, Any]) -> str:
 class VirtualBacklog(Message):
     """What would wait at a source."""
 
-    records: NonNegative
-    age_seconds: NonNegative = 0.0
+    records: Derived
+    age_seconds: Derived = 0.0
     """Of the oldest."""
 
 
@@ -64,12 +64,12 @@ class VirtualReading(Message):
 
     at: Timestamp
     parallelism: Parallelism
-    records_in: Annotated[dict[OperatorName, NonNegative], Field(fail_fast=True)] = Field(default_factory=dict)
+    records_in: Annotated[dict[OperatorName, Derived], Field(fail_fast=True)] = Field(default_factory=dict)
     """Since the simulated run began."""
-    records_out: Annotated[dict[OperatorName, NonNegative], Field(fail_fast=True)] = Field(default_factory=dict)
-    busy_seconds: Annotated[dict[OperatorName, NonNegative], Field(fail_fast=True)] = Field(default_factory=dict)
+    records_out: Annotated[dict[OperatorName, Derived], Field(fail_fast=True)] = Field(default_factory=dict)
+    busy_seconds: Annotated[dict[OperatorName, Derived], Field(fail_fast=True)] = Field(default_factory=dict)
     """Over all subtasks."""
-    backlogs: Annotated[dict[OperatorName, NonNegative], Field(fail_fast=True)] = Field(default_factory=dict)
+    backlogs: Annotated[dict[OperatorName, Derived], Field(fail_fast=True)] = Field(default_factory=dict)
 
 
 class Supply(Message):
@@ -89,7 +89,7 @@ class Candidate(Message):
     role: Role
     parallelism: Parallelism
     backlogs: Annotated[dict[OperatorName, VirtualBacklog], Field(fail_fast=True)] = Field(default_factory=dict)
-    down_seconds: NonNegative = 0.0
+    down_seconds: Derived = 0.0
     """Left of the last restart."""
     replay: bool = False
     """Whether the last checkpoint has yet to be gone back to."""
@@ -112,8 +112,8 @@ class Arrived(Message):
     """What really arrived up to an instant that is not judged yet, in records/s by source."""
 
     at: Timestamp
-    seconds: NonNegative
-    rates: Annotated[dict[OperatorName, NonNegative], Field(fail_fast=True)]
+    seconds: Derived
+    rates: Annotated[dict[OperatorName, Derived], Field(fail_fast=True)]
 
 
 class CandidateScore(Message):
@@ -127,30 +127,30 @@ class CandidateScore(Message):
     planner: Name
     parameters_id: Annotated[str, Field(max_length=16)]
     role: Role
-    simulated_seconds: NonNegative = 0.0
-    slot_seconds: NonNegative = 0.0
-    violation_seconds: NonNegative = 0.0
+    simulated_seconds: Derived = 0.0
+    slot_seconds: Derived = 0.0
+    violation_seconds: Derived = 0.0
     """Above the objective."""
     rescales: Count = 0
     turns: Count = 0
     unanswered: Count = 0
     """Turns in which the planner failed, was too slow, or said what cannot be used."""
-    judged_seconds: NonNegative = 0.0
+    judged_seconds: Derived = 0.0
     """Of which d is known; the figures below are of them."""
-    needed_slot_seconds: NonNegative = 0.0
-    short: NonNegative = 0.0
+    needed_slot_seconds: Derived = 0.0
+    short: Derived = 0.0
     """Sum of max(d - s, 0)/d * dt over subtasks."""
-    spare: NonNegative = 0.0
+    spare: Derived = 0.0
     """Sum of max(s - d, 0)/d * dt over slots."""
-    short_seconds: NonNegative = 0.0
+    short_seconds: Derived = 0.0
     """In which some operator had less than it needed."""
-    spare_seconds: NonNegative = 0.0
+    spare_seconds: Derived = 0.0
     """In which it held more slots than needed."""
-    unstable_seconds: NonNegative = 0.0
+    unstable_seconds: Derived = 0.0
     """In which s moved unlike d."""
-    compared_seconds: NonNegative = 0.0
+    compared_seconds: Derived = 0.0
     """In which the simulation could be held beside what really happened (role `chosen`)."""
-    error: NonNegative = 0.0
+    error: Derived = 0.0
     """Sum of the relative error * dt in them."""
 
 
@@ -188,24 +188,24 @@ class PlannerScore(Message):
     role: Role
     current: bool = True
     """Whether the policy still lists it with these parameters."""
-    seconds: NonNegative
+    seconds: Derived
     """Simulated, or for `observed` watched."""
-    slot_hours: NonNegative
-    mean_slots: NonNegative | None = None
-    needed_slot_hours: NonNegative | None = None
+    slot_hours: Derived
+    mean_slots: Derived | None = None
+    needed_slot_hours: Derived | None = None
     """The least that the arrivals needed in the time that was judged, rescaled for free."""
-    violation_seconds: NonNegative
+    violation_seconds: Derived
     violation_share: Share | None = None
     rescales: Count
-    under_provisioning: NonNegative | None = None
+    under_provisioning: Derived | None = None
     """thU: 100/T * sum max(d - s, 0)/d * dt, over subtasks."""
-    over_provisioning: NonNegative | None = None
+    over_provisioning: Derived | None = None
     """thO: 100/T * sum max(s - d, 0)/d * dt, over slots."""
-    under_provisioned_time: NonNegative | None = None
+    under_provisioned_time: Derived | None = None
     """tU, in % of the time."""
-    over_provisioned_time: NonNegative | None = None
+    over_provisioned_time: Derived | None = None
     """tO, in % of the time."""
-    instability: NonNegative | None = None
+    instability: Derived | None = None
     """u, in % of the time."""
     unanswered: Count = 0
     turns: Count = 0
@@ -221,7 +221,7 @@ class Scores(Message):
     """Which planner would have been cheaper at equal violation."""
     confidence: Share | None = None
     """1 - the mean relative error of the chosen planner's simulation against what really happened; None: they could not be compared."""
-    compared_seconds: NonNegative = 0.0
+    compared_seconds: Derived = 0.0
     cheaper: Name | None = None
     """The label of the cheapest that is cheaper than the chosen one without more violation."""
     planners: Annotated[list[PlannerScore], Field(max_length=100)]

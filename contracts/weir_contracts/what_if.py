@@ -5,7 +5,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from .base import ApplicationId, Count, Message, NonNegative, OperatorName, Parallelism, Sentence, Share, Timestamp
+from .base import ApplicationId, Count, Derived, Message, OperatorName, Parallelism, Sentence, Share, Timestamp
 from .planning import Infeasible, Prediction
 
 
@@ -15,11 +15,11 @@ class WhatIfOperator(Message):
     operator: OperatorName
     parallelism_now: Annotated[int | None, Field(default=None, ge=1)] = None
     parallelism: Annotated[int, Field(ge=1)]
-    arrival_rate: NonNegative | None = None
+    arrival_rate: Derived | None = None
     """What would arrive if nothing held the sources back."""
-    input_rate: NonNegative | None = None
+    input_rate: Derived | None = None
     """What it would take in: less than what arrives where an operator that cannot follow slows its sources."""
-    capacity: NonNegative | None = None
+    capacity: Derived | None = None
     """The most it sustains at this parallelism, from what was learnt; None where that is unknown."""
     utilisation: Share | None = None
     """Input rate over capacity: its busy share."""
@@ -55,22 +55,22 @@ class WhatIf(Message):
     """As asked; operators that were not named stay as they are."""
     slots_now: Count
     slots: Count
-    arrival_rate_now: NonNegative
-    arrival_rate: NonNegative
+    arrival_rate_now: Derived
+    arrival_rate: Derived
     """Records/s at all sources together, as asked."""
-    load_factor: NonNegative | None = None
+    load_factor: Derived | None = None
     """Of the present arrivals; None where nothing arrives now."""
-    throughput: NonNegative | None = None
+    throughput: Derived | None = None
     """Records/s that the sources would take in for good."""
-    throughput_at_most: NonNegative
+    throughput_at_most: Derived
     """The same as far as operators are known: the unknown ones can only make it less."""
     bottleneck: OperatorName | None = None
     """The operator that is full first as the load grows, of those that are known."""
-    breaks_at_load: NonNegative | None = None
+    breaks_at_load: Derived | None = None
     """Load, as a factor of the present arrivals, beyond which the bottleneck cannot follow at the asked parallelism."""
-    breaks_at_rate: NonNegative | None = None
+    breaks_at_rate: Derived | None = None
     """The same in records/s at all sources together."""
-    objective_seconds: NonNegative | None = None
+    objective_seconds: Derived | None = None
     prediction: Prediction | None = None
     """The trajectory from now on, the restart that the change costs included."""
     operators: Annotated[list[WhatIfOperator], Field(max_length=1000)] = Field(default_factory=list)

@@ -6,6 +6,7 @@ from datetime import datetime
 from math import floor
 
 from weir_contracts import (
+    MAX_SECONDS,
     Checkpoints,
     Deployment,
     Edge,
@@ -21,6 +22,7 @@ from weir_contracts import (
     Slots,
     Topology,
     observation_id,
+    within,
 )
 
 from .flink_answers import CheckpointFacts, Job, SourceOffsets, VertexReading, count, flink_seconds
@@ -346,7 +348,7 @@ def _rescale_settings(flink: FlinkReadings) -> RescaleSettings:
         )
     failures = count(own.get("rescale-trigger.max-checkpoint-failures", 2))
     interval = 0.0 if flink.checkpointing_off else flink.checkpoint_interval_seconds
-    derived = (failures + 1) * interval if failures is not None and interval is not None else None
+    derived = within((failures + 1) * interval, MAX_SECONDS) if failures is not None and interval is not None else None
     return RescaleSettings(
         scheduler=scheduler[:50],
         cooldown_seconds=flink_seconds(own.get("executing.cooldown-after-rescaling"), 30.0),

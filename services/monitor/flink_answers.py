@@ -3,19 +3,19 @@
 Everything that may be missing is `None`; what has the wrong form raises `Unreadable` with the place.
 """
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from weir_contracts import MAX_SECONDS, within
+
 _OFFSET = re.compile(r"KafkaSourceReader\.topic\.(?P<topic>.+)\.partition\.(?P<partition>\d{1,9})\.currentOffset$")
 _COUNTER = re.compile(r"Source__[^.]*\.(?P<what>numRecordsIn|numRecordsOut)$")
 _ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _LONGEST_NAME = 380
 """Longer vertex names are cut, which leaves room for a number."""
-_LARGEST_COUNT = 2**63
 _LARGEST_PARALLELISM = 32_768
 _MOST_VERTICES = 1_000
 _MOST_LINKS = 5_000
@@ -56,14 +56,14 @@ def identifier(value: Any, where: str) -> str:
 
 
 def number(value: Any) -> float | None:
-    """A finite number of 0 or more, from a number or a text; None for anything else (NaN, -1, 'unknown')."""
+    """A number of 0 or more within the bounds of messages, from a number or a text; None for anything else (NaN, -1, 'unknown')."""
     if isinstance(value, bool) or value is None:
         return None
     try:
         parsed = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return parsed if math.isfinite(parsed) and 0 <= parsed < _LARGEST_COUNT else None
+    return within(parsed) if parsed >= 0 else None
 
 
 def count(value: Any) -> int | None:
@@ -323,7 +323,7 @@ def source_offsets(found: Aggregates) -> SourceOffsets:
         elif name.endswith(".pendingRecords"):
             pending.append(total)
     records = counted.get("numRecordsIn", counted.get("numRecordsOut"))
-    return SourceOffsets(positions, int(sum(pending)) if pending else None, None if records is None else int(records))
+    return SourceOffsets(positions, count(sum(pending)) if pending else None, None if records is None else int(records))
 
 
 @dataclass(frozen=True)
@@ -343,7 +343,7 @@ def checkpoints(document: Any) -> CheckpointFacts:
     duration = number(done.get("end_to_end_duration"))
     return CheckpointFacts(
         last_completed_at=instant(done.get("latest_ack_timestamp")),
-        last_duration_seconds=None if duration is None else duration / 1000,
+        last_duration_seconds=None if duration is None else within(duration / 1000, MAX_SECONDS),
         completed=count(counts.get("completed")),
         failed=count(counts.get("failed")),
     )
@@ -355,7 +355,7 @@ def checkpoint_interval_seconds(document: Any) -> float | None:
     milliseconds = number(mapping(document, where).get("interval"))
     if milliseconds is None and mapping(document, where).get("interval") != 2**63 - 1:
         raise Unreadable(f"{where} interval", "expected milliseconds")
-    return None if not milliseconds or milliseconds > 1e15 else milliseconds / 1000
+    return None if not milliseconds else within(milliseconds / 1000, MAX_SECONDS)
 
 
 def requirements(document: Any) -> dict[str, tuple[int | None, int | None]]:
@@ -395,12 +395,13 @@ _ISO_DURATION = re.compile(r"pt(?=\d)(?:(\d{1,12})h)?(?:(\d{1,12})m)?(?:(\d{1,12
 
 
 def flink_seconds(value: str | None, default: float | None) -> float | None:
-    """A duration as Flink writes it (`30 s`, `1 min`, `PT30S`, plain milliseconds); `default` if unset, None if unreadable."""
+    """A duration as Flink writes it (`30 s`, `1 min`, `PT30S`, plain milliseconds); `default` if unset, None if unreadable
+    or longer than a year."""
     if value is None:
         return default
     cleaned = value.strip().lower()
     if iso := _ISO_DURATION.fullmatch(cleaned):
         hours, minutes, seconds = (float(part or 0) for part in iso.groups())
-        return hours * 3600 + minutes * 60 + seconds
+        return within(hours * 3600 + minutes * 60 + seconds, MAX_SECONDS)
     match = _DURATION.fullmatch(cleaned)
-    return None if match is None or match[2] not in _UNITS else float(match[1]) * _UNITS[match[2]]
+    return None if match is None or match[2] not in _UNITS else within(float(match[1]) * _UNITS[match[2]], MAX_SECONDS)

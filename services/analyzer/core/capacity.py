@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from weir_contracts import CapacityPoint, Estimate, OperatorReading, unknown
+from weir_contracts import MAX_NUMBER, CapacityPoint, Estimate, OperatorReading, unknown
 
 from .memory import MAX_POINTS, MAX_REMEMBERED, Point
 from .numbers import estimate, interpolate
@@ -22,6 +22,8 @@ _NOTABLE_SKEW = 1.15
 _HARDLY_BUSY = 0.05
 """Below this busy share a rate from busy time is worth next to nothing."""
 _LEAST_CONFIDENCE = 0.1
+LEAST_RATE = 1e-6
+"""Records/s; rates are rounded to this."""
 _BUSY = 0.8
 _BUSIER = 0.05
 """Busy shares nearer to each other than this are equal: the engine's gauges average another window than its times."""
@@ -285,7 +287,9 @@ def _blended(old: Point, fresh: Point, settings: AnalysisSettings) -> Point:
 
 
 def _kept(points: Sequence[Point]) -> tuple[Point, ...]:
-    """In order of parallelism; beyond the limit the least sure and oldest go."""
+    """In order of parallelism; beyond the limit the least sure and oldest go, and a rate that rescaling made too large or small for
+    a message."""
+    points = [point for point in points if LEAST_RATE <= point.rate <= MAX_NUMBER]
     if len(points) > MAX_POINTS:
         points = sorted(points, key=lambda p: (p.confidence, p.at))[len(points) - MAX_POINTS :]
     return tuple(sorted(points, key=lambda p: p.parallelism))

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from weir_contracts import Analysis
+from weir_contracts import MAX_NUMBER, MAX_SECONDS, Analysis, within
 
+from .capacity import LEAST_RATE
 from .memory import MAX_REMEMBERED, Memory, Point, Ratio, RestartMemory
 
 LEARNT_VERSION = 1
@@ -17,7 +18,7 @@ def learnt_of(memory: Memory) -> dict[str, Any]:
         "dropped": memory.dropped,
         "capacities": {
             name: [
-                [p.parallelism, round(p.rate, 3), p.confidence, p.saturated, p.samples, p.at, p.job_id] for p in curve
+                [p.parallelism, round(p.rate, 6), p.confidence, p.saturated, p.samples, p.at, p.job_id] for p in curve
             ]
             for name, curve in memory.capacities.items()
         },
@@ -49,8 +50,10 @@ def _read(learnt: dict[str, Any], at: float) -> Memory:
         )
         for name, curve in list(learnt["capacities"].items())[:MAX_REMEMBERED]
     }
-    if any(p.rate <= 0 or p.parallelism < 1 for curve in capacities.values() for p in curve):
-        raise ValueError("capacities must be positive")
+    if any(
+        not (LEAST_RATE <= p.rate <= MAX_NUMBER and p.parallelism >= 1) for curve in capacities.values() for p in curve
+    ):
+        raise ValueError("capacities are out of bounds")
     seconds, last_seconds, samples = learnt["restarts"]
     return Memory(
         observed_at=at,
@@ -61,8 +64,8 @@ def _read(learnt: dict[str, Any], at: float) -> Memory:
             str(edge): Ratio(float(r[0]), float(r[1]), float(r[2])) for edge, r in learnt["selectivities"].items()
         },
         restarts=RestartMemory(
-            None if seconds is None else float(seconds),
-            None if last_seconds is None else float(last_seconds),
+            within(seconds, MAX_SECONDS),
+            within(last_seconds, MAX_SECONDS),
             int(samples),
         ),
     )

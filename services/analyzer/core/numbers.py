@@ -1,19 +1,19 @@
 """Small numeric pieces that every part of the analysis needs."""
 
-import math
 from collections.abc import Iterable, Sequence
 
-from weir_contracts import Estimate, unknown
+from weir_contracts import Estimate, unknown, within
 
 
 def estimate(
     value: float | None, basis: str, confidence: float, samples: int = 0, window_seconds: float | None = None
 ) -> Estimate:
-    """An estimate; a value that is no finite number becomes unknown."""
-    if value is None or not math.isfinite(value):
+    """An estimate; a value that is beyond the bounds of messages becomes unknown."""
+    bounded = within(value)
+    if bounded is None:
         return unknown(basis)
     return Estimate(
-        value=round(value, 6),
+        value=round(bounded, 6),
         basis=basis,
         confidence=round(min(1.0, max(0.0, confidence)), 3),
         samples=samples,

@@ -10,7 +10,16 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
-from weir_contracts import Checkpoints, Deployment, Edge, Operator, RescaleSettings, Topology
+from weir_contracts import (
+    MAX_SECONDS,
+    Checkpoints,
+    Deployment,
+    Edge,
+    Operator,
+    RescaleSettings,
+    Topology,
+    within,
+)
 
 from services.executor.core import Snapshot
 
@@ -268,7 +277,7 @@ def settings(entries: Sequence[ConfigEntry], features: Features, interval_second
     delay = _first(explicit, (_MAX_DELAY,))
     failures = _number_or_none(explicit.get(_MAX_FAILURES))
     if delay is None and failures is not None and 0 <= failures < 2**31 and interval_seconds is not None:
-        delay = (failures + 1) * interval_seconds
+        delay = within((failures + 1) * interval_seconds, MAX_SECONDS)
     scheduler = None if features.web_rescale is None else ("adaptive" if features.web_rescale else "default")
     if any(entry.key == "scheduler-mode" and entry.value.strip().lower() == "reactive" for entry in entries):
         scheduler = "reactive"  # adaptive, too, but it takes no wishes
@@ -300,7 +309,7 @@ _ISO = TypeAdapter(timedelta)
 
 def duration_seconds(text: str | None) -> float | None:
     """A duration as Flink's configuration writes it: `30 s`, `1 min`, `500ms`, `PT1M`; a bare number is milliseconds.
-    None for anything else: then it is unknown."""
+    None for anything else and for more than a year: then it is unknown."""
     if text is None:
         return None
     cleaned = text.strip().strip("'\"").lower()
@@ -309,19 +318,19 @@ def duration_seconds(text: str | None) -> float | None:
             seconds = _ISO.validate_python(cleaned.upper()).total_seconds()
         except ValidationError:
             return None
-        return seconds if seconds >= 0 else None
+        return within(seconds, MAX_SECONDS) if seconds >= 0 else None
     match = _DURATION.fullmatch(cleaned)
     if match is None:
         return None
     unit = _UNITS.get(_WORDS.get(match[2], match[2]))
-    return None if unit is None else int(match[1]) * unit
+    return None if unit is None else within(int(match[1]) * unit, MAX_SECONDS)
 
 
 def interval_seconds(config: CheckpointConfig | None) -> float | None:
     """The checkpoint interval; None when checkpointing is off or unknown."""
     if config is None or config.interval is None or not 0 < config.interval < _NEVER_MS:
         return None
-    return config.interval / 1000
+    return within(config.interval / 1000, MAX_SECONDS)
 
 
 def snapshot(
@@ -404,7 +413,7 @@ def _by_name(graph: Topology, requirements: Mapping[str, Requirement] | None, *,
 
 
 def _seconds(milliseconds: int | None) -> float | None:
-    return None if milliseconds is None or milliseconds < 0 else milliseconds / 1000
+    return None if milliseconds is None or milliseconds < 0 else within(milliseconds / 1000, MAX_SECONDS)
 
 
 def _positive(value: int | None, least: int = 1) -> int | None:

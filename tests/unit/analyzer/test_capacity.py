@@ -8,6 +8,7 @@ from weir_contracts import Analysis, Estimate, OperatorAnalysis
 
 from services.analyzer.core import AnalysisSettings, capacity
 from services.analyzer.core.memory import MAX_POINTS, Point
+from services.analyzer.core.numbers import estimate
 from services.analyzer.core.window import Shares
 from simulator import Application, Link, Observer, OperatorSpec, Simulation, SourceSpec, diamond
 from simulator.capacity import capacity as sustained
@@ -454,3 +455,13 @@ def test_only_a_source_that_feeds_it_tells_of_an_operators_backlog() -> None:
     assert [point.saturated for point in found["full"].capacities] == [True]
     assert not any(point.saturated for point in found["store"].capacities)
     assert found["store"].true_processing_rate.value == pytest.approx(1_000, rel=0.05)
+
+
+def test_a_rate_that_no_message_may_hold_is_not_published() -> None:
+    """Rescaling by what was measured moves a point beyond the bounds; it is forgotten, and a measurement beyond them is unknown."""
+    points = _learn((), 1, _measured(1e-3, saturated=True), at=0)
+    points = _learn(points, 4, _measured(1e15, saturated=True), at=30)
+    points = _learn(points, 4, _measured(1.0, saturated=True), at=60, throughput=1.0)
+    assert [p.records_per_second for p in capacity.published(points)] == [1.0]
+    assert estimate(1e306, "test", 0.9).value is None
+    assert estimate(-1e306, "test", 0.9).value is None

@@ -73,7 +73,7 @@ def test_a_missing_flag_counts_as_incomplete() -> None:
     assert job.vertices[0].busy_ms is None
 
 
-@pytest.mark.parametrize("value", ["NaN", math.nan, None, "soon", -1, True, [], 2**200, "9" * 5000])
+@pytest.mark.parametrize("value", ["NaN", math.nan, None, "soon", -1, True, [], 2**200, 1.1e18, "1e306", "9" * 5000])
 def test_a_time_that_is_no_number_is_unknown(value: Any) -> None:
     """Legacy sources answer NaN; and unknown is never 0."""
 
@@ -336,6 +336,10 @@ def test_a_bound_that_is_not_set_is_unknown() -> None:
         ("", None),
         ("PT", None),
         ("10 parsecs", None),
+        ("366 d", 366 * 86400.0),
+        ("367 d", None),
+        ("999999999999999999 d", None),
+        ("pt999999999999h", None),
         ("-5 s", None),
     ],
 )

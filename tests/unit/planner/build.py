@@ -30,6 +30,7 @@ from weir_contracts import (
     derive_id,
     observation_id,
     unknown,
+    within,
 )
 
 from services.planner.core.guards import Context
@@ -46,7 +47,8 @@ def after(seconds: float) -> datetime:
 
 
 def known(value: float | None, confidence: float = 0.9) -> Estimate:
-    """An estimate; of None, an unknown one."""
+    """An estimate; of None or beyond the bounds, an unknown one."""
+    value = within(value)
     return (
         unknown("no reading yet") if value is None else Estimate(value=value, basis="measured", confidence=confidence)
     )

@@ -5,6 +5,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 from weir_contracts import (
+    MAX_NUMBER,
+    MAX_SECONDS,
+    MIN_NUMBER,
     Checkpoints,
     Edge,
     EdgeAnalysis,
@@ -34,9 +37,9 @@ NUMBERS = st.one_of(
     st.none(),
     st.just(0.0),
     st.floats(min_value=0, max_value=1e6),
-    st.sampled_from([-1.0, -1e308, 1e308, 1e-308, 5e-324, 1e12]),
+    st.sampled_from([-1.0, -MAX_NUMBER, MAX_NUMBER, MIN_NUMBER, 1e12]),
 )
-SHARES = st.one_of(st.none(), st.floats(min_value=0, max_value=1), st.sampled_from([0.0, 1.0, -3.0, 1e308]))
+SHARES = st.one_of(st.none(), st.floats(min_value=0, max_value=1), st.sampled_from([0.0, 1.0, -3.0, MAX_NUMBER]))
 ESTIMATES = NUMBERS.map(known)
 SHARE_ESTIMATES = SHARES.map(known)
 SYMPTOMS = ["warming-up", "catching-up", "stalled", "restarting", "skewed", "gap", "ended"]
@@ -122,7 +125,7 @@ def requests(draw: st.DrawFn, planner: str, **parameters: Any) -> PlanRequest:
         symptoms=[
             Symptom(code=code, evidence="seen") for code in draw(st.lists(st.sampled_from(SYMPTOMS), max_size=2))
         ],
-        restart_times=RestartTimes(last_seconds=draw(st.one_of(st.none(), st.floats(0, 1e308)))),
+        restart_times=RestartTimes(last_seconds=draw(st.one_of(st.none(), st.floats(0, MAX_SECONDS)))),
     )
     acted = action(before=dict.fromkeys(graph.names, 1), wanted=dict.fromkeys(graph.names, 2))
     return request(

@@ -8,11 +8,11 @@ from services.planner.registrations import Registrations
 
 
 class Shelf(Registrations):
-    """One is there from the beginning."""
+    """These are there from the beginning."""
 
-    def __init__(self, clock: FakeClock, kept: PlannerRegistration) -> None:
+    def __init__(self, clock: FakeClock, *kept: PlannerRegistration) -> None:
         super().__init__(MemoryBus(partitions=1, clock=clock), clock)
-        self._kept = {kept.name: kept}
+        self._kept = {each.name: each for each in kept}
 
     @property
     def ready(self) -> bool:

@@ -1,6 +1,9 @@
 """The planner's HTTP API: what is only tried there is nothing to the loop."""
 
+import json
+
 import httpx
+import pytest
 
 from runtime.clock import FakeClock
 from runtime.http import application
@@ -32,3 +35,48 @@ async def test_what_is_only_tried_keeps_the_loop_from_nothing() -> None:
         plugin.says = good
         assert (await remote.ask(question, registration, 5.0)).kind == "scale"
     await client.close()
+
+
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [
+        (("operators", 1, "true_processing_rate", "value"), 1e306),
+        (("sources", 0, "lag_records", "value"), -1e306),
+        (("sources", 0, "lag_seconds", "value"), 10**400),
+        (("operators", 1, "parallelism"), 10**30),
+    ],
+)
+async def test_a_number_out_of_bounds_is_refused_with_its_field(place: tuple[str | int, ...], number: float) -> None:
+    """One line that names it, and no planner is asked."""
+    clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
+    app = application("Weir planner", "Of a test.")
+    remote = Remote(client, clock, {})
+    app.include_router(planner_router(Planners(Workers(1), Shelf(clock), remote), clock))
+    question = request(analysis()).model_dump(mode="json")
+    inner = question["analysis"]
+    for each in place[:-1]:
+        inner = inner[each]
+    inner[place[-1]] = number
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://planner") as http:
+        answer = await http.post("/v1/plan", content=json.dumps(question), headers={"content-type": "application/json"})
+    await client.close()
+    assert answer.status_code == 422
+    assert len(answer.json()["detail"].splitlines()) == 1
+    (error,) = answer.json()["errors"]
+    assert error["field"] == ".".join(["body", "analysis", *map(str, place)])
+
+
+async def test_a_rate_next_to_nothing_is_answered() -> None:
+    """1e-310 records/s is no rate: the planner holds as it does for one that is unknown, and says so."""
+    clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
+    app, workers = application("Weir planner", "Of a test."), Workers(1)
+    app.include_router(planner_router(Planners(workers, Shelf(clock), Remote(client, clock, {})), clock))
+    question = request(analysis()).model_dump(mode="json")
+    question["analysis"]["operators"][1]["true_processing_rate"]["value"] = 1e-310
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://planner") as http:
+        answer = await http.post("/v1/plan", json=question)
+    workers.close()
+    await client.close()
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["kind"] == "hold"
+    assert answer.json()["code"] not in ("planner-failed", "planner-timeout")

@@ -3,11 +3,22 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from weir_contracts import Edge, OperatorAnalysis, PlanReply, Run, Slots, SourceAnalysis, Symptom, Topology
+from weir_contracts import (
+    Edge,
+    OperatorAnalysis,
+    PlanReply,
+    PlanRequest,
+    Run,
+    Slots,
+    SourceAnalysis,
+    Symptom,
+    Topology,
+)
 from weir_contracts.analysis import SymptomCode
 
+from services.planner.core.decide import precheck
 from services.planner.core.planners import ask
 from tests.effort import examples
 from tests.unit.planner.build import (
@@ -25,6 +36,7 @@ from tests.unit.planner.build import (
     request,
     topology,
 )
+from tests.unit.planner.requests import is_whole, requests
 
 
 def answer(parameters: dict[str, Any] | None = None, spec: dict[str, Any] | None = None, **of: Any) -> PlanReply:
@@ -441,3 +453,14 @@ def test_slots_count_by_sharing_group() -> None:
     assert reply.code in {"over-provisioned", "no-slot-freed", "restart-too-costly"}
     assert reply.code == "over-provisioned"
     assert "of 9 slots" in reply.sentence
+
+
+@settings(examples(25), suppress_health_check=[HealthCheck.filter_too_much])
+@given(requests("rate"))
+def test_any_numbers_that_a_request_may_hold_are_answered(asked: PlanRequest) -> None:
+    """At the borders of what a message may hold, too; the reply is a message again."""
+    asked = asked.model_copy(update={"now": asked.analysis.observed_at})
+    assume(precheck(asked) is None)
+    reply = ask(asked, "rate")
+    assert is_whole(reply, asked)
+    assert PlanReply.model_validate_json(reply.model_dump_json()) == reply

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from weir_contracts import MAX_NUMBER, MIN_NUMBER
 
 from predictor.capacity import CapacityCurve, curve_of
 from tests.effort import examples
@@ -122,3 +123,27 @@ def test_any_points_give_a_curve_that_grows(
 def test_no_demand_needs_one() -> None:
     """Nothing arrives; an operator has at least one subtask."""
     assert CapacityCurve(0.01).needed(0.0) == 1
+
+
+AT_THE_BORDERS = st.sampled_from([MIN_NUMBER, MAX_NUMBER]) | st.floats(MIN_NUMBER, MAX_NUMBER)
+
+
+@examples(50)
+@given(
+    st.lists(st.tuples(st.integers(1, 32768), AT_THE_BORDERS, st.booleans()), max_size=4),
+    st.integers(1, 32768),
+    st.none() | AT_THE_BORDERS | st.sampled_from([0.0, -1.0, -MAX_NUMBER]),
+    AT_THE_BORDERS,
+)
+def test_any_rates_that_a_message_may_hold_give_finite_curves(
+    seen: list[tuple[int, float, bool]], present: int, now: float | None, demand: float
+) -> None:
+    """Also those next to nothing, the largest, and an estimate that is negative: such a rate is unknown."""
+    points = [point(p, rate, saturated=s) for p, rate, s in seen]
+    curve = curve_of(operator(WORK, present, now, None, capacities=points))
+    if curve is None:
+        assert not points and (now is None or now <= 0)
+        return
+    assert 0 < curve.rate(present) < math.inf
+    needed = curve.needed(demand)
+    assert needed is None or needed >= 1

@@ -1,0 +1,121 @@
+"""Numbers are bounded where they enter, so that what is computed of them stays a number."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from weir_contracts import (
+    MAX_COUNT,
+    MAX_NUMBER,
+    MAX_SECONDS,
+    MIN_NUMBER,
+    Analysis,
+    CapacityPoint,
+    Checkpoints,
+    Estimate,
+    InvalidPolicy,
+    OperatorReading,
+    PlanRequest,
+    parse_policy,
+    within,
+)
+
+from runtime.envelope import Undecodable, decode
+from runtime.records import Record
+from tests.effort import examples
+
+EXAMPLES = Path(__file__).parents[2] / "contracts" / "examples" / "v1alpha1"
+BEYOND = st.floats(min_value=MAX_NUMBER, exclude_min=True, allow_infinity=False)
+NEXT_TO_NOTHING = st.floats(min_value=0, max_value=MIN_NUMBER, exclude_min=True, exclude_max=True)
+INSIDE = st.floats(min_value=MIN_NUMBER, max_value=MAX_NUMBER)
+
+
+@examples(50)
+@given(BEYOND, NEXT_TO_NOTHING, INSIDE, st.sampled_from([1.0, -1.0]))
+def test_an_estimate_is_bounded_in_size(beyond: float, tiny: float, inside: float, sign: float) -> None:
+    """Refused beyond the largest, 0 below the smallest, exact between them."""
+    assert Estimate(value=sign * inside, basis="").value == within(sign * inside) == sign * inside
+    assert Estimate(value=sign * tiny, basis="").value == within(sign * tiny) == 0.0
+    assert within(sign * beyond) is None
+    with pytest.raises(ValidationError, match="value"):
+        Estimate(value=sign * beyond, basis="")
+
+
+def test_the_borders_themselves_are_inside() -> None:
+    """Of rates, counts and seconds, too."""
+    assert Estimate(value=MAX_NUMBER, basis="").value == MAX_NUMBER
+    assert Estimate(value=MIN_NUMBER, basis="").value == MIN_NUMBER
+    assert OperatorReading(operator="a", parallelism=32768, records_in=MAX_COUNT).records_in == MAX_COUNT
+    assert Checkpoints(interval_seconds=MAX_SECONDS).interval_seconds == MAX_SECONDS
+    assert (within(math.nan), within(math.inf), within(-math.inf), within(None), within(0.0)) == (None,) * 4 + (0.0,)
+
+
+@pytest.mark.parametrize(
+    ("model", "values"),
+    [
+        (OperatorReading, {"operator": "a", "parallelism": 1, "records_in": MAX_COUNT + 1}),
+        (OperatorReading, {"operator": "a", "parallelism": 1, "busy_ms": 1e306}),
+        (OperatorReading, {"operator": "a", "parallelism": 32769}),
+        (CapacityPoint, {"parallelism": 1, "records_per_second": 1e-310, "confidence": 1, "measured_at": "2026-01-01T00:00:00Z"}),
+        (CapacityPoint, {"parallelism": 1, "records_per_second": 1e306, "confidence": 1, "measured_at": "2026-01-01T00:00:00Z"}),
+        (Checkpoints, {"last_duration_seconds": 1e9}),
+    ],
+)  # fmt: skip
+def test_what_is_beyond_names_its_field(model: Any, values: dict[str, Any]) -> None:
+    """One error, at the last of these fields or at its rate."""
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(values)
+    (error,) = caught.value.errors()
+    assert error["loc"][0] in values
+
+
+def _example(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((EXAMPLES / name / "full.json").read_text())
+    return document
+
+
+def test_a_message_out_of_bounds_is_undecodable_and_names_field_and_place() -> None:
+    """So the loop puts it aside as a dead letter."""
+    analysis = _example("analysis")
+    analysis["sources"][0]["lag_records"]["value"] = 1e306
+    record = Record("weir.analyses.v1alpha1", 3, 41, "shop/orders", json.dumps(analysis).encode())
+    with pytest.raises(Undecodable, match="should be less than or equal to") as caught:
+        decode(record, Analysis)
+    assert caught.value.field == "sources.0.lag_records.value"
+    assert "weir.analyses.v1alpha1" in caught.value.place and "41" in caught.value.place
+
+
+def test_a_rate_next_to_nothing_in_a_request_is_0() -> None:
+    """1e-310 records/s is what a division leaves of 0."""
+    request = _example("plan-request")
+    request["analysis"]["operators"][0]["true_processing_rate"]["value"] = 1e-310
+    assert PlanRequest.model_validate(request).analysis.operators[0].true_processing_rate.value == 0.0
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"planner": {"parameters": {"target": {"rates": [1, 1e306]}}}}, "target.rates.1 must be 0, or between"),
+        ({"planner": {"parameters": {"rate": 1e-310}}}, "rate must be 0, or between"),
+        ({"planner": {"parameters": {"rate": 10**400}}}, "rate must be 0, or between"),
+        ({"behavior": {"scaleUp": {"maxFactor": 1e306}}}, "maxFactor"),
+        ({"behavior": {"scaleDown": {"maxStep": 10**400}}}, "maxStep"),
+        ({"objective": {"utilization": 1e-310}}, "utilization"),
+    ],
+)
+def test_a_policys_numbers_are_bounded(spec: dict[str, Any], field: str) -> None:
+    """Each refusal names the field in one line."""
+    document = {
+        "apiVersion": "weir.dev/v1alpha1",
+        "kind": "ScalingPolicy",
+        "metadata": {"namespace": "shop", "name": "orders"},
+        "spec": {"target": {"flink": {"url": "http://flink:8081", "job": "orders"}}, "objective": {"maxLag": "30s"}, **spec},
+    }  # fmt: skip
+    with pytest.raises(InvalidPolicy, match=field) as caught:
+        parse_policy(document)
+    assert len(str(caught.value).splitlines()) == 1
