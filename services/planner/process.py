@@ -13,6 +13,9 @@ from multiprocessing.process import BaseProcess
 from typing import TypeVar
 
 START_SECONDS = 60.0
+LEAST_KILL_SECONDS = 1.0
+"""For so long a process may work on one question before it is killed, also where its deadline was shorter: a new one takes about as long
+to start, so that a call which only misses a short deadline costs the calls behind it less than a new process would."""
 Answer = TypeVar("Answer")
 
 
@@ -24,8 +27,8 @@ class _Question:
 
 
 class WorkerProcess:
-    """One process that answers questions in the order they were asked. If one outlives its deadline or ends the process, a new process
-    is made, and is asked all that waited behind it."""
+    """One process that answers questions in the order they were asked. If one outlives its deadline (and `LEAST_KILL_SECONDS`) or ends the
+    process, a new process is made, and is asked all that waited behind it."""
 
     def __init__(self, prepare: Callable[[], None]) -> None:
         """`prepare` runs in the process before its first question; the module it is in is imported by then."""
@@ -33,10 +36,13 @@ class WorkerProcess:
         self._made: tuple[ProcessPoolExecutor, Future[None]] | None = None  # and whether it takes questions
         self._line: deque[_Question] = deque()
         self._turn = asyncio.Lock()  # its waiters are in the order of the line
+        self._overdue: tuple[Future[str], float] | None = (
+            None  # the answer to a call that missed its deadline, and when to kill for it
+        )
 
     def __len__(self) -> int:
         """Questions without an answer."""
-        return len(self._line)
+        return len(self._line) + (self._overdue is not None and not self._overdue[0].done())
 
     async def start(self) -> None:
         """Make the process, if there is none, and wait until it takes questions. `TimeoutError`, `BrokenProcessPool`"""
@@ -49,19 +55,44 @@ class WorkerProcess:
         question = _Question(work, arguments)
         self._hand_over(question)
         self._line.append(question)
+        loop = asyncio.get_running_loop()
         try:
             async with self._turn:
+                await self._settled()
                 await self.start()
-                return await _result(question.answer, timeout_seconds)
+                kill_at = loop.time() + LEAST_KILL_SECONDS
+                try:
+                    return await _result(question.answer, timeout_seconds)
+                except TimeoutError:
+                    if loop.time() >= kill_at:
+                        raise
+                    self._overdue = question.answer, kill_at
         except (TimeoutError, BrokenProcessPool):
-            # In one go, so that nobody gets in between: who waits keeps the place.
-            self.close()
-            for waiting in self._line:
-                if waiting is not question:
-                    self._hand_over(waiting)
+            self._replace(question)
             raise
         finally:
             self._line.remove(question)
+        raise TimeoutError
+
+    async def _settled(self) -> None:
+        """Wait for the answer to an earlier call that missed its deadline; replace the process if it does not come."""
+        if self._overdue is None:
+            return
+        answer, kill_at = self._overdue
+        try:
+            await _result(answer, kill_at - asyncio.get_running_loop().time())
+        except (TimeoutError, BrokenProcessPool):
+            self._replace()
+        except Exception:  # noqa: BLE001, S110 - what the planner raised is of no use to anyone any more
+            pass
+        self._overdue = None
+
+    def _replace(self, failed: _Question | None = None) -> None:
+        """Make a new process and ask it all but `failed`, in one go, so that each keeps its place."""
+        self.close()
+        for waiting in self._line:
+            if waiting is not failed:
+                self._hand_over(waiting)
 
     def _hand_over(self, question: _Question) -> None:
         pool, _ = self._made or self._make()
@@ -83,7 +114,7 @@ class WorkerProcess:
         if self._made is None:
             return
         pool, _ = self._made
-        self._made = None
+        self._made = self._overdue = None
         for process in list((pool._processes or {}).values()):  # the pool itself never gives up on a busy worker
             process.kill()
         pool.shutdown(wait=False, cancel_futures=True)

@@ -134,6 +134,48 @@ def test_who_hangs_or_crashes_costs_nobody_else_the_answer(process: WorkerProces
     assert len(process) == 0
 
 
+def test_a_call_that_misses_a_short_deadline_costs_the_others_no_new_process(
+    process: WorkerProcess, tmp_path: Path
+) -> None:
+    """It gets no answer in time; its work ends a moment later, and the same process answers what waited behind it."""
+    notes = str(tmp_path / "notes")
+
+    async def line() -> list[str | BaseException]:
+        await process.start()
+        return await asyncio.gather(
+            process.run(noted, notes, "late", "0.3", timeout_seconds=0.05),
+            process.run(noted, notes, "second", timeout_seconds=20.0),
+            process.run(noted, notes, "late again", "0.3", timeout_seconds=0.05),
+            process.run(noted, notes, "fourth", timeout_seconds=20.0),
+            return_exceptions=True,
+        )
+
+    asyncio.run(process.start())
+    before = child(process).pid
+    first, second, third, fourth = asyncio.run(line())
+    assert isinstance(first, TimeoutError) and isinstance(third, TimeoutError)
+    assert (second, fourth) == ("second", "fourth")
+    assert child(process).pid == before
+    assert len(process) == 0
+
+
+def test_what_hangs_beyond_a_short_deadline_is_killed_by_the_next_call(process: WorkerProcess, tmp_path: Path) -> None:
+    """Until then it counts as a question of this process, so that another process is asked first."""
+    notes = str(tmp_path / "notes")
+
+    async def one_after_another() -> tuple[int, str]:
+        with pytest.raises(TimeoutError):
+            await process.run(noted, notes, "hangs", "600", timeout_seconds=0.05)
+        waiting = len(process)
+        return waiting, await process.run(noted, notes, "answered", timeout_seconds=20.0)
+
+    asyncio.run(process.start())
+    hanging = child(process)
+    assert asyncio.run(one_after_another()) == (1, "answered")
+    wait_until(lambda: not psutil.pid_exists(hanging.pid), timeout_seconds=10, what="the hanging process ended")
+    assert len(process) == 0
+
+
 def test_who_gives_up_leaves_the_line(process: WorkerProcess, tmp_path: Path) -> None:
     """An application that ended: its question is not waited for, and the one behind it is answered."""
     notes = str(tmp_path / "notes")
