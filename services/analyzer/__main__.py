@@ -9,13 +9,13 @@ from runtime.clock import SystemClock
 from runtime.health import Health, router
 from runtime.http import application
 from runtime.kafka_bus import KafkaBus
+from runtime.kafka_lease import TOPIC, KafkaLease
 from runtime.loop import Stop, retry_until_ready
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import EXIT_BAD_SETTINGS, load
 
 from . import newer
 from .adapters.kafka import Brokers
-from .adapters.kafka_lease import TOPIC, KafkaLease
 from .adapters.spark import SparkStream, SparkUnusable, connector_jars
 from .service import Analyzer
 from .settings import AnalyzerSettings

@@ -7,11 +7,10 @@ import structlog
 from prometheus_client import Counter, Gauge, Histogram
 
 from runtime.clock import Clock
+from runtime.lease import Lease, Terms, judge
 from runtime.loop import LONGEST_BACKOFF_SECONDS, Stop
 
 from .adapters.thread import BlockingThread
-from .core.lease import Terms, judge
-from .lease import Lease, LeaseLost
 from .stream import Batch, NotYet, Stream, StreamDied
 
 _BATCHES = Counter("weir_analyzer_batches_total", "Micro-batches finished")
@@ -34,6 +33,10 @@ _STOP_SECONDS = 4.0
 """Less than a service gets to end, so that the lease is given back in time; a driver that is still starting cannot be asked to stop."""
 
 
+class LeaseLost(RuntimeError):
+    """The stream's owner has no lease any more, so the stream was let go; says why."""
+
+
 class NotRunning(RuntimeError):
     """The stream is not running (yet); for the readiness probe."""
 
@@ -41,11 +44,11 @@ class NotRunning(RuntimeError):
 class Analyzer:
     """Keeps the stream of observations to analyses going, if it is its turn."""
 
-    def __init__(self, stream: Stream, lease: Lease, clock: Clock, terms: Terms | None = None) -> None:
+    def __init__(self, stream: Stream, lease: Lease, clock: Clock, terms: Terms) -> None:
         self._stream = stream
         self._lease = lease
         self._clock = clock
-        self._terms = terms or Terms()
+        self._terms = terms
         self._thread = BlockingThread("spark")
         self._log = structlog.get_logger("analyzer")
         self._why_not = "the stream has not been started"
@@ -93,11 +96,11 @@ class Analyzer:
         self._prepared = True
         self._why_not = "Spark is starting; on a cluster it waits for a worker"
         await stop.race(self._thread.call(self._stream.prepare))
-        tenure = await self._turn(stop)
-        if tenure is None:
+        epoch = await self._turn(stop)
+        if epoch is None:
             return
         working = asyncio.ensure_future(self._work(stop))
-        guard = asyncio.ensure_future(self._guard(tenure))
+        guard = asyncio.ensure_future(self._guard(epoch))
         try:
             await asyncio.wait({working, guard}, return_when=asyncio.FIRST_COMPLETED)
             if guard.done():
@@ -109,15 +112,15 @@ class Analyzer:
             await asyncio.gather(working, guard, return_exceptions=True)
 
     async def _turn(self, stop: Stop) -> int | None:
-        """Wait until this analyzer is the one that works; the number of its tenure, None if stopped or refused first."""
+        """Wait until this analyzer is the one that works; its epoch, None if stopped or refused first."""
         said = ""
         while not stop.requested:
             standing = self._lease.standing()
             verdict = judge(standing, self._clock.monotonic(), self._terms)
             if verdict.kind == "works" and standing.claim is not None:
                 _HOLDS_LEASE.set(1)
-                self._log.info("lease-held", tenure=standing.claim.tenure, lease_seconds=self._terms.lease_seconds)
-                return standing.claim.tenure
+                self._log.info("lease-held", epoch=standing.claim.epoch, lease_seconds=self._terms.lease_seconds)
+                return standing.claim.epoch
             if verdict.kind == "refused":
                 self.refused = verdict.because
                 self._log.error("refused", reason=verdict.because)
@@ -133,7 +136,7 @@ class Analyzer:
             await stop.wait(_GUARD_SECONDS)
         return None
 
-    async def _guard(self, tenure: int) -> None:
+    async def _guard(self, epoch: int) -> None:
         """Returns never; `LeaseLost` as soon as the lease may be another's.
 
         Where that is known, and not only feared, whatever could still write is ended at once. So it is when this process itself
@@ -143,8 +146,8 @@ class Analyzer:
         while True:
             standing, now = self._lease.standing(), self._clock.monotonic()
             verdict = judge(standing, now, self._terms)
-            if verdict.kind != "works" or standing.claim is None or standing.claim.tenure != tenure:
-                known = standing.claim is None or standing.claim.tenure != tenure or standing.confirmed_at is None
+            if verdict.kind != "works" or standing.claim is None or standing.claim.epoch != epoch:
+                known = standing.claim is None or standing.claim.epoch != epoch or standing.confirmed_at is None
                 slept = now - looked >= self._terms.lease_seconds / 2
                 if known or slept:
                     self._stream.abort()

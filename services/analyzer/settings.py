@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from runtime.lease import Terms
 from runtime.settings import ServiceSettings, checked_ports, http_port
 from services.analyzer.core import AnalysisSettings
-from services.analyzer.core.lease import Terms
 
 _DEFAULTS = AnalysisSettings()
 _STANDALONE = "spark://"
@@ -154,7 +154,7 @@ class AnalyzerSettings(ServiceSettings):
 
     def terms(self) -> Terms:
         """How long a lease lasts and is waited for."""
-        return Terms(lease_seconds=self.lease_seconds, patience_seconds=self.standby_seconds)
+        return Terms("analyzer", lease_seconds=self.lease_seconds, patience_seconds=self.standby_seconds)
 
     def analysis(self) -> AnalysisSettings:
         """The part that the core needs."""

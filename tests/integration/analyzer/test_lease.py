@@ -12,14 +12,14 @@ from typing import Self
 import pytest
 
 from runtime.clock import SystemClock
-from services.analyzer.adapters.kafka_lease import TOPIC, KafkaLease
-from services.analyzer.lease import Lease
+from runtime.kafka_lease import TOPIC, KafkaLease
+from runtime.lease import Lease
 from testbed.kafka import KafkaBroker
 from testbed.service import WeirService
 from tests.integration.analyzer.conftest import SLOW_MACHINE_SECONDS, Bench
 from tests.integration.analyzer.test_stream import observations
-from tests.unit.analyzer import lease_suite
-from tests.unit.analyzer.lease_suite import TERMS
+from tests.unit.runtime import lease_suite
+from tests.unit.runtime.lease_suite import TERMS
 
 
 class KafkaContest:
@@ -75,10 +75,10 @@ _CONTENDER = """
 import sys, time
 import structlog
 from runtime.clock import SystemClock
-from services.analyzer.adapters.kafka_lease import KafkaLease
-from services.analyzer.core.lease import Terms, judge
+from runtime.kafka_lease import KafkaLease
+from runtime.lease import Terms, judge
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-clock, terms = SystemClock(), Terms(lease_seconds=6.0)
+clock, terms = SystemClock(), Terms("analyzer", lease_seconds=6.0)
 lease = KafkaLease(sys.argv[1], clock, terms, sys.argv[2])
 lease.open()
 while True:

@@ -1,127 +1,17 @@
-"""One analyzer at a time: what a contender may do, and how the shell follows its lease."""
+"""One analyzer at a time: how the shell follows its lease."""
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 
 from runtime.clock import FakeClock
 from runtime.loop import Stop
-from services.analyzer.adapters.memory_lease import MemoryGroup, MemoryLease
-from services.analyzer.core.lease import Claim, Standing, Terms, heard, judge
+from runtime.memory_lease import MemoryGroup, MemoryLease
 from services.analyzer.service import Analyzer
 from services.analyzer.stream import Batch
-from tests.unit.analyzer import lease_suite
-from tests.unit.analyzer.lease_suite import TERMS, claim, verdict, works
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-MINE = Claim("me, process 1", NOON, 3)
-THEIRS = Claim("them, process 2", NOON, 2)
-
-
-class MemoryContest:
-    """On a clock that is moved by those who wait."""
-
-    def __init__(self) -> None:
-        self.clock = FakeClock()
-        self.group = MemoryGroup(self.clock, TERMS)
-
-    def contender(self, name: str) -> MemoryLease:
-        return MemoryLease(self.group, name, self.clock)
-
-    def monotonic(self) -> float:
-        return self.clock.monotonic()
-
-    def wait(self, condition: Callable[[], bool], seconds: float) -> float:
-        begun = self.monotonic()
-        while not condition():
-            assert self.monotonic() - begun < seconds, "it did not come to that"
-            self.clock.advance(0.5)
-            self.group.turn()
-        return self.monotonic() - begun
-
-
-@pytest.mark.parametrize("story", lease_suite.STORIES, ids=lambda story: story.__name__)
-def test_the_twin_keeps_what_a_lease_promises(story: Callable[[lease_suite.Contest], None]) -> None:
-    """The same stories as Kafka's group."""
-    story(MemoryContest())
-
-
-def test_a_claim_counts_for_as_long_as_a_lease_and_no_longer() -> None:
-    """From when it was sent: at the lease's very end it is over, whatever the brokers may still answer."""
-    held = Standing(0.0, MINE, confirmed_at=100.0)
-    assert judge(held, 109.9, Terms()).kind == "works"
-    over = judge(replace(held, why_not="no brokers"), 110.0, Terms())
-    assert (over.kind, over.because) == ("waits", "its claim was last confirmed 10.0 s ago: no brokers")
-    assert judge(Standing(0.0, MINE), 0.0, Terms()).because == "its claim is not confirmed yet"
-
-
-def test_only_a_holder_that_lives_is_a_reason_to_give_up() -> None:
-    """With brokers that do not answer, or a holder that died, one waits on however long it takes."""
-    nobody = Standing(0.0, why_not="no brokers")
-    assert judge(nobody, 1000.0, Terms()).because == "the group has not answered yet: no brokers"
-    waits = Standing(0.0, other=THEIRS, other_heard_at=29.0)
-    assert judge(waits, 29.9, Terms()).kind == "waits"
-    refused = judge(waits, 30.0, Terms())
-    assert refused.kind == "refused"
-    assert refused.because == (
-        "another analyzer of this loop is at work: them, process 2, since 2026-01-01 12:00:00 UTC; waited 30 s for it to end"
-    )
-    assert judge(waits, 39.0, Terms()).kind == "waits"
-    assert "not heard of for 10 s" in judge(waits, 39.0, Terms()).because
-    assert judge(waits, 30.0, Terms(patience_seconds=float("inf"))).kind == "waits"
-
-
-def test_an_outage_is_no_time_in_which_another_lived() -> None:
-    """The brokers were away for five minutes. What was written before says nothing of who lives now, and patience begins with the
-    first sign of life behind the gap."""
-    read_once = Standing(0.0, other=THEIRS)
-    assert judge(read_once, 300.0, Terms()).because.endswith("not known yet whether it lives")
-    alive = heard(heard(read_once, THEIRS, 300.0, Terms()), THEIRS, 302.0, Terms())
-    assert (alive.other_alive_since, alive.other_heard_at) == (300.0, 302.0)
-    assert judge(alive, 303.0, Terms()).kind == "waits"
-    for second in range(304, 330, 2):
-        alive = heard(alive, THEIRS, float(second), Terms())
-    assert judge(alive, 329.9, Terms()).kind == "waits"
-    assert judge(alive, 330.0, Terms()).because.endswith("waited 30 s for it to end")
-    after_a_gap = heard(alive, THEIRS, 400.0, Terms())
-    assert judge(after_a_gap, 400.0, Terms()).kind == "waits"
-
-
-def test_a_dead_holder_is_followed_when_its_lease_has_run_out() -> None:
-    """Killed without a good-bye: who stands by gets it after one lease, well before its patience is at an end."""
-    contest = MemoryContest()
-    first, second = contest.contender("first"), contest.contender("second")
-    first.open()
-    second.open()
-    contest.wait(lambda: works(contest, first), 5)
-    contest.group.turn()
-    first.alive = False
-    took = contest.wait(lambda: works(contest, second), 30)
-    assert TERMS.lease_seconds <= took <= TERMS.lease_seconds + 1
-    assert not works(contest, first)
-
-
-def test_a_paused_holder_knows_that_it_is_none_before_another_works() -> None:
-    """It stands still for a minute. There is no instant at which both may work, and awake it waits in turn."""
-    contest = MemoryContest()
-    first, second = contest.contender("first"), contest.contender("second")
-    first.open()
-    second.open()
-    contest.wait(lambda: works(contest, first), 5)
-    first.alive = False
-
-    def turned() -> bool:
-        assert not (works(contest, first) and works(contest, second))
-        return works(contest, second)
-
-    contest.wait(turned, 60)
-    first.alive = True
-    assert verdict(contest, first).kind == "waits"
-    contest.wait(lambda: first.standing().other == claim(second), 5)
-    assert works(contest, second)
+from tests.unit.runtime.lease_suite import TERMS
+from tests.unit.runtime.test_lease import MemoryContest
 
 
 class Stream:

@@ -11,17 +11,17 @@ from weir_contracts import Analysis
 from weir_contracts.topics import ANALYSES, OBSERVATIONS
 
 from runtime.clock import SystemClock
+from runtime.lease import Terms
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
+from runtime.memory_lease import MemoryGroup, MemoryLease
 from runtime.service import topic_specs
 from runtime.settings import load
 from services.analyzer.adapters.checkpoint import checkpoint_of, lost_between, parse_offsets
 from services.analyzer.adapters.memory import MemoryAnalyzer
-from services.analyzer.adapters.memory_lease import MemoryGroup, MemoryLease
 from services.analyzer.adapters.processing import Lost
 from services.analyzer.adapters.spark import SparkUnusable, connector_jars, session_conf
 from services.analyzer.core import MEMORY_VERSION
-from services.analyzer.core.lease import Terms
 from services.analyzer.service import Analyzer, NotRunning
 from services.analyzer.settings import AnalyzerSettings
 from services.analyzer.stream import Batch, NotYet, StreamDied
@@ -71,7 +71,8 @@ class FakeStream:
 def _analyzer(stream: FakeStream) -> Analyzer:
     """Alone in the world: the lease is its own."""
     clock = SystemClock()
-    return Analyzer(stream, MemoryLease(MemoryGroup(clock, Terms()), "only", clock), clock)
+    terms = Terms("analyzer")
+    return Analyzer(stream, MemoryLease(MemoryGroup(clock, terms), "only", clock), clock, terms)
 
 
 async def _until(condition: Callable[[], bool]) -> None:

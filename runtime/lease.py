@@ -1,14 +1,17 @@
-"""Who works: of all analyzers of a loop exactly one, for as long as its lease lasts. Pure: what a contender knows -> what it may do."""
+"""Who works: of all contenders of a role exactly one, for as long as its lease lasts. `judge` is pure: what a contender knows -> what it
+may do. `kafka_lease` and `memory_lease` keep leases."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How long a lease lasts unless it is confirmed again, and how long one waits for that of another."""
+    """What the lease is for, how long it lasts unless it is confirmed again, and how long a contender waits for that of another."""
 
+    role: str
+    """Names its holder in messages, and its group: one lease for each role of a loop."""
     lease_seconds: float = 10.0
     patience_seconds: float = 30.0
 
@@ -19,8 +22,8 @@ class Claim:
 
     holder: str
     since: datetime
-    tenure: int
-    """How often the lease has been taken by now: no two holders have the same."""
+    epoch: int
+    """Grows with each holder: no two have the same, also where the brokers forgot the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def judge(standing: Standing, now: float, terms: Terms) -> Verdict:
     other = standing.other
     if other is None:
         return Verdict("waits", f"the group has not answered yet{_reason(standing)}")
-    who = f"another analyzer of this loop is at work: {other.holder}, since {other.since:%Y-%m-%d %H:%M:%S} UTC"
+    who = f"another {terms.role} of this loop is at work: {other.holder}, since {other.since:%Y-%m-%d %H:%M:%S} UTC"
     if standing.other_heard_at is None:
         return Verdict("waits", f"{who}; not known yet whether it lives{_reason(standing)}")
     silent = now - standing.other_heard_at
@@ -89,3 +92,19 @@ def heard(standing: Standing, claim: Claim, now: float, terms: Terms) -> Standin
 
 def _reason(standing: Standing) -> str:
     return f": {standing.why_not}" if standing.why_not else ""
+
+
+class Lease(Protocol):
+    """One contender for the lease of a role. Does not block, except `close`, briefly."""
+
+    def open(self) -> None:
+        """Ask for it, and from now on hold it or wait for it. May be called again; does nothing then."""
+        ...
+
+    def standing(self) -> Standing:
+        """What is known now. From any thread."""
+        ...
+
+    def close(self) -> None:
+        """Give it back, so that who waits need not wait for its end. From any thread; may be called again."""
+        ...

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from runtime.clock import Clock
-from services.analyzer.core.lease import Claim, Standing, Terms
+from .clock import Clock
+from .lease import Claim, Standing, Terms
 
 
 class MemoryGroup:
@@ -13,7 +13,7 @@ class MemoryGroup:
         self._clock = clock
         self._terms = terms
         self._waiting: list[MemoryLease] = []
-        self._tenures = 0
+        self._epoch = 0
         self.reachable = True
         """Whether anybody gets an answer."""
 
@@ -46,8 +46,8 @@ class MemoryGroup:
         holder = self._waiting[0]
         if holder.alive:
             if holder.now.claim is None:
-                self._tenures += 1
-                holder.now = Standing(now, Claim(holder.name, self._clock.now(), self._tenures))
+                self._epoch += 1
+                holder.now = Standing(now, Claim(holder.name, self._clock.now(), self._epoch))
             holder.now = replace(holder.now, confirmed_at=now)
         for lease in self._waiting[1:]:
             if lease.alive:

@@ -2,7 +2,7 @@
 
 Brokers keep the group, so it works across machines, and judges by one clock: the coordinator's. The holder confirms its claim by
 committing to the group, which the broker refuses from whoever is no longer the owner, and which starts its time anew at the broker. What
-is committed is for the others to read: as the offset the number of the tenure, as its metadata who holds it and since when. Nothing is
+is committed is for the others to read: as the offset the epoch, as its metadata who holds it and since when. Nothing is
 ever written to the topic itself.
 """
 
@@ -15,13 +15,12 @@ from typing import Any
 import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
-from runtime.clock import Clock
-from runtime.records import TopicSpec
-from services.analyzer.core.lease import Claim, Standing, Terms, heard
+from .clock import Clock
+from .lease import Claim, Standing, Terms, heard
+from .records import TopicSpec
 
-GROUP = "weir-analyzer-lease"
 TOPIC = TopicSpec("weir.leases", 1)
-"""One partition, always empty: what the members of the group can own."""
+"""One partition, always empty: what the members of a role's group can own."""
 
 _HEARTBEAT_SECONDS = 1.0
 _CONFIRM_SECONDS = 2.0
@@ -106,7 +105,7 @@ class KafkaLease:
         return {
             "bootstrap.servers": self._bootstrap_servers,
             "client.id": self._who,
-            "group.id": GROUP,
+            "group.id": f"weir-{self._terms.role}-lease",
             # Who owns the partition keeps it when another one joins.
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": lease_milliseconds,
@@ -144,13 +143,15 @@ class KafkaLease:
             self._standing = Standing(self._clock.monotonic(), why_not=why)
 
     def _confirm(self, consumer: Consumer) -> None:
-        """Say that it is still there; the first time also in which tenure."""
+        """Say that it is still there; the first time also in which epoch."""
         if self._sent_at is not None:
             return  # its answer, or its failure, comes to `_answered`
         claim = self._standing.claim
         if claim is None:
             offset, _ = self._committed(consumer)
-            claim = Claim(self._who, self._clock.now(), offset + 1)
+            now = self._clock.now()
+            # By time, so that it also grows where the brokers forgot the last one: they do after a week without a member.
+            claim = Claim(self._who, now, max(offset + 1, int(now.timestamp() * 1000)))
             self._standing = Standing(self._clock.monotonic(), claim)
             self._last = claim
         self._confirmations += 1
@@ -158,7 +159,7 @@ class KafkaLease:
         self._sent_at = self._clock.monotonic()
         self._next_at = self._sent_at + _CONFIRM_SECONDS
         try:
-            consumer.commit(offsets=[TopicPartition(TOPIC.name, 0, claim.tenure, text)], asynchronous=True)
+            consumer.commit(offsets=[TopicPartition(TOPIC.name, 0, claim.epoch, text)], asynchronous=True)
         except KafkaException:
             self._sent_at = None
             raise
@@ -189,7 +190,7 @@ class KafkaLease:
 
     @staticmethod
     def _committed(consumer: Consumer) -> tuple[int, str]:
-        """The number of the last tenure (0: there was none), and what its holder wrote."""
+        """The last epoch (0: there was none), and what its holder wrote."""
         (found,) = consumer.committed([TopicPartition(TOPIC.name, 0)], timeout=_ASK_SECONDS)
         if found.error is not None:
             raise KafkaException(found.error)
@@ -201,9 +202,9 @@ class KafkaLease:
             self._log.info("lease-not-confirmed", reason=reason)
 
 
-def _claim(tenure: int, text: str) -> Claim | None:
+def _claim(epoch: int, text: str) -> Claim | None:
     try:
         said = json.loads(text)
-        return Claim(str(said["holder"]), datetime.fromisoformat(said["since"]), tenure)
+        return Claim(str(said["holder"]), datetime.fromisoformat(said["since"]), epoch)
     except (ValueError, KeyError, TypeError):
         return None
