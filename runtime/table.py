@@ -1,4 +1,4 @@
-"""A whole topic in memory, latest value by key, like Kafka Streams' global table."""
+"""A whole topic in memory, newest value by key, like Kafka Streams' global table."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,6 +10,7 @@ from .bus import Bus, BusError, Reader
 from .envelope import Undecodable
 from .loop import Stop
 from .records import Record
+from .versions import NewestVersions
 
 T = TypeVar("T")
 
@@ -17,7 +18,8 @@ T = TypeVar("T")
 class GlobalTable(Generic[T]):
     """Follows a topic from its beginning. `latest` is what every key's newest readable record says.
 
-    A record that cannot be read leaves the key as it was and is handed to `on_unreadable`.
+    A record that is older by its version than one of its key before it is ignored. One that cannot be read leaves the key as it was
+    and is handed to `on_unreadable`.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class GlobalTable(Generic[T]):
         self._on_change = on_change
         self._on_unreadable = on_unreadable
         self._reader: Reader | None = None
+        self._versions = NewestVersions()
         self._ready = asyncio.Event()
         self._log = structlog.get_logger("table")
 
@@ -82,7 +85,7 @@ class GlobalTable(Generic[T]):
         return len(records)
 
     async def _apply(self, record: Record) -> None:
-        if record.key is None:
+        if record.key is None or self._versions.outdated(record):
             return
         if record.value is None:
             self.latest.pop(record.key, None)

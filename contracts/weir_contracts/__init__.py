@@ -49,7 +49,14 @@ from .deployment import (
     Topology,
 )
 from .limits import Budget, ExcludedPeriod, PerSlot, TotalBounds
-from .observation import Observation, ObservationStatus, OperatorReading, PartitionReading, Problem
+from .observation import (
+    Observation,
+    ObservationStatus,
+    OperatorReading,
+    PartitionReading,
+    Problem,
+    ended_observation,
+)
 from .outcome import MAX_RESTARTS, TERMINAL, ActionState, OperatorBaseline, Outcome, Phase, QuarantinedVector
 from .planning import (
     MAX_HISTORY,
@@ -227,6 +234,7 @@ __all__ = [
     "WhatIfOperator",
     "Window",
     "derive_id",
+    "ended_observation",
     "format_duration",
     "observation_id",
     "parse_duration",

@@ -1,11 +1,23 @@
 """One application at one instant, as its monitor saw it."""
 
+from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
 from pydantic import Field
 
-from .base import ApplicationId, Count, Message, NonNegative, OperatorName, Quantity, Share, SubtaskCount, Timestamp
+from .base import (
+    ApplicationId,
+    Count,
+    Message,
+    NonNegative,
+    OperatorName,
+    Quantity,
+    Share,
+    SubtaskCount,
+    Timestamp,
+    observation_id,
+)
 from .deployment import Deployment, Run, Topology
 from .policy import ScalingPolicy
 
@@ -82,3 +94,15 @@ class Observation(Message):
     signals: Annotated[dict[str, Quantity | None], Field(max_length=200, fail_fast=True)] = Field(default_factory=dict)
     """Named readings of other collectors, for planners that want them."""
     problems: Annotated[list[Problem], Field(max_length=100)] = Field(default_factory=list)
+
+
+def ended_observation(policy: ScalingPolicy, at: datetime, message: str = "its policy was deleted") -> Observation:
+    """Return the last observation of an application: every service may forget it. `policy` is the last one it had."""
+    return Observation(
+        id=observation_id(policy.application, at),
+        application=policy.application,
+        observed_at=at,
+        policy=policy,
+        status="ended",
+        message=message,
+    )

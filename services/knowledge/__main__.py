@@ -1,6 +1,8 @@
 """The knowledge service's composition root."""
 
 import asyncio
+import os
+import platform
 import sys
 
 from fastapi import FastAPI, Request
@@ -11,6 +13,8 @@ from runtime import health
 from runtime.clock import SystemClock
 from runtime.http import application
 from runtime.kafka_bus import KafkaBus
+from runtime.kafka_lease import TOPIC as LEASES
+from runtime.kafka_lease import KafkaLease
 from runtime.loop import Stop, retry_until_ready
 from runtime.records import partition_of
 from runtime.service import run_service, wait_for_topics
@@ -23,6 +27,7 @@ from .core import Limits
 from .dead_letters import DeadLetterCount
 from .gauges import ApplicationGauges
 from .policies_api import policies_router
+from .publisher import PolicyPublisher
 from .score_keeper import ScoreKeeper
 from .service import Knowledge
 from .settings import KnowledgeSettings
@@ -77,6 +82,11 @@ async def run(settings: KnowledgeSettings) -> int:
     )
     REGISTRY.register(gauges)
     knowledge = Knowledge(bus, store, clock, limits, settings.rebuild_seconds, gauges=gauges)
+    terms = settings.terms()
+    lease = KafkaLease(settings.kafka_bootstrap_servers, clock, terms, f"{platform.node()}, process {os.getpid()}")
+    publisher = PolicyPublisher(
+        bus, store, clock, lease, terms, rebuilt=knowledge.rebuilt, read_seconds=settings.rebuild_seconds
+    )
     dead_letters = DeadLetterCount(bus)
     scores = ScoreKeeper(bus, store, clock)
     app = api()
@@ -86,13 +96,15 @@ async def run(settings: KnowledgeSettings) -> int:
     checks.register("rebuilt", knowledge.check_rebuilt)
     app.include_router(health.router(checks))
     catalogue = PlannerCatalogue(settings.planner_url, settings.planner_token)
-    app.include_router(policies_router(store, clock, catalogue, knowledge.outbox_filled.set, settings.targets()))
+    app.include_router(policies_router(store, clock, catalogue, publisher.outbox_filled.set, settings.targets()))
     streams = EventStreams(settings.event_streams)
     app.include_router(applications_router(store, clock, limits, streams))
     app.include_router(events_router(store, streams))
 
     async def prepare(stop: Stop) -> None:
         if not await wait_for_topics(bus, settings.partitions, stop, checks):
+            return
+        if not await retry_until_ready("kafka", lambda: bus.ensure_topics([LEASES]), stop, timeout_seconds=60.0):
             return
         if not await retry_until_ready("redis", store.ping, stop):
             return
@@ -101,7 +113,7 @@ async def run(settings: KnowledgeSettings) -> int:
         if await retry_until_ready("the rebuilt memory", knowledge.rebuild, stop, timeout_seconds=longest):
             await asyncio.gather(
                 knowledge.follow(stop),
-                knowledge.publish_policies(stop),
+                publisher.run(stop),
                 knowledge.tidy_gauges(stop),
                 scores.follow(stop),
                 dead_letters.follow(stop),

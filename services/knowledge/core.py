@@ -88,6 +88,11 @@ class Seen(Message):
     outcome: Timestamp | None = None
     outcome_id: UUID | None = None
 
+    @property
+    def newest(self) -> datetime | None:
+        """When the newest message of all kinds was observed."""
+        return max((at for at in (self.observation, self.analysis, self.plan, self.outcome) if at), default=None)
+
 
 class Newest(Message):
     """The newest message of each kind of one application, whole: what people ask for, and the next message does not need."""

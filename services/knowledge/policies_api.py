@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -102,8 +103,9 @@ class PolicyChanges:
         if expected is not None and expected != version:
             raise _conflict(policy.application, before)
         now = self._clock.now()
+        deleted = await self._store.deletion(policy.application) or 0
         # By time, so that no version comes twice: a plan made for a policy that was deleted must not fit the one that took its name.
-        following = max(version + 1, int(now.timestamp() * 1000))
+        following = max(version + 1, deleted + 1, _by_time(now))
         metadata = policy.metadata.model_copy(
             update={"resource_version": following, "updated_at": now, "updated_by": caller.name}
         )
@@ -241,7 +243,7 @@ def policies_router(
     async def delete_policy(namespace: Namespace, name: Name, request: Request, _caller: Writer) -> Response:
         application = f"{namespace}/{name}"
         try:
-            if not await store.delete_policy(application, parse_version(request)):
+            if not await store.delete_policy(application, parse_version(request), _by_time(clock.now())):
                 raise Problem(404, f"there is no policy {application}")
         except VersionConflict as conflict:
             raise _conflict(application, conflict.current) from None
@@ -305,6 +307,11 @@ def _taken(policy: ScalingPolicy, other: str) -> Problem:
     """The refusal of a second policy for one target; names the first."""
     detail = f"{policy.application} has the target of {other}: only one policy may scale a job. Delete {other} or change its target first"
     return Problem(409, detail, errors=[("spec.target", f"is the target of {other}")], extra={"application": other})
+
+
+def _by_time(now: datetime) -> int:
+    """Return the least version of a change made now: the millisecond."""
+    return int(now.timestamp() * 1000)
 
 
 def _conflict(application: str, current: Any) -> Problem:

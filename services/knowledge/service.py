@@ -1,4 +1,4 @@
-"""The shell: remembers what the loop says, publishes policies from the outbox, and rebuilds an emptied memory."""
+"""The shell: remembers what the loop says, and rebuilds an emptied memory. `publisher` publishes policies from the outbox."""
 
 import asyncio
 from collections import Counter as Tally
@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import structlog
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter
 from pydantic import BaseModel
-from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy, derive_id, observation_id
+from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy
 from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
 
 from runtime.bus import Bus, Consumer, Reader
 from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
-from runtime.envelope import encode, new_traceparent
 from runtime.log import canonical_line
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
+from runtime.versions import NewestVersions, version_of
 
 from .core import Event, Kind, Limits, Past, Seen, State, past_of, remember
 from .gauges import ApplicationGauges
@@ -38,7 +38,6 @@ READ: Mapping[str, tuple[type[Observation | Analysis | Plan | Outcome], Kind]] =
     OUTCOMES.name: (Outcome, "outcome"),
 }
 _REMEMBERED = Counter("weir_knowledge_messages_total", "Messages remembered", ["kind"])
-_OUTBOX = Gauge("weir_knowledge_outbox", "Policies stored and not yet published")
 
 
 class Knowledge:
@@ -66,7 +65,6 @@ class Knowledge:
         self._patience = Patience(self._log, again_seconds)
         self._pending: list[Record] = []
         self.rebuilt = asyncio.Event()
-        self.outbox_filled = asyncio.Event()
 
     async def check_rebuilt(self) -> None:
         """Readiness: raises until the memory is known to hold what the topics say."""
@@ -78,10 +76,7 @@ class Knowledge:
         await self._store.bring_up_to_date()
         restored = 0
         for record in (await self._latest(POLICIES)).values():
-            policy = await self._read(record, ScalingPolicy)
-            if policy is not None and policy.metadata.resource_version is not None:
-                await self._store.restore_policy(policy)
-                restored += 1
+            restored += await self._restore_policy(record)
         if not await self._store.is_whole():
             await self._restore_states()
             # Last, so that a rebuild that was cut short is begun again.
@@ -90,6 +85,19 @@ class Knowledge:
             await self._complete_actions()
         self._log.info("rebuilt", policies=restored)
         self.rebuilt.set()
+
+    async def _restore_policy(self, record: Record) -> bool:
+        """What the topic says of one application, unless the store knows better; whether it has a policy."""
+        version = version_of(record.headers)
+        if record.value is None:
+            if version is not None and record.key is not None:
+                await self._store.restore_deletion(record.key, version.number)
+            return False
+        policy = await self._read(record, ScalingPolicy)
+        if policy is None or policy.metadata.resource_version is None:
+            return False
+        await self._store.restore_policy(policy)
+        return True
 
     async def _restore_states(self) -> None:
         """The newest of each stage, and actions. What is told of an application that has no policy any more stays forgotten."""
@@ -147,18 +155,19 @@ class Knowledge:
                 await self._store.put_action(action, stored.version)
 
     async def _latest(self, topic: Topic) -> dict[str, Record]:
-        """The newest record of each key, tombstones taken out."""
+        """The newest record of each key, by its version where it has one."""
         reader: Reader = self._bus.reader(topic.name)
         latest: dict[str, Record] = {}
+        versions = NewestVersions()
         try:
             async with asyncio.timeout(self._rebuild_seconds):
                 while not await reader.caught_up():
                     for record in await reader.receive(timeout_seconds=0.2):
-                        if record.key is not None:
+                        if record.key is not None and not versions.outdated(record):
                             latest[record.key] = record
         finally:
             await reader.close()
-        return {key: record for key, record in latest.items() if record.value is not None}
+        return latest
 
     async def _read(self, record: Record, model: type[M]) -> M | None:
         decoded = await self._dead_letters.decoded(record, model)
@@ -267,49 +276,6 @@ class Knowledge:
             self._gauges.keep_only({policy.application for policy in policies}, self._clock.now())
 
         await run_forever("gauges", cycle, stop, pause_seconds=TIDY_SECONDS)
-
-    async def publish_policies(self, stop: Stop) -> None:
-        """Publish what the outbox holds, soon after it was filled, until stopped."""
-
-        async def cycle() -> None:
-            await self.drain_outbox()
-            self.outbox_filled.clear()
-            await stop.race(self._filled_or(1.0))
-
-        await run_forever("outbox", cycle, stop)
-
-    async def _filled_or(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self.outbox_filled.wait(), seconds)
-        except TimeoutError:
-            return
-
-    async def drain_outbox(self) -> int:
-        """Publish every entry in order and remove it once acknowledged; returns how many."""
-        count = 0
-        while entries := await self._store.outbox():
-            _OUTBOX.set(len(entries))
-            for entry in entries:
-                body, headers = None, dict[str, str]()
-                if entry.value is not None:
-                    policy = ScalingPolicy.model_validate_json(entry.value)
-                    now = self._clock.now()
-                    # The same for the same change, however often it has to be published.
-                    changed_at = policy.metadata.updated_at or now
-                    message_id = derive_id(observation_id(entry.application, changed_at), "policy")
-                    body, headers = encode(
-                        policy,
-                        type=POLICIES.type,
-                        source="knowledge",
-                        id=message_id,
-                        time=now,
-                        traceparent=new_traceparent(message_id),
-                    )
-                await self._bus.publish(POLICIES.name, entry.application, body, headers)
-                await self._store.published([entry])
-                count += 1
-        _OUTBOX.set(0)
-        return count
 
 
 @dataclass

@@ -1,10 +1,12 @@
 """The knowledge service's settings."""
 
+from math import inf
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from runtime.lease import Terms
 from runtime.settings import TargetSettings
 
 from .core import MOST_HISTORY
@@ -62,6 +64,14 @@ class KnowledgeSettings(TargetSettings):
         description="the longest that reading one topic may take when an emptied Redis is rebuilt, in s",
     )
 
+    lease_seconds: float = Field(
+        default=10.0,
+        ge=6,
+        le=25,
+        description="one replica publishes policies; when it is gone without a good-bye, another takes over after this long, in s. Brokers "
+        "take no less than 6 s by default",
+    )
+
     @field_validator("redis_url")
     @classmethod
     def _an_address(cls, url: SecretStr) -> SecretStr:
@@ -74,3 +84,7 @@ class KnowledgeSettings(TargetSettings):
         if not usable:
             raise ValueError(form)
         return url
+
+    def terms(self) -> Terms:
+        """How long the lease of the replica that publishes policies lasts; the others stand by for good."""
+        return Terms("publisher", lease_seconds=self.lease_seconds, patience_seconds=inf)

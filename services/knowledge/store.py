@@ -55,6 +55,10 @@ class OutboxEntry:
     id: str
     application: str
     value: str | None
+    version: int | None = None
+    """Of a deletion; None where an earlier version of Weir wrote it."""
+    deleted: str | None = None
+    """The policy that was deleted, where its end was not published before."""
 
 
 class Store(Protocol):
@@ -89,18 +93,39 @@ class Store(Protocol):
     async def put_policy(self, policy: ScalingPolicy, expected: int | None) -> None:
         """Store a policy and put it into the outbox, in one transaction.
 
-        `expected`: the version that must be there (0: none); None: any. `VersionConflict` otherwise.
+        `expected`: the version that must be there (0: none); None: any. `VersionConflict` otherwise, and where the policy is not newer
+        than its deletion.
         `TargetTaken` where the policy has a new target that another one claims (`targets.claims`).
         """
         ...
 
-    async def delete_policy(self, application: str, expected: int | None) -> bool:
-        """The same for a deletion; False if there was none."""
+    async def delete_policy(self, application: str, expected: int | None, min_version: int = 1) -> bool:
+        """The same for a deletion, which has a version of its own: `min_version`, or the next after the policy's. False if there was
+        no policy."""
         ...
 
     async def restore_policy(self, policy: ScalingPolicy) -> None:
-        """Store a policy as it was published, without publishing it again. A newer one stays, and so does any change that is
-        not published yet, deletions included: the topic cannot know of it."""
+        """Store a policy as it was published, without publishing it again. A newer one stays, and so does a newer deletion."""
+        ...
+
+    async def restore_deletion(self, application: str, version: int) -> None:
+        """The same for a deletion as it was published."""
+        ...
+
+    async def deletion(self, application: str) -> int | None:
+        """The version of an application's deletion; None where it was not deleted, has a policy again, or the deletion was forgotten."""
+        ...
+
+    async def deletions(self) -> dict[str, int]:
+        """All, by application."""
+        ...
+
+    async def forget_deletions(self, before: int) -> None:
+        """Forget the deletions of an older version than this."""
+        ...
+
+    async def publish_again(self, application: str) -> None:
+        """Put what is stored of a policy, or its deletion, into the outbox once more."""
         ...
 
     async def keep_mode(self, application: str, mode: str) -> None:
@@ -111,6 +136,10 @@ class Store(Protocol):
 
     async def outbox(self, count: int = 100) -> list[OutboxEntry]:
         """The oldest entries."""
+        ...
+
+    async def outbox_size(self) -> int:
+        """How many entries there are."""
         ...
 
     async def published(self, entries: Sequence[OutboxEntry]) -> None:
@@ -148,8 +177,12 @@ class Store(Protocol):
         """Past turns, newest first."""
         ...
 
+    async def leftovers(self) -> dict[str, datetime | None]:
+        """Applications without a policy of which anything is kept, and when their newest message was observed, None if it is not known."""
+        ...
+
     async def forget(self, application: str) -> None:
-        """Remove an application's state, history, action and scores."""
+        """Remove an application's state, history, action and scores, and without a policy the mode before its pause."""
         ...
 
     async def action(self, application: str) -> ActionState | None: ...

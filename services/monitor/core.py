@@ -134,19 +134,6 @@ def next_due(due: float, now: float, interval_seconds: float) -> tuple[float, in
     return due + (missed + 1) * interval_seconds, missed
 
 
-def ended(policy: ScalingPolicy, now: datetime) -> Observation:
-    """The last observation of an application whose policy was deleted: everybody may forget it."""
-    application = policy.application
-    return Observation(
-        id=observation_id(application, now),
-        application=application,
-        observed_at=now,
-        policy=policy,
-        status="ended",
-        message="its policy was deleted",
-    )
-
-
 def _status(flink: FlinkReadings) -> tuple[ObservationStatus, str]:
     if not flink.reachable:
         return "unreachable", flink.message or "the cluster does not answer"

@@ -14,6 +14,7 @@ from runtime.dead_letters import DeadLetters
 from runtime.envelope import Undecodable, decode, encode, new_traceparent
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
+from runtime.versions import NewestVersions
 
 from .watch import CollectorFactory, Pause, Watch, pause
 
@@ -24,14 +25,15 @@ _UNPUBLISHED = Gauge("weir_monitor_unpublished_observations", "Observations in a
 
 @dataclass
 class _Inbox:
-    """Policy records not yet acted on, the newest of each application. `last` is the newest that had a value, so that a policy
-    and its deletion, read together, still end the application properly."""
+    """Policy records not yet acted on, the newest of each application; one that is older by its version is ignored, whenever it
+    comes. `last` is the newest that had a value, so that a policy and its deletion, read together, still end the application properly."""
 
     newest: dict[str, Record] = field(default_factory=dict)
     last: dict[str, Record] = field(default_factory=dict)
+    versions: NewestVersions = field(default_factory=NewestVersions)
 
     def add(self, record: Record) -> None:
-        if record.key is not None:
+        if record.key is not None and not self.versions.outdated(record):
             self.newest[record.key] = record
             if record.value is not None:
                 self.last[record.key] = record

@@ -8,11 +8,11 @@ from typing import Protocol
 
 import structlog
 from prometheus_client import Counter, Histogram
-from weir_contracts import Observation, Problem, ScalingPolicy
+from weir_contracts import Observation, Problem, ScalingPolicy, ended_observation
 
 from runtime.clock import Clock
 
-from .core import FlinkReadings, Readings, ended, next_due, observe
+from .core import FlinkReadings, Readings, next_due, observe
 
 _SCRAPES = Counter("weir_monitor_scrapes_total", "Observations made, by status", ["status"])
 _FAILURES = Counter("weir_monitor_failures_total", "Scrapes that ended early, by reason", ["reason"])
@@ -87,7 +87,7 @@ class Watch:
     async def end(self) -> None:
         """The policy is gone: after the last scrape, say so."""
         await self.stop()
-        await self._publish(ended(self.policy, self._clock.now()))
+        await self._publish(ended_observation(self.policy, self._clock.now()))
 
     async def _run(self) -> None:
         due = self._clock.monotonic()

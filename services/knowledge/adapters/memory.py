@@ -23,6 +23,7 @@ class MemoryStore:
         history_seconds: float = 86_400.0,
     ) -> None:
         self._policies: dict[str, ScalingPolicy] = {}
+        self._deletions: dict[str, int] = {}
         self._outbox: list[OutboxEntry] = []
         self._states: dict[str, State] = {}
         self._newest: dict[str, dict[Kind, str]] = {}
@@ -73,24 +74,56 @@ class MemoryStore:
     async def put_policy(self, policy: ScalingPolicy, expected: int | None) -> None:
         self._expect_free_target(policy)
         self._expect(policy.application, expected)
+        if self._deletions.get(policy.application, -1) >= (policy.metadata.resource_version or 0):
+            raise VersionConflict(None)
         self._need_room()
-        self._policies[policy.application] = policy
+        self._set(policy)
         self._post(policy.application, policy.model_dump_json())
 
-    async def delete_policy(self, application: str, expected: int | None) -> bool:
+    async def delete_policy(self, application: str, expected: int | None, min_version: int = 1) -> bool:
         self._expect(application, expected)
-        if self._policies.pop(application, None) is None:
+        policy = self._policies.pop(application, None)
+        if policy is None:
             return False
-        self._post(application, None)
+        self._modes.pop(application, None)
+        version = max((policy.metadata.resource_version or 0) + 1, min_version)
+        self._deletions[application] = version
+        self._post(application, None, version, policy.model_dump_json())
         return True
 
     async def restore_policy(self, policy: ScalingPolicy) -> None:
-        if any(entry.application == policy.application for entry in self._outbox):
-            return
-        known = self._policies.get(policy.application)
-        if known is None or (known.metadata.resource_version or 0) < (policy.metadata.resource_version or 0):
+        if self._stored_version(policy.application) < (policy.metadata.resource_version or 0):
             self._need_room()
-            self._policies[policy.application] = policy
+            self._set(policy)
+
+    async def restore_deletion(self, application: str, version: int) -> None:
+        if self._stored_version(application) < version:
+            self._policies.pop(application, None)
+            self._deletions[application] = version
+
+    def _set(self, policy: ScalingPolicy) -> None:
+        self._policies[policy.application] = policy
+        self._deletions.pop(policy.application, None)
+
+    def _stored_version(self, application: str) -> int:
+        policy = self._policies.get(application)
+        return self._deletions.get(application, -1) if policy is None else policy.metadata.resource_version or 0
+
+    async def deletion(self, application: str) -> int | None:
+        return self._deletions.get(application)
+
+    async def deletions(self) -> dict[str, int]:
+        return dict(self._deletions)
+
+    async def forget_deletions(self, before: int) -> None:
+        self._deletions = {name: version for name, version in self._deletions.items() if version >= before}
+
+    async def publish_again(self, application: str) -> None:
+        policy = self._policies.get(application)
+        if policy is not None:
+            self._post(application, policy.model_dump_json())
+        elif application in self._deletions:
+            self._post(application, None, self._deletions[application])
 
     def _expect_free_target(self, policy: ScalingPolicy) -> None:
         others = {name: claims(other.spec.target) for name, other in self._policies.items()}
@@ -104,9 +137,11 @@ class MemoryStore:
         if expected is not None and expected != version:
             raise VersionConflict(current)
 
-    def _post(self, application: str, value: str | None) -> None:
+    def _post(
+        self, application: str, value: str | None, version: int | None = None, deleted: str | None = None
+    ) -> None:
         self._count += 1
-        self._outbox.append(OutboxEntry(str(self._count), application, value))
+        self._outbox.append(OutboxEntry(str(self._count), application, value, version, deleted))
 
     async def keep_mode(self, application: str, mode: str) -> None:
         self._need_room()
@@ -117,6 +152,9 @@ class MemoryStore:
 
     async def outbox(self, count: int = 100) -> list[OutboxEntry]:
         return self._outbox[:count]
+
+    async def outbox_size(self) -> int:
+        return len(self._outbox)
 
     async def published(self, entries: Sequence[OutboxEntry]) -> None:
         done = {entry.id for entry in entries}
@@ -175,6 +213,11 @@ class MemoryStore:
     async def history(self, application: str) -> list[LoopResult]:
         return with_ends(self._lines.get(application, []), self._ends.get(application, {}))
 
+    async def leftovers(self) -> dict[str, datetime | None]:
+        kept: set[str] = {*self._states, *self._lines, *self._ends, *self._actions, *self._hours, *self._modes}
+        kept -= self._policies.keys()
+        return {name: self._states[name].seen.newest if name in self._states else None for name in kept}
+
     async def forget(self, application: str) -> None:
         self._states.pop(application, None)
         self._newest.pop(application, None)
@@ -182,6 +225,8 @@ class MemoryStore:
         self._ends.pop(application, None)
         self._actions.pop(application, None)
         self._hours.pop(application, None)
+        if application not in self._policies:
+            self._modes.pop(application, None)
 
     async def action(self, application: str) -> ActionState | None:
         return self._actions.get(application)

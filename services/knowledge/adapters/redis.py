@@ -1,7 +1,7 @@
 """The store on Redis. What must be one step is one Lua script or one transaction."""
 
 import asyncio
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -31,6 +31,8 @@ from services.knowledge.targets import claims, claims_of, rival
 
 POLICIES = "weir:policies"
 OUTBOX = "weir:outbox"
+DELETIONS = "weir:deletions"
+"""A hash: the version of each deletion, for as long as a record of the policy may still come or be read."""
 APPLICATIONS = "weir:applications"
 """The applications that a state is kept of, a set; each has a hash of its own."""
 STATE = "weir:state:"
@@ -42,37 +44,56 @@ WHOLE = "weir:whole"
 PIECE = 50
 """States that are read at once: some megabytes."""
 
-# KEYS: hash, outbox. ARGV: application, expected version or "", new value or "" (delete).
-# A policy and its outbox entry are written together, so nothing is stored that is never published.
+# KEYS: policies, outbox, deletions, modes. ARGV: application, expected version or "", new value or "" (delete), the new value's version or
+# the deletion's least. A policy or deletion and its outbox entry are written together, so nothing is stored that is never published.
 _PUT_POLICY = """
 local current = redis.call('HGET', KEYS[1], ARGV[1])
-if ARGV[2] ~= '' then
-  local version = 0
-  if current then version = cjson.decode(current).metadata.resourceVersion end
-  if tostring(version) ~= ARGV[2] then return {0, current or ''} end
-end
+local version = 0
+if current then version = cjson.decode(current).metadata.resourceVersion end
+if ARGV[2] ~= '' and tostring(version) ~= ARGV[2] then return {0, current or ''} end
 if ARGV[3] == '' then
   if not current then return {2, ''} end
+  local deleted = string.format('%.0f', math.max(version + 1, tonumber(ARGV[4])))
   redis.call('HDEL', KEYS[1], ARGV[1])
-  redis.call('XADD', KEYS[2], '*', 'application', ARGV[1])
+  redis.call('HDEL', KEYS[4], ARGV[1])
+  redis.call('HSET', KEYS[3], ARGV[1], deleted)
+  redis.call('XADD', KEYS[2], '*', 'application', ARGV[1], 'version', deleted, 'deleted', current)
 else
+  local deleted = redis.call('HGET', KEYS[3], ARGV[1])
+  if deleted and tonumber(deleted) >= tonumber(ARGV[4]) then return {0, ''} end
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+  redis.call('HDEL', KEYS[3], ARGV[1])
   redis.call('XADD', KEYS[2], '*', 'application', ARGV[1], 'value', ARGV[3])
 end
 return {1, ''}
 """
 
-# KEYS: hash, outbox. ARGV: application, value. A newer policy stays, and so does a change that is not published yet.
+# KEYS: policies, deletions. ARGV: application, version, value or "" (deleted). What is newer stays.
 _RESTORE_POLICY = """
-for _, entry in ipairs(redis.call('XRANGE', KEYS[2], '-', '+')) do
-  if entry[2][2] == ARGV[1] then return 0 end
-end
 local current = redis.call('HGET', KEYS[1], ARGV[1])
-if current and cjson.decode(current).metadata.resourceVersion >= cjson.decode(ARGV[2]).metadata.resourceVersion then
-  return 0
+if current and cjson.decode(current).metadata.resourceVersion >= tonumber(ARGV[2]) then return 0 end
+local deleted = redis.call('HGET', KEYS[2], ARGV[1])
+if deleted and tonumber(deleted) >= tonumber(ARGV[2]) then return 0 end
+if ARGV[3] == '' then
+  redis.call('HDEL', KEYS[1], ARGV[1])
+  redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
+else
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+  redis.call('HDEL', KEYS[2], ARGV[1])
 end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 return 1
+"""
+
+# KEYS: policies, outbox, deletions. ARGV: application.
+_PUBLISH_AGAIN = """
+local current = redis.call('HGET', KEYS[1], ARGV[1])
+if current then
+  redis.call('XADD', KEYS[2], '*', 'application', ARGV[1], 'value', current)
+  return 1
+end
+local deleted = redis.call('HGET', KEYS[3], ARGV[1])
+if deleted then redis.call('XADD', KEYS[2], '*', 'application', ARGV[1], 'version', deleted) end
+return 0
 """
 
 # KEYS: hash. ARGV: application, expected version, value.
@@ -151,7 +172,7 @@ class RedisStore:
         return [ScalingPolicy.model_validate_json(found[name]) for name in sorted(found)]
 
     async def put_policy(self, policy: ScalingPolicy, expected: int | None) -> None:
-        version, wanted = "" if expected is None else str(expected), claims(policy.spec.target)
+        wanted = claims(policy.spec.target)
 
         async def check(pipeline: Pipeline) -> None:
             own = await self._do(cast(Awaitable[Any], pipeline.hget(POLICIES, policy.application)))
@@ -162,21 +183,52 @@ class RedisStore:
             if (taken := rival(wanted, others)) is not None:
                 raise TargetTaken(taken)
 
-        done, current = await self._connection.script_unchanged(
-            POLICIES, check, _PUT_POLICY, [POLICIES, OUTBOX], policy.application, version, _as_written(policy)
-        )
-        if done == 0:
-            raise VersionConflict(ScalingPolicy.model_validate_json(current) if current else None)
+        version = policy.metadata.resource_version or 0
+        await self._change(policy.application, expected, _as_written(policy), version, check)
 
-    async def delete_policy(self, application: str, expected: int | None) -> bool:
-        version = "" if expected is None else str(expected)
-        done, current = await self._script(_PUT_POLICY, [POLICIES, OUTBOX], application, version, "")
+    async def delete_policy(self, application: str, expected: int | None, min_version: int = 1) -> bool:
+        return await self._change(application, expected, "", min_version)
+
+    async def _change(
+        self,
+        application: str,
+        expected: int | None,
+        value: str,
+        version: int,
+        check: Callable[[Pipeline], Awaitable[None]] | None = None,
+    ) -> bool:
+        keys = [POLICIES, OUTBOX, DELETIONS, MODES]
+        arguments = (application, "" if expected is None else str(expected), value, str(version))
+        if check is None:
+            done, current = await self._script(_PUT_POLICY, keys, *arguments)
+        else:
+            done, current = await self._connection.script_unchanged(POLICIES, check, _PUT_POLICY, keys, *arguments)
         if done == 0:
             raise VersionConflict(ScalingPolicy.model_validate_json(current) if current else None)
         return bool(done == 1)
 
     async def restore_policy(self, policy: ScalingPolicy) -> None:
-        await self._script(_RESTORE_POLICY, [POLICIES, OUTBOX], policy.application, _as_written(policy))
+        version = str(policy.metadata.resource_version or 0)
+        await self._script(_RESTORE_POLICY, [POLICIES, DELETIONS], policy.application, version, _as_written(policy))
+
+    async def restore_deletion(self, application: str, version: int) -> None:
+        await self._script(_RESTORE_POLICY, [POLICIES, DELETIONS], application, str(version), "")
+
+    async def deletion(self, application: str) -> int | None:
+        found = await self._do(cast(Awaitable[Any], self._client.hget(DELETIONS, application)))
+        return None if found is None else int(found)
+
+    async def deletions(self) -> dict[str, int]:
+        found = await self._do(cast(Awaitable[Any], self._client.hgetall(DELETIONS)))
+        return {name: int(version) for name, version in found.items()}
+
+    async def forget_deletions(self, before: int) -> None:
+        old = [name for name, version in (await self.deletions()).items() if version < before]
+        if old:
+            await self._do(cast(Awaitable[Any], self._client.hdel(DELETIONS, *old)))
+
+    async def publish_again(self, application: str) -> None:
+        await self._script(_PUBLISH_AGAIN, [POLICIES, OUTBOX, DELETIONS], application)
 
     async def keep_mode(self, application: str, mode: str) -> None:
         await self._do(cast(Awaitable[Any], self._client.hset(MODES, application, mode)))
@@ -187,7 +239,19 @@ class RedisStore:
 
     async def outbox(self, count: int = 100) -> list[OutboxEntry]:
         found = await self._do(cast(Awaitable[Any], self._client.xrange(OUTBOX, count=count)))
-        return [OutboxEntry(entry, fields["application"], fields.get("value")) for entry, fields in found]
+        return [
+            OutboxEntry(
+                entry,
+                fields["application"],
+                fields.get("value"),
+                int(fields["version"]) if "version" in fields else None,
+                fields.get("deleted"),
+            )
+            for entry, fields in found
+        ]
+
+    async def outbox_size(self) -> int:
+        return int(await self._do(cast(Awaitable[Any], self._client.xlen(OUTBOX))))
 
     async def published(self, entries: Sequence[OutboxEntry]) -> None:
         if entries:
@@ -307,6 +371,22 @@ class RedisStore:
                 pipeline.hkeys(STATE + name)
             return dict(zip(applications, await self._do(pipeline.execute()), strict=True))
 
+    async def leftovers(self) -> dict[str, datetime | None]:
+        async with self._client.pipeline(transaction=False) as pipeline:
+            pipeline.smembers(APPLICATIONS)
+            pipeline.hkeys(ACTIONS)
+            pipeline.hkeys(MODES)
+            found = await self._do(pipeline.execute())
+        kept = {name for names in found for name in names}
+        for prefix in (SCORES, STATE, *history_keys("")):
+            kept |= {key.removeprefix(prefix) for key in await self._do(self._keys(prefix))}
+        kept -= set(await self._do(cast(Awaitable[Any], self._client.hkeys(POLICIES))))
+        states = await self.states(sorted(kept))
+        return {name: state.seen.newest if state is not None else None for name, state in states.items()}
+
+    async def _keys(self, prefix: str) -> list[str]:
+        return [key async for key in self._client.scan_iter(match=f"{prefix}*", count=1000)]
+
     async def forget(self, application: str) -> None:
         self._known.pop(application, None)
         # No transaction: a Redis without room refuses those as a whole, and this makes room.
@@ -316,6 +396,8 @@ class RedisStore:
             pipeline.hdel(ACTIONS, application)
             pipeline.delete(SCORES + application)
             await self._do(pipeline.execute())
+        if not await self._do(cast(Awaitable[Any], self._client.hexists(POLICIES, application))):
+            await self._do(cast(Awaitable[Any], self._client.hdel(MODES, application)))
 
     async def action(self, application: str) -> ActionState | None:
         text = await self._do(cast(Awaitable[Any], self._client.hget(ACTIONS, application)))

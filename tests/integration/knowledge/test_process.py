@@ -35,7 +35,7 @@ class World:
         self.redis = redis.Redis(port=redis_server.port, db=DATABASE)
         self.redis.flushdb()
         self.application = f"knowledge/orders-{uuid4().hex[:8]}"
-        self._environment = {
+        self.environment = {
             "WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
             "WEIR_KNOWLEDGE_REDIS_URL": f"redis://127.0.0.1:{redis_server.port}/{DATABASE}",
         }
@@ -45,7 +45,7 @@ class World:
     def service(self) -> WeirService:
         """One more start of it."""
         self._starts += 1
-        return WeirService("knowledge", self._folder / str(self._starts), self._environment)
+        return WeirService("knowledge", self._folder / str(self._starts), self.environment)
 
     def say(self, *messages: Observation | Plan | Outcome) -> None:
         """As the other services do."""

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from weir_contracts import CandidateScore, ScoredHour
+from weir_contracts import CandidateScore, ScalingPolicy, ScoredHour
 
 from services.knowledge.core import Limits, Newest, Past, State, past_of, remember
 from services.knowledge.store import OutboxEntry, Store, StoreFull, TargetTaken, VersionConflict
@@ -174,8 +174,9 @@ class StoreSuite:
         entries = await store.outbox()
         assert said(entries) == [(APP, False), (OTHER, False), (APP, True)]
         assert said(await store.outbox(count=1)) == [(APP, False)]
+        assert await store.outbox_size() == 3
         await store.published(entries[:1])
-        await store.put_policy(policy(APP, version=2), None)
+        await store.put_policy(policy(APP, version=3), None)
         assert said(await store.outbox()) == [(OTHER, False), (APP, True), (APP, False)]
         await store.published([])
         await store.published(await store.outbox())
@@ -194,16 +195,77 @@ class StoreSuite:
         assert await store.applications() == [APP, OTHER]
         assert await store.outbox() == []
 
-    async def test_restoring_never_undoes_what_is_not_published_yet(self, store: Store) -> None:
-        """The topic does not know of the deletion, nor of what was written after it: the store is the newer one."""
+    async def test_a_deletion_is_newer_than_its_policy(self, store: Store) -> None:
+        """It has a version of its own, also where the clock is behind; restoring what it deleted, or writing no newer policy, is refused,
+        and the next policy takes its place."""
         await store.put_policy(policy(version=5), None)
-        await store.published(await store.outbox())
-        await store.delete_policy(APP, 5)
+        await store.delete_policy(APP, 5, 4)
+        assert (await store.deletion(APP), await store.deletions()) == (6, {APP: 6})
         await store.restore_policy(policy(version=5))
+        with pytest.raises(VersionConflict):
+            await store.put_policy(policy(version=6), 0)
         assert await store.policy(APP) is None
-        await store.put_policy(policy(version=1), 0)
+        await store.put_policy(policy(version=7), 0)
+        assert await store.deletion(APP) is None
         await store.restore_policy(policy(version=5))
-        assert await _version(store) == 1
+        assert await _version(store) == 7
+        await store.delete_policy(APP, 7, 1_767_268_800_000)
+        assert await store.deletion(APP) == 1_767_268_800_000
+        entries = await store.outbox()
+        assert [entry.version for entry in entries] == [None, 6, None, 1_767_268_800_000]
+        assert entries[1].deleted is not None
+        assert ScalingPolicy.model_validate_json(entries[1].deleted) == policy(version=5)
+
+    async def test_a_deletion_is_restored_unless_the_policy_is_newer(self, store: Store) -> None:
+        """As it was published; nothing is published for it, and it is forgotten by its version."""
+        await store.put_policy(policy(version=5), None)
+        await store.put_policy(policy(OTHER, version=9), None)
+        await store.published(await store.outbox())
+        await store.restore_deletion(APP, 6)
+        await store.restore_deletion(OTHER, 8)
+        assert [p.application for p in await store.policies()] == [OTHER]
+        assert await store.deletions() == {APP: 6}
+        await store.restore_deletion(APP, 4)
+        assert await store.deletion(APP) == 6
+        assert await store.outbox() == []
+        await store.forget_deletions(6)
+        assert await store.deletion(APP) == 6
+        await store.forget_deletions(7)
+        assert await store.deletion(APP) is None
+
+    async def test_what_is_stored_is_published_again(self, store: Store) -> None:
+        """The policy, or its deletion, whose end was published before; nothing for what is not known."""
+        await store.put_policy(policy(version=5), None)
+        await store.put_policy(policy(OTHER, version=9), None)
+        await store.delete_policy(APP, None)
+        await store.published(await store.outbox())
+        for application in (APP, OTHER, "shop/unknown"):
+            await store.publish_again(application)
+        entries = await store.outbox()
+        assert said(entries) == [(APP, True), (OTHER, False)]
+        assert (entries[0].version, entries[0].deleted) == (6, None)
+
+    async def test_what_is_left_of_an_application_is_found(self, store: Store) -> None:
+        """Without a policy, whatever it is: with the time of its newest message, or None. The mode before a pause goes with the policy."""
+        await store.put_policy(policy(OTHER), None)
+        for name in (APP, OTHER):
+            state = remember(
+                remember(State(application=name), observation(1, name), Limits()), plan(2, 4, name), Limits()
+            )
+            await store.save([state], [])
+        await store.put_action(action(plan(1, application="shop/acted")), 0)
+        await store.keep_scores("shop/scored", [_hour(0, 60)], NOON)
+        await store.keep_mode("shop/paused", "act")
+        await store.save([], [], [("shop/past", plan(1, 4).in_short(None, None))])
+        await store.keep_mode(OTHER, "act")
+        nameless = ("shop/acted", "shop/past", "shop/paused", "shop/scored")
+        assert await store.leftovers() == {APP: at(2)} | dict.fromkeys(nameless)
+        for name in (APP, *nameless):
+            await store.forget(name)
+        assert await store.leftovers() == {}
+        assert await store.kept_mode(OTHER) == "act"
+        await store.delete_policy(OTHER, None)
+        assert await store.kept_mode(OTHER) is None
 
     async def test_the_mode_before_a_pause_is_kept(self, store: Store) -> None:
         """Each application's own; the last one counts."""
@@ -408,6 +470,7 @@ class StoreSuite:
         assert [event.data for event in await store.events("0")] == ["{}"]
         assert await store.history(APP) == [line]
         await store.published(await store.outbox())
+        assert await store.delete_policy(APP, None)
         await store.forget(OTHER)
         await fill(False)
         await store.check_room()

@@ -15,15 +15,19 @@ from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES
 from runtime.bus import BusError
 from runtime.clock import FakeClock
 from runtime.envelope import encode
+from runtime.lease import Terms
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
+from runtime.memory_lease import MemoryGroup, MemoryLease
 from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.core import Limits, Newest, State, remember
+from services.knowledge.publisher import PolicyPublisher
 from services.knowledge.service import GROUP, READ, Knowledge
 from services.knowledge.store import StoreUnavailable
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, documents, observation, outcome, plan, policy
 
 OTHER = "shop/payments"
+TERMS = Terms("publisher", patience_seconds=float("inf"))
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 Said = Observation | Analysis | Plan | Outcome | ScalingPolicy
 TOPIC_OF: dict[type[Said], Topic] = {
@@ -58,7 +62,17 @@ class World:
         self.clock = FakeClock(NOON)
         self.bus = MemoryBus(partitions=4, clock=self.clock)
         self.store = FlakyStore()
+        self.group = MemoryGroup(self.clock, TERMS)
         self.knowledge = self.process()
+        self.publisher = self.publishing("first")
+
+    def publishing(self, name: str) -> PolicyPublisher:
+        """One more process that may publish what the store holds; the first gets the lease."""
+        rebuilt = asyncio.Event()
+        rebuilt.set()
+        lease = MemoryLease(self.group, name, self.clock)
+        lease.open()
+        return PolicyPublisher(self.bus, self.store, self.clock, lease, TERMS, rebuilt=rebuilt)
 
     def process(self) -> Knowledge:
         """One more process on the same bus and store."""
@@ -119,7 +133,7 @@ async def world() -> World:
     """A policy is stored and published; nothing was said yet."""
     made = World()
     await made.store.put_policy(policy(), 0)
-    await made.knowledge.drain_outbox()
+    await made.publisher.publish()
     return made
 
 
@@ -281,8 +295,8 @@ async def test_a_policy_is_published_once_it_is_stored(world: World) -> None:
     await world.store.put_policy(policy(version=2), 1)
     await world.store.put_policy(policy(OTHER), 0)
     await world.store.delete_policy(OTHER, None)
-    assert await world.knowledge.drain_outbox() == 3
-    assert await world.knowledge.drain_outbox() == 0
+    assert await world.publisher.publish() == 3
+    assert await world.publisher.publish() == 0
     of_app = [version for application, version in world.published() if application == APP]
     of_other = [version for application, version in world.published() if application == OTHER]
     assert (of_app, of_other) == ([1, 2], [1, None])
@@ -294,10 +308,10 @@ async def test_a_policy_waits_for_the_brokers(world: World) -> None:
     await world.store.put_policy(policy(version=3), 2)
     world.bus.break_down()
     with pytest.raises(BusError):
-        await world.knowledge.drain_outbox()
+        await world.publisher.publish()
     assert len(await world.store.outbox()) == 2
     world.bus.mend()
-    await world.knowledge.drain_outbox()
+    await world.publisher.publish()
     assert world.published() == [(APP, 1), (APP, 2), (APP, 3)]
 
 
@@ -311,9 +325,9 @@ async def test_a_crash_before_the_removal_publishes_again(world: World, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr(world.store, "published", crash)
         with pytest.raises(StoreUnavailable):
-            await world.knowledge.drain_outbox()
+            await world.publisher.publish()
     world.clock.advance(60)
-    await world.process().drain_outbox()
+    await world.publisher.publish()
     assert world.published() == [(APP, 1), (APP, 2), (APP, 2)]
     ids = [r.headers["ce_id"] for r in world.bus.records(POLICIES.name)[1:]]
     assert ids[0] == ids[1]
@@ -322,10 +336,10 @@ async def test_a_crash_before_the_removal_publishes_again(world: World, monkeypa
 async def test_a_change_is_published_at_once(world: World) -> None:
     """Not at the next look a second later: the API says that there is something."""
     stop = Stop()
-    publishing = asyncio.create_task(world.knowledge.publish_policies(stop))
+    publishing = asyncio.create_task(world.publisher.run(stop))
     await asyncio.sleep(0.01)
     await world.store.put_policy(policy(version=2), 1)
-    world.knowledge.outbox_filled.set()
+    world.publisher.outbox_filled.set()
     async with asyncio.timeout(0.5):
         await world.until(lambda: _published(world, 2))
     stop.request("the test is over")
@@ -354,7 +368,7 @@ async def test_an_emptied_store_is_rebuilt_from_the_topics(world: World) -> None
     assert (newest.analysis, newest.plan, newest.outcome) == (analysis(2), scale, flying)
     assert [(line.plan_id, line.outcome) for line in await world.store.history(APP)] == [(scale.id, "applying")]
     assert await world.store.action(APP) == flying.action
-    assert await world.knowledge.drain_outbox() == 0
+    assert await world.publisher.publish() == 0
     assert world.published() == [(APP, 1)]
 
 
@@ -392,7 +406,7 @@ async def test_a_deleted_application_is_not_brought_back(world: World) -> None:
     """Its last analysis and plan are kept in the topics for a week; the tombstone says that nobody wants them."""
     await world.say(analysis(1), plan(1, 4), outcome(plan(1, 4), "verified", action=action(plan(1, 4))))
     await world.store.delete_policy(APP, None)
-    await world.knowledge.drain_outbox()
+    await world.publisher.publish()
     await _after_a_rebuild(world)
     assert await world.store.applications() == []
     assert await world.store.action(APP) is None
@@ -404,7 +418,7 @@ async def test_a_deletion_that_is_not_published_yet_outlives_a_restart(world: Wo
     await world.store.delete_policy(APP, None)
     world.knowledge = world.process()
     await world.knowledge.rebuild()
-    await world.knowledge.drain_outbox()
+    await world.publisher.publish()
     assert await world.store.policies() == []
     assert world.published() == [(APP, 1), (APP, None)]
 
@@ -446,7 +460,7 @@ async def test_a_store_that_comes_back_without_its_last_second_is_completed(worl
     """A crash may cost Redis the newest writes: what had been published by then is brought back."""
     await world.knowledge.rebuild()
     await world.store.put_policy(policy(version=2), 1)
-    await world.knowledge.drain_outbox()
+    await world.publisher.publish()
     world.store.away = True
     async with world.running():
         await world.say(observation(1))

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Observation, Problem, parse_policy
+from weir_contracts import Observation, Problem, ended_observation, parse_policy
 
 from runtime.clock import FakeClock
 from services.monitor.adapters.memory import JOB_ID, MAP, SOURCE, MemoryFlink
-from services.monitor.core import FlinkReadings, PartitionOffsets, Readings, ended, next_due, observe
+from services.monitor.core import FlinkReadings, PartitionOffsets, Readings, next_due, observe
 from services.monitor.flink_answers import CheckpointFacts, SourceOffsets
 from tests.unit.monitor.builders import kafka_signals, policy
 
@@ -110,7 +110,7 @@ async def test_a_cancelled_job_says_so(flink: MemoryFlink) -> None:
 
 async def test_an_ended_application_keeps_its_policy() -> None:
     """Everybody who remembers something of it may forget it."""
-    observation = ended(policy(), NOON)
+    observation = ended_observation(policy(), NOON)
     assert (observation.status, observation.policy, observation.topology) == ("ended", policy(), None)
 
 

@@ -10,6 +10,7 @@ from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from runtime.records import Record
 from runtime.table import GlobalTable
+from runtime.versions import RecordVersion
 
 TOPIC = "weir.things.v1"
 
@@ -113,3 +114,16 @@ async def test_a_record_without_key_is_no_row() -> None:
     table = GlobalTable(MemoryBus(), TOPIC, number)
     await table._apply(Record(TOPIC, 0, 0, None, b"1"))
     assert table.latest == {}
+
+
+async def test_a_late_record_changes_nothing() -> None:
+    """A publisher that slept sent what had been replaced, or deleted, meanwhile."""
+    bus, stop = MemoryBus(), Stop()
+    for key, value, version in (("a", b"1", 1), ("a", b"2", 2), ("a", b"1", 1), ("b", b"1", 1), ("b", None, 2)):
+        await bus.publish(TOPIC, key, value, RecordVersion(version, 1).headers())
+    await bus.publish(TOPIC, "b", b"1", RecordVersion(1, 1).headers())
+    table = GlobalTable(bus, TOPIC, number)
+    task = await following(table, stop)
+    assert table.latest == {"a": 2}
+    stop.request("done")
+    await asyncio.wait_for(task, 5.0)

@@ -1,0 +1,234 @@
+"""Publishes policies from the outbox: of all replicas the one that holds the lease (docs/adr/0007).
+
+A record carries its version and the epoch of its publisher's lease, so that consumers ignore one that comes late. It is still the last of
+its key in the topic, and compaction would keep it alone: so the holder reads the topic, too, and publishes again what is newer.
+"""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import structlog
+from prometheus_client import Gauge
+from weir_contracts import Observation, ScalingPolicy, derive_id, ended_observation, observation_id
+from weir_contracts.topics import OBSERVATIONS, POLICIES
+
+from runtime.bus import Bus, Reader
+from runtime.clock import Clock
+from runtime.envelope import Undecodable, decode, encode, new_traceparent
+from runtime.lease import Lease, Terms, judge
+from runtime.loop import Stop, run_forever
+from runtime.records import Outgoing, Record
+from runtime.versions import RecordVersion, version_of
+
+from .store import OutboxEntry, Store, StoreFull, StoreUnavailable
+
+LOOK_SECONDS = 0.25
+"""How often the holder looks for what other replicas have put into the outbox."""
+_OUTBOX = Gauge("weir_knowledge_outbox", "Policies stored and not yet published")
+_HOLDS_LEASE = Gauge("weir_knowledge_lease_held", "1 while this replica is the one that publishes policies")
+
+
+class PolicyPublisher:
+    """Publishes each change once it is stored, in the order of the changes, while this replica holds the lease.
+
+    `rebuilt`: set while the store is known to hold what the topics say; before, nothing is published.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        store: Store,
+        clock: Clock,
+        lease: Lease,
+        terms: Terms,
+        *,
+        rebuilt: asyncio.Event,
+        read_seconds: float = 120.0,
+    ) -> None:
+        self._bus = bus
+        self._store = store
+        self._clock = clock
+        self._lease = lease
+        self._terms = terms
+        self._rebuilt = rebuilt
+        self._read_seconds = read_seconds
+        self._reader: Reader | None = None
+        self._compared_in: int | None = None
+        """The epoch in which the topic was compared with the store, and from when on it is followed."""
+        self._log = structlog.get_logger("outbox")
+        self.outbox_filled = asyncio.Event()
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the lease that this replica holds now; None while it must not publish."""
+        standing = self._lease.standing()
+        if standing.claim is None or judge(standing, self._clock.monotonic(), self._terms).kind != "works":
+            return None
+        return standing.claim.epoch
+
+    async def run(self, stop: Stop) -> None:
+        """Publish what the outbox holds, soon after it was filled, until stopped."""
+        await stop.race(self._rebuilt.wait())
+        if stop.requested:
+            return
+        self._lease.open()
+        try:
+            await run_forever("outbox", lambda: self._cycle(stop), stop)
+        finally:
+            await self._close_reader()
+            await asyncio.to_thread(self._lease.close)
+
+    async def _cycle(self, stop: Stop) -> None:
+        self.outbox_filled.clear()
+        try:
+            # Before, as publishing lasts while the brokers are away; by every replica, as the holder may be gone.
+            _OUTBOX.set(await self._store.outbox_size())
+            if await self.publish():
+                _OUTBOX.set(await self._store.outbox_size())
+        except StoreUnavailable as error:
+            # Redis may have come back without its last second: the topic is compared with it again first.
+            if not isinstance(error, StoreFull):
+                self._rebuilt.clear()
+            raise
+        await stop.race(self._filled())
+
+    async def _filled(self) -> None:
+        try:
+            await asyncio.wait_for(self.outbox_filled.wait(), LOOK_SECONDS)
+        except TimeoutError:
+            return
+
+    async def publish(self) -> int:
+        """Publish what waits, and again what came too late; returns how many entries of the outbox went. 0 without the lease."""
+        epoch = self.epoch
+        _HOLDS_LEASE.set(epoch is not None)
+        if epoch is None or not self._rebuilt.is_set():
+            await self._close_reader()
+            return 0
+        if self._compared_in != epoch:
+            await self._compare(epoch)
+        count = await self._drain(epoch)
+        if self.epoch == epoch and await self._published_too_late(epoch):
+            count += await self._drain(epoch)
+        return count
+
+    async def _drain(self, epoch: int) -> int:
+        """Publish every entry in order and remove it once acknowledged."""
+        count = 0
+        while entries := await self._store.outbox():
+            for entry in entries:
+                for record in await self._records(entry, epoch):
+                    if self.epoch != epoch:
+                        return count  # another replica may hold the lease: the entry is its to publish
+                    await self._bus.publish(record.topic, record.key, record.value, record.headers)
+                await self._store.published([entry])
+                count += 1
+        return count
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    async def _records(self, entry: OutboxEntry, epoch: int) -> list[Outgoing]:
+        """What to publish for an entry: the policy, or its tombstone and the application's end."""
+        if entry.value is not None:
+            return [self._policy_record(ScalingPolicy.model_validate_json(entry.value), epoch)]
+        headers = {} if entry.version is None else RecordVersion(entry.version, epoch).headers()
+        records = [Outgoing(POLICIES.name, entry.application, None, headers)]
+        if entry.deleted is not None and entry.version is not None:
+            policy = ScalingPolicy.model_validate_json(entry.deleted)
+            records.append(end_record(await self._end(policy, entry.version)))
+        return records
+
+    def _policy_record(self, policy: ScalingPolicy, epoch: int) -> Outgoing:
+        now = self._clock.now()
+        # The same for the same change, however often it has to be published.
+        message_id = derive_id(observation_id(policy.application, policy.metadata.updated_at or now), "policy")
+        body, headers = encode(
+            policy,
+            type=POLICIES.type,
+            source="knowledge",
+            id=message_id,
+            time=now,
+            traceparent=new_traceparent(message_id),
+        )
+        version = RecordVersion(policy.metadata.resource_version or 0, epoch)
+        return Outgoing(POLICIES.name, policy.application, body, headers | version.headers())
+
+    async def _end(self, policy: ScalingPolicy, version: int) -> Observation:
+        """Also where no monitor runs that could say it. At the deletion, by its version, and after the newest message: what is older
+        than another would be ignored."""
+        deleted_at = (
+            datetime.fromtimestamp(version / 1000, UTC) if version < self._clock.now().timestamp() * 1000 else None
+        )
+        return ended_observation(policy, await self._after_newest(policy.application, deleted_at or self._clock.now()))
+
+    async def _after_newest(self, application: str, at: datetime) -> datetime:
+        state = await self._store.state(application)
+        newest = state.seen.newest if state is not None else None
+        return at if newest is None else max(at, newest + timedelta(milliseconds=1))
+
+    # -- the topic -----------------------------------------------------------------------------------------------------
+
+    async def _compare(self, epoch: int) -> None:
+        """Read the topic whole; where its last record of a policy is not what is stored, that is published again."""
+        await self._close_reader()
+        self._reader = self._bus.reader(POLICIES.name)
+        last: dict[str, int] = {}
+        async with asyncio.timeout(self._read_seconds):
+            while not await self._reader.caught_up():
+                for record in await self._reader.receive(timeout_seconds=0.2):
+                    if record.key is not None:
+                        last[record.key] = _number(record)
+        stored = {policy.application: policy.metadata.resource_version or 0 for policy in await self._store.policies()}
+        behind = [name for name, version in stored.items() if last.get(name, -1) < version]
+        # Of a deletion nothing needs to be there: the tombstone has gone by compaction, and everything before it.
+        behind += [n for n, version in (await self._store.deletions()).items() if last.get(n, version) < version]
+        pending = {entry.application for entry in await self._store.outbox()}
+        for application in behind:
+            if application not in pending:
+                await self._store.publish_again(application)
+        self._compared_in = epoch
+        self._log.info("publishes-policies", epoch=epoch, published_again=[n for n in behind if n not in pending])
+
+    async def _published_too_late(self, epoch: int) -> bool:
+        """Whether another publisher's record came behind newer ones; those were put into the outbox again."""
+        found = False
+        for record in await self._reader.receive(timeout_seconds=0.02) if self._reader is not None else ():
+            version = version_of(record.headers)
+            if record.key is None or (version is not None and version.epoch == epoch):
+                continue
+            policy = await self._store.policy(record.key)
+            stored = policy.metadata.resource_version if policy is not None else await self._store.deletion(record.key)
+            if stored is not None and _number(record) < stored:
+                self._log.warning("published-too-late", application=record.key, place=record.place, stored=stored)
+                await self._store.publish_again(record.key)
+                found = True
+        return found
+
+    async def _close_reader(self) -> None:
+        reader, self._reader, self._compared_in = self._reader, None, None
+        if reader is not None:
+            await reader.close()
+
+
+def end_record(observation: Observation) -> Outgoing:
+    """The record of an application's end, as a monitor would publish it."""
+    body, headers = encode(
+        observation,
+        type=OBSERVATIONS.type,
+        source="knowledge",
+        id=observation.id,
+        time=observation.observed_at,
+        traceparent=new_traceparent(observation.id),
+    )
+    return Outgoing(OBSERVATIONS.name, observation.application, body, headers)
+
+
+def _number(record: Record) -> int:
+    """The version that a record of a policy carries, in its headers or, by an earlier version of Weir, in its value; else 0."""
+    version = version_of(record.headers)
+    if version is not None or record.value is None:
+        return version.number if version is not None else 0
+    try:
+        return decode(record, ScalingPolicy).message.metadata.resource_version or 0
+    except Undecodable:
+        return 0

@@ -1,0 +1,328 @@
+"""One publisher of policies: who is late, paused or replaced does not bring back what was changed or deleted."""
+
+import asyncio
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
+from weir_contracts import Observation, ScalingPolicy
+from weir_contracts.topics import OBSERVATIONS, POLICIES
+
+from runtime.auth import Caller
+from runtime.clock import FakeClock
+from runtime.envelope import decode
+from runtime.lease import Terms
+from runtime.loop import Stop
+from runtime.memory_bus import MemoryBus
+from runtime.memory_lease import MemoryGroup, MemoryLease
+from runtime.problems import Problem
+from runtime.records import Record
+from runtime.table import GlobalTable
+from runtime.versions import version_of
+from services.analyzer.core import advance
+from services.knowledge.adapters.memory import MemoryStore
+from services.knowledge.core import Limits, State, remember
+from services.knowledge.policies_api import PolicyChanges
+from services.knowledge.publisher import _OUTBOX as OUTBOX
+from services.knowledge.publisher import PolicyPublisher
+from services.knowledge.service import Knowledge
+from services.knowledge.store import StoreUnavailable, VersionConflict
+from tests.unit.knowledge.builders import APP, NOON, at, observation, policy
+
+TERMS = Terms("publisher", lease_seconds=10.0, patience_seconds=float("inf"))
+WRITER = Caller("somebody", "write")
+
+
+class SlowBus:
+    """A process's way to the brokers. `pause` lets its next record of a policy wait where it is: checked, and not sent."""
+
+    def __init__(self, bus: MemoryBus) -> None:
+        self._bus = bus
+        self._goes_on = asyncio.Event()
+        self._goes_on.set()
+        self.sends = asyncio.Event()
+
+    def pause(self) -> None:
+        self._goes_on.clear()
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
+    async def publish(self, topic: str, *record: Any) -> None:
+        if topic == POLICIES.name:
+            self.sends.set()
+            await self._goes_on.wait()
+        await self._bus.publish(topic, *record)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bus, name)
+
+
+class Process:
+    """A replica of knowledge, of which only what publishes is alive."""
+
+    def __init__(self, house: "House", name: str) -> None:
+        self.bus = SlowBus(house.bus)
+        self.lease = MemoryLease(house.group, name, house.clock)
+        self.lease.open()
+        self.rebuilt = asyncio.Event()
+        self.rebuilt.set()
+        self.publisher = PolicyPublisher(self.bus, house.store, house.clock, self.lease, TERMS, rebuilt=self.rebuilt)
+
+
+class House:
+    def __init__(self) -> None:
+        self.clock = FakeClock(NOON)
+        self.bus = MemoryBus(partitions=4, clock=self.clock)
+        self.store = MemoryStore()
+        self.group = MemoryGroup(self.clock, TERMS)
+        self.first, self.second = Process(self, "first"), Process(self, "second")
+
+    async def paused_while_it_sends(self) -> "asyncio.Task[int]":
+        """The first process stops with a policy in its hands; after its lease the second holds it."""
+        self.first.bus.pause()
+        sending = asyncio.create_task(self.first.publisher.publish())
+        await asyncio.wait_for(self.first.bus.sends.wait(), 5)
+        self.first.lease.alive = False
+        self.clock.advance(TERMS.lease_seconds + 1)
+        return sending
+
+    async def woken(self, sending: "asyncio.Task[int]") -> None:
+        """It goes on where it was."""
+        self.first.lease.alive = True
+        self.first.bus.go_on()
+        await sending
+
+    def topic(self) -> list[tuple[int, bool]]:
+        """Version of each record of the application's policy, and whether it has a value."""
+        return [(v.number, r.value is not None) for r in self._records() if (v := version_of(r.headers)) is not None]
+
+    def _records(self) -> list[Record]:
+        return [record for record in self.bus.records(POLICIES.name) if record.key == APP]
+
+    async def compact(self) -> None:
+        """Leave the last record of the policy alone, as Kafka may do at any time."""
+        last = self._records()[-1]
+        self.bus = MemoryBus(partitions=4, clock=self.clock)
+        await self.bus.publish(POLICIES.name, APP, last.value, last.headers)
+
+    async def seen_by_the_executor(self) -> dict[str, ScalingPolicy]:
+        table = GlobalTable[ScalingPolicy](self.bus, POLICIES.name, lambda r: decode(r, ScalingPolicy).message)
+        while not table.ready:
+            await table.step(0)
+        return table.latest
+
+    async def rebuilt(self) -> dict[str, str]:
+        """Mode of each policy in a store that was emptied and brought back."""
+        store = MemoryStore()
+        await Knowledge(self.bus, store, self.clock, Limits(), rebuild_seconds=5.0).rebuild()
+        return {found.application: found.spec.mode for found in await store.policies()}
+
+    def ends(self) -> list[Observation]:
+        found = [decode(r, Observation).message for r in self.bus.records(OBSERVATIONS.name)]
+        return [each for each in found if each.status == "ended"]
+
+
+@pytest.fixture
+async def house() -> House:
+    return House()
+
+
+async def test_one_of_two_publishes(house: House) -> None:
+    """Whoever has the lease; the other does when that one is gone, in a later epoch."""
+    await house.store.put_policy(policy(version=1), 0)
+    assert await house.second.publisher.publish() == 0
+    assert await house.first.publisher.publish() == 1
+    house.first.lease.close()
+    await house.store.put_policy(policy(version=2), 1)
+    assert await house.first.publisher.publish() == 0
+    assert await house.second.publisher.publish() == 1
+    epochs = [version_of(r.headers) for r in house.bus.records(POLICIES.name)]
+    assert epochs == [(1, 1), (2, 2)]
+
+
+async def test_a_publisher_paused_in_mid_send_does_not_undo_a_pause(house: House) -> None:
+    """[act v1, paused v2, act v1]: consumers stay at v2, an emptied store comes back with v2, and v2 is soon the topic's last word."""
+    await house.store.put_policy(policy(version=1, mode="act"), 0)
+    sending = await house.paused_while_it_sends()
+    await house.store.put_policy(policy(version=2, mode="paused"), 1)
+    await house.second.publisher.publish()
+    await house.woken(sending)
+    assert house.topic() == [(1, True), (2, True), (1, True)]
+    assert (await house.seen_by_the_executor())[APP].spec.mode == "paused"
+    assert await house.rebuilt() == {APP: "paused"}
+    with capture_logs() as lines:
+        assert await house.second.publisher.publish() == 1
+    assert [line["event"] for line in lines] == ["published-too-late"]
+    assert house.topic()[-1] == (2, True)
+    assert await house.second.publisher.publish() == 0
+    assert await house.first.publisher.publish() == 0
+
+
+async def test_a_publisher_paused_in_mid_send_does_not_undo_a_deletion(house: House) -> None:
+    """[v1, tombstone, v1]: the same, and where compaction has left the late record alone."""
+    await house.store.put_policy(policy(version=1, mode="act"), 0)
+    sending = await house.paused_while_it_sends()
+    await house.store.delete_policy(APP, 1, 2)
+    await house.second.publisher.publish()
+    await house.woken(sending)
+    assert house.topic() == [(1, True), (2, False), (1, True)]
+    assert await house.seen_by_the_executor() == {}
+    assert await house.rebuilt() == {}
+    house.second.lease.close()
+    await house.compact()
+    third = Process(house, "third")
+    house.first.lease.close()
+    assert await third.publisher.publish() == 1
+    assert house.topic() == [(1, True), (2, False)]
+    assert await house.seen_by_the_executor() == {}
+    assert await house.rebuilt() == {}
+
+
+async def test_an_entry_is_left_to_the_next_holder(house: House) -> None:
+    """The lease goes between two records: what follows is not sent, and the other sends it."""
+    await house.store.put_policy(policy(version=1), 0)
+    await house.store.put_policy(policy(version=2), 1)
+    sending = await house.paused_while_it_sends()
+    assert house.second.publisher.epoch is not None
+    await house.woken(sending)
+    assert house.topic() == [(1, True)]
+    await house.second.publisher.publish()
+    assert [number for number, _ in house.topic()] == [1, 2]
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_two_writers_race(house: House, seed: int) -> None:
+    """They write, pause, resume and delete one policy through two replicas, which both publish when they may; the lease changes hands
+    meanwhile. Versions only grow, readers have what is stored, and so has one that finds each key's last record alone."""
+    random = Random(seed)
+
+    async def write(process: Process) -> None:
+        changes = PolicyChanges(house.store, house.clock, lambda: None)
+        for _ in range(30):
+            change = random.choice(("write", "write", "pause", "resume", "delete"))
+            with suppress(Problem, VersionConflict):
+                if change == "write":
+                    await changes.write(policy(version=0), WRITER, None)
+                elif change == "delete":
+                    await house.store.delete_policy(APP, None, int(house.clock.now().timestamp() * 1000))
+                else:
+                    await (changes.pause if change == "pause" else changes.resume)(APP, WRITER)
+            house.clock.advance(random.choice((0.0, 0.0, 0.001, 2.0)))
+            await process.publisher.publish()
+            if random.random() < 0.1:
+                process.lease.close()
+                process.lease.open()
+
+    await asyncio.gather(write(house.first), write(house.second))
+    for process in (house.first, house.second):
+        await process.publisher.publish()
+    numbers = [number for number, _ in house.topic()]
+    assert numbers == sorted(numbers) and len(set(numbers)) > 5
+    stored = await house.store.policy(APP)
+    assert await house.seen_by_the_executor() == ({} if stored is None else {APP: stored})
+    await house.compact()
+    assert await house.seen_by_the_executor() == ({} if stored is None else {APP: stored})
+
+
+async def test_a_deletion_that_redis_lost_is_brought_back(house: House) -> None:
+    """A failover cost the store its last second: the tombstone's version says what it had been."""
+    await house.store.put_policy(policy(version=1, mode="act"), 0)
+    await house.store.delete_policy(APP, None)
+    await house.first.publisher.publish()
+    lost = MemoryStore()
+    await lost.put_policy(policy(version=1, mode="act"), 0)
+    await lost.published(await lost.outbox())
+    await Knowledge(house.bus, lost, house.clock, Limits(), rebuild_seconds=5.0).rebuild()
+    assert await lost.policies() == []
+
+
+async def test_a_deletion_served_while_the_store_is_rebuilt_stays(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the reading of the topic and the restoring of what was read, published already."""
+    await house.store.put_policy(policy(version=1, mode="act"), 0)
+    await house.first.publisher.publish()
+    knowledge = Knowledge(house.bus, house.store, house.clock, Limits(), rebuild_seconds=5.0)
+    read = knowledge._latest
+
+    async def deleted_meanwhile(topic: Any) -> dict[str, Record]:
+        found = await read(topic)
+        if topic == POLICIES and await house.store.delete_policy(APP, None):
+            await house.first.publisher.publish()
+        return found
+
+    monkeypatch.setattr(knowledge, "_latest", deleted_meanwhile)
+    await knowledge.rebuild()
+    assert await house.store.policies() == []
+
+
+async def test_what_the_topic_lost_is_published_again(house: House) -> None:
+    """It was deleted with its policies, or an earlier publisher's entry went without its record: who takes over compares."""
+    await house.store.put_policy(policy(version=1), 0)
+    await house.store.published(await house.store.outbox())
+    assert await house.first.publisher.publish() == 1
+    assert house.topic() == [(1, True)]
+
+
+async def test_nothing_is_published_before_the_store_is_rebuilt(house: House) -> None:
+    """It may hold what is older than the topic. After an outage it is compared again."""
+    await house.store.put_policy(policy(version=1), 0)
+    house.first.rebuilt.clear()
+    assert await house.first.publisher.publish() == 0
+    house.first.rebuilt.set()
+    stop = Stop()
+    running = asyncio.create_task(house.first.publisher.run(stop))
+    async with asyncio.timeout(5):
+        while not house.topic():  # noqa: ASYNC110 - nobody signals it
+            await asyncio.sleep(0.005)
+
+        async def away(*_: object) -> None:
+            raise StoreUnavailable("redis: away")
+
+        house.store.outbox = away  # type: ignore[method-assign, assignment]
+        while house.first.rebuilt.is_set():  # noqa: ASYNC110 - nobody signals it
+            await asyncio.sleep(0.005)
+    stop.request("the test is over")
+    await running
+    assert house.first.publisher.epoch is None
+
+
+async def test_what_waits_is_counted_while_the_brokers_are_away(house: House) -> None:
+    """By the holder and by the other replica: an alert looks at it."""
+    await house.first.publisher.publish()
+    await house.store.put_policy(policy(version=1), 0)
+    house.bus.break_down()
+    for process in (house.first, house.second):
+        OUTBOX.set(0)
+        stop = Stop()
+        with capture_logs():
+            running = asyncio.create_task(process.publisher.run(stop))
+            async with asyncio.timeout(5):
+                while REGISTRY.get_sample_value("weir_knowledge_outbox") != 1:  # noqa: ASYNC110 - nobody signals it
+                    await asyncio.sleep(0.005)
+            stop.request("the test is over")
+            await running
+
+
+async def test_a_deletion_ends_its_application_without_a_monitor(house: House) -> None:
+    """Behind its newest message, whatever the clocks say, so that nobody takes it for an old one; once, also if it is published again."""
+    state = remember(State(application=APP), observation(100), Limits())
+    await house.store.save([state], [])
+    await house.store.put_policy(policy(version=1), 0)
+    await house.store.delete_policy(APP, None)
+    await house.first.publisher.publish()
+    await house.store.publish_again(APP)
+    await house.first.publisher.publish()
+    (end,) = house.ends()
+    assert (end.application, end.policy, end.status) == (APP, policy(version=1), "ended")
+    assert end.observed_at > at(100)
+    knowledge = Knowledge(house.bus, house.store, house.clock, Limits(), rebuild_seconds=5.0)
+    await knowledge.take(house.bus.records(OBSERVATIONS.name))
+    assert await house.store.applications() == []
+    memory, _ = advance(None, observation(100))
+    assert memory is not None
+    assert advance(memory, end)[0] is None  # the analyzer's state goes, too
