@@ -26,6 +26,7 @@ from .applications_api import EventStreams, applications_router, events_router
 from .core import Limits
 from .dead_letters import DeadLetterCount
 from .gauges import ApplicationGauges
+from .leftovers import Leftovers
 from .policies_api import policies_router
 from .publisher import PolicyPublisher
 from .score_keeper import ScoreKeeper
@@ -87,6 +88,7 @@ async def run(settings: KnowledgeSettings) -> int:
     publisher = PolicyPublisher(
         bus, store, clock, lease, terms, rebuilt=knowledge.rebuilt, read_seconds=settings.rebuild_seconds
     )
+    leftovers = Leftovers(bus, store, clock, lambda: publisher.epoch is not None, settings.forget_after_seconds)
     dead_letters = DeadLetterCount(bus)
     scores = ScoreKeeper(bus, store, clock)
     app = api()
@@ -114,6 +116,7 @@ async def run(settings: KnowledgeSettings) -> int:
             await asyncio.gather(
                 knowledge.follow(stop),
                 publisher.run(stop),
+                leftovers.run(stop),
                 knowledge.tidy_gauges(stop),
                 scores.follow(stop),
                 dead_letters.follow(stop),

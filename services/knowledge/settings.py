@@ -71,6 +71,11 @@ class KnowledgeSettings(TargetSettings):
         description="one replica publishes policies; when it is gone without a good-bye, another takes over after this long, in s. Brokers "
         "take no less than 6 s by default",
     )
+    forget_after_seconds: float = Field(
+        default=3_600.0,
+        ge=1,
+        description="applications without a policy are ended and forgotten when nothing was heard of them for so long, in s",
+    )
 
     @field_validator("redis_url")
     @classmethod
