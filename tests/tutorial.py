@@ -12,7 +12,7 @@ import httpx
 from testbed.process import wait_until
 
 ROOT = Path(__file__).parents[1]
-TUTORIAL = ROOT / "docs" / "tutorial-planner.md"
+TUTORIAL = ROOT / "docs" / "tutorials" / "own-planner.md"
 BLOCK = re.compile(r"(<!-- not run[^>]*-->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 WAIT_SECONDS = 60.0
 

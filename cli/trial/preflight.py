@@ -58,7 +58,7 @@ def check_planners(policy: ScalingPolicy) -> None:
             parse_parameters(choice.name, choice.parameters)
         except UnknownPlanner as error:
             raise TrialError(
-                f"{error}; one of your own is registered once the trial runs: docs/tutorial-planner.md"
+                f"{error}; one of your own is registered once the trial runs: docs/tutorials/own-planner.md"
             ) from None
         except InvalidParameters as error:
             raise TrialError(str(error)) from None

@@ -1,6 +1,6 @@
 """The analyzer's image as a whole Spark cluster: driver and workers in containers that share the state's volume and nothing else.
 
-Master and workers are started with the words of docs/scale.md.
+Master and workers are started with the words of docs/how-to/scale-the-analyzer.md.
 """
 
 import json
@@ -54,8 +54,8 @@ finished tasks which took in shuffled records, as those do that keep the state."
 
 
 def documented(role: str) -> tuple[list[str], list[str]]:
-    """The options of `docker run` and the words after the image, as docs/scale.md has them for `master` or `worker`."""
-    lines = (PROJECT / "docs" / "scale.md").read_text().splitlines()
+    """The options of `docker run` and the words after the image, as docs/how-to/scale-the-analyzer.md has them for `master` or `worker`."""
+    lines = (PROJECT / "docs" / "how-to" / "scale-the-analyzer.md").read_text().splitlines()
     commands = [shlex.split(line) for line in lines if line.startswith("docker run ")]
     (found,) = [words for words in commands if words[words.index(DOCUMENTED_IMAGE) + 1] == role]
     place = found.index(DOCUMENTED_IMAGE)

@@ -135,7 +135,7 @@ def loop() -> dict[str, Any]:
                         "Alerts",
                         "ALERTS{alertstate='firing'}",
                         ["Time", "Value", "__name__", "alertstate"],
-                        about="What to do about each: docs/runbook.md",
+                        about="What to do about each: docs/how-to/runbook.md",
                     )
                 ],
             ),

@@ -117,10 +117,10 @@ def test_a_policy_with_wrong_parameters_is_refused_when_it_is_written(read: Read
     """As the tutorial promises: the parameter is named."""
     address = f"{read.environment['WEIR_SERVER']}/v1/policies/trial/orders"
     document = httpx.get(address).json()
-    document["spec"]["planner"]["parameters"] = {"patience": 0}
+    document["spec"]["planner"]["parameters"] = {"confirmations": 0}
     refused = httpx.put(address, json=document)
     assert refused.status_code == 422
-    assert "spec.planner.parameters.patience" in refused.text
+    assert "spec.planner.parameters.confirmations" in refused.text
 
 
 def test_the_registered_planner_holds_a_job(read: Reader) -> None:
@@ -151,9 +151,9 @@ def test_the_registered_planner_holds_a_job(read: Reader) -> None:
     loop = Loop(simulation, policy, seed=1, asks=asks)
     asyncio.run(loop.run(400))
     assert loop.said.ends["verified"] >= 1
-    grown = [plan for plan in loop.said.plans if plan.code == "grows"]
+    grown = [plan for plan in loop.said.plans if plan.code == "scale-out"]
     assert grown
     assert grown[0].planner == "my-planner"
     assert grown[0].sentence.startswith("enrich needs ")
     assert simulation.lag_seconds < 5
-    assert loop.said.codes["patience"] > 5
+    assert loop.said.codes["confirming"] > 5

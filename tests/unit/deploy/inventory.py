@@ -1,4 +1,4 @@
-"""The metrics there are: as the code declares them, and as docs/metrics.md tells them."""
+"""The metrics there are: as the code declares them, and as docs/reference/metrics.md tells them."""
 
 import ast
 import re
@@ -22,8 +22,8 @@ class Known:
 
 
 def documented() -> dict[str, Known]:
-    """By the tables of docs/metrics.md."""
-    text = (ROOT / "docs" / "metrics.md").read_text()
+    """By the tables of docs/reference/metrics.md."""
+    text = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     return {
         name: Known(kind, frozenset(label.strip() for label in labels.split(",") if label.strip()))
         for name, kind, labels, _ in _ROW.findall(text)

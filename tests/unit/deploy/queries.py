@@ -62,4 +62,4 @@ def of_alerts() -> dict[str, str]:
 
 
 def runbook() -> Path:
-    return ROOT / "docs" / "runbook.md"
+    return ROOT / "docs" / "how-to" / "runbook.md"

@@ -151,7 +151,7 @@ def test_every_alert_is_tested_and_says_what_to_do() -> None:
     assert sections == set(of_alerts())
     for rule in rules():
         name = rule["alert"]
-        assert rule["annotations"]["runbook"] == f"docs/runbook.md#{name.lower()}"
+        assert rule["annotations"]["runbook"] == f"docs/how-to/runbook.md#{name.lower()}"
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
         assert name in told or re.sub(r"([a-z])[A-Z]\w*$", r"\1", name) in told
 
