@@ -1,0 +1,182 @@
+"""Print docs/reference/measurements.md from the results in bench/results. `python -m bench.table` writes the page."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.results_file import PROJECT, RESULTS
+
+PAGE = PROJECT / "docs" / "reference" / "measurements.md"
+Figures = Iterator[tuple[str, str]]
+"""Pairs of what was measured and its figure with the unit."""
+
+_HEAD = """# Measurements
+
+Generated from [bench/results](../../bench/results) by `python -m bench.table`; do not edit. Each JSON file has the
+machine, its load, the time and the command. Machines differ and are shared: compare ratios, and runs on one machine.
+Benchmarks are not tests.
+
+- *accepted*: Flink confirmed the request for another parallelism; *running*: all tasks of the new parallelism run.
+- *recovery*: until the probe at the job's sink stays within the objective.
+- *late*: share of the time above the objective.
+- *optimum*: slot-seconds of an offline optimum that knows the load and rescales for free.
+
+Applications of fleet, backlog and plan benchmarks have ten operators.
+"""
+
+
+def _percentiles(found: dict[str, Any], unit: str) -> str:
+    return f"p50 {found['p50']:,.4g} {unit}, p95 {found['p95']:,.4g} {unit}"
+
+
+def _loop(found: dict[str, Any]) -> Figures:
+    for name, key in (
+        ("observation to plan", "observation_to_plan_seconds"),
+        (f"load step of ×{found['step_factor']:g} to accepted rescale", "step_to_accepted_seconds"),
+        ("accepted to running", "accepted_to_running_seconds"),
+        ("maximum lag at the sink after a step", "max_probe_lag_seconds"),
+    ):
+        yield name, _percentiles(found[key], "s")
+    first = found["make_trial_to_first_acted_plan_seconds"]
+    yield "`make trial` to first accepted rescale", f"{first['warm']:.0f} s warm, {first['cold']:.0f} s cold"
+
+
+def _advance(found: dict[str, Any]) -> Figures:
+    yield "processor time of one observation", _percentiles(found["bytes_to_bytes_ms"], "ms")
+    yield "analyzer state of one application", f"{found['state_bytes'] / 1000:.0f} kB"
+
+
+def _requests(found: dict[str, Any]) -> Figures:
+    for case, measured in found["milliseconds_each"].items():
+        yield f"processor time of a plan by `rate` with all guards, {case}", _percentiles(measured, "ms")
+
+
+def _fleet(found: dict[str, Any]) -> Figures:
+    for fleet in found["fleets"]:
+        case = f"observation to plan, {fleet['applications']:,} applications at {fleet['interval_seconds']:g} s"
+        share = fleet["plans_per_observation"]
+        yield case, f"{_percentiles(fleet['observation_to_plan_seconds'], 's')}; {share:.2f} plans per observation"
+
+
+def _backlog(found: dict[str, Any]) -> Figures:
+    base = found["runs"][0]["observations_per_second"]
+    for run in found["runs"]:
+        setting = ", ".join(f"`{name}={value}`" for name, value in run["settings"].items()) or "default settings"
+        rate = run["observations_per_second"]
+        cost = f"{run['analyzer_cpu_milliseconds_each']:.1f} ms of a core each"
+        yield f"waiting observations, {setting}", f"{rate:.0f} observations/s (×{rate / base:.2f}), {cost}"
+
+
+def _spark(found: dict[str, Any]) -> Figures:
+    for run in found["runs"]:
+        name = f"waiting observations, {run['workers']} Spark worker{'s' * (run['workers'] > 1)} with one core each"
+        yield name, f"{run['observations_per_second']:.0f} observations/s"
+
+
+def _compose(found: dict[str, Any]) -> Figures:
+    first, memory = found["first_action_seconds"], found["memory_megabytes"]
+    yield "`docker compose up` to return", f"{found['up_returned_seconds']:.0f} s"
+    yield (
+        "`docker compose up` to first rescale",
+        f"accepted {first['requested']:.0f} s, verified {first['ended']:.0f} s",
+    )
+    total = f"{memory['at_rest_total'] / 1000:.1f} GB; {memory['with_applications_total'] / 1000:.1f} GB"
+    yield "memory of all containers", f"{total} with {found['applications']} applications"
+
+
+def _images(found: dict[str, Any]) -> Figures:
+    for name, image in found["images"].items():
+        size, added = image["megabytes"], image["over_base_megabytes"]
+        yield f"size of `weir-{name}`", f"{size:,.0f} MB, {added:,.0f} MB over its base"
+
+
+def _what_if(found: dict[str, Any]) -> Figures:
+    summary = found["summary"]
+    rate, busy = summary["throughput_relative_error"], summary["utilisation_error"]
+    lag = summary["mean_lag_difference_seconds"]["sink"]
+    yield (
+        "questions answered rightly whether the job keeps up",
+        f"{summary['verdicts_right']} of {summary['questions']}",
+    )
+    yield "error of predicted throughput", f"mean {rate['mean']:.1%}, maximum {rate['max']:.1%}"
+    yield "error of predicted utilisation", f"mean {busy['mean'] * 100:.1f}, maximum {busy['max'] * 100:.1f} points"
+    yield "error of predicted lag over a curve", f"mean {lag['mean']:.1f} s, maximum {lag['max']:.1f} s"
+
+
+def _fidelity(found: dict[str, Any]) -> Figures:
+    for name, each in found["differences"].items():
+        figure = f"{each['mean_real']:.4g} real, {each['mean_simulated']:.4g} simulated"
+        yield f"simulator against the real job: {name}", f"{figure}, mean difference {each['mean_abs']:.3g}"
+
+
+def _chaos(found: dict[str, Any]) -> Figures:
+    account = found["account"]
+    recovered = found["kills"] - len(found["not_recovered"])
+    yield "kills recovered", f"{recovered} of {found['kills']}"
+    lost = "observations_without_analysis", "plans_without_end", "plans_requested_twice"
+    yield (
+        "observations without analysis, plans without an end or requested twice",
+        str(sum(len(account[name]) for name in lost)),
+    )
+    for victim, seconds in found["recovered_seconds"].items():
+        yield f"recovery after a kill of {victim}", f"p50 {seconds['p50']:.0f} s, maximum {seconds['max']:.0f} s"
+    for outage in found["kafka_outages"]:
+        case = f"recovery after {outage['seconds']:.0f} s without brokers, load {outage['load']}"
+        yield case, f"{outage['recovered_seconds']:.0f} s, {outage['requests_after']} rescales"
+
+
+FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
+    "loop": _loop,
+    "fleet": _fleet,
+    "advance": _advance,
+    "planner_requests": _requests,
+    "backlog": _backlog,
+    "spark_cluster": _spark,
+    "what_if": _what_if,
+    "fidelity": _fidelity,
+    "chaos": _chaos,
+    "compose": _compose,
+    "images": _images,
+}
+"""How each result becomes rows of the table of figures. `compare`, `quality` and `planners` have the table of strategies."""
+
+
+def _strategies(results: dict[str, dict[str, Any]]) -> Iterator[str]:
+    rows: list[tuple[str, str, float, str, str, float]] = []
+    for found in results["compare"]["strategies"]:
+        slots, lag_seconds = f"{found['slot_seconds']:,.0f} slot-seconds", found["max_probe_lag_seconds"]
+        late = found["violation_share"]
+        rows.append(("eight hours, real job", found["strategy"], late, slots, f"{found['rescales']}", lag_seconds))
+    for found in results["quality"]["results"]:
+        case = f"{found['seconds'] / 86_400:.0f} days of {found['trace']}, simulated"
+        slots, lag_seconds = f"{found['times_least']:.2f} × optimum", found["max_lag_seconds"]
+        rows.append((case, found["strategy"], found["violation_share"], slots, f"{found['rescales']}", lag_seconds))
+    for found in results["planners"]["summary"]:
+        case, slots = f"{found['situations']} situations, simulated", f"{found['times_least']:.2f} × optimum"
+        rescales, lag_seconds = f"{found['rescales_per_hour']:.1f}/h", found["largest_lag_seconds"]
+        rows.append((case, found["planner"], found["violation_share"], slots, rescales, lag_seconds))
+    for case, name, late, slots, rescales, lag_seconds in rows:
+        yield f"| {case} | `{name}` | {late:.2%} | {slots} | {rescales} | {lag_seconds:,.1f} s |"
+
+
+def page(folder: Path = RESULTS) -> str:
+    """Return the page as Markdown from the results in `folder`. Raises `FileNotFoundError` if a result is missing."""
+    documents = {name: json.loads((folder / f"{name}.json").read_text()) for name in FIGURES}
+    strategies = {
+        name: json.loads((folder / f"{name}.json").read_text()) for name in ("compare", "quality", "planners")
+    }
+    lines = [_HEAD, "## Figures", "", "| command | measured | result |", "|---|---|---|"]
+    for name, document in documents.items():
+        link = f"[`{document['command']}`](../../bench/results/{name}.json)"
+        lines += [f"| {link} | {what} | {figure} |" for what, figure in FIGURES[name](document["results"])]
+    lines += ["", "## Strategies and planners", ""]
+    lines += [f"`{d['command']}` ([{name}.json](../../bench/results/{name}.json))," for name, d in strategies.items()]
+    lines[-1] = lines[-1].rstrip(",") + ". Curves are the SVG files next to them."
+    lines += ["", "| load | strategy | late | slots | rescales | maximum lag |", "|---|---|---|---|---|---|"]
+    lines += _strategies({name: document["results"] for name, document in strategies.items()})
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
