@@ -1,5 +1,7 @@
-"""`weir planner new`: what it writes works as it stands."""
+"""`weir planner new`: the written project works unedited."""
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,3 +27,29 @@ def test_the_written_project_passes_its_own_test_and_style(tmp_path: Path) -> No
     style = [sys.executable, "-m", "ruff", "format", "--check", "--no-cache", "--line-length", "120", *python]
     styled = subprocess.run(style, capture_output=True, text=True, timeout=60, check=False)
     assert styled.returncode == 0, styled.stdout
+
+
+def test_its_dockerfile_installs_weir_from_a_checkout(tmp_path: Path) -> None:
+    """Run the README's wheel command and the Dockerfile's pip command offline, then import the installed planner."""
+    folder = new("my-planner", tmp_path)[0].parent
+    checkout, installed = Path(__file__).parents[3], tmp_path / "installed"
+    (wheels,) = re.findall(r"^python (-m pip wheel .*)$", (folder / "README.md").read_text(), re.MULTILINE)
+    (install,) = re.findall(r"^RUN pip (install .*?) &&", (folder / "Dockerfile").read_text(), re.MULTILINE)
+    offline = f"--no-index --no-deps --no-build-isolation --disable-pip-version-check --target {installed}"
+    environment = {"PATH": os.environ["PATH"], "WEIR_CHECKOUT": str(checkout), "PYTHON": sys.executable}
+    for command in (
+        f'"$PYTHON" {wheels} --no-index --no-build-isolation',
+        f'"$PYTHON" -m pip {install} {offline}',
+        'PYTHONPATH="$PWD/../installed" "$PYTHON" -P -c \'import my_planner, weir_planner; print(weir_planner.__file__)\'',
+    ):
+        ran = subprocess.run(
+            ["bash", "-c", command],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert ran.returncode == 0, f"{command}\n{ran.stdout}\n{ran.stderr}"
+    assert ran.stdout.startswith(str(installed))
