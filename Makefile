@@ -99,7 +99,7 @@ bench-images: means  ## how large each image is over its base, into bench/result
 bench-advance: environment  ## measures the analyzer's core into bench/results/advance.json
 	@$(BIN)/python -m bench.advance $(ARGS)
 
-schemas: environment  ## exports the contracts' JSON Schemas
+schemas: environment  ## exports the contracts' JSON Schemas and docs/reference/policy.md
 	@$(BIN)/python -m weir_contracts.export
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --python-version 3.11 --universal --generate-hashes \

@@ -14,4 +14,5 @@ class Document(BaseModel):
         alias_generator=to_camel,
         populate_by_name=True,
         serialize_by_alias=True,
+        use_attribute_docstrings=True,
     )

@@ -1,4 +1,4 @@
-"""Writes the JSON Schemas of all contracts beside the package, or checks that they still fit.
+"""Write the JSON Schemas of all contracts and the policy's reference page, or check that they match the types.
 
 `python -m weir_contracts.export [--check] [FOLDER]`
 """
@@ -16,9 +16,10 @@ from .dead_letter import DeadLetter
 from .observation import Observation
 from .outcome import ActionState, Outcome
 from .planning import Plan, PlanReply, PlanRequest
-from .plugin_api import plugin_openapi
+from .plugin_api import JsonSchema, plugin_openapi
 from .plugins import PlannerDescription, PlannerRegistration
 from .policy import ScalingPolicy
+from .policy_page import policy_page
 from .shadows import Scores, Shadows
 from .what_if import WhatIf
 
@@ -40,30 +41,40 @@ CONTRACTS: dict[str, type[BaseModel]] = {
 }
 """Every contract by the name its schema and examples go by."""
 
-FOLDER = Path(__file__).resolve().parent.parent / "schemas"
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMAS = f"contracts/schemas/{VERSION}"
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the contract's JSON Schema, its fields in the order of the types."""
+    return model.model_json_schema(by_alias=True, schema_generator=JsonSchema)
 
 
 def schema_text(model: type[BaseModel], name: str) -> str:
-    """The contract's JSON Schema (draft 2020-12) as the file holds it."""
+    """Return the contract's JSON Schema (draft 2020-12) as the file holds it."""
     schema: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"https://weir.dev/schemas/{VERSION}/{name}.schema.json",
-        **model.model_json_schema(by_alias=True),
+        **schema_of(model),
     }
     return json.dumps(schema, indent=2, sort_keys=True) + "\n"
 
 
 def documents() -> dict[str, str]:
-    """Every exported file's text by its name: a schema for each contract, and what a planner elsewhere implements as OpenAPI."""
-    schemas = {f"{name}.schema.json": schema_text(model, name) for name, model in CONTRACTS.items()}
-    return schemas | {"planner.openapi.json": json.dumps(plugin_openapi(), indent=2, sort_keys=True) + "\n"}
+    """Return every exported file's text by its path from the project's root: the schemas, the planners' OpenAPI, the
+    policy's page."""
+    schemas = {f"{SCHEMAS}/{name}.schema.json": schema_text(model, name) for name, model in CONTRACTS.items()}
+    return schemas | {
+        f"{SCHEMAS}/planner.openapi.json": json.dumps(plugin_openapi(), indent=2, sort_keys=True) + "\n",
+        "docs/reference/policy.md": policy_page(schema_of(ScalingPolicy)),
+    }
 
 
-def drift(folder: Path = FOLDER) -> list[str]:
-    """One sentence for each exported schema that is missing or no longer what the types say."""
+def drift(folder: Path = ROOT) -> list[str]:
+    """Return one sentence for each exported file that is missing or differs from the types."""
     found = []
     for name, text in documents().items():
-        path = folder / VERSION / name
+        path = folder / name
         if not path.exists():
             found.append(f"{path.name} is missing: run `make schemas`")
         elif path.read_text() != text:
@@ -71,22 +82,21 @@ def drift(folder: Path = FOLDER) -> list[str]:
     return found
 
 
-def export(folder: Path = FOLDER) -> list[Path]:
-    """Write all schemas below `folder`/VERSION; returns their paths."""
-    target = folder / VERSION
-    target.mkdir(parents=True, exist_ok=True)
+def export(folder: Path = ROOT) -> list[Path]:
+    """Write all exported files below `folder`; return their paths."""
     written = []
     for name, text in documents().items():
-        path = target / name
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         written.append(path)
     return written
 
 
 def main(arguments: list[str]) -> int:
-    """0: written, or no drift; 1: drift (with `--check`)."""
+    """Return 0 if written or without drift, 1 with drift (`--check`)."""
     folders = [Path(a) for a in arguments if not a.startswith("-")]
-    folder = folders[0] if folders else FOLDER
+    folder = folders[0] if folders else ROOT
     lines = drift(folder) if "--check" in arguments else [str(path) for path in export(folder)]
     sys.stdout.writelines(line + "\n" for line in lines)
     return 1 if "--check" in arguments and lines else 0

@@ -1,4 +1,4 @@
-"""What a policy's user may forbid beside the bounds of single operators: totals, a budget, and times of quiet."""
+"""Limits of a policy besides the bounds of single operators: totals, a budget, and excluded periods."""
 
 import re
 from datetime import UTC, datetime, time, timedelta
@@ -19,7 +19,9 @@ class TotalBounds(Document):
     """Limits of the subtasks of all operators together."""
 
     min: Subtasks | None = None
+    """Minimum sum of all operators' subtasks. Default: none."""
     max: Subtasks | None = None
+    """Maximum sum of all operators' subtasks; the largest growth yields first. Default: none."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -63,21 +65,26 @@ Cores = Annotated[float, Field(gt=0, le=1_000_000)]
 
 
 class PerSlot(Document):
-    """What one slot takes of a machine, as whoever runs the cluster has cut them."""
+    """Resources of one slot, as the cluster is configured."""
 
     cpu: Cores | None = None
-    """Cores."""
+    """CPU of one slot, in cores. Required with `budget.cpu`."""
     memory: Memory | None = None
+    """Memory of one slot, such as `2Gi`, or in bytes. Required with `budget.memory`."""
 
 
 class Budget(Document):
-    """The most an application may take; CPU and memory are counted in slots, so what one takes has to be told."""
+    """Maximum resources of an application. CPU and memory are counted in slots, so `perSlot` must give the size of
+    one."""
 
     slots: Subtasks | None = None
+    """Maximum number of slots. Default: no limit."""
     cpu: Cores | None = None
-    """Cores."""
+    """Maximum CPU, in cores. Default: no limit."""
     memory: Memory | None = None
+    """Maximum memory, such as `64Gi`, or in bytes. Default: no limit."""
     per_slot: PerSlot = Field(default_factory=PerSlot)
+    """Resources of one slot."""
 
     @model_validator(mode="after")
     def _countable(self) -> Self:
@@ -150,21 +157,23 @@ def _zone(name: str) -> str:
 
 
 class ExcludedPeriod(Document):
-    """Times in which nothing is changed: each time of `cron` for `duration`, or every day `from` until `to`."""
+    """Times without changes: for `duration` from each time of `cron`, or every day between `from` and `to`."""
 
     cron: Annotated[str | None, Field(default=None, max_length=200), AfterValidator(lambda v: v and _cron(v))] = None
-    """Five fields, minute to weekday, as Debian's cron reads them; where clocks change, too."""
+    """Cron expression of five fields, minute to weekday, with the semantics of Debian's cron. Requires `duration`."""
     duration: Duration | None = None
-    """How long each of cron's times lasts."""
+    """Length of each period that `cron` begins, 1m to 31d."""
     begins: Annotated[ClockTime | None, Field(alias="from")] = None
-    """By the wall clock; that hour comes twice where clocks go back."""
+    """Start of the daily period on the local clock, such as `"22:00"`. Requires `to`."""
     ends: Annotated[ClockTime | None, Field(alias="to")] = None
-    """Exclusive; before `from`: of the next day."""
+    """End of the daily period, exclusive; a time before `from` is on the next day."""
     time_zone: Annotated[str, Field(max_length=100), AfterValidator(_zone)] = "UTC"
+    """Time zone of the period, such as `Europe/Berlin`. Default `UTC`."""
     directions: Annotated[list[Literal["up", "down"]], Field(min_length=1, max_length=2)] = Field(
         default=["up", "down"]
     )
-    """What is excluded. What runs outside the policy's bounds is brought into them all the same."""
+    """Directions that are excluded. Default: both. An application outside the policy's bounds is brought into them
+    anyway."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

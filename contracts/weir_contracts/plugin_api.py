@@ -1,10 +1,11 @@
 """The OpenAPI document of what a planner elsewhere implements, obligations beside the fields."""
 
+from datetime import timedelta
 from typing import Any
 
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from .base import VERSION
+from .base import VERSION, format_duration
 from .planning import PlanReply, PlanRequest
 from .plugins import PLAN_OBLIGATIONS, PlannerDescription
 
@@ -19,11 +20,20 @@ _ERROR = {
 }
 
 
+class JsonSchema(GenerateJsonSchema):
+    """JSON Schema with durations' defaults as a policy writes them: `1m`, not `PT1M`."""
+
+    def encode_default(self, dft: Any) -> Any:
+        """Return a default as JSON."""
+        return format_duration(dft) if isinstance(dft, timedelta) else super().encode_default(dft)
+
+
 def plugin_openapi() -> dict[str, Any]:
     """OpenAPI 3.1: `GET /` and `POST /plan` below the planner's URL."""
     _, definitions = models_json_schema(
         [(PlannerDescription, "serialization"), (PlanRequest, "validation"), (PlanReply, "validation")],
         ref_template="#/components/schemas/{model}",
+        schema_generator=JsonSchema,
     )
     problem = {"content": {"application/problem+json": {"schema": _ERROR}}}
     return {

@@ -27,20 +27,25 @@ LONGEST_CALLER = 200
 
 class Metadata(Document):
     namespace: Name
+    """Namespace of the application, as Kubernetes writes one. Policies of several teams stay apart by it."""
     name: Name
+    """Name of the application, unique within its namespace."""
     resource_version: Annotated[int | None, Field(default=None, ge=1, le=MAX_COUNT)] = None
-    """Set by the knowledge service at each change; send it back to replace only what you have read. It grows with each change, and
-    no version comes twice, also where a policy was deleted and created again."""
+    """Version of the policy, set by the knowledge service at each change. Send it back to replace only the version that
+    you have read. It grows with each change; no version repeats, even after a deletion."""
     updated_at: Timestamp | None = None
+    """Time of the last change, set by the knowledge service."""
     updated_by: Annotated[str | None, Field(default=None, max_length=LONGEST_CALLER)] = None
+    """Token name of the last change's author, set by the knowledge service."""
 
 
 class FlinkTarget(Document):
     """A job of a Flink session or application cluster, scaled through the adaptive scheduler."""
 
     url: AnyHttpUrl
+    """Address of Flink's REST API, without credentials, query or fragment."""
     job: Annotated[str, Field(min_length=1, max_length=300)]
-    """The job's name (found again after a resubmission) or its 32-digit id."""
+    """The job's name, which survives a resubmission, or its 32-digit id."""
 
     @field_validator("url")
     @classmethod
@@ -53,15 +58,15 @@ class FlinkTarget(Document):
 
 
 class DockerTarget(FlinkTarget):
-    """A job that takes every slot it finds (Flink in reactive mode), scaled by how many containers of a compose service run its
-    TaskManagers: one parallelism for all operators."""
+    """A job that uses every slot (Flink in reactive mode), scaled by the number of containers of the compose service
+    that runs its TaskManagers: one parallelism for all operators."""
 
     project: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=100)]
-    """The compose project; the executor must be allowed to touch it."""
+    """The compose project. The executor's setting `WEIR_EXECUTOR_DOCKER_PROJECTS` must list it."""
     service: Annotated[str, Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]*$", max_length=100)]
-    """The service whose containers are TaskManagers, all of them alike."""
+    """The compose service whose containers are identical TaskManagers."""
     slots: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Slots of one container: its `taskmanager.numberOfTaskSlots`."""
+    """Slots of one container: its `taskmanager.numberOfTaskSlots`. Default 1, as Flink's."""
 
     def containers_for(self, topology: Topology, parallelism: int) -> int:
         """The fewest containers with which every operator runs at `parallelism` or more, and all at the same.
@@ -82,7 +87,9 @@ class Target(Document):
     """Exactly one driver."""
 
     flink: FlinkTarget | None = None
+    """A Flink job scaled through the adaptive scheduler. Give this or `docker`."""
     docker: DockerTarget | None = None
+    """A Flink job in reactive mode scaled by its TaskManagers' containers. Give this or `flink`."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -105,31 +112,37 @@ class Target(Document):
 
 
 class KafkaSignals(Document):
-    """Where the sources' partitions are: demand and lag come from the brokers at every scrape."""
+    """Kafka brokers of the sources: every scrape reads demand and lag from them."""
 
     bootstrap_servers: Annotated[str, Field(pattern=r"^[^\s,/@]+:\d+(,[^\s,/@]+:\d+)*$", max_length=2000)]
+    """Brokers as `host:port`, separated by commas."""
     group_id: Annotated[str | None, Field(min_length=1, max_length=249)] = None
-    """The consumer group whose committed offsets stand in where a source does not tell its own position."""
+    """Consumer group whose committed offsets replace a source's position where the source does not report it. Default:
+    none."""
     topics: Annotated[list[Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]] | None, Field(max_length=100)] = (
         None
     )
-    """The sources' topics; by default the ones that the sources themselves report."""
+    """Topics of the sources. Default: the topics that the sources report."""
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    """Isolation level of the sources. Default `read_committed`: open transactions do not count as lag."""
 
 
 class Signals(Document):
     kafka: KafkaSignals | None = None
+    """Kafka brokers of the sources. Default: none; demand and lag are then unknown, and planners that need them
+    hold."""
 
 
 class Objective(Document):
-    """What the user wants: exactly one of the three."""
+    """The goal: exactly one of the three fields."""
 
     max_lag: Duration | None = None
-    """Bound on the age of the oldest unprocessed record."""
+    """Upper bound on the age of the oldest unprocessed record, at least 1s."""
     max_latency: Duration | None = None
-    """Bound on when a record appended now will be done (lag records ÷ processing rate)."""
+    """Upper bound on the time until a record appended now is processed (lag in records ÷ processing rate), at least
+    1s."""
     utilization: Annotated[float | None, Field(default=None, ge=0.01, le=1)] = None
-    """Busy share to hold at the busiest operator."""
+    """Target utilisation (busy share of time, 0.01 to 1) of the busiest operator."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -153,7 +166,9 @@ ParallelismBound = Annotated[int, Field(ge=1, le=32768)]
 
 class OperatorBounds(Document):
     min: ParallelismBound | None = None
+    """Minimum parallelism of this operator, in subtasks. Default: `bounds.min`."""
     max: ParallelismBound | None = None
+    """Maximum parallelism of this operator, in subtasks. Default: `bounds.max`."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -170,14 +185,19 @@ def _at_most_500(operators: Any) -> Any:
 
 
 class Bounds(Document):
-    """Parallelism limits of every operator; `operators` narrows single ones by name, `total` all of them together."""
+    """Parallelism limits: of every operator, of single operators by name, and of all operators together."""
 
     min: ParallelismBound = 1
+    """Minimum parallelism of every operator, in subtasks. Default 1: no operator runs without a subtask."""
     max: ParallelismBound = 32
+    """Maximum parallelism of every operator, in subtasks. Default 32 keeps a mistake affordable; set it to what the
+    cluster offers."""
     total: TotalBounds | None = None
+    """Limits of the sum of all operators' subtasks. Default: none."""
     operators: Annotated[dict[OperatorName, OperatorBounds], BeforeValidator(_at_most_500)] = Field(
         default_factory=dict, max_length=500
     )
+    """Limits of single operators by name, at most 500; not allowed with a `docker` target. Default: none."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -198,27 +218,32 @@ class Bounds(Document):
 
 
 class PlannerFallback(Document):
-    """A planner that answers where the chosen one gives no usable answer. It starts without a memory each time."""
+    """A planner that answers when the chosen one gives no usable answer. It keeps no planner memory between calls."""
 
     name: Name
+    """Name of a built-in or registered planner."""
     parameters: Parameters = Field(default_factory=dict)
+    """Parameters of the fallback planner, checked against the schema that it publishes. Default: its own defaults."""
 
 
 class PlannerChoice(Document):
     name: Name = "rate"
+    """Name of a built-in or registered planner. Default `rate`, Weir's own."""
     parameters: Parameters = Field(default_factory=dict)
-    """The planner's own settings; it publishes their schema and refuses what it does not know."""
+    """Parameters of the planner, checked against the schema that it publishes. Default: its own defaults."""
     timeout: Duration = timedelta(seconds=2)
-    """For the whole exchange with it; its fallback gets the same again."""
+    """Deadline of one call of the planner, 50ms to 60s; its fallback has the same time again. Default 2s, below the
+    shortest usual interval."""
     fallback: PlannerFallback | None = None
-    """Who decides where it is too slow, fails or answers nonsense; None: nobody, the application stays as it is."""
+    """Planner that decides when this one is too slow, fails or gives an invalid answer. Default: none, the application
+    is held."""
 
 
 class ShadowChoice(PlannerChoice):
-    """A planner that is asked and scored beside the chosen one, and never obeyed."""
+    """A planner that is called and scored next to the chosen one; its plans are never executed."""
 
     label: Name | None = None
-    """What its scores are told by; by default the planner's name. With labels one planner can be tried with several parameters."""
+    """Name of its scores. Default: the planner's name. Labels let one planner run with several sets of parameters."""
 
     @property
     def called(self) -> str:
@@ -227,60 +252,77 @@ class ShadowChoice(PlannerChoice):
 
 
 class Direction(Document):
-    """How fast parallelism may move one way."""
+    """Limits on changes of parallelism in one direction."""
 
     stabilization: Duration
-    """A change must have been wanted for this long; the most cautious wish of that time wins."""
+    """Window in which a change must have been recommended throughout; the most cautious recommendation of the window
+    counts."""
     max_step: Annotated[int | None, Field(default=None, ge=1, le=32768)] = None
-    """Largest change of one operator in one action, in subtasks."""
+    """Maximum change of one operator in one action, in subtasks. Default: no limit."""
     max_factor: Annotated[float | None, Field(default=None, gt=1, le=32768)] = None
-    """Largest change of one operator in one action, as a ratio (2 allows doubling or halving)."""
+    """Maximum change of one operator in one action, as a ratio: 2 allows doubling or halving. Default: no limit."""
 
 
 class ScaleUp(Direction):
     stabilization: Duration = timedelta(0)
+    """Window in which growth must have been recommended throughout; the smallest recommendation counts. Default 0s:
+    grow at once."""
     ineffective_hold: Duration = timedelta(minutes=10)
-    """How long an operator is not grown again whose last growth was measured to have brought next to nothing."""
+    """Time without further growth of an operator whose last growth added almost no measured capacity. Default 10m."""
 
 
 class ScaleDown(Direction):
     stabilization: Duration = timedelta(minutes=2)
+    """Window in which shrinking must have been recommended throughout; the largest recommendation counts. Default 2m: a
+    short dip is not the end of the load."""
     collapse_hold: Duration = timedelta(minutes=10)
-    """How long parallelism is kept after the input collapsed to next to nothing: more often an outage upstream, whose end
-    brings everything at once, than the end of the load."""
+    """Time without shrinking after the input fell to almost nothing. Default 10m: usually an upstream outage, after
+    which all records arrive at once."""
     reversal_hold: Duration = timedelta(minutes=10)
-    """How long an operator is not shrunk that has gone up, down and up again within half an hour."""
+    """Time without shrinking of an operator that went up, down and up again within 30 minutes. Default 10m: each
+    reversal is a restart."""
 
 
 class Behavior(Document):
     scale_up: ScaleUp = Field(default_factory=ScaleUp)
+    """Limits on growth."""
     scale_down: ScaleDown = Field(default_factory=ScaleDown)
+    """Limits on shrinking."""
     cooldown: Duration = timedelta(seconds=60)
-    """Quiet time after an action, and after a restart of any cause, before parallelism may go down; a scale-up waits only until
-    the action is done."""
+    """Time without shrinking after an action, and after a restart of any cause. Growth waits only until the action
+    ends. Default 60s: a restart's own backlog must not count as load."""
     tolerance: Annotated[float, Field(ge=0, le=0.5)] = 0.1
-    """Share of its parallelism by which an operator has to change at least for an action to be worth it; an operator that is asked for
-    more than it can do always grows."""
+    """Minimum relative change of an operator's parallelism for an action. Default 0.1: a smaller change does not
+    justify a restart. An operator whose demand exceeds its capacity grows anyway."""
     max_actions_per_hour: Annotated[int | None, Field(ge=1, le=60)] = None
-    """The last of them is kept for growth."""
+    """Maximum number of actions in any hour; the last one is reserved for growth. Default: no limit."""
     excluded_periods: Annotated[list[ExcludedPeriod], Field(max_length=50)] = Field(default_factory=list)
-    """Times of quiet."""
+    """Times without changes, at most 50. Default: none."""
 
 
 class PolicySpec(Document):
     target: Target
+    """The application and the driver that scales it."""
     signals: Signals = Field(default_factory=Signals)
+    """External systems that measure demand and lag."""
     objective: Objective
+    """The goal that Weir holds."""
     bounds: Bounds = Field(default_factory=Bounds)
+    """Parallelism limits."""
     budget: Budget = Field(default_factory=Budget)
+    """Upper limits on slots, CPU and memory of the application."""
     planner: PlannerChoice = Field(default_factory=PlannerChoice)
+    """The planner that decides."""
     shadows: Annotated[list[ShadowChoice], Field(max_length=5)] = Field(default_factory=list)
-    """Planners that are run on a simulated copy of the application against the arrivals that really come, and scored; never executed."""
+    """Planners that run on a simulated copy of the application with the real arrivals and are scored, never executed;
+    at most 5. Default: none."""
     behavior: Behavior = Field(default_factory=Behavior)
+    """Limits on when and how fast parallelism changes."""
     interval: Duration = timedelta(seconds=5)
-    """Time between two scrapes of this application."""
+    """Time between two scrapes of this application, 1s to 10m. Default 5s: a load step is visible within seconds."""
     mode: Literal["advise", "act", "paused"] = "advise"
-    """A new policy advises; it acts only when told to."""
+    """`advise` publishes plans without executing them, `act` executes them, `paused` holds. Default `advise`: review
+    the plans first."""
 
     @model_validator(mode="after")
     def _sane_times(self) -> Self:
@@ -320,12 +362,16 @@ class PolicySpec(Document):
 
 
 class ScalingPolicy(Document):
-    """What to hold, for which application, and how far Weir may go."""
+    """The goal for one application and the limits within which Weir scales it."""
 
     api_version: Literal["weir.dev/v1alpha1"]
+    """Version of the policy's format."""
     kind: Literal["ScalingPolicy"]
+    """Kind of the document."""
     metadata: Metadata
+    """Identity and version of the policy."""
     spec: PolicySpec
+    """The desired state."""
 
     @property
     def application(self) -> str:
@@ -360,8 +406,8 @@ def parse_policy(document: Any) -> ScalingPolicy:
 
 
 def _contradictions(spec: PolicySpec) -> list[tuple[str, str]]:
-    """Limits that no application could keep, whatever its graph. Looked for only where policies are written: one that was stored before
-    is to stay readable."""
+    """Limits that no application could keep, whatever its graph. Looked for only where policies are written: one that
+    was stored before is to stay readable."""
     least, total, limit = spec.bounds.min, spec.bounds.total, spec.budget.limit
     found = []
     if total is not None and total.max is not None and total.max < least:

@@ -9,8 +9,9 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from weir_contracts import PLAN_OBLIGATIONS
 from weir_contracts.base import VERSION
-from weir_contracts.export import CONTRACTS, drift, export
+from weir_contracts.export import CONTRACTS, drift, export, schema_of
 from weir_contracts.plugin_api import plugin_openapi
+from weir_contracts.policy_page import fields
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "contracts" / "examples" / VERSION
 CASES = [(name, path.stem) for name in CONTRACTS for path in sorted((EXAMPLES / name).glob("*.json"))]
@@ -71,6 +72,22 @@ def test_drift_is_noticed(tmp_path: Path) -> None:
     assert len(found) == 2
     assert paths[0].name in found[0]
     assert "missing" in found[1]
+
+
+def test_every_field_of_a_policy_is_described() -> None:
+    """A user reads meaning, unit and default's reason in the schema and in docs/reference/policy.md."""
+    found = {path: field.get("description") for path, field, _ in fields(schema_of(CONTRACTS["policy"]))}
+    assert len(found) >= 78
+    assert {path for path, description in found.items() if not description} == set()
+
+
+def test_defaults_match_the_patterns_of_their_fields() -> None:
+    """A duration's default is written as a policy writes it."""
+    found = [
+        field for _, field, _ in fields(schema_of(CONTRACTS["policy"])) if "default" in field and "pattern" in field
+    ]
+    assert len(found) > 5
+    assert [field for field in found if not re.search(field["pattern"], field["default"])] == []
 
 
 def test_readers_ignore_what_a_newer_writer_added() -> None:
