@@ -1,0 +1,36 @@
+"""docs/how-to/troubleshooting.md has cause and remedy of every code that planner and executor give."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from services.planner.core.guards import GUARDS
+from services.planner.failures import NO_ANSWER
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "how-to" / "troubleshooting.md").read_text()
+
+
+def _codes(folder: str, pattern: str) -> set[str]:
+    text = "".join(path.read_text() for path in sorted((ROOT / "services" / folder).rglob("*.py")))
+    return {
+        code for found in re.findall(pattern, text) for code in ([found] if isinstance(found, str) else found) if code
+    }
+
+
+CODES = {
+    "checks before the planner": _codes("planner/core", r'_hold\(\s*"([a-z-]+)"') | NO_ANSWER,
+    "guards": {*GUARDS, *_codes("planner/core/guards", r'\.held\(\s*"[a-z-]+", "([a-z-]+)"')},
+    "rate": _codes("planner/core/planners", r'_reply\(case, "(?:hold|scale)", \w+, hold, "([a-z-]+)"'),
+    "infeasible": _codes("planner/core", r'Infeasible\([^)]*?code="([a-z-]+)"'),
+    "refusals": _codes("executor", r'Refusal\(\s*"([a-z-]+)"'),
+    "actions": _codes("executor/core", r'code="([a-z]+-[a-z-]+)"|code = "([a-z-]+)" if .* else "([a-z-]+)"'),
+}
+
+
+@pytest.mark.parametrize("kind", CODES)
+def test_every_code_has_its_line(kind: str) -> None:
+    """In backquotes; each kind has some."""
+    assert CODES[kind]
+    assert {code for code in CODES[kind] if f"`{code}`" not in PAGE} == set()
