@@ -227,7 +227,7 @@ def plan(
 ) -> None:
     """What a planner and the guards would decide on a saved request. Needs no server."""
     from pydantic import ValidationError
-    from weir_contracts import PlanRequest
+    from weir_contracts import InvalidDocument, PlanRequest
 
     from services.planner.offline import plan_offline
 
@@ -236,9 +236,7 @@ def plan(
     except OSError as error:
         raise InvalidInput(f"{request}: {error.strerror}") from None
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "document"
-        raise InvalidInput(f"{request}: {field}: {first['msg']}") from None
+        raise InvalidInput(f"{request}: {InvalidDocument.of(error)}") from None
     try:
         decided = plan_offline(asked, planner)
     except ValueError as error:
@@ -288,7 +286,10 @@ def main() -> None:
     try:
         app()
     except CommandError as error:
-        _say(f"weir: {error}", error=True)
+        from weir_contracts import printable
+
+        # Whatever file, server or person wrote it: one line, and nothing that a terminal obeys.
+        _say(f"weir: {printable(str(error), 10_000)}", error=True)
         sys.exit(error.code)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
+from runtime.documents import Unreadable, read_yaml
 
 from .errors import InvalidInput
 
@@ -13,20 +13,13 @@ def documents(file: str | Path) -> list[Any]:
     """All documents of a file, or with `-` of standard input; empty ones left out."""
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        return read_yaml(text, aliases=True)
     except OSError as error:
         raise InvalidInput(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
-    try:
-        return [document for document in yaml.safe_load_all(text) if document is not None]
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"{file}:{mark.line + 1}" if mark else str(file)
-        raise InvalidInput(f"{place}: is not YAML: {getattr(error, 'problem', None) or error}") from None
-    except RecursionError:
-        raise InvalidInput(f"{file}: is not YAML that can be read: it is nested too deeply") from None
-    except ValueError as error:  # a date or a number that is none
-        raise InvalidInput(f"{file}: is not YAML: {error}") from None
+    except Unreadable as error:
+        raise InvalidInput(f"{file}{f':{error.line}' if error.line else ''}: {error}") from None
 
 
 def document(file: str | Path) -> Any:

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from weir_contracts import InvalidDocument
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -32,6 +33,11 @@ class Problem(Exception):
         self.headers = headers
         self.extra = dict(extra or {})
         super().__init__(detail)
+
+
+def invalid(error: InvalidDocument) -> Problem:
+    """A 422 that names the first wrong fields and counts the others."""
+    return Problem(422, str(error), errors=error.problems)
 
 
 _TITLES = {400: "Bad request", 401: "Unauthorised", 403: "Forbidden", 404: "Not found", 405: "Method not allowed"}
@@ -103,11 +109,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
-        errors = [
-            (".".join(str(part) for part in e["loc"]), str(e["msg"]).removeprefix("Value error, "))
-            for e in error.errors()
-        ]
-        return answer(Problem(422, "; ".join(f"{f}: {m}" for f, m in errors), errors=errors))
+        return answer(invalid(InvalidDocument.of(error.errors())))
 
     @app.exception_handler(HTTPException)
     async def _http(_request: Request, error: HTTPException) -> JSONResponse:

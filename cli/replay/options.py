@@ -10,7 +10,7 @@ from weir_contracts import Bounds, InvalidPolicy, ScalingPolicy, parse_policy
 from cli import yaml_file
 from cli.errors import InvalidInput
 from services.planner.core.planners import InvalidParameters, UnknownPlanner, parse_parameters
-from simulator import PRESETS, Application, InvalidApplication, load
+from simulator import PRESETS, Application, InvalidApplication, parse
 from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, Shape, named
 
 from .least import Least
@@ -101,8 +101,8 @@ def _application(options: ReplayOptions, policy: ScalingPolicy, trace: LoadTrace
         started = Least(application, bounds).least(trace.rate_at(0.0) / START_UTILISATION)
         return application.started_with({name: max(bounds.of(name)[0], p) for name, p in started.items()})
     try:
-        return load(Path(options.topology))
-    except InvalidApplication as error:
+        return parse(yaml_file.document(options.topology), options.topology)
+    except (InvalidInput, InvalidApplication) as error:
         known = "" if Path(options.topology).exists() else f" (ready-made: {', '.join(sorted(PRESETS))})"
         raise InvalidInput(f"--topology: {error}{known}") from None
 

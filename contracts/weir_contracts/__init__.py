@@ -48,6 +48,7 @@ from .deployment import (
     Slots,
     Topology,
 )
+from .document import InvalidDocument, printable, read_document
 from .limits import Budget, ExcludedPeriod, PerSlot, TotalBounds
 from .observation import (
     Observation,
@@ -168,6 +169,7 @@ __all__ = [
     "ExcludedPeriod",
     "FlinkTarget",
     "Infeasible",
+    "InvalidDocument",
     "InvalidPolicy",
     "KafkaSignals",
     "LoopResult",
@@ -239,6 +241,8 @@ __all__ = [
     "observation_id",
     "parse_duration",
     "parse_policy",
+    "printable",
+    "read_document",
     "unknown",
     "within",
 ]

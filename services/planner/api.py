@@ -4,12 +4,12 @@ import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
-from weir_contracts import NewPlanner, Plan, PlannerRegistration, PlanRequest
+from weir_contracts import InvalidDocument, NewPlanner, Plan, PlannerRegistration, PlanRequest
 
 from runtime.auth import Caller, requires
 from runtime.bus import BusError
 from runtime.clock import Clock
-from runtime.problems import Problem
+from runtime.problems import Problem, invalid
 
 from .conformance import Report, check_planner
 from .conformance.suite import EACH_SECONDS
@@ -86,7 +86,7 @@ def planner_router(planners: Planners, clock: Clock) -> APIRouter:
             lambda: [each for field, name, values in named for each in planners.problems(name, values, field)]
         )
         if wrong:
-            raise Problem(422, "; ".join(f"{field}: {what}" for field, what in wrong)[:2000], errors=wrong)
+            raise invalid(InvalidDocument(wrong))
         began = clock.monotonic()
         reply = precheck(request) or await decide(tried, request)
         return make_plan(

@@ -15,6 +15,7 @@ from weir_contracts import (
     Checkpoints,
     Deployment,
     Edge,
+    InvalidDocument,
     Operator,
     RescaleSettings,
     Topology,
@@ -203,9 +204,7 @@ def _well_formed(call: str) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"])[:300] or "the answer"
-        raise Malformed(f"{call}: {field}: {first['msg'][:500]}") from None
+        raise Malformed(f"{call}: {InvalidDocument.of(error, 'the answer')}") from None
 
 
 def find(overview: Overview, wanted: str) -> JobLine | None:

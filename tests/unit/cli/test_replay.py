@@ -132,9 +132,11 @@ def test_what_cannot_be_done_is_told_in_a_line(arguments: list[str], told: str) 
 
 
 @pytest.mark.parametrize("option", ["--topology", "--policy"])
-@pytest.mark.parametrize("text", ["name: 2020-13-45\n", "a: 0b_\n", "[" * 1500], ids=["no date", "no number", "nested"])
+@pytest.mark.parametrize(
+    "text", ["name: x\nname: y\n", "a: 0b_\n", "[" * 1500, "a: \x00"], ids=["twice", "no number", "nested", "NUL"]
+)
 def test_what_looks_like_yaml_and_is_none_is_told_in_a_line(option: str, text: str, tmp_path: Path) -> None:
-    """A date of month 13, half a number, lists in lists in lists."""
+    """A key that comes twice, half a number, lists in lists in lists, a byte that no text has."""
     file = tmp_path / "odd.yaml"
     file.write_text(text)
     done = weir("replay", "--trace", "step", option, str(file))
@@ -157,7 +159,7 @@ def test_a_bound_on_latency_is_scored_by_latency() -> None:
     assert scores["max_latency"].max_lag_seconds == scores["max_lag"].max_lag_seconds
 
 
-NEEDS_PARAMETERS = {"static": "parallelism", "schedule": "entries", "threshold": "up_above: Field required"}
+NEEDS_PARAMETERS = {"static": "parallelism", "schedule": "entries", "threshold": "up_above: is required"}
 
 
 @pytest.mark.parametrize("name", sorted(PLANNERS))

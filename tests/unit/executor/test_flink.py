@@ -107,8 +107,8 @@ class TestHostile:
             (b'{"jobs": [', "the answer: Invalid JSON"),
             (b"<html>login</html>", "the answer: Invalid JSON"),
             (b"[]", "the answer"),
-            (b"{}", "jobs: Field required"),
-            (b'{"jobs": null}', "jobs: Input should be a valid array"),
+            (b"{}", "jobs: is required"),
+            (b'{"jobs": null}', "jobs: must be a list"),
             (b'{"jobs": [{"jid": "../../x", "name": "orders"}]}', "jobs.0.jid: String should match"),
         ],
     )
