@@ -47,11 +47,13 @@ class Result:
     wall_seconds: float
     rescales_at_seconds: tuple[float, ...] = ()
     """When the engine accepted each rescale, in simulated seconds."""
+    hides_peaks: str | None = None
+    """What the loop cannot see of this load at its interval."""
 
     @property
     def notes(self) -> list[str]:
         """What else is to be known of these figures."""
-        notes = []
+        notes = [self.hides_peaks] if self.hides_peaks else []
         if self.codes and not set(self.codes) - UNDECIDED:
             looks = sum(self.codes.values())
             notes.append(
@@ -77,7 +79,8 @@ def replay(
         float | None,
         typer.Option(
             help="Seconds between two scrapes; by default the policy's, else 10; of a shape run for over four hours the "
-            "1440th part of that, at most 60; 60 where a recording's samples are a minute apart or more."
+            "1440th part of that, at most 60 and half of what its load takes to rise; 60 where a recording's samples are a minute "
+            "apart or more."
         ),
     ] = None,
     speedup: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,
@@ -130,12 +133,18 @@ def run(
     """Let the loop turn over the whole trace."""
     began = time.perf_counter()
     policy = prepared.policy
-    simulation = Simulation(prepared.application, prepared.trace.rate_at, step_seconds=prepared.step_seconds)
+    simulation = Simulation(
+        prepared.application,
+        prepared.trace.rate_at,
+        step_seconds=prepared.step_seconds,
+        calm_seconds=prepared.look_seconds,
+    )
     meter = Meter(
         simulation,
         Least(prepared.application, policy.spec.bounds),
         policy.spec.objective,
         max(LOOK_SECONDS, prepared.duration_seconds / POINTS),
+        prepared.look_seconds,
     )
     loop = Loop(simulation, policy, noise=Noise(relative=noise), seed=seed, records=Records(keep=100), asks=asks)
     with seldom_collected():
@@ -147,7 +156,16 @@ def run(
         ends=dict(loop.said.ends.most_common()),
         wall_seconds=round(time.perf_counter() - began, 2),
         rescales_at_seconds=tuple((at - loop.observer.at(0.0)).total_seconds() for at in loop.said.rescales_at),
+        hides_peaks=_hides_peaks(prepared),
     )
+
+
+def _hides_peaks(prepared: Replay) -> str | None:
+    interval, turn = prepared.policy.spec.interval.total_seconds(), prepared.trace.turn_seconds
+    if interval <= turn / 2:
+        return None
+    advice = f"use --interval {turn / 2:.0f} or less" if turn >= 2 else "replay it more slowly (--speedup)"
+    return f"the load can rise and fall within {2 * turn:.3g} s, and rates over {interval:g} s hide that from the planner: {advice}"
 
 
 def _document(options: ReplayOptions, prepared: Replay, result: Result) -> dict[str, Any]:

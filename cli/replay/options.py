@@ -14,14 +14,17 @@ from simulator import PRESETS, Application, InvalidApplication, parse
 from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, Shape, named
 
 from .least import Least
+from .score import LOOK_SECONDS
 
 DAY_SECONDS = 86_400.0
 SHAPE_SECONDS = 1_200.0
 SLOW_STEP_SECONDS = 60.0
 """Between samples that lie so far apart nothing happens that a look every minute would miss."""
 FAST_STEP_SECONDS = 10.0
+SHORTEST_TURN_SECONDS = 0.2
+"""Of a load at the asked speed; a faster one would take steps of less than 50 ms."""
 LOOKS = 1440
-"""Where nobody says how often, a day of a shape has no more of them: it then costs as much as a recorded day by the minute."""
+"""Where nobody says how often, a day of a shape has no more of them, if that shows its peaks: as many as a recorded day by the minute."""
 START_UTILISATION = 0.7
 """A replay begins with what the first load needs, with a little to spare."""
 
@@ -53,9 +56,15 @@ class Replay:
     duration_seconds: float
 
     @property
+    def look_seconds(self) -> float:
+        """Between two looks at what the load needs: short enough that no peak falls between them."""
+        return min(LOOK_SECONDS, self.trace.turn_seconds / 4)
+
+    @property
     def step_seconds(self) -> float:
-        """Of the model: fine enough to see what happens between two scrapes, no finer."""
-        return min(1.0, self.policy.spec.interval.total_seconds() / 4)
+        """Of the model: fine enough to see what happens between two scrapes and two looks, no finer. Looks are whole steps."""
+        longest = min(1.0, self.policy.spec.interval.total_seconds() / 4)
+        return self.look_seconds / math.ceil(self.look_seconds / longest)
 
 
 def prepare(options: ReplayOptions) -> Replay:
@@ -70,10 +79,16 @@ def prepare(options: ReplayOptions) -> Replay:
 def _trace(options: ReplayOptions) -> LoadTrace:
     shape = _shape(options.trace)
     try:
-        return LoadTrace(shape, options.peak_rate, options.speedup)
+        trace = LoadTrace(shape, options.peak_rate, options.speedup)
     except InvalidTrace as error:
         parameter, _, problem = str(error).partition(": ")
         raise InvalidInput(f"--{parameter.replace('_', '-')}: {problem}") from None
+    if trace.turn_seconds < SHORTEST_TURN_SECONDS:
+        most = shape.turn_seconds / SHORTEST_TURN_SECONDS
+        raise InvalidInput(
+            f"--speedup: a replay sees the peaks of {options.trace} up to {most:g}, is {options.speedup:g}"
+        )
+    return trace
 
 
 def _shape(name: str) -> Shape:
@@ -180,7 +195,8 @@ def _interval(trace: LoadTrace, duration_seconds: float) -> float:
     shape = trace.shape
     if isinstance(shape, Recording):
         return SLOW_STEP_SECONDS if shape.step_seconds >= trace.speedup * SLOW_STEP_SECONDS else FAST_STEP_SECONDS
-    return min(SLOW_STEP_SECONDS, max(FAST_STEP_SECONDS, math.ceil(duration_seconds / LOOKS)))
+    longest = min(SLOW_STEP_SECONDS, trace.turn_seconds // 2, math.ceil(duration_seconds / LOOKS))
+    return max(FAST_STEP_SECONDS, longest)
 
 
 def _default(trace: LoadTrace, duration_seconds: float) -> dict[str, Any]:

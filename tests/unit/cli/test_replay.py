@@ -117,6 +117,7 @@ def test_the_score_is_printed_for_programs() -> None:
         (["--plot", "/nowhere/picture.svg"], "there is no folder /nowhere"),
         (["--plot", "/proc/picture.svg"], "--plot: /proc/picture.svg: cannot be written: "),
         (["--duration", "1"], "--duration: must lie between"),
+        (["--trace", "spike", "--speedup", "500"], "--speedup: a replay sees the peaks of spike up to 200, is 500"),
         (["--plot", "picture.png"], "only .svg"),
         (["--noise", "2"], "--noise: must lie between 0 and 1"),
         (["-o", "xml"], "--output: 'xml'"),
@@ -256,6 +257,37 @@ def test_a_long_run_of_a_shape_is_looked_at_less_often(duration: float, seconds:
     assert prepared.policy.spec.interval.total_seconds() == seconds
     asked = prepare(ReplayOptions("sine", duration_seconds=duration, interval_seconds=5.0))
     assert asked.policy.spec.interval.total_seconds() == 5.0
+
+
+def test_a_default_look_does_not_miss_a_spike() -> None:
+    """A day of spikes of 40 s is looked at every 20 s, where a minute would show their mean."""
+    prepared = prepare(ReplayOptions("spike", duration_seconds=86_400.0))
+    assert prepared.policy.spec.interval.total_seconds() == 20.0
+
+
+@pytest.mark.parametrize(
+    ("trace", "speedup", "interval"),
+    [("sine", 24.0, 10.0), ("sine", 240.0, 5.0), ("spike", 24.0, 60.0), ("spike", 23.0, 10.0), ("sine", 1.0, 300.0)],
+)
+def test_no_peak_falls_between_two_looks(trace: str, speedup: float, interval: float) -> None:
+    """Sped up, a whole wave passes within 10 s: the least, the static peak and the load itself still see its top and its mean."""
+    prepared = prepare(ReplayOptions(trace, speedup=speedup, interval_seconds=interval, duration_seconds=1200.0))
+    score, points = (result := run(prepared)).score, result.points
+    assert score.peak_slot_seconds / score.seconds == Clairvoyant(prepared.application, 16).slots(2400.0) == 6
+    assert max(point.peak_arrivals for point in points) == pytest.approx(2400, rel=0.01)
+    moments = [i / 50 for i in range(60_000)]
+    mean = sum(prepared.trace.rate_at(at) for at in moments) / len(moments)
+    assert sum(point.arrivals for point in points) / len(points) == pytest.approx(mean, rel=0.06)
+
+
+def test_an_interval_that_hides_the_load_is_told() -> None:
+    """A wave of 240 s looked at every 120 s has the same mean each time: the planner holds a load that seems constant."""
+    hidden = run(prepare(ReplayOptions("sine", interval_seconds=120.0, duration_seconds=3600.0)))
+    assert hidden.codes["no-slot-freed"] > 20
+    assert any(
+        "rates over 120 s hide that from the planner: use --interval 60 or less" in note for note in hidden.notes
+    )
+    assert run(prepare(ReplayOptions("sine", interval_seconds=60.0, duration_seconds=600.0))).notes == []
 
 
 def policy_file(folder: Path, spec: str) -> Path:
