@@ -10,9 +10,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from weir_contracts import InvalidDocument
+from weir_contracts import InvalidDocument, printable
 
 MEDIA_TYPE = "application/problem+json"
+MAX_DETAIL_CHARACTERS = 8000
+"""Of a sentence: five problems of a document fit."""
 
 
 class Problem(Exception):
@@ -65,11 +67,18 @@ def answer(problem: Problem) -> JSONResponse:
         "type": "about:blank",
         "title": _TITLES.get(problem.status, "Error"),
         "status": problem.status,
-        "detail": problem.detail,
-        **({"errors": [{"field": f, "message": m} for f, m in problem.errors]} if problem.errors else {}),
+        "detail": printable(problem.detail, MAX_DETAIL_CHARACTERS),
+        **({"errors": [_named(*each) for each in problem.errors]} if problem.errors else {}),
         **problem.extra,
     }
     return AnyText(body, status_code=problem.status, media_type=MEDIA_TYPE, headers=dict(problem.headers or {}))
+
+
+def _named(field: str, message: str) -> dict[str, str]:
+    return {
+        "field": printable(field, MAX_DETAIL_CHARACTERS),
+        "message": printable(message, MAX_DETAIL_CHARACTERS),
+    }
 
 
 _SCHEMA: dict[str, Any] = {
