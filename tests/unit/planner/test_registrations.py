@@ -140,6 +140,14 @@ async def test_what_cannot_be_a_planner_is_refused(house: House, body: dict[str,
     assert "word" not in answer.text
 
 
+async def test_a_registration_that_says_two_things_is_refused(house: House) -> None:
+    """Which of two addresses was meant is a guess."""
+    replica = await house.replica()
+    body = '{"name": "mine", "url": "http://127.0.0.1:1", "url": "http://127.0.0.1:2"}'
+    answer = await replica.http.post("/v1/planners", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["detail"]) == (422, "the body is not JSON: the key 'url' comes twice")
+
+
 async def test_names_are_unique_and_versioned(house: House) -> None:
     """A name that is taken is replaced only where that is asked for, and then with the next version."""
     replica = await house.replica()
