@@ -7,6 +7,7 @@ from uuid import UUID
 from weir_contracts import ActionState, Analysis, Deployment, Parallelism, Plan, ScalingPolicy, derive_id
 
 from .accounts import Memory
+from .bounds import out_of_bounds
 from .capacity import baselines
 from .facts import PolicyReading, Snapshot
 from .fleet import Fleet
@@ -65,6 +66,7 @@ def admit(plan: Plan, context: Context) -> Refusal | ActionState | None:
         or _by_policy(plan, context)
         or _by_target(plan, context)
         or _by_requirements(plan, context)
+        or _by_bounds(plan, context)
     )
     deployment, wanted = context.snapshot.deployment, plan.approved
     if refusal is not None or deployment is None or wanted is None:
@@ -161,6 +163,13 @@ def _contested(there: Deployment, context: Context) -> Refusal | None:
         f"somebody else set the requirements ({changes(ours[0], there.requested)}): held until they are as Weir left "
         "them or the policy is written, or paused and resumed, again",
     )
+
+
+def _by_bounds(plan: Plan, context: Context) -> Refusal | None:
+    there, wanted, policy = context.snapshot.deployment, plan.approved, context.policy.policy
+    if there is None or wanted is None or policy is None:
+        return None
+    return out_of_bounds(wanted, there, policy.spec, context.snapshot.topology)
 
 
 def _quarantined(wanted: Parallelism, context: Context) -> Refusal | None:
