@@ -58,7 +58,17 @@ from .observation import (
     Problem,
     ended_observation,
 )
-from .outcome import MAX_RESTARTS, TERMINAL, ActionState, OperatorBaseline, Outcome, Phase, QuarantinedVector
+from .outcome import (
+    MAX_RESTARTS,
+    TERMINAL,
+    ActionState,
+    OperatorBaseline,
+    Outcome,
+    OutcomeOrder,
+    Phase,
+    QuarantinedVector,
+    precedes,
+)
 from .planning import (
     MAX_HISTORY,
     MAX_OBSERVATIONS,
@@ -185,6 +195,7 @@ __all__ = [
     "OperatorBounds",
     "OperatorReading",
     "Outcome",
+    "OutcomeOrder",
     "Parallelism",
     "PartitionReading",
     "PastAction",
@@ -241,6 +252,7 @@ __all__ = [
     "observation_id",
     "parse_duration",
     "parse_policy",
+    "precedes",
     "printable",
     "read_document",
     "unknown",

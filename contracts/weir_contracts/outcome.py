@@ -1,5 +1,6 @@
 """What became of a plan: every transition of an action, and refusals."""
 
+from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -122,6 +123,14 @@ class Outcome(Message):
     quarantine: Annotated[list[QuarantinedVector], Field(max_length=50)] = Field(default_factory=list)
     restarts_seconds: Annotated[list[NonNegative], Field(max_length=MAX_RESTARTS)] = Field(default_factory=list)
     """What the application's last rescales took from request to RUNNING, newest first."""
+    original: Parallelism | None = None
+    """Requirements of the newest action's job when Weir first acted on it."""
+    contested_since: Timestamp | None = None
+    """Since when the requirements are another's; None: they are not."""
+    epoch: Count | None = None
+    """How often the application was taken over by another executor before this was written; None: an earlier version wrote it."""
+    sequence: Count | None = None
+    """Outcomes of the application before this one, as far as its executor knew them."""
 
     @property
     def terminal(self) -> bool:
@@ -132,3 +141,25 @@ class Outcome(Message):
     def newest_action(self) -> ActionState | None:
         """The application's newest action as of this outcome."""
         return self.action if self.action is not None else self.last_action
+
+    @property
+    def order(self) -> "OutcomeOrder":
+        """What `precedes` compares two outcomes of an application by."""
+        if self.epoch is None or self.sequence is None:
+            return None, self.at, self.id.int
+        return (self.epoch, self.sequence), self.at, self.id.int
+
+
+OutcomeOrder = tuple[tuple[int, int] | None, datetime, int]
+"""(epoch, sequence) if known, time, id."""
+
+
+def precedes(one: OutcomeOrder, other: OutcomeOrder) -> bool:
+    """Whether `other` is newer. A later holder's outcome is newer than any of an earlier holder; of one holder the later is.
+
+    An executor that lost an application may still publish an outcome of it later than the new holder. Without numbers on both the time
+    decides.
+    """
+    if one[0] is None or other[0] is None:
+        return one[1] < other[1]
+    return one < other

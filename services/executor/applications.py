@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from weir_contracts import ActionState, Outcome, Plan, Target
+from weir_contracts import ActionState, Outcome, Plan, Target, precedes
 
 from runtime.envelope import new_traceparent
 
@@ -49,8 +49,29 @@ class Application:
         return self.task is not None and not self.task.done()
 
 
+class NewestOutcomes:
+    """The newest outcome of every application of the fleet, whatever the order in which two holders' outcomes are read."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, Outcome] = {}
+        self.buried: set[str] = set()
+        """Applications of which an older outcome came last: compaction of the topic would keep only that one."""
+
+    def note(self, application: str, outcome: Outcome | None) -> None:
+        """Take the next record of the topic; None: a tombstone."""
+        newest = self.latest.get(application)
+        if outcome is None:
+            self.latest.pop(application, None)
+        elif newest is not None and precedes(outcome.order, newest.order):
+            self.buried.add(application)
+            return
+        else:
+            self.latest[application] = outcome
+        self.buried.discard(application)
+
+
 class Applications:
-    """All of them, by id. `told` is the newest outcome of every application of the fleet, kept fresh by somebody else."""
+    """All of them, by id. `told` is the newest outcome of every application of the fleet, kept fresh by the service."""
 
     def __init__(self, told: Mapping[str, Outcome], rules: Rules) -> None:
         self.own: dict[str, Application] = {}

@@ -277,15 +277,7 @@ class Conductor:
 
     async def _tell(self, app: Application, told: Account, traceparent: str | None) -> None:
         outcome = told.outcome
-        trace = traceparent or new_traceparent(outcome.observation_id)
-        body, headers = encode(
-            outcome,
-            type=OUTCOMES.type,
-            source="executor",
-            id=outcome.id,
-            time=outcome.at,
-            traceparent=child_traceparent(trace, outcome.id),
-        )
+        body, headers = _encoded(outcome, traceparent)
         await self._publish(outcome, body, headers)
         app.memory = told.memory
         telemetry.told(outcome)
@@ -300,6 +292,12 @@ class Conductor:
             restart_seconds=outcome.restart_seconds,
             traceparent=headers["traceparent"],
         )
+
+    async def repeat(self, outcome: Outcome) -> None:
+        """Publish an outcome that was published before; `BusError` if the brokers are away."""
+        body, headers = _encoded(outcome, None)
+        await self._bus.publish(OUTCOMES.name, outcome.application, body, headers)
+        self._log.info("outcome-repeated", application=outcome.application, outcome_id=str(outcome.id))
 
     def _log_of(self, app: Application) -> Any:
         """The log, of this application and its action's trace."""
@@ -395,3 +393,16 @@ class Conductor:
         """Wait for what is still on its way to knowledge."""
         if self._mirrors:
             await asyncio.gather(*self._mirrors, return_exceptions=True)
+
+
+def _encoded(outcome: Outcome, traceparent: str | None) -> tuple[bytes, dict[str, str]]:
+    """Return body and headers, as part of the trace or of the one that its observation begins."""
+    trace = traceparent or new_traceparent(outcome.observation_id)
+    return encode(
+        outcome,
+        type=OUTCOMES.type,
+        source="executor",
+        id=outcome.id,
+        time=outcome.at,
+        traceparent=child_traceparent(trace, outcome.id),
+    )

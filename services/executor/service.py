@@ -23,9 +23,9 @@ from runtime.records import Record
 from runtime.table import GlobalTable
 
 from .analyses import LatestAnalyses
-from .applications import Application, Applications
+from .applications import Application, Applications, NewestOutcomes
 from .conductor import Conductor, Pace
-from .core import Memory, Rules, recall
+from .core import Memory, Rules, recall, taken_over
 from .driver import Driver, Knowledge
 
 _IN_FLIGHT = Gauge("weir_executor_actions_in_flight", "Actions of this process that have not ended")
@@ -64,14 +64,16 @@ class Executor:
         self._log = structlog.get_logger("executor")
         self._dead_letters = DeadLetters(bus, "executor", clock)
         self._policies = GlobalTable[ScalingPolicy](bus, POLICIES.name, lambda r: decode(r, ScalingPolicy).message)
+        self._newest_outcomes = NewestOutcomes()
         self._outcomes = GlobalTable[Outcome](
             bus,
             OUTCOMES.name,
             lambda r: decode(r, Outcome).message,
+            on_change=self._newest_outcomes.note,
             on_unreadable=self._dead_letters.undecodable,
         )
         self.analyses = LatestAnalyses()
-        self.applications = Applications(self._outcomes.latest, rules)
+        self.applications = Applications(self._newest_outcomes.latest, rules)
         self._conductor = Conductor(
             bus,
             drivers,
@@ -118,6 +120,7 @@ class Executor:
         if self._consumer is None:
             return
         await self._recover()
+        await self._repeat_buried()
         records = await self._consumer.receive(timeout_seconds=self._pace.receiving)
         if not records:
             return
@@ -234,7 +237,7 @@ class Executor:
                 continue
             for (application, partition), memory in memories.items():
                 app = self.applications.get(application, partition)
-                app.memory = memory
+                app.memory = taken_over(memory)
                 self._drive(app)
             self._gained -= partitions
             in_flight = [a.id for a in self.applications.of(partitions) if a.in_flight]
@@ -270,6 +273,13 @@ class Executor:
             self._log.warning("outcome-skipped", place=record.place, reason=error.reason, field=error.field)
             return
         memories[place] = recall(memories.get(place, Memory()), outcome)
+
+    async def _repeat_buried(self) -> None:
+        """Publish the newest outcome again where an earlier holder's came after it, so that compaction keeps the newest."""
+        outcomes = self._newest_outcomes
+        for application in sorted(outcomes.buried & self.applications.own.keys()):
+            await self._conductor.repeat(outcomes.latest[application])
+            outcomes.buried.discard(application)
 
     # -- what others say -------------------------------------------------------------------------------------------
 

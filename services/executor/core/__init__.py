@@ -4,7 +4,7 @@
 into an outcome and remembers it.
 """
 
-from .accounts import Account, Memory, account, recall, refuse
+from .accounts import Account, Memory, account, recall, refuse, taken_over
 from .capacity import Verdict, judge
 from .facts import (
     Accepted,
@@ -72,5 +72,6 @@ __all__ = [
     "second_thoughts",
     "still_wanted",
     "supersede",
+    "taken_over",
     "wish_after",
 ]
