@@ -37,6 +37,7 @@ class SimulatedDriver:
             steady_since=since if running else now,
             checkpoint_completed_at=None if completed is None else self._at(completed),
             checkpoint_in_progress=found.checkpoint_in_progress,
+            topology=found.topology,
         )
 
     async def request(self, target: Target, job_id: str, parallelism: Parallelism) -> Accepted | Rejected | Unanswered:

@@ -16,6 +16,7 @@ from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan, Pl
 from services.analyzer.core import AnalysisSettings
 from services.analyzer.core import advance as analyse
 from services.executor.applications import Applications as Fleet
+from services.executor.applications import NewestOutcomes
 from services.executor.core import (
     Answer,
     Context,
@@ -135,7 +136,7 @@ class Loop:
         self._asks = asks
         self._settings = settings or AnalysisSettings()
         self._analyzer: Any = None
-        self._fleet = fleet or Fleet({}, self.rules)
+        self._fleet = fleet or Fleet(NewestOutcomes(), self.rules)
         self._answer: Answer | None = None
         self._planned_version: int | None = None
         self._nudged_at: float | None = None

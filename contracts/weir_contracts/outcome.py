@@ -1,6 +1,6 @@
 """What became of a plan: every transition of an action, and refusals."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -34,6 +34,8 @@ Phase = Literal[
 for it to run, then watching it. verified, rolled-back, superseded, refused, failed: the end."""
 
 MAX_RESTARTS = 5
+FORGOTTEN_AFTER = timedelta(days=7)
+"""How long the topic of outcomes keeps the newest of an application at least."""
 TERMINAL: frozenset[str] = frozenset({"verified", "rolled-back", "superseded", "refused", "failed"})
 
 
@@ -67,6 +69,8 @@ class ActionState(Message):
     observation_id: UUID
     version: Annotated[int, Field(ge=1)]
     phase: Phase
+    cluster: Annotated[str | None, Field(max_length=2100)] = None
+    """URL of the cluster on which it restarts a job; None: an earlier version wrote it."""
     deployment: DeploymentRef
     before: Parallelism
     wanted: Parallelism
@@ -128,7 +132,7 @@ class Outcome(Message):
     contested_since: Timestamp | None = None
     """Since when the requirements are another's; None: they are not."""
     epoch: Count | None = None
-    """How often the application was taken over by another executor before this was written; None: an earlier version wrote it."""
+    """How often another executor took the application over before this was written; None: an earlier version wrote it."""
     sequence: Count | None = None
     """Outcomes of the application before this one, as far as its executor knew them."""
 
@@ -155,11 +159,11 @@ OutcomeOrder = tuple[tuple[int, int] | None, datetime, int]
 
 
 def precedes(one: OutcomeOrder, other: OutcomeOrder) -> bool:
-    """Whether `other` is newer. A later holder's outcome is newer than any of an earlier holder; of one holder the later is.
+    """Return whether `other` is newer, in whatever order the two were read.
 
-    An executor that lost an application may still publish an outcome of it later than the new holder. Without numbers on both the time
-    decides.
+    An executor that lost an application may still publish an outcome after the new holder has: the new holder's counts. The
+    time decides if one has no numbers, and beyond the topic's retention, after which numbers may have begun again.
     """
-    if one[0] is None or other[0] is None:
+    if one[0] is None or other[0] is None or abs(one[1] - other[1]) > FORGOTTEN_AFTER:
         return one[1] < other[1]
     return one < other

@@ -44,10 +44,12 @@ from .core import (
     is_watched,
     judge,
     next_step,
+    recall,
     refuse,
     resume,
     second_thoughts,
     supersede,
+    taken_over,
 )
 from .driver import Driver, Knowledge
 
@@ -67,6 +69,8 @@ NUDGE_PAUSE_SECONDS = 2.0
 """Flink shows a checkpoint that was triggered only after its statistics were refreshed."""
 GATE_SECONDS = 6.0
 """What the gate may take to look at policy and target."""
+READ_SECONDS = 2.0
+"""Longest wait for the own intent to come back from its topic before the target is looked at again."""
 MOST_MOVES = 6
 
 
@@ -84,6 +88,7 @@ class Conductor:
         attempt_id: UUID,
         analyses: Mapping[str, Analysis],
         policies: Mapping[str, ScalingPolicy],
+        applications: Applications,
         pace: Pace = Pace(),
     ) -> None:
         self._bus = bus
@@ -94,6 +99,7 @@ class Conductor:
         self._attempt_id = attempt_id
         self._analyses = analyses
         self._policies = policies
+        self._applications = applications
         self._pace = pace
         self._mirrors: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger("executor")
@@ -115,7 +121,7 @@ class Conductor:
                 verdict = await self._gate(app, plan, trace, applications)
             line["verdict"] = "admitted" if isinstance(verdict, ActionState) else "refused" if verdict else "ignored"
             line["code"] = verdict.code if verdict else None
-        return app.in_flight and isinstance(verdict, ActionState)
+        return app.in_flight
 
     async def outrun(self, app: Application, plan: Plan, newer: Plan, traceparent: str | None) -> None:
         """Refuse a plan that came together with a newer one, so that every plan has its end."""
@@ -128,6 +134,8 @@ class Conductor:
     ) -> Refusal | ActionState | None:
         """Look at policy and target, decide, and begin what was admitted; None: nothing is to be done or said."""
         policy, snapshot = await self._gather(app.id)
+        if policy.policy is not None and not app.recalled:
+            policy = await self._recall(app, policy)
         context = Context(
             now=self._clock.now(),
             memory=app.memory,
@@ -164,10 +172,20 @@ class Conductor:
         if last is not None and not last.terminal:
             await self._apply(app, supersede(last, self._clock.now()), snapshot)
         app.previous = app.memory.action
-        app.target, app.cluster = policy.spec.target, cluster_of(policy)
+        app.target = policy.spec.target
         app.planned_version, app.traceparent = policy.metadata.resource_version, traceparent
         app.nudged_at, app.resumed = None, False
         await self._apply(app, Step(intent, "admitted"), snapshot)
+
+    async def _recall(self, app: Application, policy: PolicyReading) -> PolicyReading:
+        """Recall what knowledge has of an application that the topic has forgotten: its action's version goes on from there."""
+        outcome = await self._knowledge.outcome(app.id)
+        if isinstance(outcome, Unanswered):
+            return PolicyReading(reachable=False, because=outcome.reason)
+        if outcome is not None:
+            app.memory = taken_over(recall(app.memory, outcome))
+        app.recalled = True
+        return policy
 
     async def _gather(self, application: str) -> tuple[PolicyReading, Snapshot]:
         now = self._clock.now()
@@ -210,7 +228,7 @@ class Conductor:
         action = app.memory.action
         if action is None or (action.terminal and not is_watched(action, self._clock.now(), self._rules)):
             return None
-        waiting = action.phase in ("applying", "rolling-back") or (
+        waiting = action.phase in ("intended", "applying", "rolling-back") or (
             action.phase == "verifying" and not action.running_at
         )
         return self._pace.expecting if waiting else self._pace.watching
@@ -237,20 +255,26 @@ class Conductor:
             snapshot = Snapshot(self._clock.now(), reachable=True, because=because)
         else:
             snapshot = await self._driver(target).observe(target)
-        policy = None
+        policy, crowded, contended = None, None, False
         if action is not None and action.phase == "intended":
             policy = await self._knowledge.policy(app.id)
+            # With its own intent an executor has read those that others published before.
+            read = await self._applications.told.wait_for(action, READ_SECONDS)
+            crowded = self._applications.fleet(action).room(app.id, action.cluster, self._rules)
+            everything = self._applications.fleet().room(app.id, action.cluster, self._rules)
+            contended = not read or everything is not None
         return Observed(
             snapshot=snapshot,
             analysis=self._analyses.get(app.id),
             policy=policy,
             planned_version=app.planned_version,
+            crowded=crowded,
+            contended=contended,
         )
 
     def _target(self, app: Application) -> Target | None:
         if app.target is None and app.id in self._policies:
             app.target = self._policies[app.id].spec.target
-            app.cluster = cluster_of(self._policies[app.id])
         return app.target
 
     def _driver(self, target: Target) -> Driver:

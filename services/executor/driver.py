@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from weir_contracts import ActionState, Parallelism, Target
+from weir_contracts import ActionState, Outcome, Parallelism, Target
 
 from .core import Accepted, Conflict, PolicyReading, Recorded, Rejected, Snapshot, Unanswered
 
@@ -30,6 +30,10 @@ class Knowledge(Protocol):
 
     async def policy(self, application: str) -> PolicyReading:
         """The policy in force, read now."""
+        ...
+
+    async def outcome(self, application: str) -> Outcome | Unanswered | None:
+        """The newest outcome that it has; None: it has none."""
         ...
 
     async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Unanswered:

@@ -73,7 +73,7 @@ class Executor:
             on_unreadable=self._dead_letters.undecodable,
         )
         self.analyses = LatestAnalyses()
-        self.applications = Applications(self._newest_outcomes.latest, rules)
+        self.applications = Applications(self._newest_outcomes, rules)
         self._conductor = Conductor(
             bus,
             drivers,
@@ -83,6 +83,7 @@ class Executor:
             attempt_id=attempt_id,
             analyses=self.analyses,
             policies=self._policies.latest,
+            applications=self.applications,
             pace=pace,
         )
         self._stop = Stop()
@@ -237,7 +238,7 @@ class Executor:
                 continue
             for (application, partition), memory in memories.items():
                 app = self.applications.get(application, partition)
-                app.memory = taken_over(memory)
+                app.memory, app.recalled = taken_over(memory), True
                 self._drive(app)
             self._gained -= partitions
             in_flight = [a.id for a in self.applications.of(partitions) if a.in_flight]
@@ -275,7 +276,7 @@ class Executor:
         memories[place] = recall(memories.get(place, Memory()), outcome)
 
     async def _repeat_buried(self) -> None:
-        """Publish the newest outcome again where an earlier holder's came after it, so that compaction keeps the newest."""
+        """Publish the newest outcome again if an earlier holder's came after it: compaction keeps the last record."""
         outcomes = self._newest_outcomes
         for application in sorted(outcomes.buried & self.applications.own.keys()):
             await self._conductor.repeat(outcomes.latest[application])

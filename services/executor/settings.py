@@ -68,9 +68,14 @@ class Settings(TargetSettings):
     quarantine_longest_seconds: float = Field(
         default=7200.0, gt=0, le=604800, description="longest quarantine of a parallelism, in seconds"
     )
-    max_actions: int = Field(default=10, ge=1, le=10000, description="actions in flight at once, over all applications")
+    max_actions: int = Field(
+        default=10, ge=1, le=10000, description="actions in flight at once, over all applications and replicas"
+    )
     max_actions_per_cluster: int = Field(
-        default=2, ge=1, le=10000, description="actions in flight at once on one cluster: each restarts a job there"
+        default=2,
+        ge=1,
+        le=10000,
+        description="actions in flight at once on one cluster, over all replicas: each restarts a job there",
     )
     fleet_share: float = Field(
         default=0.5,

@@ -89,7 +89,7 @@ class Applications:
         )
 
     def happened(self, application: str, outcome: Outcome | None) -> None:
-        """Take an outcome in; None: its topic has forgotten the application. An older one is ignored, whenever it comes."""
+        """Take an outcome in, unless it is older; None: its topic has forgotten the application."""
         if outcome is None:
             self._outcomes.pop(application, None)
             return

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import structlog
 from pydantic import ValidationError
-from weir_contracts import ActionState, InvalidDocument, ScalingPolicy
+from weir_contracts import ActionState, InvalidDocument, Outcome, ScalingPolicy
 
 from runtime.loop import Stop
 from services.executor.core import Conflict, PolicyReading, Recorded, Unanswered
@@ -59,6 +59,20 @@ class HttpKnowledge:
             return PolicyReading(reachable=True, policy=ScalingPolicy.model_validate_json(response.content))
         except ValidationError as error:
             return PolicyReading(reachable=False, because=f"GET {path}: {InvalidDocument.of(error, 'policy')}")
+
+    async def outcome(self, application: str) -> Outcome | Unanswered | None:
+        path = f"/v1/applications/{application}/outcome"
+        try:
+            response = await self._ask("GET", path)
+            if response.status_code == 404:
+                return None
+            if response.status_code == 200:
+                return Outcome.model_validate_json(response.content)
+        except httpx.HTTPError as error:
+            return Unanswered(f"GET {path}: {str(error) or type(error).__name__}")
+        except ValidationError as error:
+            return Unanswered(f"GET {path}: {InvalidDocument.of(error, 'outcome')}")
+        return Unanswered(f"GET {path}: {_said(response)}")
 
     async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Unanswered:
         path = f"/v1/applications/{action.application}/action"

@@ -10,6 +10,7 @@ from weir_contracts import (
     ActionState,
     Checkpoints,
     Deployment,
+    Outcome,
     Parallelism,
     RescaleSettings,
     ScalingPolicy,
@@ -191,6 +192,8 @@ class MemoryKnowledge:
     def __init__(self) -> None:
         self.policies: dict[str, ScalingPolicy] = {}
         self.actions: dict[str, ActionState] = {}
+        self.outcomes: dict[str, Outcome] = {}
+        """The newest that it would have read from their topic."""
         self.away: str | None = None
         self.lost_answers = 0
 
@@ -198,6 +201,9 @@ class MemoryKnowledge:
         if self.away:
             return PolicyReading(reachable=False, because=self.away)
         return PolicyReading(reachable=True, policy=self.policies.get(application))
+
+    async def outcome(self, application: str) -> Outcome | Unanswered | None:
+        return Unanswered(self.away) if self.away else self.outcomes.get(application)
 
     async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Unanswered:
         if self.away:

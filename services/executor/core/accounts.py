@@ -1,7 +1,7 @@
 """What is remembered of an application's actions, and the outcome that tells each move.
 
-Everything needed to go on is in each outcome, so that memory is `recall` folded over them. Outcomes of two holders of an application
-may be read in any order: the newest by `precedes` counts.
+Everything needed to go on is in each outcome, so that memory is `recall` folded over them. Outcomes of two holders of
+an application may be read in any order: the newest by `precedes` counts.
 """
 
 from dataclasses import dataclass, replace
@@ -72,8 +72,10 @@ def rollback_target(action: ActionState) -> Parallelism:
 
 
 def recall(memory: Memory, outcome: Outcome) -> Memory:
-    """Return memory after an outcome: this process's own, or one read from the topic. One that is older than what is known only
-    answers its plan."""
+    """Return memory after an outcome: this process's own, or one read from the topic.
+
+    An outcome that is older than the newest one only answers its plan.
+    """
     answered = tuple(dict.fromkeys((outcome.plan_id, *memory.answered)))[:MAX_ANSWERED]
     if memory.newest is not None and precedes(outcome.order, memory.newest.order):
         return replace(memory, answered=answered)

@@ -11,8 +11,8 @@ def out_of_bounds(
 ) -> Refusal | None:
     """Return the limit of the policy that `wanted` exceeds, or None.
 
-    What runs outside a limit, because the policy was changed or a limit cannot be met, may stay there or move towards it, and no
-    farther out. `wanted` covers exactly the operators of `there`; `topology` is None if the driver does not report it.
+    An operator that runs outside a limit, because the policy changed or the limit cannot be met, may stay there or move
+    towards it. `wanted` covers exactly the operators of `there`; `topology` is None if the driver does not report it.
     """
     limits = {name: _limits(name, spec, topology) for name in wanted}
     now = {name: _now(name, there, limits[name]) for name in wanted}
@@ -43,7 +43,7 @@ def out_of_bounds(
 
 
 def _limits(name: str, spec: PolicySpec, topology: Topology | None) -> tuple[int, int]:
-    """Return the lowest and highest parallelism: the policy's, as far as key groups and whole containers can meet them."""
+    """Return the policy's lowest and highest parallelism, as far as key groups and whole containers can meet them."""
     low, high = spec.bounds.of(name)
     if topology is None:
         return low, high

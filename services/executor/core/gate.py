@@ -192,6 +192,7 @@ def _intend(plan: Plan, wanted: Parallelism, deployment: Deployment, context: Co
         observation_id=plan.observation_id,
         version=version,
         phase=LEGAL[(None, "admitted")],
+        cluster=cluster_of(context.policy.policy) if context.policy.policy is not None else None,
         deployment=deployment.ref(),
         before=before,
         wanted=wanted,

@@ -122,10 +122,10 @@ def _intended(action: ActionState, observed: Observed, now: datetime, rules: Rul
         )
         return Step(lost, "lost", rival=answer.current)
     policy = observed.policy or PolicyReading(False, because="not read")
-    refusal = still_wanted(action, policy, observed.snapshot, now, observed.planned_version)
+    refusal = observed.crowded or still_wanted(action, policy, observed.snapshot, now, observed.planned_version)
     if refusal is not None:
         return Step(move(action, "outdated", now, code=refusal.code, sentence=refusal.sentence), "outdated")
-    if not policy.reachable or not observed.snapshot.reachable:
+    if not policy.reachable or not observed.snapshot.reachable or observed.contended:
         return Step(action)
     return Step(action, instruction=Record())
 

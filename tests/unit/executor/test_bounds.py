@@ -71,7 +71,7 @@ def test_what_runs_outside_new_bounds_may_move_towards_them(wanted: int, admitte
 
 
 def test_what_was_lost_is_no_way_out_of_the_bounds() -> None:
-    """A TaskManager was lost, so that two of eight subtasks run: the requirements still must not fall below the minimum."""
+    """After a TaskManager was lost two of eight subtasks run: requirements still must not fall below the minimum."""
     seen = running_with(TOPOLOGY, {**BEFORE, "enrich": 2}, requested={**BEFORE, "enrich": 8})
     assert reason({**BEFORE, "enrich": 3}, seen=seen, bounds={"operators": {"enrich": {"min": 4}}})
 
@@ -156,8 +156,10 @@ def test_nothing_that_is_admitted_leaves_the_bounds(wanted: Parallelism, running
 @examples(100)
 @given(vectors, situations())
 def test_what_the_planners_guards_let_through_is_admitted(wanted: Parallelism, given_: Guarded) -> None:
-    """Else an application would wait for ever for a plan that its executor takes. Only what shrinks below the total's minimum, since
-    a guard behind the one for totals has taken back another operator's growth, is refused."""
+    """Otherwise an application would wait for ever.
+
+    The exception shrinks below the total's minimum: a guard behind that for totals has taken back another operator's growth.
+    """
     vector = amend(scale(wanted), given_).vector
     refused = vector and out_of_bounds(vector, given_.deployment, given_.spec, given_.topology)
     if vector and refused:

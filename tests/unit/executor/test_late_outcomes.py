@@ -1,4 +1,4 @@
-"""Two executors that held one application, and the older one's outcomes come late: the newer one's count, in whatever order."""
+"""Two executors held one application, and the first one's outcomes come late: the second one's count, in any order."""
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -54,8 +54,10 @@ class Holder:
 
 
 def two_holders() -> tuple[list[Outcome], list[Outcome]]:
-    """What two executors publish of one action: the first stalls when it has asked the engine, the second takes over and verifies,
-    and the first goes on as if nothing had happened. Its clock is ahead."""
+    """Return what two executors publish of one action.
+
+    The first stalls after its request. The second takes over and verifies. Then the first goes on, 15 minutes later.
+    """
     first = Holder(taken_over(Memory()))
     first.tell(Step(action(version=1, started_at=NOON), "admitted"), NOON)
     first.step(1, answer=Recorded())
@@ -143,8 +145,10 @@ class TestReplicas:
     """The same with executors."""
 
     async def test_a_woken_holder_does_not_wedge_the_application(self) -> None:
-        """It stalled in its second action; another verified that and a third. Then the first one's `failed` comes, and all restart: the
-        next plan is acted on, and the topic ends with the owner's outcome."""
+        """It stalled in its second action; another replica verified that and a third. Then the first one's `failed` comes.
+
+        The topic ends with the owner's outcome, and after a restart the next plan is acted on.
+        """
         house = House()
         await house.start()
         await house.plan()

@@ -55,7 +55,7 @@ def test_the_total_demands_a_least() -> None:
 
 
 def test_what_the_totals_maximum_cuts_stays_above_its_minimum() -> None:
-    """Four in all, no more and no less: of 4 and 1 the source of one partition gives 3, since 2 or 3 of it do no more than 1."""
+    """Exactly four in all: cut from 4 and 1, the source of one partition falls to 1, so work grows."""
     spec = {"bounds": {"max": 12, "total": {"min": 4, "max": 4}}}
     given_ = context({SOURCE: 2, WORK: 2}, spec=spec, graph=topology(partitions=1), found=seen_busy())
     draft = passed({SOURCE: 4, WORK: 1}, given_)
