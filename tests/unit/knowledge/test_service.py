@@ -72,7 +72,7 @@ class World:
         rebuilt.set()
         lease = MemoryLease(self.group, name, self.clock)
         lease.open()
-        return PolicyPublisher(self.bus, self.store, self.clock, lease, TERMS, rebuilt=rebuilt)
+        return PolicyPublisher(self.bus, self.store, self.clock, lambda: lease, TERMS, rebuilt=rebuilt)
 
     def process(self) -> Knowledge:
         """One more process on the same bus and store."""
