@@ -15,7 +15,7 @@ from runtime.clock import SystemClock
 from . import output as tables
 from .client import Client, application_id, connect
 from .errors import EXIT_CODES, CommandError, InvalidInput, Unreachable
-from .output import Format, one_of_many, show, text_of
+from .output import Format, ListFormat, one_of_many, show, text_of
 from .planner import planner
 from .replay.chart import LABEL, WIDTH, check_place, save
 from .replay.command import replay
@@ -88,26 +88,34 @@ def get(
     application: Annotated[str | None, typer.Argument(help="namespace/name, or `policies`; nothing for all.")] = None,
     policy: Annotated[
         bool,
-        typer.Option("--policy", help="The application's policy (always so with -o yaml, to be edited and applied)."),
+        typer.Option("--policy", help="The policy instead, to be edited and applied with -o yaml."),
     ] = False,
     server: Server = LOCAL,
     token_file: TokenFile = None,
-    output: Output = Format.TABLE,
+    output: Annotated[
+        ListFormat, typer.Option("--output", "-o", help="For people, wide with more columns, or for programs.")
+    ] = ListFormat.TABLE,
 ) -> None:
     """Show applications, one application, or policies."""
-    client = connect(server, token_file)
+    client, wide = connect(server, token_file), output is ListFormat.WIDE
+    found: Any
     if application in ("policies", "policy") or (application is None and policy):
-        policies = client.policies()
-        show(policies, output, lambda: tables.policies_table(policies))
+        found = client.policies()
+        table = tables.policies_table(found)
     elif application is None:
-        items = client.applications()
-        show(items, output, lambda: tables.applications_table(items))
-    elif policy or output is Format.YAML:
-        kept = client.policy(application_id(application))
-        show(kept, output, lambda: tables.policies_table([kept]))
+        found = client.applications()
+        table = tables.applications_table(found, wide=wide)
+    elif policy:
+        found = client.policy(application_id(application))
+        table = tables.policies_table([found])
     else:
         found = client.application(application_id(application))
-        show(found, output, lambda: tables.application_panel(found))
+        show(found, output.plain, lambda: tables.application_panel(found))
+        return
+    if output.plain is Format.TABLE:
+        tables.show_table(table, wide=wide)
+    else:
+        show(found, output.plain, lambda: table)
 
 
 @app.command()

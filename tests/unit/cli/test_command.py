@@ -16,10 +16,13 @@ from unittest import mock
 
 import httpx
 import pytest
+import yaml
+from rich.console import Console
 
 from cli.__main__ import main
 from cli.client import Client, application_id
 from cli.errors import InvalidInput, Refused
+from cli.output import applications_table
 from cli.trial.events import Event
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -179,21 +182,46 @@ def test_programs_get_json_and_people_a_table(server: _Server) -> None:
     server.answers["GET", "/v1/applications"] = (200, {"items": [item], "next": None})
     table = weir("get", "--server", server.url)
     assert table.returncode == 0, table.stderr
-    for shown in ("shop/orders", "31.5 s", "1,190/s", "work[a]=5", "[/srv/m.bin] says"):
+    for shown in ("shop/orders", "31.5 s", "[/srv/m.bin] says"):
         assert shown in table.stdout
+    wide = weir("get", "--server", server.url, "-o", "wide").stdout
+    assert "1,190/s" in wide
+    assert "work[a]=5" in wide
+    server.answers["GET", "/v1/applications/shop/orders"] = (200, item)
+    one = ("get", "shop/orders", "--server", server.url, "-o")
+    assert json.loads(weir(*one, "json").stdout) == yaml.safe_load(weir(*one, "yaml").stdout) == item
     assert json.loads(weir("get", "--server", server.url, "-o", "json").stdout) == [item]
     asked = len(server.asked)
     assert weir("get", "--server", server.url, "-o", "xml").returncode == 2
     assert len(server.asked) == asked
 
 
+def test_a_list_has_one_line_an_application_whatever_it_says() -> None:
+    """On a terminal of 80 columns; the problem stands before the hold that follows from it."""
+    item = {
+        "application": "shop/orders",
+        "mode": "act",
+        "status": "running",
+        "lag_seconds": 31.5,
+        "objective_seconds": 30.0,
+        "decision": "Hold: " + "the lag of partition orders-7 is unknown " * 9,
+        "problems": ["kafka: no answer within 2 s", "flink: late"],
+    }
+    out = io.StringIO()
+    Console(file=out, width=80, force_terminal=True, color_system=None).print(applications_table([item, item]))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= 80
+    assert "kafka: no answer" in lines[1]
+
+
 def test_problems_of_the_last_reading_are_shown(server: _Server) -> None:
-    """How many in the table, each with its sentence for one application."""
+    """The first in the table, each with its sentence for one application."""
     group = "group ordres: does not exist or has committed nothing for orders: check spec.signals.kafka.groupId"
     item = {"application": "shop/orders", "status": "running", "problems": [group]}
     server.answers["GET", "/v1/applications"] = (200, {"items": [item], "next": None})
     server.answers["GET", "/v1/applications/shop/orders"] = (200, item)
-    assert "running, 1 problem" in weir("get", "--server", server.url).stdout
+    assert group in weir("get", "--server", server.url).stdout
     shown = weir("get", "shop/orders", "--server", server.url).stdout
     assert "group ordres" in shown
     assert "groupId" in shown
@@ -217,7 +245,7 @@ def test_what_changes_a_policy_tells_programs_too(server: _Server) -> None:
     one = ("get", "shop/orders", "--policy", "--server", server.url)
     assert json.loads(weir(*one, "-o", "json").stdout) == policy
     assert "maxLag 30s" in weir(*one).stdout
-    assert weir(*one, "-o", "yaml").stdout == weir("get", "shop/orders", "-o", "yaml", "--server", server.url).stdout
+    assert yaml.safe_load(weir(*one, "-o", "yaml").stdout) == policy
     assert json.loads(weir("get", "--policy", "--server", server.url, "-o", "json").stdout) == [policy]
 
 
