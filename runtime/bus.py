@@ -30,9 +30,9 @@ class Consumer(Protocol):
         """The partition numbers this member owns now."""
         ...
 
-    async def confirmed_until(self, partition: int, at_least_seconds: float = 0.0) -> float | None:
+    async def confirmed_until(self, partition: int, min_seconds: float = 0.0) -> float | None:
         """Return the monotonic second until which no other member can own `partition`; None if that is not certain for
-        `at_least_seconds`.
+        `min_seconds`.
 
         Asks the group if the last confirmation ends sooner. A confirmation lasts for a session, counted from before it was sent, so
         that it ends before the group gives the partition to another member. A member that the group no longer knows loses its

@@ -206,29 +206,29 @@ class KafkaConsumer(_Client):
         if callback and partitions and self._loop:
             on_loop(self._loop, callback, partitions)
 
-    async def confirmed_until(self, partition: int, at_least_seconds: float = 0.0) -> float | None:
+    async def confirmed_until(self, partition: int, min_seconds: float = 0.0) -> float | None:
         self._loop = asyncio.get_running_loop()
-        known = self._until(partition, at_least_seconds)
-        if known is None and partition in self._owned:
+        current = self._until(partition, min_seconds)
+        if current is None and partition in self._owned:
             if self._confirming is None or self._confirming.done():
                 self._confirming = asyncio.ensure_future(self._thread.call(self._confirm))
             with suppress(TimeoutError, BusError):
                 await asyncio.wait_for(asyncio.shield(self._confirming), CONFIRM_SECONDS)
-        return known or self._until(partition, at_least_seconds)
+        return current or self._until(partition, min_seconds)
 
-    def _until(self, partition: int, at_least_seconds: float) -> float | None:
-        """Until when the last confirmation holds.
+    def _until(self, partition: int, min_seconds: float) -> float | None:
+        """Return the end of the last confirmation, or None.
 
-        A member that does not poll is put out too: it must have polled a session before the longest pause between two polls ends,
-        because a rebalance may have begun that much before it hears of it.
+        The group also removes a member that does not poll. A rebalance may begin a session before the member hears of it, so the last
+        poll counts for a session less than the longest pause between two polls.
         """
         until = min(self._confirmed_at + SESSION_SECONDS, self._polled_at + MAX_POLL_SECONDS - SESSION_SECONDS)
-        certain = partition in self._owned and until - self._clock.monotonic() > at_least_seconds
+        certain = partition in self._owned and until - self._clock.monotonic() > min_seconds
         return until if certain else None
 
     def _confirm(self) -> None:
         """Commit a known offset once more: the coordinator refuses it to a member of an older generation of the group, and to any
-        other it starts the session anew. All partitions of a generation are confirmed together."""
+        other it restarts the session. All partitions of a generation are confirmed together."""
         if self._client is None:
             return
         try:

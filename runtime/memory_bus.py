@@ -109,14 +109,14 @@ class MemoryConsumer:
     def assignment(self) -> frozenset[int]:
         return self._owned
 
-    async def confirmed_until(self, partition: int, at_least_seconds: float = 0.0) -> float | None:
+    async def confirmed_until(self, partition: int, min_seconds: float = 0.0) -> float | None:
         await asyncio.sleep(0)
         now = self._log.clock.monotonic()
-        if self._confirmed_at + SESSION_SECONDS - now <= at_least_seconds and not self._log.broken:
+        if self._confirmed_at + SESSION_SECONDS - now <= min_seconds and not self._log.broken:
             self._hear()
             self._confirmed_at = now
         until = self._confirmed_at + SESSION_SECONDS
-        return until if partition in self._owned and until - now > at_least_seconds else None
+        return until if partition in self._owned and until - now > min_seconds else None
 
     def _hear(self) -> None:
         """Learn from the group that it no longer knows this member."""

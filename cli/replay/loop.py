@@ -34,6 +34,7 @@ from services.executor.core import (
     Step,
     account,
     admit,
+    expected,
     is_for_us,
     is_watched,
     judge,
@@ -42,6 +43,7 @@ from services.executor.core import (
     second_thoughts,
     supersede,
 )
+from services.executor.driver import Unfenced
 from services.knowledge.core import Limits, State, remember
 from services.planner.core.decide import make_plan, precheck
 from services.planner.core.planners import ask
@@ -279,7 +281,9 @@ class Loop:
         if isinstance(step.instruction, Record):
             self._answer = Recorded()
         elif isinstance(step.instruction, Request):
-            self._answer = await self.driver.request(target, job_id, step.instruction.parallelism)
+            self._answer = await self.driver.request(
+                target, job_id, step.instruction.parallelism, expected(step.action), Unfenced()
+            )
         elif isinstance(step.instruction, Nudge):
             now = self.simulation.now
             if self._nudged_at is None or now - self._nudged_at >= NUDGE_PAUSE_SECONDS:

@@ -1,4 +1,7 @@
-"""Moves one application's action: looks, lets the core decide, tells, and does, in this order."""
+"""Moves one application's action: looks, lets the core decide, tells, and does, in this order.
+
+Nothing leaves this module but behind `fence`, whose invariant holds directly before each effect.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -39,6 +42,7 @@ from .core import (
     admit,
     claim,
     cluster_of,
+    expected,
     glance,
     is_for_us,
     is_watched,
@@ -52,6 +56,7 @@ from .core import (
     taken_over,
 )
 from .driver import Driver, Knowledge
+from .fence import ActionFence, LostPartition, Ownership
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,8 @@ class Pace:
     watching: float = 1.0
     receiving: float = 0.5
     """Longest wait for records, and so for noticing a stop."""
+    retrying: float = 1.0
+    """Until an outcome that was not acknowledged is published again."""
 
 
 NUDGE_PAUSE_SECONDS = 2.0
@@ -86,6 +93,7 @@ class Conductor:
         rules: Rules,
         *,
         attempt_id: UUID,
+        ownership: Ownership,
         analyses: Mapping[str, Analysis],
         policies: Mapping[str, ScalingPolicy],
         applications: Applications,
@@ -97,6 +105,7 @@ class Conductor:
         self._clock = clock
         self._rules = rules
         self._attempt_id = attempt_id
+        self._ownership = ownership
         self._analyses = analyses
         self._policies = policies
         self._applications = applications
@@ -302,7 +311,7 @@ class Conductor:
     async def _tell(self, app: Application, told: Account, traceparent: str | None) -> None:
         outcome = told.outcome
         body, headers = _encoded(outcome, traceparent)
-        await self._publish(outcome, body, headers)
+        await self._publish(app, outcome, body, headers)
         app.memory = told.memory
         telemetry.told(outcome)
         self._log.info(
@@ -327,24 +336,28 @@ class Conductor:
         """The log, of this application and its action's trace."""
         return self._log.bind(application=app.id, traceparent=app.trace)
 
-    async def _publish(self, outcome: Outcome, body: bytes, headers: Mapping[str, str]) -> None:
-        """Until it is acknowledged: without the brokers nothing moves, since nobody could go on from here."""
+    async def _publish(self, app: Application, outcome: Outcome, body: bytes, headers: Mapping[str, str]) -> None:
+        """Until it is acknowledged: without the brokers nothing moves, since nobody could go on from here. Whatever follows passes the
+        fence anew, however long this took."""
         said = False
         while True:
+            held = await self._ownership.unconfirmed(app)
             try:
-                await self._bus.publish(OUTCOMES.name, outcome.application, body, headers)
+                if held is None:
+                    await self._bus.publish(OUTCOMES.name, outcome.application, body, headers)
+                    return
+                reason = held.reason
             except BusError as error:
-                if not said:
-                    self._log.warning(
-                        "held",
-                        application=outcome.application,
-                        reason=f"outcome not written: {error}",
-                        traceparent=headers.get("traceparent"),
-                    )
-                    said = True
-                await asyncio.sleep(1.0)  # cancelled at the end
-            else:
-                return
+                reason = str(error)
+            if not said:
+                self._log.warning(
+                    "held",
+                    application=outcome.application,
+                    reason=f"outcome not written: {reason}",
+                    traceparent=headers.get("traceparent"),
+                )
+                said = True
+            await asyncio.sleep(self._pace.retrying)  # cancelled at the end
 
     async def _perform(self, app: Application, instruction: Instruction) -> Answer | None:
         action = app.memory.action
@@ -362,19 +375,24 @@ class Conductor:
         return None
 
     async def _request(self, app: Application, target: Target, action: ActionState, wanted: Request) -> Answer:
-        answer = await self._driver(target).request(target, action.deployment.job_id, wanted.parallelism)
+        fence = ActionFence(app, action, self._ownership, self._knowledge, self._clock)
+        answer = await self._driver(target).request(
+            target, action.deployment.job_id, wanted.parallelism, expected(action), fence
+        )
         self._log_of(app).info(
             "requested",
             action_id=str(action.id),
             parallelism=wanted.parallelism,
             answer=type(answer).__name__.lower(),
-            reason=getattr(answer, "reason", None),
+            reason=answer.sentence if isinstance(answer, Refusal) else getattr(answer, "reason", None),
         )
         return answer
 
     async def _nudge(self, app: Application, target: Target, action: ActionState) -> None:
         now = self._clock.monotonic()
         if app.nudged_at is not None and now - app.nudged_at < NUDGE_PAUSE_SECONDS:
+            return
+        if await self._ownership.unconfirmed(app) is not None:
             return
         app.nudged_at = now
         problem = await self._driver(target).nudge(target, action.deployment.job_id)
@@ -383,14 +401,19 @@ class Conductor:
             self._log_of(app).info("nudge-failed", reason=problem)
 
     async def _claim(self, app: Application, action: ActionState) -> Answer:
-        answer = await self._record(action, app.previous)
+        answer = await self._record(app, action, app.previous)
         if isinstance(answer, Unanswered):
             self._log_of(app).warning("held", reason=f"intent not recorded: {answer.reason}")
         return answer
 
-    async def _record(self, action: ActionState, known: ActionState | None) -> Recorded | Conflict | Unanswered:
+    async def _record(
+        self, app: Application, action: ActionState, known: ActionState | None
+    ) -> Recorded | Conflict | Unanswered:
         version = action.version - 1
         for _ in range(4):
+            held = await self._ownership.unconfirmed(app)
+            if held is not None:
+                return held
             answer = await self._knowledge.record(action, version)
             if not isinstance(answer, Conflict):
                 return answer
@@ -405,7 +428,10 @@ class Conductor:
         known, log = app.previous, self._log_of(app)
 
         async def record() -> None:
-            answer = await self._record(action, known)
+            try:
+                answer = await self._record(app, action, known)
+            except LostPartition:
+                return  # whoever goes on with it does this too
             if not isinstance(answer, Recorded):
                 log.info("not-mirrored", phase=action.phase, answer=str(answer)[:300])
 

@@ -4,7 +4,29 @@ from typing import Protocol
 
 from weir_contracts import ActionState, Outcome, Parallelism, Target
 
-from .core import Accepted, Conflict, PolicyReading, Recorded, Rejected, Snapshot, Unanswered
+from .core import Accepted, Conflict, PolicyReading, Recorded, Refusal, Rejected, Snapshot, Unanswered
+
+
+class Fence(Protocol):
+    """Asked by a driver directly before it changes something; anything but None means: change nothing, and answer that."""
+
+    async def begin(self) -> Refusal | Unanswered | None:
+        """Before the first change of a request."""
+        ...
+
+    async def go_on(self) -> Unanswered | None:
+        """Before each further change of the same request: one that has begun is brought to its end, by the partition's owner only."""
+        ...
+
+
+class Unfenced:
+    """The fence of a process that is the only one to act on its targets, as on simulated ones."""
+
+    async def begin(self) -> None:
+        return None
+
+    async def go_on(self) -> None:
+        return None
 
 
 class Driver(Protocol):
@@ -14,8 +36,13 @@ class Driver(Protocol):
         """The target as it is now."""
         ...
 
-    async def request(self, target: Target, job_id: str, parallelism: Parallelism) -> Accepted | Rejected | Unanswered:
-        """Ask for a parallelism of every operator. Asking twice for the same does no harm."""
+    async def request(
+        self, target: Target, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
+    ) -> Accepted | Rejected | Unanswered | Refusal:
+        """Ask for a parallelism of every operator. Asking twice for the same does no harm.
+
+        Reads the requirements itself, and refuses as `contested` if they are neither `expected` nor `parallelism`.
+        """
         ...
 
     async def nudge(self, target: Target, job_id: str) -> str | None:

@@ -27,6 +27,7 @@ from .applications import Application, Applications, NewestOutcomes
 from .conductor import Conductor, Pace
 from .core import Memory, Rules, recall, taken_over
 from .driver import Driver, Knowledge
+from .fence import LostPartition, Ownership
 
 _IN_FLIGHT = Gauge("weir_executor_actions_in_flight", "Actions of this process that have not ended")
 
@@ -74,6 +75,7 @@ class Executor:
         )
         self.analyses = LatestAnalyses()
         self.applications = Applications(self._newest_outcomes, rules)
+        self._ownership = Ownership(self.applications.own, clock)
         self._conductor = Conductor(
             bus,
             drivers,
@@ -81,6 +83,7 @@ class Executor:
             clock,
             rules,
             attempt_id=attempt_id,
+            ownership=self._ownership,
             analyses=self.analyses,
             policies=self._policies.latest,
             applications=self.applications,
@@ -112,6 +115,7 @@ class Executor:
             self._consumer = self._bus.consumer(
                 [PLANS.name], self._group, on_assigned=self._on_assigned, on_revoked=self._on_revoked
             )
+            self._ownership.consumer = self._consumer
             await run_forever("executor", self.cycle, stop)
         finally:
             await self._end(followers)
@@ -148,7 +152,10 @@ class Executor:
             found[plan.application] = newer
             app = self.applications.get(plan.application, older.record.partition)
             async with app.lock:
-                await self._conductor.outrun(app, older.message, newer.message, older.traceparent)
+                try:
+                    await self._conductor.outrun(app, older.message, newer.message, older.traceparent)
+                except LostPartition as lost:
+                    self._log.info("dropped", reason=str(lost))
         return found
 
     async def _read_plan(self, record: Record) -> Decoded[Plan] | None:
@@ -168,6 +175,8 @@ class Executor:
                 begun = await self._conductor.consider(app, plan, decoded.traceparent, self.applications)
                 if begun and self._owns(app):  # the partition may have been taken meanwhile
                     self._drive(app)
+        except LostPartition as lost:
+            self._log.info("dropped", application=app.id, reason=str(lost))
         except BusError:
             raise
         except Exception as error:  # noqa: BLE001 - one odd plan must not cost the others of its batch their turn
@@ -198,6 +207,9 @@ class Executor:
             try:
                 async with app.lock:
                     pause_seconds = await self._conductor.advance(app)
+            except LostPartition as lost:
+                self._log.info("dropped", application=app.id, reason=str(lost))
+                return
             except Exception as error:  # noqa: BLE001 - the border of an action's cycle
                 self._log.exception(
                     "step-failed",

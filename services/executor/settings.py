@@ -42,7 +42,10 @@ class Settings(TargetSettings):
         description="further time for a rescale by containers (target docker), which have to start first, in seconds",
     )
     request_patience_seconds: float = Field(
-        default=30.0, gt=0, le=3600, description="how long a request without an answer is repeated, in seconds"
+        default=30.0,
+        gt=0,
+        le=3600,
+        description="how long a request without an answer is repeated, until the plan expires at most, in seconds",
     )
     restart_loop: int = Field(
         default=3, ge=1, le=1000, description="restarts beyond the rescale's own that count as a restart loop"

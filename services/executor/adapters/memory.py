@@ -24,10 +24,14 @@ from services.executor.core import (
     Conflict,
     PolicyReading,
     Recorded,
+    Refusal,
     Rejected,
     Snapshot,
     Unanswered,
 )
+from services.executor.core.refusal import contested
+from services.executor.core.words import changes
+from services.executor.driver import Fence
 
 _CRASHES_AFTER_SECONDS = 1.0
 """How long a job runs that cannot run for long."""
@@ -108,7 +112,9 @@ class MemoryDriver:
             topology=job.topology,
         )
 
-    async def request(self, target: Target, job_id: str, parallelism: Parallelism) -> Accepted | Rejected | Unanswered:
+    async def request(
+        self, target: Target, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
+    ) -> Accepted | Rejected | Unanswered | Refusal:
         url, name = _key(target)
         if url in self.away:
             return Unanswered(self.away[url])
@@ -118,6 +124,13 @@ class MemoryDriver:
         if set(parallelism) != set(job.observed):
             odd = sorted(set(job.observed) ^ set(parallelism))
             return Rejected(f"the job and the request differ in operators: {', '.join(odd[:5])}")
+        if job.requested == parallelism:
+            return Accepted(self._clock.now())
+        if job.requested != expected:
+            return contested(changes(expected, job.requested))
+        held = await fence.begin()
+        if held is not None:
+            return held
         for operator in job.topology.operators:
             most, asked = operator.max_parallelism, parallelism[operator.name]
             if most is not None and asked > most:

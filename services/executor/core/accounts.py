@@ -71,6 +71,11 @@ def rollback_target(action: ActionState) -> Parallelism:
     return action.before if action.deployment.requested is None else action.deployment.requested
 
 
+def expected(action: ActionState) -> Parallelism:
+    """The requirements that the action's next request replaces."""
+    return action.wanted if action.phase == "rolling-back" else rollback_target(action)
+
+
 def recall(memory: Memory, outcome: Outcome) -> Memory:
     """Return memory after an outcome: this process's own, or one read from the topic.
 

@@ -98,12 +98,13 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Unanswered:
-    """No answer, or one that says nothing: it may have been done or not."""
+    """No answer, or one that says nothing: it may have been done or not. Trying again is the answer."""
 
     reason: str
 
 
-Answer = Recorded | Conflict | Accepted | Rejected | Unanswered
+Answer = Recorded | Conflict | Accepted | Rejected | Unanswered | Refusal
+"""A refusal: the fence let nothing through, for good."""
 
 
 @dataclass(frozen=True)

@@ -207,13 +207,14 @@ def _intend(plan: Plan, wanted: Parallelism, deployment: Deployment, context: Co
 
 
 def still_wanted(
-    action: ActionState, policy: PolicyReading, snapshot: Snapshot, now: datetime, planned_version: int | None
+    action: ActionState, policy: PolicyReading, snapshot: Snapshot | None, now: datetime, planned_version: int | None
 ) -> Refusal | None:
-    """Whether an intent is still good when it is about to be claimed, perhaps by another process than the one that
-    formed it. `planned_version` is the plan's policy version where it is known; else the policy must not have been
-    touched since. An outage is no reason: until the intent expires it is waited out."""
+    """Whether an intent is still good when it is about to be claimed or requested, perhaps by another process than the
+    one that formed it. `planned_version` is the plan's policy version where it is known; else the policy must not have
+    been touched since. `snapshot` is None where the driver compares the target itself. An outage is no reason: until the
+    intent expires it is waited out."""
     if action.deadline_at is not None and now >= action.deadline_at:
-        return Refusal("expired", "the plan expired before it could be recorded and applied")
+        return Refusal("expired", "the plan expired before it was applied")
     if policy.reachable:
         if policy.policy is None:
             return Refusal("policy-changed", "the policy was deleted")
@@ -223,7 +224,7 @@ def still_wanted(
         touched = metadata.updated_at is not None and metadata.updated_at > action.started_at
         if touched if planned_version is None else metadata.resource_version != planned_version:
             return Refusal("policy-changed", "the policy changed before the plan was applied")
-    if snapshot.reachable:
+    if snapshot is not None and snapshot.reachable:
         there = snapshot.deployment
         if there is None or there.job_id != action.deployment.job_id:
             return Refusal("other-deployment", "the job went away before the plan was applied")

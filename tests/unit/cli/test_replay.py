@@ -27,7 +27,7 @@ from simulator import PRESETS, Noise, Simulation, chain
 from simulator.clairvoyant import Clairvoyant
 from simulator.observe import START, Observer
 from tests.unit.cli.test_command import Done, weir
-from tests.unit.executor.driver_suite import DriverSuite
+from tests.unit.executor.driver_suite import OPEN, DriverSuite
 
 END = Point(28_800.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -231,8 +231,8 @@ class TestSimulated(DriverSuite):
     async def test_what_its_cluster_does_shows(self, rig: SimulatedRig) -> None:
         """An answer that is lost, a request that is refused, a cluster that goes away."""
         rig.simulation.conditions.lost_answers = 1
-        assert isinstance(await rig.driver.request(rig.target, rig.job_id, rig.wanted), Unanswered)
-        assert isinstance(await rig.driver.request(rig.target, rig.job_id, rig.wanted), Accepted)
+        assert isinstance(await rig.driver.request(rig.target, rig.job_id, rig.wanted, rig.before, OPEN), Unanswered)
+        assert isinstance(await rig.driver.request(rig.target, rig.job_id, rig.wanted, rig.before, OPEN), Accepted)
         assert rig.simulation.requested == rig.wanted
         rig.simulation.conditions.away = "no route"
         assert (await rig.driver.observe(rig.target)).because == "no route"
