@@ -34,9 +34,9 @@ class Consumer(Protocol):
         """Return the monotonic second until which no other member can own `partition`; None if that is not certain for
         `min_seconds`.
 
-        Asks the group if the last confirmation ends sooner. A confirmation lasts for a session, counted from before it was sent, so
-        that it ends before the group gives the partition to another member. A member that the group no longer knows loses its
-        partitions here, before its next `receive`, and `on_revoked` is called as for any loss.
+        Asks the group if the last confirmation ends sooner. A confirmation lasts for a session, counted from before it
+        was sent, so it ends before the group gives the partition to another member. A member that the group removed
+        loses its partitions here, before its next `receive`, and `on_revoked` is called as for any loss.
         """
         ...
 

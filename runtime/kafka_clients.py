@@ -219,16 +219,18 @@ class KafkaConsumer(_Client):
     def _until(self, partition: int, min_seconds: float) -> float | None:
         """Return the end of the last confirmation, or None.
 
-        The group also removes a member that does not poll. A rebalance may begin a session before the member hears of it, so the last
-        poll counts for a session less than the longest pause between two polls.
+        The group also removes a member that does not poll. A rebalance may begin a session before the member learns
+        of it, so the last poll counts for a session less than the longest pause between two polls.
         """
         until = min(self._confirmed_at + SESSION_SECONDS, self._polled_at + MAX_POLL_SECONDS - SESSION_SECONDS)
         certain = partition in self._owned and until - self._clock.monotonic() > min_seconds
         return until if certain else None
 
     def _confirm(self) -> None:
-        """Commit a known offset once more: the coordinator refuses it to a member of an older generation of the group, and to any
-        other it restarts the session. All partitions of a generation are confirmed together."""
+        """Commit a known offset once more, which confirms all partitions.
+
+        The coordinator refuses it to a member of an older generation of the group, and otherwise restarts the session.
+        """
         if self._client is None:
             return
         try:
@@ -256,8 +258,8 @@ class KafkaConsumer(_Client):
             return TopicPartition(own.topic, own.partition, answer.offset)
         if not self._from_beginning:
             return None
-        first, _ = client.get_watermark_offsets(own, timeout=CONFIRM_SECONDS)
-        return TopicPartition(own.topic, own.partition, first)
+        marks = client.get_watermark_offsets(own, timeout=CONFIRM_SECONDS)
+        return None if marks is None else TopicPartition(own.topic, own.partition, marks[0])
 
     def _send(self, client: ConfluentConsumer, offsets: list[TopicPartition]) -> bool:
         """Commit and wait for the answer; returns whether it confirms the membership that it was sent with."""

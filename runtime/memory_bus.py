@@ -103,7 +103,7 @@ class MemoryConsumer:
         self._owned: frozenset[int] = frozenset()
         self._confirmed_at = float("-inf")
         self.expired = False
-        """The group gave its partitions away, and it has not heard of it yet."""
+        """The group gave its partitions to others, and this member has not learned of it yet."""
 
     @property
     def assignment(self) -> frozenset[int]:
@@ -119,7 +119,7 @@ class MemoryConsumer:
         return until if partition in self._owned and until - now > min_seconds else None
 
     def _hear(self) -> None:
-        """Learn from the group that it no longer knows this member."""
+        """Give up the partitions of a member that the group removed."""
         if self.expired:
             self.own(frozenset(), {}, from_beginning=True)
 
@@ -254,7 +254,7 @@ class MemoryBus:
             waiter.set()
 
     def expire(self, member: MemoryConsumer) -> None:
-        """Let a member's session run out: the others get its partitions, and it hears of it when it next asks the group."""
+        """End a member's session: the others get its partitions, and it learns of it at its next call to the group."""
         member.group.expire(member)
 
     def records(self, topic: str) -> list[Record]:

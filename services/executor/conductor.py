@@ -1,6 +1,6 @@
 """Moves one application's action: looks, lets the core decide, tells, and does, in this order.
 
-Nothing leaves this module but behind `fence`, whose invariant holds directly before each effect.
+The invariant of `fence` holds directly before each effect.
 """
 
 import asyncio
@@ -337,8 +337,10 @@ class Conductor:
         return self._log.bind(application=app.id, traceparent=app.trace)
 
     async def _publish(self, app: Application, outcome: Outcome, body: bytes, headers: Mapping[str, str]) -> None:
-        """Until it is acknowledged: without the brokers nothing moves, since nobody could go on from here. Whatever follows passes the
-        fence anew, however long this took."""
+        """Publish until it is acknowledged: without the brokers no replica could continue from here.
+
+        However long this took, the effect that follows passes the fence again.
+        """
         said = False
         while True:
             held = await self._ownership.unconfirmed(app)

@@ -8,19 +8,20 @@ from .core import Accepted, Conflict, PolicyReading, Recorded, Refusal, Rejected
 
 
 class Fence(Protocol):
-    """Asked by a driver directly before it changes something; anything but None means: change nothing, and answer that."""
+    """Check that a driver calls directly before each change. Unless it returns None, the driver changes nothing and
+    returns that as its own answer."""
 
     async def begin(self) -> Refusal | Unanswered | None:
         """Before the first change of a request."""
         ...
 
     async def go_on(self) -> Unanswered | None:
-        """Before each further change of the same request: one that has begun is brought to its end, by the partition's owner only."""
+        """Before each further change of the same request, which only the partition's owner may complete."""
         ...
 
 
 class Unfenced:
-    """The fence of a process that is the only one to act on its targets, as on simulated ones."""
+    """Fence of a process that is the only one to act on its targets, such as a simulation's."""
 
     async def begin(self) -> None:
         return None

@@ -1,10 +1,10 @@
 """The fence: checks directly before every side effect of an executor.
 
-Invariant: a replica writes an outcome, claims an action, requests a parallelism, triggers a checkpoint or touches a container only
-while the group has confirmed its ownership of the application's partition within the session timeout, on its own monotonic clock.
-A request forward also needs a plan that has not expired and a policy, read again just then, that is still in mode `act` and of the
-plan's version. A rollback, and what has begun, goes on without the policy. The target's own requirements are compared by its driver.
-docs/adr/0006 names what remains.
+Invariant: a replica writes an outcome, claims an action, requests a parallelism, triggers a checkpoint or changes a
+container only while the group has confirmed its ownership of the application's partition within the session timeout, on
+its own monotonic clock. A request forward also needs a plan that has not expired and a policy, read again just then, in
+mode `act` and of the plan's version. A rollback, and a request that has begun, needs no policy. The driver compares the
+target's requirements in the request itself. docs/adr/0006 names the window that remains.
 """
 
 from collections.abc import Mapping
@@ -23,11 +23,11 @@ CONFIRMED_SECONDS = 4.0
 
 
 class LostPartition(Exception):
-    """The application is another replica's now, which goes on from the outcomes: this one drops it."""
+    """Another replica owns the application now and continues from the outcomes; this one drops it."""
 
 
 class Ownership:
-    """Which applications are this replica's, by the group's own word. `consumer` is None until the group was joined."""
+    """Which applications the group confirms as this replica's. `consumer` is None until it has joined."""
 
     def __init__(self, own: Mapping[str, Application], clock: Clock) -> None:
         self._own = own
@@ -39,8 +39,10 @@ class Ownership:
         return self._own.get(app.id) is app
 
     async def unconfirmed(self, app: Application) -> Unanswered | None:
-        """None while the partition is certain to be this replica's for `CONFIRMED_SECONDS`, else why not. `LostPartition` if another
-        replica has it."""
+        """Return None while the partition is certain to be this replica's for `CONFIRMED_SECONDS`, else the reason.
+
+        Raises `LostPartition` if another replica has it.
+        """
         until = None
         if self.consumer is not None and self.keeps(app):
             until = await self.consumer.confirmed_until(app.partition, CONFIRMED_SECONDS)
@@ -53,7 +55,7 @@ class Ownership:
 
 
 class ActionFence:
-    """The fence of one action. Forward: to what a plan wants. Otherwise back, or on with what has begun."""
+    """Fence of one action: a request forward, to what the plan wants, or a rollback."""
 
     def __init__(
         self, app: Application, action: ActionState, ownership: Ownership, knowledge: Knowledge, clock: Clock

@@ -234,7 +234,7 @@ class DockerDriver:
         fence: Fence,
         before_fewer: Callable[[], Awaitable[None]],
     ) -> None:
-        """`count` containers instead of `expected`, all of them started. Where that cannot be had, as many as before."""
+        """Scale from `expected` to `count` containers, all of them started; if that fails, back to as many as before."""
         found = await self._containers(docker)
         if isinstance(found, DockerAway | DockerRefused):
             raise found

@@ -211,8 +211,8 @@ def still_wanted(
 ) -> Refusal | None:
     """Whether an intent is still good when it is about to be claimed or requested, perhaps by another process than the
     one that formed it. `planned_version` is the plan's policy version where it is known; else the policy must not have
-    been touched since. `snapshot` is None where the driver compares the target itself. An outage is no reason: until the
-    intent expires it is waited out."""
+    been touched since. `snapshot` is None where the driver compares the target itself. An outage is no reason: until
+    the intent expires it is waited out."""
     if action.deadline_at is not None and now >= action.deadline_at:
         return Refusal("expired", "the plan expired before it was applied")
     if policy.reachable:

@@ -12,5 +12,5 @@ class Refusal:
 
 
 def contested(there: str) -> Refusal:
-    """The target's requirements are not what the action expects; `there` says what they are."""
+    """Refusal because the requirements are not what the action expects; `there` says what they are."""
     return Refusal("contested", f"somebody else set the requirements meanwhile: {there}")

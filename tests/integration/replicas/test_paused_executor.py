@@ -1,4 +1,4 @@
-"""Two executors on a real broker, stopped between a claim and its request. The oracle is the cluster, which counts what it was asked."""
+"""Two executors on a real broker, stopped between a claim and its request. The cluster counts requests: the oracle."""
 
 import asyncio
 import signal
@@ -178,8 +178,8 @@ async def pair(own_kafka: KafkaBroker, knowledge: HeldKnowledge, tmp_path: Path)
 
 
 async def test_a_replica_that_wakes_up_does_nothing(pair: Pair, knowledge: HeldKnowledge) -> None:
-    """Stopped between its claim and its request; meanwhile the other replica ends the action and one more. Awake, it has the answer to
-    its claim and does not go on: the cluster was asked once for each, and no outcome is published."""
+    """Stopped between its claim and its request; meanwhile the other replica ends the action and one more. Awake, it has
+    the answer to its claim and does not go on: the cluster was asked once for each, and no outcome is published."""
     first = await pair.busy()
     first.process.signal_group(signal.SIGSTOP)
     knowledge.goes.set()
@@ -195,7 +195,7 @@ async def test_a_replica_that_wakes_up_does_nothing(pair: Pair, knowledge: HeldK
 
 
 async def test_a_pause_while_the_brokers_do_not_answer_is_heeded(pair: Pair, knowledge: HeldKnowledge) -> None:
-    """The broker is stopped before `applying` is published, and the user pauses: once it is acknowledged, nothing is requested."""
+    """The broker stops before `applying` is published, and the user pauses: after its acknowledgement nothing follows."""
     pair.kafka.process.signal_group(signal.SIGSTOP)
     knowledge.goes.set()
     knowledge.set_mode(pair.application, "paused", CLOCK.now())

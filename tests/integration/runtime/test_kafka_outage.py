@@ -192,7 +192,7 @@ class Speaker:
 
 
 async def test_a_paused_member_is_certain_of_nothing(bus: KafkaBus, topic: str, own_broker: KafkaBroker) -> None:
-    """Stopped by a signal for longer than a session: its certainty ended before another's began, and awake it has none."""
+    """Stopped for longer than a session: its certainty ended before another member's began, and awake it has none."""
     group = f"group-{topic}"
     speaker = await asyncio.to_thread(Speaker, own_broker.bootstrap_servers, topic, group)
     try:

@@ -1,7 +1,8 @@
 """An executor that stops at any point of an action, and the replica that goes on from what was published.
 
-The replicas are the real ones; bus, cluster and knowledge are in memory. A stopped replica does nothing more, as after SIGKILL or SIGSTOP:
-its session runs out, the other one ends the action, and then the first one wakes up. The oracle is the cluster, which counts requests.
+The replicas are the real ones; bus, cluster and knowledge are in memory. A stopped replica does nothing more, as after
+SIGKILL or SIGSTOP: its session runs out, the other one ends the action, and then the first one wakes up. The oracle is
+the cluster, which counts requests.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -71,7 +72,7 @@ class Story:
         self.house.bus.expire(replica.member)
 
     async def wakes(self, replica: Replica) -> None:
-        """Nothing is requested for it, nor published but what had passed the fence (the window that docs/adr/0006 names)."""
+        """Nothing is requested, and nothing published but what had passed the fence (docs/adr/0006 names this window)."""
         told, asked = len(self.house.told()), len(self.house.driver.requests)
         on_its_way = int(replica.ports.effects[-1] == "before publish")
         replica.ports.wake()
@@ -90,7 +91,7 @@ async def stories() -> AsyncIterator[list[Story]]:
 
 
 async def interrupted(stories: list[Story], cut: int, prepare: Callable[[House], None]) -> Story | None:
-    """Stopped at the `cut`th effect, followed by another, awake again after the end; None: it has not so many effects."""
+    """Stopped at the `cut`th effect, replaced by another, awake again after the end; None: it has fewer effects."""
     story = Story()
     stories.append(story)
     first = await story.begin(prepare)
@@ -202,8 +203,10 @@ async def test_interrupted_again_and_again(stories: list[Story], crash_above: in
     await story.begin(prepare, replicas=8)
     while not story.over():
         owner = story.house.owner()
-        await story.house.until(lambda owner=owner: story.over() or owner is None or owner.ports.stopped)  # type: ignore[misc]
-        if owner is not None and owner.ports.stopped:
+        assert owner is not None
+        ports = owner.ports
+        await story.house.until(lambda ports=ports: story.over() or ports.stopped)  # type: ignore[misc]
+        if ports.stopped:
             await story.followed(owner)
     assert story.house.told()[-1].phase == ("verified" if crash_above is None else "rolled-back")
     assert sum(replica.ports.stopped for replica in story.house.replicas) > 1
