@@ -326,11 +326,17 @@ class Conductor:
             traceparent=headers["traceparent"],
         )
 
-    async def repeat(self, outcome: Outcome) -> None:
-        """Publish an outcome that was published before; `BusError` if the brokers are away."""
+    async def repeat(self, app: Application, outcome: Outcome) -> bool:
+        """Publish an outcome that was published before; False if the fence holds it back. `BusError` if the brokers are away."""
+        try:
+            if await self._ownership.unconfirmed(app) is not None:
+                return False
+        except LostPartition:
+            return False
         body, headers = _encoded(outcome, None)
         await self._bus.publish(OUTCOMES.name, outcome.application, body, headers)
         self._log.info("outcome-repeated", application=outcome.application, outcome_id=str(outcome.id))
+        return True
 
     def _log_of(self, app: Application) -> Any:
         """The log, of this application and its action's trace."""

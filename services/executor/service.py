@@ -291,8 +291,8 @@ class Executor:
         """Publish the newest outcome again if an earlier holder's came after it: compaction keeps the last record."""
         outcomes = self._newest_outcomes
         for application in sorted(outcomes.buried & self.applications.own.keys()):
-            await self._conductor.repeat(outcomes.latest[application])
-            outcomes.buried.discard(application)
+            if await self._conductor.repeat(self.applications.own[application], outcomes.latest[application]):
+                outcomes.buried.discard(application)
 
     # -- what others say -------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from weir_contracts import ActionState, Outcome, Parallelism, Target, precedes
+from weir_contracts import ActionState, Outcome, precedes
 from weir_contracts.outcome import FORGOTTEN_AFTER
 from weir_contracts.topics import OUTCOMES, POLICIES, TOPICS
 
@@ -35,8 +35,8 @@ def restarts_at_once(house: House) -> list[int]:
     counts: list[int] = []
     request = house.driver.request
 
-    async def counted(target: Target, job_id: str, parallelism: Parallelism) -> Any:
-        answer = await request(target, job_id, parallelism)
+    async def counted(*given: Any) -> Any:
+        answer = await request(*given)
         counts.append(sum(job.requested != job.observed for job in house.driver.jobs.values()))
         return answer
 
