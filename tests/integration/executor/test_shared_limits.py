@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 from uuid import UUID, uuid4
 
-from weir_contracts import Outcome, Parallelism, Target
+from weir_contracts import Outcome
 from weir_contracts.topics import OUTCOMES, PLANS, POLICIES, TOPICS
 
 from runtime.records import TopicSpec, partition_of
@@ -65,8 +65,8 @@ def _counted(house: OnKafka) -> list[int]:
     counts: list[int] = []
     request = house.driver.request
 
-    async def counted(target: Target, job_id: str, parallelism: Parallelism) -> Any:
-        answer = await request(target, job_id, parallelism)
+    async def counted(*given: Any) -> Any:
+        answer = await request(*given)
         counts.append(sum(job.requested != job.observed for job in house.driver.jobs.values()))
         return answer
 
