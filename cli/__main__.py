@@ -22,7 +22,6 @@ from .replay.command import replay
 from .terminal import terminal
 from .trial.command import trial
 from .what_if import what_if_figure, what_if_panel
-from .yaml_file import documents
 
 if TYPE_CHECKING:
     from weir_contracts import ScalingPolicy
@@ -270,7 +269,12 @@ def _switch(application: str, verb: str, client: Client, output: Format) -> None
 
 def _documents(file: str) -> list[tuple[str, Any]]:
     """The documents of a file with the place of each, for errors."""
-    found = documents(file)
+    from runtime.documents import Unreadable, read_files
+
+    try:
+        found = read_files(file)
+    except Unreadable as error:
+        raise InvalidInput(str(error)) from None
     if not found:
         raise InvalidInput(f"{file}: holds no document")
     return [(file if len(found) == 1 else f"{file}, document {i + 1}", each) for i, each in enumerate(found)]

@@ -2,6 +2,8 @@
 
 import json
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -61,6 +63,29 @@ def read_yaml(text: str, *, aliases: bool = False) -> list[Any]:
         raise Unreadable("is not YAML that can be read: it is nested too deeply") from None
     except ValueError as error:  # a number that is none
         raise Unreadable(f"is not YAML: {error}") from None
+
+
+def read_files(file: str | Path) -> list[Any]:
+    """Return the documents of a user's YAML file, or with `-` of standard input, without empty ones.
+
+    Raises `Unreadable`, whose text names the file and the line.
+    """
+    try:
+        return read_yaml(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"), aliases=True)
+    except OSError as error:
+        raise Unreadable(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except Unreadable as error:
+        raise Unreadable(f"{file}{f':{error.line}' if error.line else ''}: {error}") from None
+
+
+def read_file(file: str | Path) -> Any:
+    """Return the only document of a user's YAML file, or None where it holds none. Raises `Unreadable`."""
+    found = read_files(file)
+    if len(found) > 1:
+        raise Unreadable(f"{file}: holds {len(found)} documents, and one is wanted")
+    return found[0] if found else None
 
 
 def read_json(text: str) -> Any:

@@ -7,8 +7,7 @@ from typing import Any
 
 from weir_contracts import InvalidPolicy, ScalingPolicy, parse_policy
 
-from cli import yaml_file
-from cli.errors import InvalidInput
+from runtime.documents import Unreadable, read_file
 
 
 class TrialError(Exception):
@@ -112,8 +111,8 @@ def _choose_planner(spec: dict[str, Any], name: str) -> None:
 
 def _written(file: Path) -> Any:
     try:
-        return yaml_file.document(file)
-    except InvalidInput as error:
+        return read_file(file)
+    except Unreadable as error:
         raise TrialError(f"--policy: {error}") from None
 
 

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -449,3 +450,11 @@ def test_an_application_without_a_namespace_is_in_default() -> None:
     assert application_id("shop/orders") == "shop/orders"
     with pytest.raises(InvalidInput):
         application_id("a/b/c")
+
+
+def test_a_command_that_only_speaks_http_starts_without_the_loop() -> None:
+    """Contracts, planners and the simulator are a second of imports."""
+    code = "import sys, cli.__main__; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROJECT)
+    heavy = {"weir_contracts", "numpy", "simulator", "services", "testbed", "fastapi", "confluent_kafka"}
+    assert not heavy & set(loaded.stdout.split())

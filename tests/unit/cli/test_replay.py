@@ -13,14 +13,14 @@ import pytest
 from rich.console import Console
 from weir_contracts import Objective, Target
 
-from cli.errors import InvalidInput
 from cli.replay.chart import LABEL, _short, check_place
-from cli.replay.command import Result, _table, run
-from cli.replay.driver import SimulatedDriver
-from cli.replay.least import Least
-from cli.replay.loop import Loop
-from cli.replay.options import ReplayOptions, prepare
-from cli.replay.score import Meter, Point, Score
+from cli.replay.command import _table
+from replay.driver import SimulatedDriver
+from replay.least import Least
+from replay.loop import Loop
+from replay.options import InvalidReplay, ReplayOptions, prepare
+from replay.run import Result, run
+from replay.score import Meter, Point, Score
 from services.executor.core import Accepted, Snapshot, Unanswered
 from services.planner.core.planners import PLANNERS
 from simulator import PRESETS, Noise, Simulation, chain
@@ -169,7 +169,7 @@ def test_each_built_in_planner_can_be_replayed(name: str) -> None:
     options = ReplayOptions("step", planner=name, duration_seconds=60.0)
     if name in NEEDS_PARAMETERS:
         with pytest.raises(
-            InvalidInput, match=f"--planner: planner {name}: .*{NEEDS_PARAMETERS[name]}.*in the file of --policy"
+            InvalidReplay, match=f"--planner: planner {name}: .*{NEEDS_PARAMETERS[name]}.*in the file of --policy"
         ):
             prepare(options)
         return
@@ -490,7 +490,7 @@ def test_a_place_for_the_picture_is_tried_before_the_run(tmp_path: Path) -> None
     folder.mkdir()
     link.symlink_to(tmp_path / "later.svg")
     there.write_text("<svg/>")
-    with mock.patch("cli.replay.command.run") as ran:
+    with mock.patch("replay.run.run") as ran:
         done = replayed("--plot", str(folder))
     assert (done.returncode, done.stderr, ran.called) == (2, f"weir: --plot: {folder}: is a folder\n", False)
     for path in (tmp_path / "new.svg", link, there):

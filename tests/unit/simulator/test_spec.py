@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cli.yaml_file import document
+from runtime.documents import read_file
 from simulator import PRESETS, Application, InvalidApplication, chain, parse
 from simulator.clairvoyant import Clairvoyant
 
@@ -26,7 +26,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def load(path: Path) -> Application:
-    return parse(document(path), str(path))
+    return parse(read_file(path), str(path))
 
 
 def test_a_file_says_all_there_is_to_say(tmp_path: Path) -> None:
