@@ -19,7 +19,7 @@ from typing import Any
 from weir_contracts import Analysis, Observation, Plan, PlanRequest, PlanState
 
 from bench.planners.contest import Situation, prepared, situations
-from cli.replay.loop import Loop, Records
+from replay.loop import Loop, Records
 from services.analyzer.core import AnalysisSettings, advance
 from services.planner.core.decide import make_plan, precheck
 from services.planner.core.planners import PLANNERS, ask, needed

@@ -16,11 +16,10 @@ from rich.table import Table
 
 from bench.compare.rules import STATIC_UTILISATION, Busy, Reactive
 from bench.results_file import RESULTS, write
-from cli.replay.chart import run_panels
-from cli.replay.command import POINTS, run
-from cli.replay.options import DAY_SECONDS, START_UTILISATION, Replay, ReplayOptions, prepare
-from cli.replay.score import Meter, Point, Score
 from replay.figure import Panel, write_svg
+from replay.options import DAY_SECONDS, START_UTILISATION, Replay, ReplayOptions, prepare
+from replay.run import POINTS, run, run_panels
+from replay.score import Meter, Point, Score
 from simulator import Simulation
 from simulator.clairvoyant import Clairvoyant
 from workloads.loadgen.trace import BUNDLED, Recording

@@ -15,14 +15,13 @@ from runtime.clock import SystemClock
 from . import output as tables
 from .client import Client, application_id, connect
 from .errors import EXIT_CODES, CommandError, InvalidInput, Unreachable
-from .output import Format, one_of_many, show, text_of
+from .output import Format, ListFormat, one_of_many, show, text_of
 from .planner import planner
 from .replay.chart import LABEL, WIDTH, check_place, save
 from .replay.command import replay
 from .terminal import terminal
 from .trial.command import trial
 from .what_if import what_if_figure, what_if_panel
-from .yaml_file import documents
 
 if TYPE_CHECKING:
     from weir_contracts import ScalingPolicy
@@ -88,26 +87,34 @@ def get(
     application: Annotated[str | None, typer.Argument(help="namespace/name, or `policies`; nothing for all.")] = None,
     policy: Annotated[
         bool,
-        typer.Option("--policy", help="The application's policy (always so with -o yaml, to be edited and applied)."),
+        typer.Option("--policy", help="The policy instead, to be edited and applied with -o yaml."),
     ] = False,
     server: Server = LOCAL,
     token_file: TokenFile = None,
-    output: Output = Format.TABLE,
+    output: Annotated[
+        ListFormat, typer.Option("--output", "-o", help="For people, wide with more columns, or for programs.")
+    ] = ListFormat.TABLE,
 ) -> None:
     """Show applications, one application, or policies."""
-    client = connect(server, token_file)
+    client, wide = connect(server, token_file), output is ListFormat.WIDE
+    found: Any
     if application in ("policies", "policy") or (application is None and policy):
-        policies = client.policies()
-        show(policies, output, lambda: tables.policies_table(policies))
+        found = client.policies()
+        table = tables.policies_table(found)
     elif application is None:
-        items = client.applications()
-        show(items, output, lambda: tables.applications_table(items))
-    elif policy or output is Format.YAML:
-        kept = client.policy(application_id(application))
-        show(kept, output, lambda: tables.policies_table([kept]))
+        found = client.applications()
+        table = tables.applications_table(found, wide=wide)
+    elif policy:
+        found = client.policy(application_id(application))
+        table = tables.policies_table([found])
     else:
         found = client.application(application_id(application))
-        show(found, output, lambda: tables.application_panel(found))
+        show(found, output.plain, lambda: tables.application_panel(found))
+        return
+    if output.plain is Format.TABLE:
+        tables.show_table(table, wide=wide)
+    else:
+        show(found, output.plain, lambda: table)
 
 
 @app.command()
@@ -227,7 +234,7 @@ def plan(
 ) -> None:
     """What a planner and the guards would decide on a saved request. Needs no server."""
     from pydantic import ValidationError
-    from weir_contracts import PlanRequest
+    from weir_contracts import InvalidDocument, PlanRequest
 
     from services.planner.offline import plan_offline
 
@@ -236,9 +243,7 @@ def plan(
     except OSError as error:
         raise InvalidInput(f"{request}: {error.strerror}") from None
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "document"
-        raise InvalidInput(f"{request}: {field}: {first['msg']}") from None
+        raise InvalidInput(f"{request}: {InvalidDocument.of(error)}") from None
     try:
         decided = plan_offline(asked, planner)
     except ValueError as error:
@@ -264,7 +269,12 @@ def _switch(application: str, verb: str, client: Client, output: Format) -> None
 
 def _documents(file: str) -> list[tuple[str, Any]]:
     """The documents of a file with the place of each, for errors."""
-    found = documents(file)
+    from runtime.documents import Unreadable, read_files
+
+    try:
+        found = read_files(file)
+    except Unreadable as error:
+        raise InvalidInput(str(error)) from None
     if not found:
         raise InvalidInput(f"{file}: holds no document")
     return [(file if len(found) == 1 else f"{file}, document {i + 1}", each) for i, each in enumerate(found)]
@@ -288,7 +298,10 @@ def main() -> None:
     try:
         app()
     except CommandError as error:
-        _say(f"weir: {error}", error=True)
+        from weir_contracts import printable
+
+        # Whatever file, server or person wrote it: one line, and nothing that a terminal obeys.
+        _say(f"weir: {printable(str(error), 10_000)}", error=True)
         sys.exit(error.code)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -8,12 +8,15 @@ from typing import Any
 
 import yaml
 from rich.console import Group, RenderableType
+from rich.measure import Measurement
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from .terminal import terminal
 from .trial.view import number
+
+MAX_COLUMNS = 10_000
 
 
 class Format(StrEnum):
@@ -22,6 +25,29 @@ class Format(StrEnum):
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
+
+
+class ListFormat(StrEnum):
+    """Of a list: `wide` has more columns and cuts nothing."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+    @property
+    def plain(self) -> Format:
+        """The format that every command has."""
+        return Format.TABLE if self is ListFormat.WIDE else Format(self.value)
+
+
+def show_table(table: Table, *, wide: bool) -> None:
+    """Print one line a row: cut to the terminal's width, or as wide as its longest cells where `wide` is set or a program reads it."""
+    console = terminal()
+    if wide or not console.is_terminal:
+        unlimited = console.options.update(width=MAX_COLUMNS)
+        console.width = max(console.width, Measurement.get(console, unlimited, table).maximum)
+    console.print(table)
 
 
 def show(document: Any, form: Format, table: Callable[[], RenderableType]) -> None:
@@ -44,30 +70,41 @@ def one_of_many(document: Any, form: Format) -> str:
     return json.dumps(document, default=str) + "\n" if form is Format.JSON else "---\n" + text_of(document, form)
 
 
-def applications_table(items: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """All applications, a line each."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("APPLICATION", "MODE", "STATUS", "LAG", "OBJECTIVE", "ARRIVALS", "PARALLELISM", "LAST DECISION"):
-        table.add_column(heading, no_wrap=heading != "LAST DECISION")
+def applications_table(items: Sequence[Mapping[str, Any]], *, wide: bool = False) -> Table:
+    """Return the applications, one line each, with the problem that a hold follows from before the hold's sentence."""
+    table = _table("APPLICATION", "MODE", "STATUS", "LAG", "OBJECTIVE", *(("ARRIVALS", "PARALLELISM") if wide else ()))
+    table.add_column("PROBLEM OR DECISION", no_wrap=True, overflow="ellipsis")
     for item in items:
         table.add_row(
             str(item["application"]),
             str(item.get("mode") or "–"),
-            _status(item),
+            Text("silent", "bold red") if item.get("silent") else str(item.get("status") or "–"),
             _lag(item),
             number(item.get("objective_seconds"), " s"),
-            number(item.get("arrival_rate"), "/s"),
-            vector(item.get("observed")),
-            str(item.get("decision") or "–"),
+            *((number(item.get("arrival_rate"), "/s"), vector(item.get("observed"))) if wide else ()),
+            _problem_or_decision(item),
         )
     return table
 
 
-def policies_table(items: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """All policies, a line each."""
+def _problem_or_decision(item: Mapping[str, Any]) -> Text:
+    problems = [f"no message from the {stage}" for stage in item.get("silent") or []] + (item.get("problems") or [])
+    if not problems:
+        return Text(str(item.get("decision") or "–"))
+    others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return Text.assemble((f"{problems[0]}{others}", "yellow"), f"; {item.get('decision') or '–'}")
+
+
+def _table(*headings: str) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("POLICY", "MODE", "OBJECTIVE", "PLANNER", "VERSION", "CHANGED BY", "CHANGED AT"):
-        table.add_column(heading)
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
+    return table
+
+
+def policies_table(items: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the policies, one line each."""
+    table = _table("POLICY", "MODE", "OBJECTIVE", "PLANNER", "VERSION", "CHANGED BY", "CHANGED AT")
     for item in items:
         metadata, spec = item["metadata"], item["spec"]
         objective = ", ".join(f"{name} {value}" for name, value in spec["objective"].items() if value is not None)
@@ -93,12 +130,12 @@ def application_panel(item: Mapping[str, Any]) -> RenderableType:
     facts.add_row("objective", number(item.get("objective_seconds"), " s"))
     facts.add_row("arrivals", number(item.get("arrival_rate"), " records/s"))
     facts.add_row("bottleneck", str(item.get("bottleneck") or "–"))
-    facts.add_row("decision", str(item.get("decision") or "–"))
-    facts.add_row("last action", f"{item['action_phase']}: {item['action']}" if item.get("action") else "–")
     if item.get("silent"):
         facts.add_row("silent", Text(", ".join(item["silent"]), "bold red"))
     for problem in item.get("problems", []):
         facts.add_row("problem", Text(problem, "yellow"))
+    facts.add_row("decision", str(item.get("decision") or "–"))
+    facts.add_row("last action", f"{item['action_phase']}: {item['action']}" if item.get("action") else "–")
     return Panel(
         Group(facts, _operators(item)),
         title=Text.assemble((item["application"], "bold"), f" · mode {item.get('mode') or '–'}"),

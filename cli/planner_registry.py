@@ -176,7 +176,7 @@ def new_planner(
 ) -> "NewPlanner":
     """A planner as the options tell it; `InvalidInput` that names what is wrong."""
     from pydantic import ValidationError
-    from weir_contracts import NewPlanner
+    from weir_contracts import InvalidDocument, NewPlanner
 
     told: dict[str, Any] = {"name": name, "credential": credential, "result_history_length": history}
     given = {step: address for step, address in steps.items() if address is not None}
@@ -194,11 +194,10 @@ def new_planner(
         return NewPlanner.model_validate(told)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
-        if field == "name" and first["type"] == "string_pattern_mismatch":
+        if first["loc"] == ("name",) and first["type"] == "string_pattern_mismatch":
             said = "small letters, digits, dashes and dots, at most 63, a letter or digit first and last"
-        raise InvalidInput(f"{field}: {said}") from None
+            raise InvalidInput(f"name: {said}") from None
+        raise InvalidInput(str(InvalidDocument.of(error, "planner"))) from None
 
 
 def _document(new: "NewPlanner") -> dict[str, Any]:

@@ -14,6 +14,10 @@ PartitionsChanged = Callable[[frozenset[int]], None]
 """Called on the event loop with the partitions that were given or taken."""
 
 
+SESSION_SECONDS = 8.0
+"""How long a group waits for a sign of life of a member before it gives the member's partitions to others."""
+
+
 class BusError(Exception):
     """The bus could not do what was asked; trying again may help."""
 
@@ -24,6 +28,16 @@ class Consumer(Protocol):
     @property
     def assignment(self) -> frozenset[int]:
         """The partition numbers this member owns now."""
+        ...
+
+    async def confirmed_until(self, partition: int, min_seconds: float = 0.0) -> float | None:
+        """Return the monotonic second until which no other member can own `partition`; None if that is not certain for
+        `min_seconds`.
+
+        Asks the group if the last confirmation ends sooner. A confirmation lasts for a session, counted from before it
+        was sent, so it ends before the group gives the partition to another member. A member that the group removed
+        loses its partitions here, before its next `receive`, and `on_revoked` is called as for any loss.
+        """
         ...
 
     async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from uuid import UUID
 
 from pydantic import BaseModel, ValidationError
+from weir_contracts import InvalidDocument
 from weir_contracts.topics import TOPICS
 
 from . import newer
@@ -85,9 +86,8 @@ def decode(record: Record, model: type[M]) -> Decoded[M]:
     try:
         return Decoded(model.model_validate_json(record.value), record.headers, record)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or None
-        raise Undecodable(record, first["msg"].removeprefix("Value error, "), field) from None
+        field, reason = InvalidDocument.of(error, root="").problems[0]
+        raise Undecodable(record, reason, field or None) from None
 
 
 def is_tombstone(record: Record) -> bool:

@@ -164,6 +164,7 @@ class KafkaBus:
             from_beginning=from_beginning,
             on_assigned=on_assigned,
             on_revoked=on_revoked,
+            clock=self._clock,
             complaints=self._complaints,
             on_closed=self._opened.discard,
         )

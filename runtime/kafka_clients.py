@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -18,13 +19,17 @@ from confluent_kafka import (
 )
 from confluent_kafka import Consumer as ConfluentConsumer
 
-from .bus import BusError, PartitionsChanged
+from .bus import SESSION_SECONDS, BusError, PartitionsChanged
 from .clock import Clock
 from .kafka_thread import AWAY, ClientThread, Complaints, code_of, explain, on_loop
 from .records import Record
 
 CLOSE_SECONDS = 2.0
 """How long leaving may take; librdkafka blocks for longer while the brokers are away, and the group notices by itself."""
+
+CONFIRM_SECONDS = 3.0
+"""Longest wait for a confirmation by the group's coordinator."""
+MAX_POLL_SECONDS = 75.0
 
 _READING = {
     "enable.auto.commit": False,
@@ -127,6 +132,7 @@ class KafkaConsumer(_Client):
         from_beginning: bool,
         on_assigned: PartitionsChanged | None,
         on_revoked: PartitionsChanged | None,
+        clock: Clock,
         complaints: Complaints,
         on_closed: Callable[[object], None],
     ) -> None:
@@ -140,20 +146,25 @@ class KafkaConsumer(_Client):
             # A killed member must be replaced within 15 s: the brokers wait 8 s for its heartbeat, the others hear of it with
             # their next one, at most 2 s later, and the rest is for reading up. Brokers take no less than 6 s by default, and
             # 8 s are three heartbeats that a busy machine may lose.
-            "session.timeout.ms": 8_000,
+            "session.timeout.ms": round(SESSION_SECONDS * 1000),
             "heartbeat.interval.ms": 2_000,
             # Between two polls lies the longest deadline of a planner, 60 s. By default it is 5 min, and for as long (it is also the
             # time limit of joining) a member waited whose request got lost with its broker.
-            "max.poll.interval.ms": 75_000,
+            "max.poll.interval.ms": round(MAX_POLL_SECONDS * 1000),
             # Every member reads the same partition numbers of all its topics: one key, one owner.
             "partition.assignment.strategy": "range",
         }
         self._topics = list(topics)
+        self._from_beginning = from_beginning
+        self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._positions: dict[tuple[str, int], int] = {}
         self._owned: frozenset[int] = frozenset()
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
+        self._committed: dict[tuple[str, int], int] = {}
+        self._polled_at = self._confirmed_at = float("-inf")
+        self._confirming: asyncio.Future[None] | None = None
 
     @property
     def assignment(self) -> frozenset[int]:
@@ -170,6 +181,7 @@ class KafkaConsumer(_Client):
         if self._client is None:
             self._client = ConfluentConsumer(self._settings)
             self._client.subscribe(self._topics, on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
+        self._polled_at = self._clock.monotonic()
         records, _ = self._poll(self._client, max_records, timeout_seconds)
         # A rebalance in the middle of it: the new owner reads these.
         return [record for record in records if record.partition in self._owned]
@@ -180,15 +192,87 @@ class KafkaConsumer(_Client):
         self._tell(self._on_assigned, gained)
 
     def _taken(self, _client: ConfluentConsumer, partitions: list[TopicPartition]) -> None:
-        lost = frozenset(p.partition for p in partitions)
+        self._lose(frozenset(p.partition for p in partitions))
+
+    def _lose(self, lost: frozenset[int]) -> None:
         self._owned -= lost
-        for place in [place for place in self._positions if place[1] in lost]:
-            self._positions.pop(place, None)
+        self._confirmed_at = float("-inf")  # of this generation of the group, which has ended
+        for offsets in (self._positions, self._committed):
+            for place in [place for place in offsets if place[1] in lost]:
+                offsets.pop(place, None)
         self._tell(self._on_revoked, lost)
 
     def _tell(self, callback: PartitionsChanged | None, partitions: frozenset[int]) -> None:
         if callback and partitions and self._loop:
             on_loop(self._loop, callback, partitions)
+
+    async def confirmed_until(self, partition: int, min_seconds: float = 0.0) -> float | None:
+        self._loop = asyncio.get_running_loop()
+        current = self._until(partition, min_seconds)
+        if current is None and partition in self._owned:
+            if self._confirming is None or self._confirming.done():
+                self._confirming = asyncio.ensure_future(self._thread.call(self._confirm))
+            with suppress(TimeoutError, BusError):
+                await asyncio.wait_for(asyncio.shield(self._confirming), CONFIRM_SECONDS)
+        return current or self._until(partition, min_seconds)
+
+    def _until(self, partition: int, min_seconds: float) -> float | None:
+        """Return the end of the last confirmation, or None.
+
+        The group also removes a member that does not poll. A rebalance may begin a session before the member learns
+        of it, so the last poll counts for a session less than the longest pause between two polls.
+        """
+        until = min(self._confirmed_at + SESSION_SECONDS, self._polled_at + MAX_POLL_SECONDS - SESSION_SECONDS)
+        certain = partition in self._owned and until - self._clock.monotonic() > min_seconds
+        return until if certain else None
+
+    def _confirm(self) -> None:
+        """Commit a known offset once more, which confirms all partitions.
+
+        The coordinator refuses it to a member of an older generation of the group, and otherwise restarts the session.
+        """
+        if self._client is None:
+            return
+        try:
+            place = self._known_place(self._client)
+            if place is not None and not self._send(self._client, [place]):
+                self._lose(self._owned)
+        except KafkaException as error:
+            if code_of(error) not in _LOST_MEMBERSHIP:
+                raise
+            if code_of(error) != KafkaError.REBALANCE_IN_PROGRESS:
+                self._lose(self._owned)
+
+    def _known_place(self, client: ConfluentConsumer) -> TopicPartition | None:
+        """A partition with its committed offset. Without one: where its reading begins, if that is the beginning."""
+        found = next(iter(self._committed.items()), None)
+        if found is not None:
+            return TopicPartition(*found[0], found[1])
+        own = next((place for place in client.assignment() if place.partition in self._owned), None)
+        if own is None:
+            return None
+        (answer,) = client.committed([TopicPartition(own.topic, own.partition)], timeout=CONFIRM_SECONDS)
+        if answer.error is not None:
+            raise KafkaException(answer.error)
+        if answer.offset >= 0:
+            return TopicPartition(own.topic, own.partition, answer.offset)
+        if not self._from_beginning:
+            return None
+        marks = client.get_watermark_offsets(own, timeout=CONFIRM_SECONDS)
+        return None if marks is None else TopicPartition(own.topic, own.partition, marks[0])
+
+    def _send(self, client: ConfluentConsumer, offsets: list[TopicPartition]) -> bool:
+        """Commit and wait for the answer; returns whether it confirms the membership that it was sent with."""
+        member, sent_at = client.memberid(), self._clock.monotonic()
+        for answer in client.commit(offsets=offsets, asynchronous=False) or ():
+            if answer.error is not None:
+                raise KafkaException(answer.error)
+        self._committed.update({(place.topic, place.partition): place.offset for place in offsets})
+        # A client that lost its membership has no member id, and an empty group accepts its commit all the same.
+        if not member or client.memberid() != member:
+            return False
+        self._confirmed_at = sent_at
+        return True
 
     async def commit(self) -> None:
         await self._thread.call(self._commit)
@@ -198,7 +282,7 @@ class KafkaConsumer(_Client):
         if self._client is None or not offsets:
             return
         try:
-            self._client.commit(offsets=offsets, asynchronous=False)
+            self._send(self._client, offsets)
         except KafkaException as error:
             if code_of(error) not in _LOST_MEMBERSHIP:
                 raise

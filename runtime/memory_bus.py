@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
-from .bus import BusError, PartitionsChanged
+from .bus import SESSION_SECONDS, BusError, PartitionsChanged
 from .clock import Clock, SystemClock
 from .records import Outgoing, Record, TopicSpec, partition_of
 
@@ -97,20 +97,39 @@ class MemoryConsumer:
         self.topics = tuple(topics)
         self.cursor = _Cursor(log)
         self._log = log
-        self._group = group
+        self.group = group
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._owned: frozenset[int] = frozenset()
+        self._confirmed_at = float("-inf")
+        self.expired = False
+        """The group gave its partitions to others, and this member has not learned of it yet."""
 
     @property
     def assignment(self) -> frozenset[int]:
         return self._owned
+
+    async def confirmed_until(self, partition: int, min_seconds: float = 0.0) -> float | None:
+        await asyncio.sleep(0)
+        now = self._log.clock.monotonic()
+        if self._confirmed_at + SESSION_SECONDS - now <= min_seconds and not self._log.broken:
+            self._hear()
+            self._confirmed_at = now
+        until = self._confirmed_at + SESSION_SECONDS
+        return until if partition in self._owned and until - now > min_seconds else None
+
+    def _hear(self) -> None:
+        """Give up the partitions of a member that the group removed."""
+        if self.expired:
+            self.own(frozenset(), {}, from_beginning=True)
 
     def own(
         self, partitions: frozenset[int], committed: Mapping[tuple[str, int], int], *, from_beginning: bool
     ) -> None:
         """Take exactly these partitions; called by the group at a rebalance."""
         lost, gained = self._owned - partitions, partitions - self._owned
+        if lost:
+            self._confirmed_at = float("-inf")
         self._owned = partitions
         if lost and self._on_revoked:
             self._on_revoked(lost)
@@ -125,15 +144,19 @@ class MemoryConsumer:
         self.cursor.wake()
 
     async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
+        if self.expired and not self._log.broken:
+            self._hear()
+            self.group.join(self)
         return await self.cursor.take(max_records, timeout_seconds)
 
     async def commit(self) -> None:
         if self._log.broken:
             raise BusError(self._log.broken)
-        self._group.committed.update(self.cursor.positions)
+        self._hear()
+        self.group.committed.update(self.cursor.positions)
 
     async def close(self) -> None:
-        self._group.leave(self)
+        self.group.leave(self)
 
 
 class _Group:
@@ -144,13 +167,20 @@ class _Group:
         self.members: list[MemoryConsumer] = []
 
     def join(self, member: MemoryConsumer) -> None:
+        member.expired = False
         self.members.append(member)
         self._rebalance()
 
     def leave(self, member: MemoryConsumer) -> None:
+        member.own(frozenset(), {}, from_beginning=True)
+        self.expire(member)
+        member.expired = False
+
+    def expire(self, member: MemoryConsumer) -> None:
+        """Give its partitions to the others, without a word to it."""
         if member in self.members:
             self.members.remove(member)
-            member.own(frozenset(), {}, from_beginning=True)
+            member.expired = True
             self._rebalance()
 
     def _rebalance(self) -> None:
@@ -222,6 +252,10 @@ class MemoryBus:
         self._log.broken = None
         for waiter in self._log.waiters:
             waiter.set()
+
+    def expire(self, member: MemoryConsumer) -> None:
+        """End a member's session: the others get its partitions, and it learns of it at its next call to the group."""
+        member.group.expire(member)
 
     def records(self, topic: str) -> list[Record]:
         """Everything ever written to a topic, by partition and offset."""

@@ -10,8 +10,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from weir_contracts import InvalidDocument, printable
 
 MEDIA_TYPE = "application/problem+json"
+MAX_DETAIL_CHARACTERS = 8000
+"""Of a sentence: five problems of a document fit."""
 
 
 class Problem(Exception):
@@ -32,6 +35,11 @@ class Problem(Exception):
         self.headers = headers
         self.extra = dict(extra or {})
         super().__init__(detail)
+
+
+def invalid(error: InvalidDocument) -> Problem:
+    """A 422 that names the first wrong fields and counts the others."""
+    return Problem(422, str(error), errors=error.problems)
 
 
 _TITLES = {400: "Bad request", 401: "Unauthorised", 403: "Forbidden", 404: "Not found", 405: "Method not allowed"}
@@ -59,11 +67,18 @@ def answer(problem: Problem) -> JSONResponse:
         "type": "about:blank",
         "title": _TITLES.get(problem.status, "Error"),
         "status": problem.status,
-        "detail": problem.detail,
-        **({"errors": [{"field": f, "message": m} for f, m in problem.errors]} if problem.errors else {}),
+        "detail": printable(problem.detail, MAX_DETAIL_CHARACTERS),
+        **({"errors": [_named(*each) for each in problem.errors]} if problem.errors else {}),
         **problem.extra,
     }
     return AnyText(body, status_code=problem.status, media_type=MEDIA_TYPE, headers=dict(problem.headers or {}))
+
+
+def _named(field: str, message: str) -> dict[str, str]:
+    return {
+        "field": printable(field, MAX_DETAIL_CHARACTERS),
+        "message": printable(message, MAX_DETAIL_CHARACTERS),
+    }
 
 
 _SCHEMA: dict[str, Any] = {
@@ -103,11 +118,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
-        errors = [
-            (".".join(str(part) for part in e["loc"]), str(e["msg"]).removeprefix("Value error, "))
-            for e in error.errors()
-        ]
-        return answer(Problem(422, "; ".join(f"{f}: {m}" for f, m in errors), errors=errors))
+        return answer(invalid(InvalidDocument.of(error.errors())))
 
     @app.exception_handler(HTTPException)
     async def _http(_request: Request, error: HTTPException) -> JSONResponse:

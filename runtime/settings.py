@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Self, TypeVar
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+from weir_contracts.document import sentence_of
 
 from .addresses import USUAL_TARGETS, Allowed
 from .log import masked, without_credentials
@@ -171,7 +172,7 @@ def problems(model: type[BaseSettings], error: ValidationError) -> list[str]:
     """One line for each wrong setting: its variable, what is wrong, its value unless it is a secret."""
     lines = []
     for each in error.errors(include_url=False):
-        message = each["msg"].removeprefix("Value error, ")
+        message = sentence_of(each)
         if not each["loc"]:
             lines.append(message)
             continue

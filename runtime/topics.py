@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from .clock import Clock, SystemClock
 from .kafka_bus import partition_counts
+from .kafka_lease import TOPIC as LEASES
 from .records import TopicSpec
 from .service import topic_specs
 from .settings import ServiceSettings, load
@@ -159,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--also", type=further, action="append", default=[])
     options, rest = parser.parse_known_args(arguments)
     settings = load(TopicsSettings, rest)
-    specs = [*topic_specs(settings.partitions), *options.also]
+    specs = [*topic_specs(settings.partitions), LEASES, *options.also]
     try:
         done = ensure_within(settings.kafka_bootstrap_servers, specs, options.timeout, SystemClock())
     except TopicsError as error:

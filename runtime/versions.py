@@ -15,7 +15,7 @@ MAX_DELETED = 10_000
 
 
 class RecordVersion(NamedTuple):
-    """Compares as its fields do. The number comes first: it is given where the change is stored, the epoch where it is published."""
+    """Compares as its fields do. The number comes first: the store assigns it, and the publisher the epoch."""
 
     number: int
     """Grows with each change of a key, its deletion included."""
@@ -44,11 +44,11 @@ class NewestVersions:
         """In the order of their deletion."""
 
     def outdated(self, record: Record) -> bool:
-        """Whether a newer version of the record's key was read before it. If not, the record's is the newest now."""
+        """Return whether a newer version of the record's key was read before it. If not, the record's is the newest now."""
         if record.key is None:
             return False
-        version, known = version_of(record.headers), self._newest.get(record.key)
-        if version is not None and known is not None and version < known:
+        version, newest = version_of(record.headers), self._newest.get(record.key)
+        if version is not None and newest is not None and version < newest:
             return True
         self._forget(record.key)
         if version is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from weir_contracts import PlanReply, PlanRequest, parse_policy
 
-from cli.replay.loop import Loop
+from replay.loop import Loop
 from services.planner.core.planners import ask
 from simulator import PRESETS, Fault, Noise, Simulation
 

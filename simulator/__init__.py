@@ -5,7 +5,7 @@ from .engine import Simulation
 from .faults import Fault, Noise
 from .observe import Observer
 from .presets import PRESETS, chain, diamond, two_sources
-from .spec import Application, Cluster, InvalidApplication, Link, OperatorSpec, SourceSpec, load, parse
+from .spec import Application, Cluster, InvalidApplication, Link, OperatorSpec, SourceSpec, parse
 
 __all__ = [
     "PRESETS",
@@ -22,7 +22,6 @@ __all__ = [
     "SourceSpec",
     "chain",
     "diamond",
-    "load",
     "parse",
     "two_sources",
 ]

@@ -15,7 +15,7 @@ CRASHES_AFTER_SECONDS = 1.0
 GAUGE_SECONDS, GAUGE_STEP_SECONDS = 60.0, 5.0
 """The engine's own busy and backpressured gauges: a mean of a minute, in steps."""
 CALM_SECONDS, CALM_UTILISATION = 10.0, 0.8
-"""Longest step, and up to what load of the fullest operator it is taken."""
+"""Longest step by default, and up to what load of the fullest operator it is taken."""
 _FOREVER = math.inf
 
 
@@ -31,7 +31,7 @@ class Snapshot:
 class Simulation:
     """One application and its load. `arrivals(t)` is the load in records/s at second t, the sources' shares not yet applied.
 
-    Steps are of `step_seconds`, and longer where `calm` allows it and nothing waits. Nothing happens but in `advance`; what it does
+    Steps are of `step_seconds`, and up to `calm_seconds` long while nothing waits. Nothing happens but in `advance`; what it does
     depends on its arguments and on what was asked for before, on nothing else.
     """
 
@@ -41,7 +41,7 @@ class Simulation:
         arrivals: Callable[[float], float],
         *,
         step_seconds: float = 0.5,
-        calm: bool = True,
+        calm_seconds: float = CALM_SECONDS,
         job_id: str = "5" * 32,
     ) -> None:
         if not 0 < step_seconds <= 60:
@@ -54,7 +54,7 @@ class Simulation:
         self.job_id = job_id
         self.started_at = 0.0
         self._step_seconds = step_seconds
-        self._calm = calm
+        self._calm_seconds = calm_seconds
         self._rate = 0.0
         self.now = 0.0
         self.topics = {
@@ -214,14 +214,14 @@ class Simulation:
 
     def _stride(self) -> float:
         """The length of a step: longer while nothing waits and nothing will, as then every rate is simply carried on."""
-        if self.state != "RUNNING" or not self._calm or self.warmth < 1:
+        if self.state != "RUNNING" or self._calm_seconds <= self._step_seconds or self.warmth < 1:
             return self._step_seconds
         headroom = self.flow.headroom() * CALM_UTILISATION
         if headroom < 1:
             return self._step_seconds
         most = headroom * self._rate
-        soon = max(self.arrivals(self.now + part * CALM_SECONDS) for part in (0.0, 0.25, 0.5, 0.75, 1.0))
-        return CALM_SECONDS if soon <= most else self._step_seconds
+        soon = max(self.arrivals(self.now + part * self._calm_seconds) for part in (0.0, 0.25, 0.5, 0.75, 1.0))
+        return self._calm_seconds if soon <= most else self._step_seconds
 
     def _pass(self, seconds: float) -> None:
         before, self.now = self.now, self.now + seconds

@@ -6,12 +6,10 @@ Times in seconds, rates in records/s, sizes in bytes. A wrong field is told with
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from weir_contracts import Edge, Operator, Topology
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from weir_contracts import Edge, InvalidDocument, Operator, Topology, read_document
 from weir_contracts.base import OperatorName
 
 Seconds = Annotated[float, Field(ge=0, le=31_536_000)]
@@ -234,41 +232,8 @@ def _check_links(operators: Sequence[OperatorSpec], links: Sequence[Link]) -> No
 
 
 def parse(document: Any, place: str = "application") -> Application:
-    """An application from a document. Raises `InvalidApplication` that names every wrong field of `place`."""
+    """An application from a document, read strictly. Raises `InvalidApplication` that names `place` and the first wrong fields."""
     try:
-        return Application.model_validate(document)
-    except ValidationError as error:
-        raise InvalidApplication(
-            "; ".join(f"{place}: {_problem(e)}" for e in error.errors(include_url=False))
-        ) from None
-
-
-def load(path: Path) -> Application:
-    """An application from a YAML file. Raises `InvalidApplication` that names file, line or field."""
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidApplication(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InvalidApplication(f"{path}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        at = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise InvalidApplication(
-            f"{at}: is not YAML: {getattr(error, 'problem', None) or 'it cannot be read'}"
-        ) from None
-    except RecursionError:
-        raise InvalidApplication(f"{path}: is nested too deeply") from None
-    except ValueError as error:  # a date or a number that is none
-        raise InvalidApplication(f"{path}: is not YAML: {error}") from None
-    if not isinstance(document, dict):
-        raise InvalidApplication(f"{path}: must be a mapping with operators and links")
-    return parse(document, str(path))
-
-
-def _problem(error: Any) -> str:
-    field = ".".join(str(part) for part in error["loc"])
-    what = {"extra_forbidden": "is not a field", "missing": "is required"}.get(
-        error["type"], error["msg"].removeprefix("Value error, ")
-    )
-    return f"{field}: {what}" if field else what
+        return read_document(Application, document, root="")
+    except InvalidDocument as error:
+        raise InvalidApplication(f"{place}: {error}") from None

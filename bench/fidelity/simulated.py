@@ -39,7 +39,7 @@ def sample_application(restart_seconds: float) -> Application:
 def simulate(recording: Recording, application: Application) -> Recording:
     """The same load and requests; looked at and observed at the same times."""
     first = recording.observations[0]
-    simulation = Simulation(application, recording.load(), step_seconds=STEP_SECONDS, calm=False)
+    simulation = Simulation(application, recording.load(), step_seconds=STEP_SECONDS, calm_seconds=0)
     observer = Observer(simulation, start=first.observed_at)
     looks: list[Look] = []
     observations = []

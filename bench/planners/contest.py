@@ -14,9 +14,9 @@ from weir_contracts import KafkaSignals, Signals
 
 from bench.compare.rules import STATIC_UTILISATION
 from bench.quality import static
-from cli.replay.command import run
-from cli.replay.options import DAY_SECONDS, START_UTILISATION, Replay, ReplayOptions, prepare
-from cli.replay.score import Point, Score
+from replay.options import DAY_SECONDS, START_UTILISATION, Replay, ReplayOptions, prepare
+from replay.run import run
+from replay.score import Point, Score
 from services.planner.core.planners import PLANNERS, parse_parameters
 from simulator import PRESETS, Application
 from simulator.clairvoyant import Clairvoyant

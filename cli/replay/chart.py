@@ -12,7 +12,7 @@ from cli.errors import InvalidInput
 from replay import figure
 
 if TYPE_CHECKING:
-    from .score import Point
+    from replay.score import Point
 
 WIDTH, HEIGHT = 88, 6
 LABEL = 9
@@ -74,31 +74,6 @@ def charts(points: Sequence["Point"], objective_seconds: float | None, *, width:
         ),
         axis,
     )
-
-
-def run_panels(
-    points: Sequence["Point"], objective_seconds: float | None, rescales_at_seconds: Sequence[float] = ()
-) -> list[figure.Panel]:
-    """Return load, lag and slots of a run as a figure's panels, with a mark at each rescale."""
-
-    def over_time(name: str) -> list[tuple[float, float | None]]:
-        return [(point.at_seconds, getattr(point, name)) for point in points]
-
-    load = [figure.Curve("arrivals", "load", over_time("arrivals"))]
-    if any(p.peak_arrivals > PEAKED * p.arrivals for p in points):
-        load.insert(0, figure.Curve("highest", "other", over_time("peak_arrivals")))
-    lag = [figure.Curve("largest lag", "lag", over_time("lag_seconds"))]
-    if objective_seconds is not None:
-        lag.append(figure.Curve("objective", "bound", [(p.at_seconds, objective_seconds) for p in points]))
-    slots = [
-        figure.Curve("offline optimum", "least", over_time("least_slots"), stepped=True),
-        figure.Curve("held", "held", over_time("slots"), stepped=True),
-    ]
-    return [
-        figure.Panel("records/s", load),
-        figure.Panel("lag, s", lag, marks=rescales_at_seconds),
-        figure.Panel("slots", slots, marks=rescales_at_seconds),
-    ]
 
 
 def check_place(path: Path) -> None:

@@ -1,67 +1,23 @@
 """`weir replay`: its options, the run, and how it is told."""
 
-import asyncio
 import json
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import RenderableType
 from rich.table import Table
-from weir_contracts import PlanReply, PlanRequest
 
 from cli.errors import InvalidInput
 from cli.terminal import terminal
-from runtime.garbage import seldom_collected
-from services.planner.core.planners import ask
-from simulator import Noise, Simulation
 
-from .chart import LABEL, WIDTH, charts, check_place, run_panels, save
-from .least import Least
-from .loop import Loop, Records
-from .options import Replay, ReplayOptions, prepare
-from .score import LOOK_SECONDS, Meter, Point, Score
+from .chart import LABEL, WIDTH, charts, check_place, save
 
-POINTS = 352
-"""Of the curves: two dots a character, and as many again for a picture."""
-
-
-UNDECIDED = frozenset({"warming-up", "metric-missing"})
-"""Reasons of plans that were made before there was anything to go by."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a replay found."""
-
-    score: Score
-    points: list[Point]
-    codes: dict[str, int]
-    """Plans by reason code."""
-    ends: dict[str, int]
-    """Actions and refusals by how they ended."""
-    wall_seconds: float
-    rescales_at_seconds: tuple[float, ...] = ()
-    """When the engine accepted each rescale, in simulated seconds."""
-
-    @property
-    def notes(self) -> list[str]:
-        """What else is to be known of these figures."""
-        notes = []
-        if self.codes and not set(self.codes) - UNDECIDED:
-            looks = sum(self.codes.values())
-            notes.append(
-                f"nothing was decided in {looks} looks: give it longer (--duration) or look more often (--interval)"
-            )
-        if not self.score.peak_is_carried:
-            notes.append(
-                "the highest load is more than policy and cluster allow: least and static peak are all that they do"
-            )
-        return notes
+if TYPE_CHECKING:
+    from replay.options import Replay, ReplayOptions
+    from replay.run import Result
+    from replay.score import Score
 
 
 def replay(
@@ -77,7 +33,8 @@ def replay(
         float | None,
         typer.Option(
             help="Seconds between two scrapes; by default the policy's, else 10; of a shape run for over four hours the "
-            "1440th part of that, at most 60; 60 where a recording's samples are a minute apart or more."
+            "1440th part of that, at most 60 and half of what its load takes to rise; 60 where a recording's samples are a minute "
+            "apart or more."
         ),
     ] = None,
     speedup: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,
@@ -97,6 +54,10 @@ def replay(
         check_place(plot)
     if not 0 <= noise <= 1:
         raise InvalidInput(f"--noise: must lie between 0 and 1, is {noise:g}")
+    # The loop and the simulator are a second of imports, which no other command needs.
+    from replay.options import InvalidReplay, ReplayOptions, prepare
+    from replay.run import run, run_panels
+
     options = ReplayOptions(
         trace=trace,
         planner=planner,
@@ -110,7 +71,10 @@ def replay(
         noise=noise,
         plot=plot,
     )
-    prepared = prepare(options)
+    try:
+        prepared = prepare(options)
+    except InvalidReplay as error:
+        raise InvalidInput(str(error)) from None
     result = run(prepared, seed=seed, noise=noise)
     objective = prepared.policy.spec.objective.bound_seconds
     if output == "json":
@@ -124,33 +88,7 @@ def replay(
         save(plot, title, run_panels(result.points, objective, result.rescales_at_seconds))
 
 
-def run(
-    prepared: Replay, *, seed: int = 0, noise: float = 0.0, asks: Callable[[PlanRequest, str], PlanReply] = ask
-) -> Result:
-    """Let the loop turn over the whole trace."""
-    began = time.perf_counter()
-    policy = prepared.policy
-    simulation = Simulation(prepared.application, prepared.trace.rate_at, step_seconds=prepared.step_seconds)
-    meter = Meter(
-        simulation,
-        Least(prepared.application, policy.spec.bounds),
-        policy.spec.objective,
-        max(LOOK_SECONDS, prepared.duration_seconds / POINTS),
-    )
-    loop = Loop(simulation, policy, noise=Noise(relative=noise), seed=seed, records=Records(keep=100), asks=asks)
-    with seldom_collected():
-        asyncio.run(loop.run(prepared.duration_seconds))
-    return Result(
-        score=meter.score(loop.said.rescales),
-        points=meter.points,
-        codes=dict(loop.said.codes.most_common()),
-        ends=dict(loop.said.ends.most_common()),
-        wall_seconds=round(time.perf_counter() - began, 2),
-        rescales_at_seconds=tuple((at - loop.observer.at(0.0)).total_seconds() for at in loop.said.rescales_at),
-    )
-
-
-def _document(options: ReplayOptions, prepared: Replay, result: Result) -> dict[str, Any]:
+def _document(options: "ReplayOptions", prepared: "Replay", result: "Result") -> dict[str, Any]:
     return {
         "trace": options.trace,
         "planner": prepared.policy.spec.planner.name,
@@ -178,7 +116,7 @@ def _document(options: ReplayOptions, prepared: Replay, result: Result) -> dict[
     }
 
 
-def _table(prepared: Replay, result: Result) -> RenderableType:
+def _table(prepared: "Replay", result: "Result") -> RenderableType:
     score, table = result.score, Table.grid(padding=(0, 2))
     table.add_column(style="bold")
     table.add_column()
@@ -204,7 +142,7 @@ def _table(prepared: Replay, result: Result) -> RenderableType:
     return table
 
 
-def _times_least(score: Score) -> str:
+def _times_least(score: "Score") -> str:
     times = score.times_least
     if times is None:
         return ""

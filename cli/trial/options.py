@@ -1,13 +1,13 @@
 """What a trial is asked to do, checked before anything starts. Pure but for reading the policy file."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from weir_contracts import InvalidPolicy, ScalingPolicy, parse_policy
 
-from cli import yaml_file
-from cli.errors import InvalidInput
+from runtime.documents import Unreadable, read_file
 
 
 class TrialError(Exception):
@@ -57,7 +57,7 @@ class TrialOptions:
 
     def check(self) -> None:
         """Raises `TrialError` naming the option that cannot be used."""
-        if self.duration_seconds is not None and self.duration_seconds < 10:
+        if self.duration_seconds is not None and not 10 <= self.duration_seconds < math.inf:
             raise TrialError("--duration: must be at least 10 seconds")
         if not 1 <= self.peak_rate <= 20_000:
             raise TrialError("--peak-rate: must lie between 1 and 20000 records/s; one machine carries no more")
@@ -111,8 +111,8 @@ def _choose_planner(spec: dict[str, Any], name: str) -> None:
 
 def _written(file: Path) -> Any:
     try:
-        return yaml_file.document(file)
-    except InvalidInput as error:
+        return read_file(file)
+    except Unreadable as error:
         raise TrialError(f"--policy: {error}") from None
 
 

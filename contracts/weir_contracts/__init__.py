@@ -48,6 +48,7 @@ from .deployment import (
     Slots,
     Topology,
 )
+from .document import InvalidDocument, printable, read_document
 from .limits import Budget, ExcludedPeriod, PerSlot, TotalBounds
 from .observation import (
     Observation,
@@ -57,7 +58,17 @@ from .observation import (
     Problem,
     ended_observation,
 )
-from .outcome import MAX_RESTARTS, TERMINAL, ActionState, OperatorBaseline, Outcome, Phase, QuarantinedVector
+from .outcome import (
+    MAX_RESTARTS,
+    TERMINAL,
+    ActionState,
+    OperatorBaseline,
+    Outcome,
+    OutcomeOrder,
+    Phase,
+    QuarantinedVector,
+    precedes,
+)
 from .planning import (
     MAX_HISTORY,
     MAX_OBSERVATIONS,
@@ -168,6 +179,7 @@ __all__ = [
     "ExcludedPeriod",
     "FlinkTarget",
     "Infeasible",
+    "InvalidDocument",
     "InvalidPolicy",
     "KafkaSignals",
     "LoopResult",
@@ -183,6 +195,7 @@ __all__ = [
     "OperatorBounds",
     "OperatorReading",
     "Outcome",
+    "OutcomeOrder",
     "Parallelism",
     "PartitionReading",
     "PastAction",
@@ -239,6 +252,9 @@ __all__ = [
     "observation_id",
     "parse_duration",
     "parse_policy",
+    "precedes",
+    "printable",
+    "read_document",
     "unknown",
     "within",
 ]

@@ -40,12 +40,14 @@ SymptomCode = Literal[
     "retention-gap",
     "ended",
 ]
+"""The codes that this version's analyzer publishes."""
 
 
 class Symptom(Message):
     """Something a person should know, with the numbers it rests on."""
 
-    code: SymptomCode
+    code: Code
+    """One of `SymptomCode`, or a code of a newer version or of another engine, which readers pass on."""
     operator: OperatorName | None = None
     evidence: Sentence
     numbers: Annotated[dict[str, float | None], Field(fail_fast=True)] = Field(default_factory=dict)

@@ -1,5 +1,6 @@
 """What became of a plan: every transition of an action, and refusals."""
 
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -33,6 +34,8 @@ Phase = Literal[
 for it to run, then watching it. verified, rolled-back, superseded, refused, failed: the end."""
 
 MAX_RESTARTS = 5
+FORGOTTEN_AFTER = timedelta(days=7)
+"""How long the topic of outcomes keeps the newest of an application at least."""
 TERMINAL: frozenset[str] = frozenset({"verified", "rolled-back", "superseded", "refused", "failed"})
 
 
@@ -66,6 +69,8 @@ class ActionState(Message):
     observation_id: UUID
     version: Annotated[int, Field(ge=1)]
     phase: Phase
+    cluster: Annotated[str | None, Field(max_length=2100)] = None
+    """URL of the cluster on which it restarts a job; None: an earlier version wrote it."""
     deployment: DeploymentRef
     before: Parallelism
     wanted: Parallelism
@@ -122,6 +127,14 @@ class Outcome(Message):
     quarantine: Annotated[list[QuarantinedVector], Field(max_length=50)] = Field(default_factory=list)
     restarts_seconds: Annotated[list[NonNegative], Field(max_length=MAX_RESTARTS)] = Field(default_factory=list)
     """What the application's last rescales took from request to RUNNING, newest first."""
+    original: Parallelism | None = None
+    """Requirements of the newest action's job when Weir first acted on it."""
+    contested_since: Timestamp | None = None
+    """Since when the requirements are another's; None: they are not."""
+    epoch: Count | None = None
+    """How often another executor took the application over before this was written; None: an earlier version wrote it."""
+    sequence: Count | None = None
+    """Outcomes of the application before this one, as far as its executor knew them."""
 
     @property
     def terminal(self) -> bool:
@@ -132,3 +145,25 @@ class Outcome(Message):
     def newest_action(self) -> ActionState | None:
         """The application's newest action as of this outcome."""
         return self.action if self.action is not None else self.last_action
+
+    @property
+    def order(self) -> "OutcomeOrder":
+        """What `precedes` compares two outcomes of an application by."""
+        if self.epoch is None or self.sequence is None:
+            return None, self.at, self.id.int
+        return (self.epoch, self.sequence), self.at, self.id.int
+
+
+OutcomeOrder = tuple[tuple[int, int] | None, datetime, int]
+"""(epoch, sequence) if known, time, id."""
+
+
+def precedes(one: OutcomeOrder, other: OutcomeOrder) -> bool:
+    """Return whether `other` is newer, in whatever order the two were read.
+
+    An executor that lost an application may still publish an outcome after the new holder has: the new holder's counts. The
+    time decides if one has no numbers, and beyond the topic's retention, after which numbers may have begun again.
+    """
+    if one[0] is None or other[0] is None or abs(one[1] - other[1]) > FORGOTTEN_AFTER:
+        return one[1] < other[1]
+    return one < other

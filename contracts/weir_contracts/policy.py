@@ -11,14 +11,13 @@ from pydantic import (
     AnyHttpUrl,
     BeforeValidator,
     Field,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
 from .base import MAX_COUNT, Duration, Name, OperatorName, Parameters, Timestamp
 from .deployment import Topology
-from .document import Document
+from .document import Document, InvalidDocument, read_document
 from .limits import Budget, ExcludedPeriod, TotalBounds
 
 LONGEST_CALLER = 200
@@ -383,33 +382,32 @@ class ScalingPolicy(Document):
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
-class InvalidPolicy(ValueError):
-    """A policy that cannot be used; `problems` are `(field, sentence)` pairs, fields as the user wrote them."""
-
-    def __init__(self, problems: list[tuple[str, str]]) -> None:
-        self.problems = problems
-        super().__init__("; ".join(f"{field}: {what}" for field, what in problems))
+class InvalidPolicy(InvalidDocument):
+    """A policy that cannot be used; fields are named as the user wrote them."""
 
 
 def parse_policy(document: Any) -> ScalingPolicy:
     """Read a document at the users' border, where an unknown field is a mistake and not a newer version.
 
-    Raises `InvalidPolicy` that names every wrong field.
+    Raises `InvalidPolicy` that names the first wrong fields and counts the others.
     """
-    try:
-        policy = ScalingPolicy.model_validate(document, extra="forbid", by_name=False, by_alias=True)
-    except ValidationError as error:
-        raise InvalidPolicy([_problem(e) for e in error.errors(include_url=False)]) from None
+    policy = read_document(ScalingPolicy, document, root="policy", refusal=InvalidPolicy, by_name=False)
     if contradictions := _contradictions(policy.spec):
         raise InvalidPolicy(contradictions)
     return policy
 
 
 def _contradictions(spec: PolicySpec) -> list[tuple[str, str]]:
-    """Limits that no application could keep, whatever its graph. Looked for only where policies are written: one that
-    was stored before is to stay readable."""
+    """Find limits that no application could keep, whatever its graph, and addresses that cannot exist. Checked only
+    where policies are written: one that was stored before stays readable."""
     least, total, limit = spec.bounds.min, spec.bounds.total, spec.budget.limit
     found = []
+    if spec.target.job.url.port == 0:
+        found.append((f"spec.target.{spec.target.driver}.url", "its port must lie between 1 and 65535"))
+    for broker in spec.signals.kafka.bootstrap_servers.split(",") if spec.signals.kafka else ():
+        if not broker.isprintable() or not 1 <= int(broker.rpartition(":")[2][:6]) <= 65_535:
+            what = f"{broker[:100]!r} must be host:port with a port between 1 and 65535"
+            found.append(("spec.signals.kafka.bootstrapServers", what))
     if total is not None and total.max is not None and total.max < least:
         found.append(
             ("spec.bounds.total.max", f"{total.max} for all operators together is below bounds.min, {least} for each")
@@ -419,12 +417,3 @@ def _contradictions(spec: PolicySpec) -> list[tuple[str, str]]:
             ("spec.budget", f"its {limit[1]} pays for {limit[0]} slots, and bounds.min wants {least} for each operator")
         )
     return found
-
-
-def _problem(error: Any) -> tuple[str, str]:
-    field = ".".join(str(part) for part in error["loc"]) or "policy"
-    if error["type"] == "extra_forbidden":
-        return field, "is not a field of this version"
-    if error["type"] == "missing":
-        return field, "is required"
-    return field, error["msg"].removeprefix("Value error, ")

@@ -20,6 +20,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from weir_contracts import InvalidDocument
 
 MAX_BODY_BYTES = 8_000_000
 """What Weir may send: a request of a large application with its raw observations."""
@@ -189,11 +190,8 @@ def install(app: FastAPI, body_bytes: int = MAX_BODY_BYTES) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
-        found = [
-            (".".join(str(part) for part in e["loc"][1:]) or "body", str(e["msg"]).removeprefix("Value error, "))
-            for e in error.errors()[:50]
-        ]
-        return problem(422, "; ".join(f"{field}: {what}" for field, what in found), found)
+        found = InvalidDocument.of(error.errors(), "body", skip=1)
+        return problem(422, str(found), found.problems)
 
     @app.exception_handler(HTTPException)
     async def _http(_request: Request, error: HTTPException) -> JSONResponse:

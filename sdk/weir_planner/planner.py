@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from weir_contracts import VERSION, PlannerDescription, PlanReply
+from weir_contracts import VERSION, InvalidDocument, PlannerDescription, PlanReply
 
 from .request import MetricMissing, Request
 
@@ -115,9 +115,7 @@ def checked(answer: Any, request: Request) -> PlanReply:
     try:
         reply = answer if isinstance(answer, PlanReply) else PlanReply.model_validate(answer)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "it"
-        raise InvalidReply(f"the planner returned no reply: {field}: {first['msg']}") from None
+        raise InvalidReply(f"the planner returned no reply: {InvalidDocument.of(error, 'it')}") from None
     if reply.parallelism is not None and set(reply.parallelism) != set(request.operators):
         missing = sorted(set(request.operators) - set(reply.parallelism))
         extra = sorted(set(reply.parallelism) - set(request.operators))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError, model_validator
-from weir_contracts import Estimate, OperatorAnalysis, PlanReply, PlanRequest, Prediction
+from weir_contracts import Estimate, InvalidDocument, OperatorAnalysis, PlanReply, PlanRequest, Prediction
 
 from .capacity import capacity_at
 
@@ -110,8 +110,7 @@ class Request(PlanRequest):
         try:
             return model.model_validate(self.policy.spec.planner.parameters)
         except ValidationError as error:
-            wrong = (f"{'.'.join(str(p) for p in e['loc']) or 'parameters'}: {e['msg']}" for e in error.errors())
-            raise InvalidParameters("; ".join(wrong)) from None
+            raise InvalidParameters(str(InvalidDocument.of(error, "parameters"))) from None
 
     def hold(
         self, code: str, sentence: str, *, memory: Mapping[str, Any] | None = None, **evidence: float | str | None

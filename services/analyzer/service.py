@@ -11,7 +11,7 @@ from runtime.lease import Lease, Terms, judge
 from runtime.loop import LONGEST_BACKOFF_SECONDS, Stop
 
 from .adapters.thread import BlockingThread
-from .stream import Batch, NotYet, Stream, StreamDied
+from .stream import Batch, NotYet, StateUnusable, Stream, StreamDied
 
 _BATCHES = Counter("weir_analyzer_batches_total", "Micro-batches finished")
 _RECORDS = Counter("weir_analyzer_observations_total", "Observations read")
@@ -26,8 +26,9 @@ _LEASES_LOST = Counter("weir_analyzer_leases_lost_total", "Times the lease was l
 
 _POLL_SECONDS = 0.5
 _GUARD_SECONDS = 0.2
-_DEATHS_WITHOUT_A_BATCH = 3
-"""A stream that dies so often before it finishes anything cannot use its state: it starts anew from the analyses."""
+_DEATHS_OF_ITS_STATE = 3
+"""A stream that dies of its state so often before it finishes a batch cannot use it: it starts anew from the analyses. Whatever else it
+dies of (a full disk, no memory) is no fault of the state, which is kept."""
 _SUSPEND_SECONDS = 3.0
 _STOP_SECONDS = 4.0
 """Less than a service gets to end, so that the lease is given back in time; a driver that is still starting cannot be asked to stop."""
@@ -52,9 +53,8 @@ class Analyzer:
         self._thread = BlockingThread("spark")
         self._log = structlog.get_logger("analyzer")
         self._why_not = "the stream has not been started"
-        self._fruitless = 0
+        self._unusable = 0
         self._prepared = False
-        self._began = False
         self.refused: str | None = None
         """Why this analyzer must not work: another one does."""
 
@@ -68,7 +68,6 @@ class Analyzer:
         backoff_seconds = 0.5
         while not stop.requested:
             begun = self._clock.monotonic()
-            self._began = False
             try:
                 await self._once(stop)
             except asyncio.CancelledError:
@@ -82,8 +81,8 @@ class Analyzer:
                 await self._let_go(error)
             except Exception as error:  # noqa: BLE001 - the border of a cycle: whatever ended it, it is started again
                 self._died(error, backoff_seconds)
-                if self._fruitless >= _DEATHS_WITHOUT_A_BATCH:
-                    await self._set_aside()
+                if self._unusable >= _DEATHS_OF_ITS_STATE:
+                    await self._set_aside(str(error))
                 if self._clock.monotonic() - begun > 60:
                     backoff_seconds = 0.5
                 await stop.wait(backoff_seconds)
@@ -157,7 +156,6 @@ class Analyzer:
 
     async def _work(self, stop: Stop) -> None:
         """Start the query and follow it."""
-        self._began = True
         place = await stop.race(self._thread.call(self._stream.start))
         if place is None:
             return
@@ -169,7 +167,7 @@ class Analyzer:
                 self._finished(batch)
 
     def _finished(self, batch: Batch) -> None:
-        self._fruitless = 0
+        self._unusable = 0
         _BATCHES.inc()
         _RECORDS.inc(batch.records)
         _SECONDS.observe(batch.seconds)
@@ -180,8 +178,7 @@ class Analyzer:
 
     def _died(self, error: Exception, backoff_seconds: float) -> None:
         self._why_not = f"the stream died: {error}"[:500] or "the stream died"
-        # a driver that does not even start has not tried its state
-        self._fruitless += self._began
+        self._unusable += isinstance(error, StateUnusable)
         _RUNNING.set(0)
         _RESTARTS.inc()
         expected = isinstance(error, StreamDied)
@@ -204,11 +201,11 @@ class Analyzer:
         except Exception:  # noqa: BLE001 - whatever kept it from ending, this ends it
             self._stream.abort()
 
-    async def _set_aside(self) -> None:
-        self._fruitless = 0
+    async def _set_aside(self, reason: str) -> None:
+        self._unusable = 0
         if judge(self._lease.standing(), self._clock.monotonic(), self._terms).kind != "works":
             return  # the state is another's now, and so is whatever happened to it
-        self._log.error("state-set-aside", reason=f"{_DEATHS_WITHOUT_A_BATCH} deaths without a finished batch")
+        self._log.error("state-set-aside", deaths=_DEATHS_OF_ITS_STATE, reason=reason[:500])
         with contextlib.suppress(Exception):
             await self._thread.call(self._stream.set_aside)
 

@@ -19,6 +19,10 @@ class StreamDied(RuntimeError):
     """The stream ended by itself; says why."""
 
 
+class StateUnusable(StreamDied):
+    """The stream ended because the state it was started from is damaged, incomplete or of another form; says in what way."""
+
+
 class NotYet(RuntimeError):
     """The stream cannot be started yet: something it needs is away. Says what."""
 
@@ -33,12 +37,12 @@ class Stream(Protocol):
     def start(self) -> str:
         """Start from where it was, or seeded from the latest analyses; returns where its state is kept.
 
-        `NotYet` while the brokers are away.
+        `NotYet` while the brokers are away, `StateUnusable`, `StreamDied`.
         """
         ...
 
     def batches(self) -> list[Batch]:
-        """The batches finished since the last call; `StreamDied` if it is over."""
+        """The batches finished since the last call; `StreamDied` if it is over, `StateUnusable` if its state is why."""
         ...
 
     def set_aside(self) -> None:

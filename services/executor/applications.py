@@ -1,11 +1,11 @@
 """What this process holds: its applications while it owns their partitions, and its view of the whole fleet."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from weir_contracts import ActionState, Outcome, Plan, Target
+from weir_contracts import ActionState, Outcome, Plan, Target, precedes
 
 from runtime.envelope import new_traceparent
 
@@ -21,7 +21,6 @@ class Application:
     memory: Memory = field(default_factory=Memory)
     target: Target | None = None
     """Of the action in flight: it stays what it was even if the policy is deleted meanwhile."""
-    cluster: str | None = None
     planned_version: int | None = None
     previous: ActionState | None = None
     """The action before the present one."""
@@ -30,6 +29,8 @@ class Application:
     nudged_at: float | None = None
     resumed: bool = True
     """The action was begun by another process, or by an earlier life of this one."""
+    recalled: bool = False
+    """Memory is what the topic of outcomes, or else knowledge, has of it."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     task: asyncio.Task[None] | None = None
 
@@ -49,12 +50,52 @@ class Application:
         return self.task is not None and not self.task.done()
 
 
-class Applications:
-    """All of them, by id. `told` is the newest outcome of every application of the fleet, kept fresh by somebody else."""
+class NewestOutcomes:
+    """The newest outcome of every application of the fleet, in whatever order they are read."""
 
-    def __init__(self, told: Mapping[str, Outcome], rules: Rules) -> None:
+    def __init__(self) -> None:
+        self.latest: dict[str, Outcome] = {}
+        self.buried: set[str] = set()
+        """Applications of which an older outcome came last: compaction of the topic would keep only that one."""
+        self._noted = asyncio.Event()
+
+    def note(self, application: str, outcome: Outcome | None) -> None:
+        """Take the next record of the topic; None: a tombstone."""
+        self._noted.set()
+        newest = self.latest.get(application)
+        if outcome is None:
+            self.latest.pop(application, None)
+        elif newest is not None and precedes(outcome.order, newest.order):
+            self.buried.add(application)
+            return
+        else:
+            self.latest[application] = outcome
+        self.buried.discard(application)
+
+    async def wait_for(self, action: ActionState, timeout_seconds: float) -> bool:
+        """Wait until an action has been read back from the topic; False when the time passes first."""
+
+        def is_read() -> bool:
+            newest = self.latest.get(action.application)
+            read = newest.newest_action if newest is not None else None
+            return read is not None and read.id == action.id and read.version >= action.version
+
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while not is_read():
+                    self._noted.clear()
+                    await self._noted.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class Applications:
+    """All of them, by id. `told` is kept fresh by the service."""
+
+    def __init__(self, told: NewestOutcomes, rules: Rules) -> None:
         self.own: dict[str, Application] = {}
-        self._told = told
+        self.told = told
         self._reserved: dict[str, str] = {}
         self._wishes: dict[str, Wish] = {}
         self._rules = rules
@@ -89,13 +130,22 @@ class Applications:
         """It was told, or not; either way its memory counts from now on."""
         self._reserved.pop(application, None)
 
-    def fleet(self) -> Fleet:
-        """All actions in flight and recent wishes, as of now."""
-        in_flight: dict[str, str | None] = {
-            application: None
-            for application, outcome in self._told.items()
-            if application not in self.own and outcome.newest_action is not None and not outcome.newest_action.terminal
-        }
-        in_flight.update({app.id: app.cluster for app in self.own.values() if app.in_flight})
-        in_flight.update(self._reserved)
-        return Fleet(in_flight, dict(self._wishes))
+    def fleet(self, intent: ActionState | None = None) -> Fleet:
+        """Return all actions in flight and recent wishes; for an intent, leave out later intents.
+
+        Every replica orders intents the same way, so that of those that do not all fit each lets the same go on.
+        """
+        actions = self._in_flight()
+        if intent is not None:
+            first = (intent.started_at, intent.id)
+            actions = [a for a in actions if a.phase != "intended" or (a.started_at, a.id) < first]
+        reserved = self._reserved if intent is None else {}
+        return Fleet({**{a.application: a.cluster for a in actions}, **reserved}, dict(self._wishes))
+
+    def _in_flight(self) -> list[ActionState]:
+        """Of applications that are not owned here as they were published last."""
+        others = (
+            outcome.newest_action for application, outcome in self.told.latest.items() if application not in self.own
+        )
+        actions = (*others, *(app.memory.action for app in self.own.values()))
+        return [action for action in actions if action is not None and not action.terminal]

@@ -1,4 +1,7 @@
-"""Moves one application's action: looks, lets the core decide, tells, and does, in this order."""
+"""Moves one application's action: looks, lets the core decide, tells, and does, in this order.
+
+The invariant of `fence` holds directly before each effect.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -39,17 +42,21 @@ from .core import (
     admit,
     claim,
     cluster_of,
+    expected,
     glance,
     is_for_us,
     is_watched,
     judge,
     next_step,
+    recall,
     refuse,
     resume,
     second_thoughts,
     supersede,
+    taken_over,
 )
 from .driver import Driver, Knowledge
+from .fence import ActionFence, LostPartition, Ownership
 
 
 @dataclass(frozen=True)
@@ -61,12 +68,16 @@ class Pace:
     watching: float = 1.0
     receiving: float = 0.5
     """Longest wait for records, and so for noticing a stop."""
+    retrying: float = 1.0
+    """Until an outcome that was not acknowledged is published again."""
 
 
 NUDGE_PAUSE_SECONDS = 2.0
 """Flink shows a checkpoint that was triggered only after its statistics were refreshed."""
 GATE_SECONDS = 6.0
 """What the gate may take to look at policy and target."""
+READ_SECONDS = 2.0
+"""Longest wait for the own intent to come back from its topic before the target is looked at again."""
 MOST_MOVES = 6
 
 
@@ -82,8 +93,10 @@ class Conductor:
         rules: Rules,
         *,
         attempt_id: UUID,
+        ownership: Ownership,
         analyses: Mapping[str, Analysis],
         policies: Mapping[str, ScalingPolicy],
+        applications: Applications,
         pace: Pace = Pace(),
     ) -> None:
         self._bus = bus
@@ -92,8 +105,10 @@ class Conductor:
         self._clock = clock
         self._rules = rules
         self._attempt_id = attempt_id
+        self._ownership = ownership
         self._analyses = analyses
         self._policies = policies
+        self._applications = applications
         self._pace = pace
         self._mirrors: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger("executor")
@@ -115,7 +130,7 @@ class Conductor:
                 verdict = await self._gate(app, plan, trace, applications)
             line["verdict"] = "admitted" if isinstance(verdict, ActionState) else "refused" if verdict else "ignored"
             line["code"] = verdict.code if verdict else None
-        return app.in_flight and isinstance(verdict, ActionState)
+        return app.in_flight
 
     async def outrun(self, app: Application, plan: Plan, newer: Plan, traceparent: str | None) -> None:
         """Refuse a plan that came together with a newer one, so that every plan has its end."""
@@ -128,6 +143,8 @@ class Conductor:
     ) -> Refusal | ActionState | None:
         """Look at policy and target, decide, and begin what was admitted; None: nothing is to be done or said."""
         policy, snapshot = await self._gather(app.id)
+        if policy.policy is not None and not app.recalled:
+            policy = await self._recall(app, policy)
         context = Context(
             now=self._clock.now(),
             memory=app.memory,
@@ -164,10 +181,20 @@ class Conductor:
         if last is not None and not last.terminal:
             await self._apply(app, supersede(last, self._clock.now()), snapshot)
         app.previous = app.memory.action
-        app.target, app.cluster = policy.spec.target, cluster_of(policy)
+        app.target = policy.spec.target
         app.planned_version, app.traceparent = policy.metadata.resource_version, traceparent
         app.nudged_at, app.resumed = None, False
         await self._apply(app, Step(intent, "admitted"), snapshot)
+
+    async def _recall(self, app: Application, policy: PolicyReading) -> PolicyReading:
+        """Recall what knowledge has of an application that the topic has forgotten: its action's version goes on from there."""
+        outcome = await self._knowledge.outcome(app.id)
+        if isinstance(outcome, Unanswered):
+            return PolicyReading(reachable=False, because=outcome.reason)
+        if outcome is not None:
+            app.memory = taken_over(recall(app.memory, outcome))
+        app.recalled = True
+        return policy
 
     async def _gather(self, application: str) -> tuple[PolicyReading, Snapshot]:
         now = self._clock.now()
@@ -210,7 +237,7 @@ class Conductor:
         action = app.memory.action
         if action is None or (action.terminal and not is_watched(action, self._clock.now(), self._rules)):
             return None
-        waiting = action.phase in ("applying", "rolling-back") or (
+        waiting = action.phase in ("intended", "applying", "rolling-back") or (
             action.phase == "verifying" and not action.running_at
         )
         return self._pace.expecting if waiting else self._pace.watching
@@ -237,20 +264,26 @@ class Conductor:
             snapshot = Snapshot(self._clock.now(), reachable=True, because=because)
         else:
             snapshot = await self._driver(target).observe(target)
-        policy = None
+        policy, crowded, contended = None, None, False
         if action is not None and action.phase == "intended":
             policy = await self._knowledge.policy(app.id)
+            # With its own intent an executor has read those that others published before.
+            read = await self._applications.told.wait_for(action, READ_SECONDS)
+            crowded = self._applications.fleet(action).room(app.id, action.cluster, self._rules)
+            everything = self._applications.fleet().room(app.id, action.cluster, self._rules)
+            contended = not read or everything is not None
         return Observed(
             snapshot=snapshot,
             analysis=self._analyses.get(app.id),
             policy=policy,
             planned_version=app.planned_version,
+            crowded=crowded,
+            contended=contended,
         )
 
     def _target(self, app: Application) -> Target | None:
         if app.target is None and app.id in self._policies:
             app.target = self._policies[app.id].spec.target
-            app.cluster = cluster_of(self._policies[app.id])
         return app.target
 
     def _driver(self, target: Target) -> Driver:
@@ -277,16 +310,8 @@ class Conductor:
 
     async def _tell(self, app: Application, told: Account, traceparent: str | None) -> None:
         outcome = told.outcome
-        trace = traceparent or new_traceparent(outcome.observation_id)
-        body, headers = encode(
-            outcome,
-            type=OUTCOMES.type,
-            source="executor",
-            id=outcome.id,
-            time=outcome.at,
-            traceparent=child_traceparent(trace, outcome.id),
-        )
-        await self._publish(outcome, body, headers)
+        body, headers = _encoded(outcome, traceparent)
+        await self._publish(app, outcome, body, headers)
         app.memory = told.memory
         telemetry.told(outcome)
         self._log.info(
@@ -301,28 +326,46 @@ class Conductor:
             traceparent=headers["traceparent"],
         )
 
+    async def repeat(self, app: Application, outcome: Outcome) -> bool:
+        """Publish an outcome that was published before; False if the fence holds it back. `BusError` if the brokers are away."""
+        try:
+            if await self._ownership.unconfirmed(app) is not None:
+                return False
+        except LostPartition:
+            return False
+        body, headers = _encoded(outcome, None)
+        await self._bus.publish(OUTCOMES.name, outcome.application, body, headers)
+        self._log.info("outcome-repeated", application=outcome.application, outcome_id=str(outcome.id))
+        return True
+
     def _log_of(self, app: Application) -> Any:
         """The log, of this application and its action's trace."""
         return self._log.bind(application=app.id, traceparent=app.trace)
 
-    async def _publish(self, outcome: Outcome, body: bytes, headers: Mapping[str, str]) -> None:
-        """Until it is acknowledged: without the brokers nothing moves, since nobody could go on from here."""
+    async def _publish(self, app: Application, outcome: Outcome, body: bytes, headers: Mapping[str, str]) -> None:
+        """Publish until it is acknowledged: without the brokers no replica could continue from here.
+
+        However long this took, the effect that follows passes the fence again.
+        """
         said = False
         while True:
+            held = await self._ownership.unconfirmed(app)
             try:
-                await self._bus.publish(OUTCOMES.name, outcome.application, body, headers)
+                if held is None:
+                    await self._bus.publish(OUTCOMES.name, outcome.application, body, headers)
+                    return
+                reason = held.reason
             except BusError as error:
-                if not said:
-                    self._log.warning(
-                        "held",
-                        application=outcome.application,
-                        reason=f"outcome not written: {error}",
-                        traceparent=headers.get("traceparent"),
-                    )
-                    said = True
-                await asyncio.sleep(1.0)  # cancelled at the end
-            else:
-                return
+                reason = str(error)
+            if not said:
+                self._log.warning(
+                    "held",
+                    application=outcome.application,
+                    reason=f"outcome not written: {reason}",
+                    traceparent=headers.get("traceparent"),
+                )
+                said = True
+            await asyncio.sleep(self._pace.retrying)  # cancelled at the end
 
     async def _perform(self, app: Application, instruction: Instruction) -> Answer | None:
         action = app.memory.action
@@ -340,19 +383,24 @@ class Conductor:
         return None
 
     async def _request(self, app: Application, target: Target, action: ActionState, wanted: Request) -> Answer:
-        answer = await self._driver(target).request(target, action.deployment.job_id, wanted.parallelism)
+        fence = ActionFence(app, action, self._ownership, self._knowledge, self._clock)
+        answer = await self._driver(target).request(
+            target, action.deployment.job_id, wanted.parallelism, expected(action), fence
+        )
         self._log_of(app).info(
             "requested",
             action_id=str(action.id),
             parallelism=wanted.parallelism,
             answer=type(answer).__name__.lower(),
-            reason=getattr(answer, "reason", None),
+            reason=answer.sentence if isinstance(answer, Refusal) else getattr(answer, "reason", None),
         )
         return answer
 
     async def _nudge(self, app: Application, target: Target, action: ActionState) -> None:
         now = self._clock.monotonic()
         if app.nudged_at is not None and now - app.nudged_at < NUDGE_PAUSE_SECONDS:
+            return
+        if await self._ownership.unconfirmed(app) is not None:
             return
         app.nudged_at = now
         problem = await self._driver(target).nudge(target, action.deployment.job_id)
@@ -361,14 +409,19 @@ class Conductor:
             self._log_of(app).info("nudge-failed", reason=problem)
 
     async def _claim(self, app: Application, action: ActionState) -> Answer:
-        answer = await self._record(action, app.previous)
+        answer = await self._record(app, action, app.previous)
         if isinstance(answer, Unanswered):
             self._log_of(app).warning("held", reason=f"intent not recorded: {answer.reason}")
         return answer
 
-    async def _record(self, action: ActionState, known: ActionState | None) -> Recorded | Conflict | Unanswered:
+    async def _record(
+        self, app: Application, action: ActionState, known: ActionState | None
+    ) -> Recorded | Conflict | Unanswered:
         version = action.version - 1
         for _ in range(4):
+            held = await self._ownership.unconfirmed(app)
+            if held is not None:
+                return held
             answer = await self._knowledge.record(action, version)
             if not isinstance(answer, Conflict):
                 return answer
@@ -383,7 +436,10 @@ class Conductor:
         known, log = app.previous, self._log_of(app)
 
         async def record() -> None:
-            answer = await self._record(action, known)
+            try:
+                answer = await self._record(app, action, known)
+            except LostPartition:
+                return  # whoever goes on with it does this too
             if not isinstance(answer, Recorded):
                 log.info("not-mirrored", phase=action.phase, answer=str(answer)[:300])
 
@@ -395,3 +451,16 @@ class Conductor:
         """Wait for what is still on its way to knowledge."""
         if self._mirrors:
             await asyncio.gather(*self._mirrors, return_exceptions=True)
+
+
+def _encoded(outcome: Outcome, traceparent: str | None) -> tuple[bytes, dict[str, str]]:
+    """Return body and headers, as part of the trace or of the one that its observation begins."""
+    trace = traceparent or new_traceparent(outcome.observation_id)
+    return encode(
+        outcome,
+        type=OUTCOMES.type,
+        source="executor",
+        id=outcome.id,
+        time=outcome.at,
+        traceparent=child_traceparent(trace, outcome.id),
+    )

@@ -2,9 +2,32 @@
 
 from typing import Protocol
 
-from weir_contracts import ActionState, Parallelism, Target
+from weir_contracts import ActionState, Outcome, Parallelism, Target
 
-from .core import Accepted, Conflict, PolicyReading, Recorded, Rejected, Snapshot, Unanswered
+from .core import Accepted, Conflict, PolicyReading, Recorded, Refusal, Rejected, Snapshot, Unanswered
+
+
+class Fence(Protocol):
+    """Check that a driver calls directly before each change. Unless it returns None, the driver changes nothing and
+    returns that as its own answer."""
+
+    async def begin(self) -> Refusal | Unanswered | None:
+        """Before the first change of a request."""
+        ...
+
+    async def go_on(self) -> Unanswered | None:
+        """Before each further change of the same request, which only the partition's owner may complete."""
+        ...
+
+
+class Unfenced:
+    """Fence of a process that is the only one to act on its targets, such as a simulation's."""
+
+    async def begin(self) -> None:
+        return None
+
+    async def go_on(self) -> None:
+        return None
 
 
 class Driver(Protocol):
@@ -14,8 +37,13 @@ class Driver(Protocol):
         """The target as it is now."""
         ...
 
-    async def request(self, target: Target, job_id: str, parallelism: Parallelism) -> Accepted | Rejected | Unanswered:
-        """Ask for a parallelism of every operator. Asking twice for the same does no harm."""
+    async def request(
+        self, target: Target, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
+    ) -> Accepted | Rejected | Unanswered | Refusal:
+        """Ask for a parallelism of every operator. Asking twice for the same does no harm.
+
+        Reads the requirements itself, and refuses as `contested` if they are neither `expected` nor `parallelism`.
+        """
         ...
 
     async def nudge(self, target: Target, job_id: str) -> str | None:
@@ -30,6 +58,10 @@ class Knowledge(Protocol):
 
     async def policy(self, application: str) -> PolicyReading:
         """The policy in force, read now."""
+        ...
+
+    async def outcome(self, application: str) -> Outcome | Unanswered | None:
+        """The newest outcome that it has; None: it has none."""
         ...
 
     async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Unanswered:

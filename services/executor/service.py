@@ -23,10 +23,11 @@ from runtime.records import Record
 from runtime.table import GlobalTable
 
 from .analyses import LatestAnalyses
-from .applications import Application, Applications
+from .applications import Application, Applications, NewestOutcomes
 from .conductor import Conductor, Pace
-from .core import Memory, Rules, recall
+from .core import Memory, Rules, recall, taken_over
 from .driver import Driver, Knowledge
+from .fence import LostPartition, Ownership
 
 _IN_FLIGHT = Gauge("weir_executor_actions_in_flight", "Actions of this process that have not ended")
 
@@ -64,14 +65,17 @@ class Executor:
         self._log = structlog.get_logger("executor")
         self._dead_letters = DeadLetters(bus, "executor", clock)
         self._policies = GlobalTable[ScalingPolicy](bus, POLICIES.name, lambda r: decode(r, ScalingPolicy).message)
+        self._newest_outcomes = NewestOutcomes()
         self._outcomes = GlobalTable[Outcome](
             bus,
             OUTCOMES.name,
             lambda r: decode(r, Outcome).message,
+            on_change=self._newest_outcomes.note,
             on_unreadable=self._dead_letters.undecodable,
         )
         self.analyses = LatestAnalyses()
-        self.applications = Applications(self._outcomes.latest, rules)
+        self.applications = Applications(self._newest_outcomes, rules)
+        self._ownership = Ownership(self.applications.own, clock)
         self._conductor = Conductor(
             bus,
             drivers,
@@ -79,8 +83,10 @@ class Executor:
             clock,
             rules,
             attempt_id=attempt_id,
+            ownership=self._ownership,
             analyses=self.analyses,
             policies=self._policies.latest,
+            applications=self.applications,
             pace=pace,
         )
         self._stop = Stop()
@@ -109,6 +115,7 @@ class Executor:
             self._consumer = self._bus.consumer(
                 [PLANS.name], self._group, on_assigned=self._on_assigned, on_revoked=self._on_revoked
             )
+            self._ownership.consumer = self._consumer
             await run_forever("executor", self.cycle, stop)
         finally:
             await self._end(followers)
@@ -118,6 +125,7 @@ class Executor:
         if self._consumer is None:
             return
         await self._recover()
+        await self._repeat_buried()
         records = await self._consumer.receive(timeout_seconds=self._pace.receiving)
         if not records:
             return
@@ -144,7 +152,10 @@ class Executor:
             found[plan.application] = newer
             app = self.applications.get(plan.application, older.record.partition)
             async with app.lock:
-                await self._conductor.outrun(app, older.message, newer.message, older.traceparent)
+                try:
+                    await self._conductor.outrun(app, older.message, newer.message, older.traceparent)
+                except LostPartition as lost:
+                    self._log.info("dropped", reason=str(lost))
         return found
 
     async def _read_plan(self, record: Record) -> Decoded[Plan] | None:
@@ -164,6 +175,8 @@ class Executor:
                 begun = await self._conductor.consider(app, plan, decoded.traceparent, self.applications)
                 if begun and self._owns(app):  # the partition may have been taken meanwhile
                     self._drive(app)
+        except LostPartition as lost:
+            self._log.info("dropped", application=app.id, reason=str(lost))
         except BusError:
             raise
         except Exception as error:  # noqa: BLE001 - one odd plan must not cost the others of its batch their turn
@@ -194,6 +207,9 @@ class Executor:
             try:
                 async with app.lock:
                     pause_seconds = await self._conductor.advance(app)
+            except LostPartition as lost:
+                self._log.info("dropped", application=app.id, reason=str(lost))
+                return
             except Exception as error:  # noqa: BLE001 - the border of an action's cycle
                 self._log.exception(
                     "step-failed",
@@ -234,7 +250,7 @@ class Executor:
                 continue
             for (application, partition), memory in memories.items():
                 app = self.applications.get(application, partition)
-                app.memory = memory
+                app.memory, app.recalled = taken_over(memory), True
                 self._drive(app)
             self._gained -= partitions
             in_flight = [a.id for a in self.applications.of(partitions) if a.in_flight]
@@ -270,6 +286,13 @@ class Executor:
             self._log.warning("outcome-skipped", place=record.place, reason=error.reason, field=error.field)
             return
         memories[place] = recall(memories.get(place, Memory()), outcome)
+
+    async def _repeat_buried(self) -> None:
+        """Publish the newest outcome again if an earlier holder's came after it: compaction keeps the last record."""
+        outcomes = self._newest_outcomes
+        for application in sorted(outcomes.buried & self.applications.own.keys()):
+            if await self._conductor.repeat(self.applications.own[application], outcomes.latest[application]):
+                outcomes.buried.discard(application)
 
     # -- what others say -------------------------------------------------------------------------------------------
 

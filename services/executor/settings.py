@@ -42,7 +42,10 @@ class Settings(TargetSettings):
         description="further time for a rescale by containers (target docker), which have to start first, in seconds",
     )
     request_patience_seconds: float = Field(
-        default=30.0, gt=0, le=3600, description="how long a request without an answer is repeated, in seconds"
+        default=30.0,
+        gt=0,
+        le=3600,
+        description="how long a request without an answer is repeated, until the plan expires at most, in seconds",
     )
     restart_loop: int = Field(
         default=3, ge=1, le=1000, description="restarts beyond the rescale's own that count as a restart loop"
@@ -68,9 +71,14 @@ class Settings(TargetSettings):
     quarantine_longest_seconds: float = Field(
         default=7200.0, gt=0, le=604800, description="longest quarantine of a parallelism, in seconds"
     )
-    max_actions: int = Field(default=10, ge=1, le=10000, description="actions in flight at once, over all applications")
+    max_actions: int = Field(
+        default=10, ge=1, le=10000, description="actions in flight at once, over all applications and replicas"
+    )
     max_actions_per_cluster: int = Field(
-        default=2, ge=1, le=10000, description="actions in flight at once on one cluster: each restarts a job there"
+        default=2,
+        ge=1,
+        le=10000,
+        description="actions in flight at once on one cluster, over all replicas: each restarts a job there",
     )
     fleet_share: float = Field(
         default=0.5,

@@ -84,9 +84,15 @@ async def run(settings: KnowledgeSettings) -> int:
     REGISTRY.register(gauges)
     knowledge = Knowledge(bus, store, clock, limits, settings.rebuild_seconds, gauges=gauges)
     terms = settings.terms()
-    lease = KafkaLease(settings.kafka_bootstrap_servers, clock, terms, f"{platform.node()}, process {os.getpid()}")
+    who = f"{platform.node()}, process {os.getpid()}"
     publisher = PolicyPublisher(
-        bus, store, clock, lease, terms, rebuilt=knowledge.rebuilt, read_seconds=settings.rebuild_seconds
+        bus,
+        store,
+        clock,
+        lambda: KafkaLease(settings.kafka_bootstrap_servers, clock, terms, who),
+        terms,
+        rebuilt=knowledge.rebuilt,
+        read_seconds=settings.rebuild_seconds,
     )
     leftovers = Leftovers(bus, store, clock, lambda: publisher.epoch is not None, settings.forget_after_seconds)
     dead_letters = DeadLetterCount(bus)

@@ -15,9 +15,11 @@ from weir_contracts import (
     Message,
     Observation,
     Outcome,
+    OutcomeOrder,
     Parallelism,
     Plan,
     Symptom,
+    precedes,
 )
 from weir_contracts.base import Timestamp
 
@@ -87,6 +89,15 @@ class Seen(Message):
     plan: Timestamp | None = None
     outcome: Timestamp | None = None
     outcome_id: UUID | None = None
+    outcome_order: tuple[int, int] | None = None
+    """Its epoch and sequence; None: it has none."""
+
+    def newer_than(self, outcome: Outcome) -> bool:
+        """Whether an outcome is older than the newest one, in whatever order the two came."""
+        if self.outcome is None or self.outcome_id is None:
+            return False
+        known: OutcomeOrder = (self.outcome_order, self.outcome, self.outcome_id.int)
+        return precedes(outcome.order, known)
 
     @property
     def newest(self) -> datetime | None:
@@ -119,6 +130,7 @@ class Newest(Message):
             plan=plan.observed_at if plan else None,
             outcome=outcome.at if outcome else None,
             outcome_id=outcome.id if outcome else None,
+            outcome_order=outcome.order[0] if outcome else None,
         )
 
 
@@ -151,14 +163,14 @@ def remember(state: State, event: Event, limits: Limits) -> State:
         if seen.plan is not None and event.observed_at <= seen.plan:
             return state
         return _saw(_with_plan(state, event, limits), plan=event.observed_at)
-    if seen.outcome is not None and (event.at < seen.outcome or event.id == seen.outcome_id):
+    if seen.newer_than(event) or event.id == seen.outcome_id:
         return state
     if any(known.id == event.id for turn in state.turns for known in turn.outcomes):
         return state
-    return _saw(_with_outcome(state, event), outcome=event.at, outcome_id=event.id)
+    return _saw(_with_outcome(state, event), outcome=event.at, outcome_id=event.id, outcome_order=event.order[0])
 
 
-def _saw(state: State, **newest: datetime | UUID) -> State:
+def _saw(state: State, **newest: datetime | UUID | tuple[int, int] | None) -> State:
     return state.model_copy(update={"seen": state.seen.model_copy(update=newest)})
 
 

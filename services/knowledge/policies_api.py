@@ -1,7 +1,6 @@
 """`/v1/policies`: create, replace, list, pause, resume and delete, with optimistic concurrency by version."""
 
 import asyncio
-import json
 import re
 from collections.abc import Callable
 from datetime import datetime
@@ -10,12 +9,13 @@ from typing import Annotated, Any, Literal
 import yaml
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
-from weir_contracts import InvalidPolicy, PlannerChoice, ScalingPolicy, parse_policy
+from weir_contracts import InvalidDocument, InvalidPolicy, PlannerChoice, ScalingPolicy, parse_policy
 
 from runtime.addresses import TARGETS, AddressRefused, Allowed, hosts_of
 from runtime.auth import Caller, requires
 from runtime.clock import Clock
-from runtime.problems import Problem
+from runtime.documents import Unreadable, read_json, read_yaml
+from runtime.problems import Problem, invalid
 
 from . import examples
 from .adapters.planner import PlannerAway, PlannerCatalogue, named
@@ -46,15 +46,6 @@ def parse_version(request: Request) -> int | None:
     return int(text)
 
 
-class _Plain(yaml.SafeLoader):
-    """YAML without aliases: a kilobyte of them can stand for a terabyte."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are not read")
-        return super().compose_node(parent, index)
-
-
 async def _document(request: Request) -> Any:
     """The body as JSON or YAML; YAML reads both, but JSON's own errors name the place better. A large one is read beside the
     event loop, which has others to answer meanwhile."""
@@ -69,11 +60,15 @@ def _parsed(body: bytes, is_json: bool) -> Any:
     try:
         text = body.decode()
         if is_json:
-            return json.loads(text)
-        return yaml.load(text, _Plain)  # noqa: S506 - a safe loader, and stricter
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        detail = " ".join(str(error).split())[:300]
+            return read_json(text)
+        found = read_yaml(text)
+    except (Unreadable, UnicodeDecodeError) as error:
+        line = getattr(error, "line", None)
+        detail = f"{f'line {line} ' if line else ''}{error}"
         raise Problem(422, f"the body cannot be read: {detail}", errors=[("body", detail)]) from None
+    if len(found) > 1:
+        raise Problem(422, f"the body holds {len(found)} documents: send each to its own address")
+    return found[0] if found else None
 
 
 def shown(policy: ScalingPolicy) -> dict[str, Any]:
@@ -217,7 +212,7 @@ def policies_router(
         try:
             policy = parse_policy(document)
         except InvalidPolicy as error:
-            raise Problem(422, str(error), errors=error.problems) from None
+            raise invalid(error) from None
         if policy.application != f"{namespace}/{name}":
             raise Problem(
                 422,
@@ -300,7 +295,7 @@ async def _check_planners(policy: ScalingPolicy, before: ScalingPolicy | None, c
         detail = f"the planner service cannot be asked about the policy's planners: {away}. Nothing was changed"
         raise Problem(503, detail, errors=[("spec.planner", "was changed and could not be checked")]) from None
     if wrong:
-        raise Problem(422, "; ".join(f"{field}: {what}" for field, what in wrong)[:2000], errors=wrong)
+        raise invalid(InvalidDocument(wrong))
 
 
 def _taken(policy: ScalingPolicy, other: str) -> Problem:

@@ -5,6 +5,7 @@ its key in the topic, and compaction would keep it alone: so the holder reads th
 """
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import structlog
@@ -31,7 +32,8 @@ _HOLDS_LEASE = Gauge("weir_knowledge_lease_held", "1 while this replica is the o
 class PolicyPublisher:
     """Publishes each change once it is stored, in the order of the changes, while this replica holds the lease.
 
-    `rebuilt`: set while the store is known to hold what the topics say; before, nothing is published.
+    `rebuilt`: set while the store holds what the topics say. Until then the replica publishes nothing and gives the lease back, as
+    another replica may reach the store.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class PolicyPublisher:
         bus: Bus,
         store: Store,
         clock: Clock,
-        lease: Lease,
+        new_lease: Callable[[], Lease],
         terms: Terms,
         *,
         rebuilt: asyncio.Event,
@@ -48,7 +50,8 @@ class PolicyPublisher:
         self._bus = bus
         self._store = store
         self._clock = clock
-        self._lease = lease
+        self._new_lease = new_lease
+        self._lease: Lease | None = None
         self._terms = terms
         self._rebuilt = rebuilt
         self._read_seconds = read_seconds
@@ -61,29 +64,36 @@ class PolicyPublisher:
     @property
     def epoch(self) -> int | None:
         """The epoch of the lease that this replica holds now; None while it must not publish."""
-        standing = self._lease.standing()
-        if standing.claim is None or judge(standing, self._clock.monotonic(), self._terms).kind != "works":
+        state = None if self._lease is None else self._lease.standing()
+        if state is None or judge(state, self._clock.monotonic(), self._terms).kind != "works":
             return None
-        return standing.claim.epoch
+        return None if state.claim is None else state.claim.epoch
 
     async def run(self, stop: Stop) -> None:
         """Publish what the outbox holds, soon after it was filled, until stopped."""
-        await stop.race(self._rebuilt.wait())
-        if stop.requested:
-            return
-        self._lease.open()
         try:
             await run_forever("outbox", lambda: self._cycle(stop), stop)
         finally:
-            await self._close_reader()
-            await asyncio.to_thread(self._lease.close)
+            await self._give_back()
+
+    async def _give_back(self) -> None:
+        await self._close_reader()
+        lease, self._lease = self._lease, None
+        _HOLDS_LEASE.set(0)
+        if lease is not None:
+            await asyncio.to_thread(lease.close)
 
     async def _cycle(self, stop: Stop) -> None:
+        if not self._rebuilt.is_set():
+            await self._give_back()
+            await stop.race(self._rebuilt.wait())
+            return
         self.outbox_filled.clear()
         try:
-            # Before, as publishing lasts while the brokers are away; by every replica, as the holder may be gone.
+            # Before, as publishing lasts while the brokers are away; by every replica, as there may be no holder.
             _OUTBOX.set(await self._store.outbox_size())
-            if await self.publish():
+            # Cut short by the stop: with the brokers away it lasts, and what was sent and not noted is sent once more, the same.
+            if await stop.race(self.publish()):
                 _OUTBOX.set(await self._store.outbox_size())
         except StoreUnavailable as error:
             # Redis may have come back without its last second: the topic is compared with it again first.
@@ -100,6 +110,9 @@ class PolicyPublisher:
 
     async def publish(self) -> int:
         """Publish what waits, and again what came too late; returns how many entries of the outbox went. 0 without the lease."""
+        if self._lease is None:
+            self._lease = self._new_lease()
+            self._lease.open()
         epoch = self.epoch
         _HOLDS_LEASE.set(epoch is not None)
         if epoch is None or not self._rebuilt.is_set():
@@ -128,7 +141,7 @@ class PolicyPublisher:
     # -- records -------------------------------------------------------------------------------------------------------
 
     async def _records(self, entry: OutboxEntry, epoch: int) -> list[Outgoing]:
-        """What to publish for an entry: the policy, or its tombstone and the application's end."""
+        """Return the records of an entry: the policy, or its tombstone and the application's end."""
         if entry.value is not None:
             return [self._policy_record(ScalingPolicy.model_validate_json(entry.value), epoch)]
         headers = {} if entry.version is None else RecordVersion(entry.version, epoch).headers()
@@ -154,8 +167,8 @@ class PolicyPublisher:
         return Outgoing(POLICIES.name, policy.application, body, headers | version.headers())
 
     async def _end(self, policy: ScalingPolicy, version: int) -> Observation:
-        """Also where no monitor runs that could say it. At the deletion, by its version, and after the newest message: what is older
-        than another would be ignored."""
+        """Return the application's end, dated by the deletion's version and after the newest message: readers ignore an older one. A
+        monitor publishes another one, if it runs."""
         deleted_at = (
             datetime.fromtimestamp(version / 1000, UTC) if version < self._clock.now().timestamp() * 1000 else None
         )
@@ -169,7 +182,7 @@ class PolicyPublisher:
     # -- the topic -----------------------------------------------------------------------------------------------------
 
     async def _compare(self, epoch: int) -> None:
-        """Read the topic whole; where its last record of a policy is not what is stored, that is published again."""
+        """Read the topic, and publish the stored policy again where the topic's last record of it is older."""
         await self._close_reader()
         self._reader = self._bus.reader(POLICIES.name)
         last: dict[str, int] = {}
@@ -180,7 +193,7 @@ class PolicyPublisher:
                         last[record.key] = _number(record)
         stored = {policy.application: policy.metadata.resource_version or 0 for policy in await self._store.policies()}
         behind = [name for name, version in stored.items() if last.get(name, -1) < version]
-        # Of a deletion nothing needs to be there: the tombstone has gone by compaction, and everything before it.
+        # A deletion needs no record: compaction removes the tombstone after everything before it.
         behind += [n for n, version in (await self._store.deletions()).items() if last.get(n, version) < version]
         pending = {entry.application for entry in await self._store.outbox()}
         for application in behind:
@@ -190,7 +203,7 @@ class PolicyPublisher:
         self._log.info("publishes-policies", epoch=epoch, published_again=[n for n in behind if n not in pending])
 
     async def _published_too_late(self, epoch: int) -> bool:
-        """Whether another publisher's record came behind newer ones; those were put into the outbox again."""
+        """Return whether another publisher's record came behind a newer one, and put what is stored into the outbox again."""
         found = False
         for record in await self._reader.receive(timeout_seconds=0.02) if self._reader is not None else ():
             version = version_of(record.headers)

@@ -11,12 +11,13 @@ from typing import TypeVar
 import structlog
 from prometheus_client import Counter
 from pydantic import BaseModel
-from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy
+from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy, precedes
 from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
 
 from runtime.bus import Bus, Consumer, Reader
 from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
+from runtime.envelope import Undecodable, decode
 from runtime.log import canonical_line
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
@@ -163,7 +164,9 @@ class Knowledge:
             async with asyncio.timeout(self._rebuild_seconds):
                 while not await reader.caught_up():
                     for record in await reader.receive(timeout_seconds=0.2):
-                        if record.key is not None and not versions.outdated(record):
+                        if record.key is None or versions.outdated(record):
+                            continue
+                        if not _is_late(record, latest.get(record.key)):
                             latest[record.key] = record
         finally:
             await reader.close()
@@ -238,9 +241,10 @@ class Knowledge:
             if each.ended:
                 await self._store.forget(each.application)
         await self._save([each for each in changed if each.ended], [])
-        for messages in by_application.values():
-            for message, _ in messages:
-                if isinstance(message, Outcome):
+        for each in after:
+            for message, _ in by_application[each.application]:
+                late = isinstance(message, Outcome) and each.state is not None and each.state.seen.newer_than(message)
+                if isinstance(message, Outcome) and not late:
                     await self._end_action(message)
         for kind, _, _ in events:
             _REMEMBERED.labels(kind).inc()
@@ -276,6 +280,16 @@ class Knowledge:
             self._gauges.keep_only({policy.application for policy in policies}, self._clock.now())
 
         await run_forever("gauges", cycle, stop, pause_seconds=TIDY_SECONDS)
+
+
+def _is_late(record: Record, newest: Record | None) -> bool:
+    """Whether a record is an outcome that an earlier holder of its application published after a newer one."""
+    if record.topic != OUTCOMES.name or newest is None or record.value is None or newest.value is None:
+        return False
+    try:
+        return precedes(decode(record, Outcome).message.order, decode(newest, Outcome).message.order)
+    except Undecodable:
+        return False
 
 
 @dataclass

@@ -17,6 +17,7 @@ class PlannerToRegister(NewPlanner):
 
     model_config = ConfigDict(
         extra="forbid",
+        strict=True,
         json_schema_extra={
             "examples": [{"name": "mine", "url": "https://planner.example.org/mine", "credential": "for-mine"}]
         },

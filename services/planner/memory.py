@@ -15,6 +15,7 @@ from weir_contracts import (
     PlanState,
     QuarantinedVector,
     derive_id,
+    precedes,
 )
 
 MOST_OUTCOMES = 20
@@ -88,12 +89,12 @@ class Applications:
         )
 
     def happened(self, application: str, outcome: Outcome | None) -> None:
-        """Take an outcome in; None: its topic has forgotten the application."""
+        """Take an outcome in, unless it is older; None: its topic has forgotten the application."""
         if outcome is None:
             self._outcomes.pop(application, None)
             return
         ring = self._outcomes[application]
-        if not ring or outcome.at >= ring[0].at:
+        if not ring or not precedes(outcome.order, ring[0].order):
             ring.appendleft(outcome)
 
     def ended(self, analysis: Analysis) -> None:

@@ -36,9 +36,8 @@ class WorkerProcess:
         self._made: tuple[ProcessPoolExecutor, Future[None]] | None = None  # and whether it takes questions
         self._line: deque[_Question] = deque()
         self._turn = asyncio.Lock()  # its waiters are in the order of the line
-        self._overdue: tuple[Future[str], float] | None = (
-            None  # the answer to a call that missed its deadline, and when to kill for it
-        )
+        # The answer to a call that missed its deadline, and the loop's time from which on the process is killed for it.
+        self._overdue: tuple[Future[str], float] | None = None
 
     def __len__(self) -> int:
         """Questions without an answer."""

@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 from prometheus_client import Gauge
 from pydantic import ValidationError
-from weir_contracts import PlannerRegistration, PlanReply, PlanRequest
+from weir_contracts import InvalidDocument, PlannerRegistration, PlanReply, PlanRequest
 
 from runtime.clock import Clock
 
@@ -143,11 +143,8 @@ def read_reply(body: bytes) -> PlanReply:
     try:
         return PlanReply.model_validate_json(body, strict=True)
     except ValidationError as error:
-        wrong = [
-            f"{'.'.join(str(part)[:100] for part in each['loc']) or 'reply'}: {each['msg'].removeprefix('Value error, ')}"
-            for each in error.errors(include_url=False, include_input=False)[:5]
-        ]
-        raise PlannerFailed(f"answered what is no plan reply: {'; '.join(wrong)}", code=INVALID_REPLY) from None
+        wrong = InvalidDocument.of(error, "reply")
+        raise PlannerFailed(f"answered what is no plan reply: {wrong}", code=INVALID_REPLY) from None
 
 
 def checked(reply: PlanReply, request: PlanRequest) -> PlanReply:

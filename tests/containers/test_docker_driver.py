@@ -18,7 +18,8 @@ from runtime.clock import SystemClock
 from services.executor.adapters.docker import Container, Daemon, DockerDriver
 from services.executor.adapters.docker_daemon import DockerDaemon
 from services.executor.adapters.memory_docker import ReactiveCluster
-from services.executor.core import Accepted, Rejected, Unanswered
+from services.executor.core import Accepted, Refusal, Rejected, Unanswered
+from services.executor.driver import Unfenced
 from testbed.compose import compose_command
 from testbed.images import BASE, Images
 from tests.unit.executor.builders import JOB, TOPOLOGY
@@ -167,9 +168,11 @@ class Driven:
     def _running(self, project: str, service: str) -> int:
         return sum(1 for each in self.daemon.containers(project, service) if each.state == "running")
 
-    def ask(self, level: int) -> Accepted | Rejected | Unanswered:
+    def ask(self, level: int) -> Accepted | Rejected | Unanswered | Refusal:
         """One request."""
-        return asyncio.run(self.driver.request(self.target, JOB, TOPOLOGY.uniform(level)))
+        expected = self.requested()
+        assert expected is not None
+        return asyncio.run(self.driver.request(self.target, JOB, TOPOLOGY.uniform(level), expected, Unfenced()))
 
     def requested(self) -> dict[str, int] | None:
         seen = asyncio.run(self.driver.observe(self.target))

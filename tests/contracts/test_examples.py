@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
-from weir_contracts import PLAN_OBLIGATIONS
+from weir_contracts import PLAN_OBLIGATIONS, Symptom
 from weir_contracts.base import VERSION
 from weir_contracts.export import CONTRACTS, drift, export, schema_of
 from weir_contracts.plugin_api import plugin_openapi
@@ -115,3 +115,9 @@ def test_what_a_planner_implements_is_a_whole_document() -> None:
     assert all(word in told for word in ("timeout", "same answer", "bytes", "null"))
     references = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
     assert {"PlannerDescription", "PlanRequest", "PlanReply"} <= references <= set(document["components"]["schemas"])
+
+
+def test_a_symptom_that_this_version_does_not_know_is_read() -> None:
+    """Engines bring symptoms of their own; a reader of an earlier version passes them on."""
+    symptom = Symptom.model_validate_json('{"code": "hot-partition", "evidence": "orders-3 gets 61 % of the records."}')
+    assert symptom.code == "hot-partition"

@@ -1,7 +1,8 @@
 """The users' border: a policy that is wrong is refused with the field and the reason."""
 
+import json
 from copy import deepcopy
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -108,6 +109,27 @@ def test_what_a_user_wrote_comes_back() -> None:
         ("spec.behavior.maxActionsPerHour", 0, "spec.behavior.maxActionsPerHour", "greater than or equal to 1"),
         ("spec.shadow", [], "spec.shadow", "not a field"),
         ("metadata.name", "Orders!", "metadata.name", "match"),
+        ("spec.bounds.max", True, "spec.bounds.max", "must be a whole number"),
+        ("spec.bounds.max", "12", "spec.bounds.max", "must be a whole number"),
+        ("spec.bounds.max", 12.0, "spec.bounds.max", "must be a whole number"),
+        ("spec.behavior.tolerance", "0.1", "spec.behavior.tolerance", "must be a number"),
+        ("spec.budget", {"slots": True}, "spec.budget.slots", "must be a whole number"),
+        ("metadata.resourceVersion", "3", "metadata.resourceVersion", "must be a whole number"),
+        ("spec.bounds", [], "spec.bounds", "must be a mapping"),
+        ("spec.target.flink.url", "http://a:99999", "spec.target.flink.url", "port"),
+        ("spec.target.flink.url", "http://a:0", "spec.target.flink.url", "between 1 and 65535"),
+        (
+            "spec.signals",
+            {"kafka": {"bootstrapServers": "a:9092,b:99999"}},
+            "spec.signals.kafka.bootstrapServers",
+            "'b:99999' must be host:port with a port between 1 and 65535",
+        ),
+        (
+            "spec.signals",
+            {"kafka": {"bootstrapServers": "a\x1b[31m:9092"}},
+            "spec.signals.kafka.bootstrapServers",
+            r"'a\x1b[31m:9092' must be host:port",
+        ),
         ("apiVersion", "weir.dev/v2", "apiVersion", "weir.dev/v1alpha1"),
     ],
 )
@@ -116,6 +138,56 @@ def test_a_wrong_field_is_named(path: str, value: Any, field: str, says: str) ->
     with pytest.raises(InvalidPolicy) as caught:
         parse_policy(_with(path, value))
     assert any(named == field and says in what for named, what in caught.value.problems), caught.value.problems
+
+
+def test_what_is_stored_stays_readable() -> None:
+    """A message's reader takes what an earlier version let in: numbers in quotes, and a port that is none."""
+    stored = _with("spec.signals", {"kafka": {"bootstrapServers": "a:99999"}})
+    stored["spec"]["bounds"] = {"max": "12"}
+    assert ScalingPolicy.model_validate_json(json.dumps(stored)).spec.bounds.max == 12
+
+
+def test_a_policy_that_was_read_can_be_written_again() -> None:
+    """With the service's own fields, the time of the last change among them."""
+    document = deepcopy(DOCUMENT)
+    document["metadata"] |= {"resourceVersion": 3, "updatedAt": "2026-01-01T12:00:00Z", "updatedBy": "me"}
+    policy = parse_policy(document)
+    assert policy.metadata.updated_at == datetime(2026, 1, 1, 12, tzinfo=UTC)
+    assert parse_policy(policy.to_document()) == policy
+
+
+def test_many_problems_are_one_short_line() -> None:
+    """100,000 unknown fields: the first five are named, the others counted, and no name is longer than a line."""
+    document = deepcopy(DOCUMENT)
+    document["spec"] |= {f"field{i}": 1 for i in range(99_999)} | {"x" * 100_000: 1}
+    with pytest.raises(InvalidPolicy) as caught:
+        parse_policy(document)
+    assert (len(caught.value.problems), caught.value.more) == (5, 99_995)
+    assert str(caught.value).endswith("; and 99,995 more")
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("sign", ["\n", "\r", "\x1b[31m", "\x00", "\u2028", "\u202e", "\x85"])
+def test_a_field_s_name_is_shown_escaped(sign: str) -> None:
+    """Nothing breaks the line, moves the cursor or turns the text around."""
+    with pytest.raises(InvalidPolicy) as caught:
+        parse_policy(_with(f"spec.a{sign}b", 1))
+    assert str(caught.value).isprintable()
+    assert caught.value.problems[0][0].startswith("spec.a\\")
+
+
+def test_a_wrong_item_is_not_a_missing_one() -> None:
+    """pydantic itself counts the valid ones only, and says that there is none."""
+    period = {"from": "22:00", "to": "23:00", "directions": ["sideways"]}
+    with pytest.raises(InvalidPolicy) as caught:
+        parse_policy(_with("spec.behavior.excludedPeriods", [period]))
+    assert [field for field, _ in caught.value.problems] == ["spec.behavior.excludedPeriods.0.directions.0"]
+
+
+def test_half_a_character_is_refused() -> None:
+    """JSON text can hold one as an escape; no message could carry it."""
+    with pytest.raises(InvalidPolicy, match="policy: holds what JSON cannot say"):
+        parse_policy(_with("spec.target.flink.job", "\ud800"))
 
 
 NIGHT = {"from": "22:00", "to": "06:00"}

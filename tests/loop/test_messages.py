@@ -7,7 +7,7 @@ from weir_contracts import Analysis, Observation, Plan, ScalingPolicy
 
 from runtime.envelope import Undecodable, decode
 from runtime.records import Record
-from services.executor.applications import Applications
+from services.executor.applications import Applications, NewestOutcomes
 from services.executor.core import PolicyReading, Rules
 from simulator import Fault
 from tests.loop.world import WORK, World, job, policy, settled
@@ -264,7 +264,7 @@ HOLD_SECONDS = 200.0
 def fleet(**rules: float) -> list[World]:
     """Five applications of one executor, each with more than it will need."""
     given = Rules(fleet_hold_seconds=HOLD_SECONDS, **rules)  # type: ignore[arg-type]
-    shared = Applications({}, given)
+    shared = Applications(NewestOutcomes(), given)
     policies = [policy(f"app-{i}", interval="10s") for i in range(5)]
     worlds = [World(job(4), 1200.0, policy=each, fleet=shared, rules=given) for each in policies]
     return together(worlds, 60)

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy, parse_policy
 
-from cli.replay.loop import Loop
+from replay.loop import Loop
 from runtime.envelope import decode, encode
 from runtime.records import Record
 from services.executor.core import PolicyReading

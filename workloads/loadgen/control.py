@@ -85,7 +85,7 @@ def create_app(generator: Generator, board: WorkloadBoard) -> FastAPI:
 
     @app.exception_handler(RequestValidationError)
     async def refused(_request: Request, error: RequestValidationError) -> JSONResponse:
-        return JSONResponse({"errors": [_named(each) for each in error.errors()]}, 422)
+        return JSONResponse({"errors": [_named(each) for each in error.errors()[:5]]}, 422)
 
     return app
 

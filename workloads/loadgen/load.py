@@ -23,6 +23,7 @@ class LoadChange(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
+        strict=True,
         json_schema_extra={"examples": [{"rate": 1200}, {"rate": None, "factor": 1.5}, {"paused": False}]},
     )
 

@@ -43,6 +43,10 @@ class Shape(Protocol):
     def peak(self) -> float:
         """The highest value it ever takes; above 0."""
 
+    @property
+    def turn_seconds(self) -> float:
+        """The shortest time that it is high, or takes from low to high: sampled at a quarter of this, no peak is missed."""
+
     def value_at(self, seconds: float) -> float:
         """The load at a time ≥ 0; never negative."""
 
@@ -77,6 +81,11 @@ class Step:
     def peak(self) -> float:
         return max(level for _, level in self.levels)
 
+    @property
+    def turn_seconds(self) -> float:
+        """Of its levels but the first, which begins before anything looks, and the last, which stays."""
+        return min((later - earlier for (earlier, _), (later, _) in pairwise(self.levels[1:])), default=math.inf)
+
     def value_at(self, seconds: float) -> float:
         return self.levels[max(0, bisect_right(self.levels, seconds, key=lambda level: level[0]) - 1)][1]
 
@@ -88,6 +97,10 @@ class Sine:
     low: float = 0.2
     period_seconds: float = 240.0
     peak: float = 1.0
+
+    @property
+    def turn_seconds(self) -> float:
+        return self.period_seconds / 2
 
     def value_at(self, seconds: float) -> float:
         return self.low + (self.peak - self.low) * (1 - math.cos(2 * math.pi * seconds / self.period_seconds)) / 2
@@ -103,6 +116,10 @@ class Spike:
     hold_seconds: float = 30.0
     period_seconds: float = 240.0
     peak: float = 1.0
+
+    @property
+    def turn_seconds(self) -> float:
+        return 2 * self.rise_seconds + self.hold_seconds
 
     def value_at(self, seconds: float) -> float:
         since = seconds % self.period_seconds - self.at_seconds
@@ -131,6 +148,11 @@ class Recording:
     def step_seconds(self) -> float:
         """Between the last two samples, which stands for all."""
         return self.offsets_seconds[-1] - self.offsets_seconds[-2]
+
+    @property
+    def turn_seconds(self) -> float:
+        """Four samples: between two of them it is straight."""
+        return 4 * self.step_seconds
 
     @cached_property
     def period_seconds(self) -> float:
@@ -168,6 +190,11 @@ class LoadTrace:
                 raise InvalidTrace(f"{name}: must be above 0 and at most {most:g}, is {value:g}")
         if not math.isfinite(self.start_seconds) or self.start_seconds < 0:
             raise InvalidTrace(f"start_seconds: must not be negative, is {self.start_seconds}")
+
+    @property
+    def turn_seconds(self) -> float:
+        """The shortest time that the load is high, or takes from low to high, at this speed."""
+        return self.shape.turn_seconds / self.speedup
 
     def rate_at(self, seconds: float) -> float:
         """Records/s `seconds` after the load began."""

@@ -11,7 +11,7 @@ Limit = Annotated[float, Field(ge=0.1, le=1e9, allow_inf_nan=False)]
 
 
 class _Document(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class OperatorCost(_Document):

@@ -62,8 +62,8 @@ def replay(
     planner raises comes out. Raises `ImportError` without weir-planner[testing], and `ValueError` for arguments that cannot be run.
     """
     try:
-        from cli.errors import InvalidInput
-        from cli.replay.own import replay_own
+        from replay.options import InvalidReplay
+        from replay.own import replay_own
     except ImportError as error:
         raise ImportError(f"a replay runs Weir's own loop: install weir-planner[testing] ({error})") from error
     served = Planner(planner)
@@ -86,7 +86,7 @@ def replay(
             seed=seed,
             noise=noise,
         )
-    except InvalidInput as error:
+    except InvalidReplay as error:
         raise ValueError(str(error)) from None
     found = result.score
     return Score(

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,39 @@ def offsets_in(session: Any, checkpoint: str) -> dict[int, int] | None:
     finally:
         stream.close()
     return parse_offsets(text)
+
+
+_DAMAGED = re.compile(
+    r"\[(CANNOT_LOAD_STATE_STORE\.(CANNOT_(FIND|READ)|INVALID_|KEY_ROW|VALUE_ROW|SNAPSHOT_|UNEXPECTED_|AUTO_SNAPSHOT)"
+    r"|STATE_STORE_(BASE_CHECKPOINT|CHECKPOINT_LOCATION|COLUMN_FAMILY_SCHEMA|INVALID_CONFIG|INVALID_VALUE_SCHEMA|INVALID_VARIABLE)"
+    r"|STATE_STORE_((KEY|VALUE)_(ROW|SCHEMA)|ROW_CHECKSUM|STATE_SCHEMA)|STREAMING_CHECKPOINT_MISSING|STREAMING_STATEFUL_OPERATOR"
+    r"|MALFORMED_LOG_FILE|INVALID_LOG_VERSION|BATCH_METADATA_NOT_FOUND|CHECKPOINT_FILE_CHECKSUM)"
+    r"|Incomplete log file|batch \d+ doesn't exist|Corruption: "
+    r"|\.(OffsetSeqLog|CommitLog|HDFSMetadataLog|StateSchema\w*|OperatorStateMetadata\w*)\$?\.(deserialize|fromJson)|\.StreamMetadata\$?\.read"
+)
+"""Spark's error conditions, and what it and RocksDB say without one, of logs and state that are damaged or of another form; and where
+Spark was when it read a log that is cut off, of which it says nothing."""
+_UNREADABLE = re.compile(
+    r"ChecksumException|EOFException|FileNotFoundException|NoSuchFileException|ZipException|JsonParseException|MismatchedInputException"
+)
+"""Of any file: they count where the causes name the checkpoint or the loading of state."""
+_AROUND_IT = re.compile(
+    r"No space left|Disk quota|Read-only file system|Input/output error|Too many open files|Permission denied|AccessControlException"
+    r"|OutOfMemory|OUT_OF_MEMORY|ClassNotFoundException|NoClassDefFoundError|Python worker|KafkaException"
+    r"|ConnectException|SocketException|UnknownHostException|TimeoutException|timed out|InterruptedException|ClosedByInterrupt"
+)
+
+
+def is_damaged(causes: Sequence[str], checkpoint: str) -> bool:
+    """Return whether the causes of a death, with their stack traces, tell of the checkpoint itself and of nothing around it.
+
+    A full disk also shows as a file that cannot be read: in doubt the checkpoint is kept.
+    """
+    text = "\n".join(causes)
+    if _AROUND_IT.search(text):
+        return False
+    named = checkpoint in text or "CANNOT_LOAD_STATE_STORE" in text
+    return bool(_DAMAGED.search(text) or (named and _UNREADABLE.search(text)))
 
 
 def parse_offsets(text: str) -> dict[int, int] | None:

@@ -16,9 +16,9 @@ from weir_contracts.topics import ANALYSES, OBSERVATIONS
 from runtime.clock import Clock
 from runtime.envelope import MAX_MESSAGE_BYTES
 from services.analyzer.settings import AnalyzerSettings
-from services.analyzer.stream import Batch, NotYet, StreamDied
+from services.analyzer.stream import Batch, NotYet, StateUnusable, StreamDied
 
-from .checkpoint import base_of, checkpoint_of, lost_between, offsets_in, why_new
+from .checkpoint import base_of, checkpoint_of, is_damaged, lost_between, offsets_in, why_new
 from .cluster import cluster_conf, on_cluster, send_code, unfit
 from .kafka import Brokers
 from .processing import Lost
@@ -30,6 +30,7 @@ _START_BACK = timedelta(minutes=10)
 
 
 _WARM_UP_SECONDS = 30.0
+_MOST_CAUSES = 30
 
 _JAVA_OPTIONS = (
     # a parallel collector has nothing to do in a small heap
@@ -266,8 +267,17 @@ class SparkStream:
 
     def start(self) -> str:
         """Start the query."""
+        from pyspark.errors import PySparkException
+
         cluster_id, marks = self._brokers.look(OBSERVATIONS.name, ANALYSES.name)
         checkpoint = checkpoint_of(self._settings, cluster_id)
+        try:
+            return self._start(checkpoint, marks)
+        except (Py4JError, PySparkException) as error:
+            raise self._death(error) from error
+
+    def _start(self, checkpoint: str, marks: Mapping[str, Mapping[int, tuple[int, int]]]) -> str:
+        self._begin = Start(checkpoint, {}, self._clock.now(), seeded=False)  # what `set_aside` may have to rename
         offsets = offsets_in(self._session, checkpoint)
         lost = lost_between(offsets, {p: start for p, (start, _) in marks[OBSERVATIONS.name].items()})
         learnt = any(end > start for start, end in marks[ANALYSES.name].values())
@@ -284,7 +294,7 @@ class SparkStream:
         """Finished since the last call; a query that ended by itself has died."""
         try:
             if not self._query.isActive:
-                raise StreamDied(_first_line(self._query.exception()))
+                raise self._death(self._query.exception())
             last = self._query.lastProgress
             if last is None or last.batchId <= self._seen:
                 return []
@@ -295,6 +305,14 @@ class SparkStream:
             raise StreamDied(f"Spark's driver does not answer: {_first_line(error)}") from error
         self._seen = last.batchId
         return [_batch(p) for p in finished]
+
+    def _death(self, error: Any) -> StreamDied:
+        """What the query died of: the first line and the innermost cause, and whether its state is why."""
+        causes = _causes(error)
+        first, inner = _first_line(error), _first_line(causes[-1]) if causes else ""
+        sentence = first if inner in first else f"{first[:300]}: {inner}"[:500]
+        checkpoint = self._begin.checkpoint if self._begin else ""
+        return StateUnusable(sentence) if checkpoint and is_damaged(causes, checkpoint) else StreamDied(sentence)
 
     def _go_on_unseeded(self, begin: Start) -> None:
         """All states are in the checkpoint now: go on from there without reading the analyses for each batch."""
@@ -378,5 +396,17 @@ def _records_between(start: str | None, end: str | None) -> int | None:
         return None
 
 
+def _causes(error: Any) -> list[str]:
+    """The exceptions that an error of PySpark stands for, outermost first, with their Java stack traces."""
+    causes: list[str] = []
+    while error is not None and len(causes) < _MOST_CAUSES:
+        causes.append(f"{getattr(error, '_desc', None) or error}\n{getattr(error, '_stackTrace', '')}")
+        error = getattr(error, "_cause", None)
+    return causes
+
+
 def _first_line(error: object) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), "no reason given")[:500]
+    lines = (
+        line.strip(": ") for line in str(error).splitlines() if not line.startswith("An error occurred while calling")
+    )
+    return next((line for line in lines if line), "no reason given")[:500]

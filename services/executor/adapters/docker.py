@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from threading import Thread
 from typing import Protocol, TypeVar, cast
 
@@ -19,10 +20,11 @@ import structlog
 from weir_contracts import DockerTarget, Parallelism, Target, Topology
 
 from runtime.clock import Clock
-from services.executor.core import Accepted, Rejected, Snapshot, Unanswered
+from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
 from services.executor.core.gate import ENDED
-from services.executor.core.words import vector
-from services.executor.driver import Driver
+from services.executor.core.refusal import contested
+from services.executor.core.words import changes, vector
+from services.executor.driver import Driver, Fence
 
 T = TypeVar("T")
 
@@ -53,6 +55,14 @@ class DockerRefused(Exception):
 
 class NameTaken(DockerRefused):
     """Another container has that name."""
+
+
+class _Held(DockerRefused):
+    """The fence let nothing through. What was begun is undone, as far as the fence lets that through."""
+
+    def __init__(self, answer: Refusal | Unanswered) -> None:
+        self.answer = answer
+        super().__init__(answer.sentence if isinstance(answer, Refusal) else answer.reason)
 
 
 class Daemon(Protocol):
@@ -162,7 +172,9 @@ class DockerDriver:
 
     # -- what is asked for -----------------------------------------------------------------------------------------
 
-    async def request(self, target: Target, job_id: str, parallelism: Parallelism) -> Accepted | Rejected | Unanswered:
+    async def request(
+        self, target: Target, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
+    ) -> Accepted | Rejected | Unanswered | Refusal:
         docker = _docker(target)
         why = self._forbidden(docker)
         if why:
@@ -177,10 +189,13 @@ class DockerDriver:
         unfit = _unfit(parallelism, docker, seen)
         if unfit:
             return Rejected(unfit)
-        count = docker.containers_for(seen.topology, max(parallelism.values()))
+        before, count = (docker.containers_for(seen.topology, max(p.values())) for p in (expected, parallelism))
         try:
             async with self._locks.setdefault((docker.project, docker.service), asyncio.Lock()):
-                await self._scale(docker, count, before_fewer=lambda: self._checkpoint(target, job_id, seen))
+                checkpoint = partial(self._checkpoint, target, job_id, seen)
+                await self._scale(docker, before, count, fence, before_fewer=checkpoint)
+        except _Held as held:
+            return held.answer
         except DockerRefused as error:
             return Rejected(str(error))
         except DockerAway as error:
@@ -211,24 +226,37 @@ class DockerDriver:
 
     # -- how many there are ----------------------------------------------------------------------------------------
 
-    async def _scale(self, docker: DockerTarget, count: int, before_fewer: Callable[[], Awaitable[None]]) -> None:
-        """`count` containers, all of them started. Where that cannot be had, as many as before."""
+    async def _scale(
+        self,
+        docker: DockerTarget,
+        expected: int,
+        count: int,
+        fence: Fence,
+        before_fewer: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Scale from `expected` to `count` containers, all of them started; if that fails, back to as many as before."""
         found = await self._containers(docker)
         if isinstance(found, DockerAway | DockerRefused):
             raise found
         if not found:
             raise DockerRefused(_none_of(docker))
+        there = sum(container.state != "created" for container in found)
+        if there not in (expected, count):
+            raise _Held(contested(changes({docker.service: expected}, {docker.service: there})))
+        held = await fence.begin()
+        if held is not None:
+            raise _Held(held)
         kept, spare = found[:count], found[count:]
         if any(container.state not in _STOPPED for container in spare):
             await before_fewer()
-        made = await self._make(found, count - len(kept))
+        made = await self._make(found, count - len(kept), fence)
         try:
             for container in (*kept, *made):
                 if container.state in _STOPPED:
-                    await self._call(self._of.start, container)
-            await self._drop(spare)
+                    await self._change(fence, self._of.start, container)
+            await self._drop(spare, fence)
         except (DockerRefused, DockerAway):
-            await self._unmake(made)
+            await self._unmake(made, fence)
             raise
         if made or spare:
             self._log.info(
@@ -241,48 +269,48 @@ class DockerDriver:
                 removed=[container.name for container in spare],
             )
 
-    async def _make(self, siblings: Sequence[Container], missing: int) -> list[Container]:
+    async def _make(self, siblings: Sequence[Container], missing: int, fence: Fence) -> list[Container]:
         original = min(siblings, key=lambda each: (each.state != "running", each.number))
         number, refused, made = max(each.number for each in siblings), 0, list[Container]()
         try:
             while len(made) < missing:
                 number += 1
                 try:
-                    made.append(await self._call(self._of.copy, original, number))
+                    made.append(await self._change(fence, self._of.copy, original, number))
                 except NameTaken:
                     refused += 1
                     if refused == NUMBERS_TRIED:
                         raise
         except (DockerRefused, DockerAway):
-            await self._unmake(made)
+            await self._unmake(made, fence)
             raise
         return made
 
-    async def _unmake(self, made: Sequence[Container]) -> None:
+    async def _unmake(self, made: Sequence[Container], fence: Fence) -> None:
         for container in made:
             try:
-                await self._call(self._of.stop, container)
-                await self._call(self._of.remove, container)
+                await self._change(fence, self._of.stop, container)
+                await self._change(fence, self._of.remove, container)
             except (DockerRefused, DockerAway) as error:
                 self._log.warning("container-left", container=container.name, reason=str(error))
 
-    async def _drop(self, spare: Sequence[Container]) -> None:
+    async def _drop(self, spare: Sequence[Container], fence: Fence) -> None:
         """Stopped together, for each that goes alone restarts the job once more."""
-        stopped = await self._each(self._of.stop, [c for c in spare if c.state not in _STOPPED])
+        stopped = await self._each(fence, self._of.stop, [c for c in spare if c.state not in _STOPPED])
         failed = [problem for _, problem in stopped if problem is not None]
         if failed:
-            await self._each(self._of.start, [container for container, problem in stopped if problem is None])
+            await self._each(fence, self._of.start, [container for container, problem in stopped if problem is None])
             raise failed[0]
-        for _, problem in await self._each(self._of.remove, spare):
+        for _, problem in await self._each(fence, self._of.remove, spare):
             if problem is not None:
                 raise problem
 
     async def _each(
-        self, call: Callable[[Container], None], containers: Sequence[Container]
+        self, fence: Fence, call: Callable[[Container], None], containers: Sequence[Container]
     ) -> list[tuple[Container, DockerRefused | DockerAway | None]]:
         async def one(container: Container) -> DockerRefused | DockerAway | None:
             try:
-                await self._call(call, container)
+                await self._change(fence, call, container)
             except (DockerRefused, DockerAway) as error:
                 return error
             return None
@@ -304,6 +332,14 @@ class DockerDriver:
         except (DockerAway, DockerRefused) as error:
             return error
         return sorted(found, key=lambda container: (container.number, container.name))
+
+    async def _change(self, fence: Fence, call: Callable[..., T], *arguments: object) -> T:
+        """A call that changes something, directly behind the fence."""
+        async with self._calls:
+            held = await fence.go_on()
+            if held is not None:
+                raise _Held(held)
+            return await _in_thread(lambda: call(*arguments))
 
     async def _call(self, call: Callable[..., T], *arguments: object) -> T:
         async with self._calls:

@@ -13,6 +13,7 @@ from docker import APIClient
 from docker.errors import APIError, DockerException, NotFound
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from requests.exceptions import RequestException
+from weir_contracts import InvalidDocument
 
 from .docker import Container, DockerAway, DockerRefused, NameTaken
 from .docker_copy import NUMBER, ONE_OFF, PROJECT, SERVICE, Inspected, Uncopyable, copy_of
@@ -158,9 +159,7 @@ def _told(call: str, *, creating: bool = False, final: bool = False) -> Iterator
     except Uncopyable as error:
         raise DockerRefused(f"{call} cannot be had: {error}") from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"])[:300] or "the answer"
-        raise DockerAway(f"{call}: {field}: {first['msg'][:500]}") from None
+        raise DockerAway(f"{call}: {InvalidDocument.of(error, 'the answer')}") from None
     except (DockerException, RequestException) as error:
         raise DockerAway(f"{call}: {str(error)[:500] or type(error).__name__}") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -12,7 +12,10 @@ from weir_contracts import Parallelism, RescaleSettings, Target
 from runtime.addresses import TARGETS, Allowed
 from runtime.clock import Clock
 from runtime.http_client import async_client
-from services.executor.core import Accepted, Rejected, Snapshot, Unanswered
+from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
+from services.executor.core.refusal import contested
+from services.executor.core.words import changes
+from services.executor.driver import Fence
 
 from . import flink_answers as answers
 from .flink_answers import Malformed
@@ -63,6 +66,8 @@ class FlinkDriver:
     ) -> None:
         self._clock = clock
         self._answer_seconds = 2 * timeout_seconds
+        # A request leaves within 3 s, while the fence that let it through still holds.
+        self._leaving = httpx.Timeout(timeout_seconds, connect=1.5, pool=1.5)
         self._client = async_client(
             timeout_seconds=timeout_seconds,
             connect_seconds=min(2.0, timeout_seconds),
@@ -87,24 +92,34 @@ class FlinkDriver:
         except (_Away, Malformed, _Refused) as error:
             return Snapshot(self._clock.now(), reachable=False, because=str(error))
 
-    async def request(self, target: Target, job_id: str, parallelism: Parallelism) -> Accepted | Rejected | Unanswered:
+    async def request(
+        self, target: Target, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
+    ) -> Accepted | Rejected | Unanswered | Refusal:
         url, _ = _address(target)
+        path = f"/jobs/{job_id}/resource-requirements"
         try:
             graph = answers.topology(await self._get(url, f"/jobs/{job_id}", _JOB))
-        except _Refused as error:
-            return Rejected(str(error)) if error.status == 404 else Unanswered(str(error))
-        except (_Away, Malformed) as error:
-            return Unanswered(str(error))
-        if set(graph.names) != set(parallelism):
-            odd = sorted(set(graph.names) ^ set(parallelism))
-            return Rejected(f"the job and the request differ in operators: {', '.join(odd[:5])}")
-        # A lower bound above 1 would make the next restart wait for slots, and fail without.
-        body = {o.id: {"parallelism": {"lowerBound": 1, "upperBound": parallelism[o.name]}} for o in graph.operators}
-        try:
-            await self._call("PUT", url, f"/jobs/{job_id}/resource-requirements", json=body)
+            if set(graph.names) != set(parallelism):
+                odd = sorted(set(graph.names) ^ set(parallelism))
+                return Rejected(f"the job and the request differ in operators: {', '.join(odd[:5])}")
+            requirements = await self._get(url, path, answers.Requirements)
+            there = answers.by_name(graph, requirements)
+            if there is None:
+                return Unanswered(f"GET {path}: the requirements do not name every operator")
+            if there == parallelism:
+                return Accepted(self._clock.now())
+            if there != expected:
+                return contested(changes(expected, there))
+            held = await fence.begin()
+            if held is not None:
+                return held
+            # A lower bound above 1 would make the next restart wait for slots, and fail without.
+            bounds = {o.id: {"lowerBound": 1, "upperBound": parallelism[o.name]} for o in graph.operators}
+            body = {id: {"parallelism": bound} for id, bound in bounds.items()}
+            await self._call("PUT", url, path, json=body, timeout=self._leaving)
         except _Refused as error:
             return Rejected(str(error)) if _is_final(error) else Unanswered(str(error))
-        except _Away as error:
+        except (_Away, Malformed) as error:
             return Unanswered(str(error))
         return Accepted(self._clock.now())
 

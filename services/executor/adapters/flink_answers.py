@@ -15,6 +15,7 @@ from weir_contracts import (
     Checkpoints,
     Deployment,
     Edge,
+    InvalidDocument,
     Operator,
     RescaleSettings,
     Topology,
@@ -203,9 +204,7 @@ def _well_formed(call: str) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"])[:300] or "the answer"
-        raise Malformed(f"{call}: {field}: {first['msg'][:500]}") from None
+        raise Malformed(f"{call}: {InvalidDocument.of(error, 'the answer')}") from None
 
 
 def find(overview: Overview, wanted: str) -> JobLine | None:
@@ -369,8 +368,8 @@ def snapshot(
             graph_hash=graph.graph_hash(),
             state=job.state,
             started_at=here(job.start_time),
-            requested=_by_name(graph, requirements, upper=True),
-            requested_lower=_by_name(graph, requirements, upper=False),
+            requested=by_name(graph, requirements),
+            requested_lower=by_name(graph, requirements, upper=False),
             observed=_observed(graph, job),
             restarts=_positive(restarts, least=0),
             checkpoints=checkpoints,
@@ -404,7 +403,9 @@ def _observed(graph: Topology, job: Job) -> dict[str, int]:
     return {operator.name: parallelism[operator.id] for operator in graph.operators}
 
 
-def _by_name(graph: Topology, requirements: Mapping[str, Requirement] | None, *, upper: bool) -> dict[str, int] | None:
+def by_name(
+    graph: Topology, requirements: Mapping[str, Requirement] | None, *, upper: bool = True
+) -> dict[str, int] | None:
     """Bounds by operator name; None unless Flink names every vertex (a lower bound of -1 is unset: 1)."""
     if requirements is None or any(operator.id not in requirements for operator in graph.operators):
         return None

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import structlog
 from pydantic import ValidationError
-from weir_contracts import ActionState, ScalingPolicy
+from weir_contracts import ActionState, InvalidDocument, Outcome, ScalingPolicy
 
 from runtime.loop import Stop
 from services.executor.core import Conflict, PolicyReading, Recorded, Unanswered
@@ -58,7 +58,21 @@ class HttpKnowledge:
         try:
             return PolicyReading(reachable=True, policy=ScalingPolicy.model_validate_json(response.content))
         except ValidationError as error:
-            return PolicyReading(reachable=False, because=f"GET {path}: {_first(error)}")
+            return PolicyReading(reachable=False, because=f"GET {path}: {InvalidDocument.of(error, 'policy')}")
+
+    async def outcome(self, application: str) -> Outcome | Unanswered | None:
+        path = f"/v1/applications/{application}/outcome"
+        try:
+            response = await self._ask("GET", path)
+            if response.status_code == 404:
+                return None
+            if response.status_code == 200:
+                return Outcome.model_validate_json(response.content)
+        except httpx.HTTPError as error:
+            return Unanswered(f"GET {path}: {str(error) or type(error).__name__}")
+        except ValidationError as error:
+            return Unanswered(f"GET {path}: {InvalidDocument.of(error, 'outcome')}")
+        return Unanswered(f"GET {path}: {_said(response)}")
 
     async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Unanswered:
         path = f"/v1/applications/{action.application}/action"
@@ -102,7 +116,7 @@ def _conflict(response: httpx.Response, path: str) -> Conflict | Unanswered:
         current = document.get("current", document) if isinstance(document, dict) else document
         return Conflict(None if current is None else ActionState.model_validate(current))
     except ValidationError as error:
-        return Unanswered(f"PUT {path}: 409 without the current action: {_first(error)}")
+        return Unanswered(f"PUT {path}: 409 without the current action: {InvalidDocument.of(error, 'action')}")
     except ValueError:
         return Unanswered(f"PUT {path}: 409 with a body that is no JSON")
 
@@ -121,8 +135,3 @@ def _said(response: httpx.Response) -> str:
         f"knowledge refused the token ({response.status_code} {said}): set{role} {TOKEN_SETTING}, "
         f"or the file {TOKEN_SETTING} in WEIR_SECRETS_FOLDER"
     )
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}"

@@ -10,6 +10,7 @@ from weir_contracts import (
     ActionState,
     Checkpoints,
     Deployment,
+    Outcome,
     Parallelism,
     RescaleSettings,
     ScalingPolicy,
@@ -23,10 +24,14 @@ from services.executor.core import (
     Conflict,
     PolicyReading,
     Recorded,
+    Refusal,
     Rejected,
     Snapshot,
     Unanswered,
 )
+from services.executor.core.refusal import contested
+from services.executor.core.words import changes
+from services.executor.driver import Fence
 
 _CRASHES_AFTER_SECONDS = 1.0
 """How long a job runs that cannot run for long."""
@@ -107,7 +112,9 @@ class MemoryDriver:
             topology=job.topology,
         )
 
-    async def request(self, target: Target, job_id: str, parallelism: Parallelism) -> Accepted | Rejected | Unanswered:
+    async def request(
+        self, target: Target, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
+    ) -> Accepted | Rejected | Unanswered | Refusal:
         url, name = _key(target)
         if url in self.away:
             return Unanswered(self.away[url])
@@ -117,6 +124,13 @@ class MemoryDriver:
         if set(parallelism) != set(job.observed):
             odd = sorted(set(job.observed) ^ set(parallelism))
             return Rejected(f"the job and the request differ in operators: {', '.join(odd[:5])}")
+        if job.requested == parallelism:
+            return Accepted(self._clock.now())
+        if job.requested != expected:
+            return contested(changes(expected, job.requested))
+        held = await fence.begin()
+        if held is not None:
+            return held
         for operator in job.topology.operators:
             most, asked = operator.max_parallelism, parallelism[operator.name]
             if most is not None and asked > most:
@@ -191,6 +205,8 @@ class MemoryKnowledge:
     def __init__(self) -> None:
         self.policies: dict[str, ScalingPolicy] = {}
         self.actions: dict[str, ActionState] = {}
+        self.outcomes: dict[str, Outcome] = {}
+        """The newest that it would have read from their topic."""
         self.away: str | None = None
         self.lost_answers = 0
 
@@ -198,6 +214,9 @@ class MemoryKnowledge:
         if self.away:
             return PolicyReading(reachable=False, because=self.away)
         return PolicyReading(reachable=True, policy=self.policies.get(application))
+
+    async def outcome(self, application: str) -> Outcome | Unanswered | None:
+        return Unanswered(self.away) if self.away else self.outcomes.get(application)
 
     async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Unanswered:
         if self.away:

@@ -4,7 +4,7 @@
 into an outcome and remembers it.
 """
 
-from .accounts import Account, Memory, account, recall, refuse
+from .accounts import Account, Memory, account, expected, recall, refuse, taken_over
 from .capacity import Verdict, judge
 from .facts import (
     Accepted,
@@ -60,6 +60,7 @@ __all__ = [
     "admit",
     "claim",
     "cluster_of",
+    "expected",
     "glance",
     "is_for_us",
     "is_watched",
@@ -72,5 +73,6 @@ __all__ = [
     "second_thoughts",
     "still_wanted",
     "supersede",
+    "taken_over",
     "wish_after",
 ]

@@ -1,13 +1,14 @@
 """What is remembered of an application's actions, and the outcome that tells each move.
 
-Everything needed to go on is in the outcomes themselves, so that memory is `recall` folded over them.
+Everything needed to go on is in each outcome, so that memory is `recall` folded over them. Outcomes of two holders of
+an application may be read in any order: the newest by `precedes` counts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from weir_contracts import MAX_RESTARTS, ActionState, Outcome, Parallelism, Plan, QuarantinedVector, derive_id
+from weir_contracts import MAX_RESTARTS, ActionState, Outcome, Parallelism, Plan, QuarantinedVector, derive_id, precedes
 
 from .facts import Snapshot, Step
 from .refusal import Refusal
@@ -34,6 +35,15 @@ class Memory:
     contested_since: datetime | None = None
     answered: tuple[UUID, ...] = ()
     """Newest plan ids that got their answer."""
+    newest: Outcome | None = None
+    """The outcome that all this is from."""
+    epoch: int = 0
+    """Of the outcomes that this process writes."""
+
+    @property
+    def sequence(self) -> int:
+        """Of the next outcome."""
+        return 0 if self.newest is None else (self.newest.sequence or 0) + 1
 
     def ours(self, job_id: str) -> list[Parallelism]:
         """Requirements of this job that are Weir's doing, newest first; empty: nothing was written yet."""
@@ -61,34 +71,43 @@ def rollback_target(action: ActionState) -> Parallelism:
     return action.before if action.deployment.requested is None else action.deployment.requested
 
 
+def expected(action: ActionState) -> Parallelism:
+    """The requirements that the action's next request replaces."""
+    return action.wanted if action.phase == "rolling-back" else rollback_target(action)
+
+
 def recall(memory: Memory, outcome: Outcome) -> Memory:
-    """Memory after an outcome: this process's own, or one read from the topic."""
-    action = outcome.newest_action or memory.action
-    original = memory.original
-    if action is not None and (memory.action is None or memory.action.deployment.job_id != action.deployment.job_id):
-        original = rollback_target(action)
-    contested_since = memory.contested_since
-    if outcome.code == "contested":
-        contested_since = contested_since or outcome.at
-    elif outcome.phase == "applying":
-        contested_since = None
+    """Return memory after an outcome: this process's own, or one read from the topic.
+
+    An outcome that is older than the newest one only answers its plan.
+    """
     answered = tuple(dict.fromkeys((outcome.plan_id, *memory.answered)))[:MAX_ANSWERED]
+    if memory.newest is not None and precedes(outcome.order, memory.newest.order):
+        return replace(memory, answered=answered)
+    action = outcome.newest_action or memory.action
     return Memory(
         action=action,
         last_written=outcome.last_written,
-        original=original,
+        original=_original(memory, action) if outcome.original is None else outcome.original,
         quarantine=tuple(outcome.quarantine),
         restarts_seconds=tuple(outcome.restarts_seconds),
-        contested_since=contested_since,
+        contested_since=outcome.contested_since or (outcome.at if outcome.code == "contested" else None),
         answered=answered,
+        newest=outcome,
+        epoch=max(memory.epoch, outcome.epoch or 0),
     )
+
+
+def taken_over(memory: Memory) -> Memory:
+    """Return recalled memory for this process, whose outcomes are newer than all of the holders before."""
+    return replace(memory, epoch=memory.epoch + 1)
 
 
 def account(memory: Memory, step: Step, snapshot: Snapshot | None, now: datetime, rules: Rules) -> Account:
     """The outcome of a step that moved, and memory with it."""
     action = step.action
     outcome = Outcome(
-        id=derive_id(action.id, f"{action.version}:{action.phase}:{action.attempt_id}"),
+        id=derive_id(action.id, f"{action.version}:{action.phase}:{action.attempt_id}:{memory.epoch}"),
         application=action.application,
         plan_id=action.plan_id,
         observation_id=action.observation_id,
@@ -105,6 +124,10 @@ def account(memory: Memory, step: Step, snapshot: Snapshot | None, now: datetime
         last_written=_written(memory, step),
         quarantine=_quarantine(memory, step, snapshot, now, rules),
         restarts_seconds=_restarts(memory, action),
+        original=_original(memory, action),
+        contested_since=_contested_since(memory, action.phase, action.code, now),
+        epoch=memory.epoch,
+        sequence=memory.sequence,
     )
     return Account(recall(memory, outcome), outcome)
 
@@ -127,8 +150,26 @@ def refuse(memory: Memory, plan: Plan, refusal: Refusal, snapshot: Snapshot | No
         last_written=memory.last_written,
         quarantine=list(memory.quarantine),
         restarts_seconds=list(memory.restarts_seconds),
+        original=memory.original,
+        contested_since=_contested_since(memory, "refused", refusal.code, now),
+        epoch=memory.epoch,
+        sequence=memory.sequence,
     )
     return Account(recall(memory, outcome), outcome)
+
+
+def _original(memory: Memory, action: ActionState | None) -> Parallelism | None:
+    last = memory.action
+    if action is None or (last is not None and last.deployment.job_id == action.deployment.job_id):
+        return memory.original
+    return rollback_target(action)
+
+
+def _contested_since(memory: Memory, phase: str, code: str, now: datetime) -> datetime | None:
+    """Return since when others set the requirements; an action of Weir's own that begins ends that."""
+    if code == "contested":
+        return memory.contested_since or now
+    return None if phase == "applying" else memory.contested_since
 
 
 def _observed(snapshot: Snapshot | None) -> Parallelism | None:

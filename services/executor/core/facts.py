@@ -5,6 +5,7 @@ from datetime import datetime
 
 from weir_contracts import ActionState, Analysis, Deployment, Parallelism, ScalingPolicy, Topology
 
+from .refusal import Refusal
 from .table import Event
 
 
@@ -97,12 +98,13 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Unanswered:
-    """No answer, or one that says nothing: it may have been done or not."""
+    """No answer, or one that says nothing: it may have been done or not. Trying again is the answer."""
 
     reason: str
 
 
-Answer = Recorded | Conflict | Accepted | Rejected | Unanswered
+Answer = Recorded | Conflict | Accepted | Rejected | Unanswered | Refusal
+"""A refusal: the fence let nothing through, for good."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,10 @@ class Observed:
     """The policy version of the plan, while the process that admitted it still lives."""
     answer: Answer | None = None
     """To the instruction of the step before."""
+    crowded: Refusal | None = None
+    """Why an intent has to give way to other actions."""
+    contended: bool = False
+    """Whether it fits only if intents of other replicas give way to it, or these are not known yet."""
 
 
 @dataclass(frozen=True)

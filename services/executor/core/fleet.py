@@ -51,18 +51,26 @@ def wish_after(before: Wish | None, plan: Plan, now: datetime, rules: Rules) -> 
 
 @dataclass(frozen=True)
 class Fleet:
-    """In-flight actions by application with their cluster (None: another executor's, cluster unknown), and each
-    application's wish. Of wishes an executor knows those of its own partitions."""
+    """In-flight actions of all replicas by application with their cluster (None: unknown), and each application's wish.
+
+    An executor knows the wishes of its own partitions, and reads the other replicas' actions from the topic of outcomes. It
+    counts at the gate, and again when its intent is published and not yet claimed. If not all intents fit, the later one is
+    refused; the earlier one waits for that, and is refused if the later one was claimed before. An executor counts after it
+    has read its own intent, and with it those that others published before.
+
+    What remains: partitions are not ordered against each other. If two brokers deliver with different delays, two replicas
+    may claim within that difference and exceed the limit.
+    """
 
     in_flight: Mapping[str, str | None] = field(default_factory=dict)
     wishes: Mapping[str, Wish] = field(default_factory=dict)
 
-    def room(self, application: str, cluster: str, rules: Rules) -> Refusal | None:
+    def room(self, application: str, cluster: str | None, rules: Rules) -> Refusal | None:
         """Refuses when enough is going on already, in all or on this cluster."""
         others = [where for who, where in self.in_flight.items() if who != application]
         if len(others) >= rules.max_actions:
             return Refusal("too-many-actions", f"{len(others)} actions are in flight, of {rules.max_actions} allowed")
-        here = sum(1 for where in others if where == cluster)
+        here = sum(1 for where in others if where is not None and where == cluster)
         if here >= rules.max_actions_per_cluster:
             return Refusal(
                 "too-many-actions",

@@ -7,6 +7,7 @@ from uuid import UUID
 from weir_contracts import ActionState, Analysis, Deployment, Parallelism, Plan, ScalingPolicy, derive_id
 
 from .accounts import Memory
+from .bounds import out_of_bounds
 from .capacity import baselines
 from .facts import PolicyReading, Snapshot
 from .fleet import Fleet
@@ -65,6 +66,7 @@ def admit(plan: Plan, context: Context) -> Refusal | ActionState | None:
         or _by_policy(plan, context)
         or _by_target(plan, context)
         or _by_requirements(plan, context)
+        or _by_bounds(plan, context)
     )
     deployment, wanted = context.snapshot.deployment, plan.approved
     if refusal is not None or deployment is None or wanted is None:
@@ -163,6 +165,13 @@ def _contested(there: Deployment, context: Context) -> Refusal | None:
     )
 
 
+def _by_bounds(plan: Plan, context: Context) -> Refusal | None:
+    there, wanted, policy = context.snapshot.deployment, plan.approved, context.policy.policy
+    if there is None or wanted is None or policy is None:
+        return None
+    return out_of_bounds(wanted, there, policy.spec, context.snapshot.topology)
+
+
 def _quarantined(wanted: Parallelism, context: Context) -> Refusal | None:
     for kept in context.memory.quarantine:
         if kept.parallelism == wanted and context.now < kept.until:
@@ -183,6 +192,7 @@ def _intend(plan: Plan, wanted: Parallelism, deployment: Deployment, context: Co
         observation_id=plan.observation_id,
         version=version,
         phase=LEGAL[(None, "admitted")],
+        cluster=cluster_of(context.policy.policy) if context.policy.policy is not None else None,
         deployment=deployment.ref(),
         before=before,
         wanted=wanted,
@@ -197,13 +207,14 @@ def _intend(plan: Plan, wanted: Parallelism, deployment: Deployment, context: Co
 
 
 def still_wanted(
-    action: ActionState, policy: PolicyReading, snapshot: Snapshot, now: datetime, planned_version: int | None
+    action: ActionState, policy: PolicyReading, snapshot: Snapshot | None, now: datetime, planned_version: int | None
 ) -> Refusal | None:
-    """Whether an intent is still good when it is about to be claimed, perhaps by another process than the one that
-    formed it. `planned_version` is the plan's policy version where it is known; else the policy must not have been
-    touched since. An outage is no reason: until the intent expires it is waited out."""
+    """Whether an intent is still good when it is about to be claimed or requested, perhaps by another process than the
+    one that formed it. `planned_version` is the plan's policy version where it is known; else the policy must not have
+    been touched since. `snapshot` is None where the driver compares the target itself. An outage is no reason: until
+    the intent expires it is waited out."""
     if action.deadline_at is not None and now >= action.deadline_at:
-        return Refusal("expired", "the plan expired before it could be recorded and applied")
+        return Refusal("expired", "the plan expired before it was applied")
     if policy.reachable:
         if policy.policy is None:
             return Refusal("policy-changed", "the policy was deleted")
@@ -213,7 +224,7 @@ def still_wanted(
         touched = metadata.updated_at is not None and metadata.updated_at > action.started_at
         if touched if planned_version is None else metadata.resource_version != planned_version:
             return Refusal("policy-changed", "the policy changed before the plan was applied")
-    if snapshot.reachable:
+    if snapshot is not None and snapshot.reachable:
         there = snapshot.deployment
         if there is None or there.job_id != action.deployment.job_id:
             return Refusal("other-deployment", "the job went away before the plan was applied")

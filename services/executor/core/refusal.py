@@ -9,3 +9,8 @@ class Refusal:
 
     code: str
     sentence: str
+
+
+def contested(there: str) -> Refusal:
+    """Refusal because the requirements are not what the action expects; `there` says what they are."""
+    return Refusal("contested", f"somebody else set the requirements meanwhile: {there}")

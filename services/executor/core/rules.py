@@ -16,7 +16,7 @@ class Rules:
     restart_estimate_seconds: float = 30.0
     """Assumed restart time until one was measured."""
     request_patience_seconds: float = 30.0
-    """How long a request that gets no answer is repeated before the action is given up."""
+    """How long a request that gets no answer is repeated before the action is given up; not past the plan's expiry."""
     blind_patience_seconds: float = 600.0
     """How long an action is kept open while its cluster cannot be reached at all."""
     restart_loop: int = 3

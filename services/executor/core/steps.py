@@ -23,6 +23,7 @@ from .facts import (
     Step,
 )
 from .gate import ENDED, may_supersede, still_wanted
+from .refusal import Refusal, contested
 from .rules import Rules
 from .table import LEGAL, Event, move
 from .words import changes, short, vector
@@ -112,7 +113,7 @@ def _intended(action: ActionState, observed: Observed, now: datetime, rules: Rul
             action,
             "recorded",
             now,
-            deadline_at=now + timedelta(seconds=rules.request_patience_seconds),
+            deadline_at=_earlier(action.deadline_at, now + timedelta(seconds=rules.request_patience_seconds)),
             sentence=f"setting {changes(action.before, action.wanted)}",
         )
         return Step(applying, "recorded", Request(action.wanted))
@@ -122,10 +123,10 @@ def _intended(action: ActionState, observed: Observed, now: datetime, rules: Rul
         )
         return Step(lost, "lost", rival=answer.current)
     policy = observed.policy or PolicyReading(False, because="not read")
-    refusal = still_wanted(action, policy, observed.snapshot, now, observed.planned_version)
+    refusal = observed.crowded or still_wanted(action, policy, observed.snapshot, now, observed.planned_version)
     if refusal is not None:
         return Step(move(action, "outdated", now, code=refusal.code, sentence=refusal.sentence), "outdated")
-    if not policy.reachable or not observed.snapshot.reachable:
+    if not policy.reachable or not observed.snapshot.reachable or observed.contended:
         return Step(action)
     return Step(action, instruction=Record())
 
@@ -137,6 +138,9 @@ def _applying(action: ActionState, observed: Observed, now: datetime, rules: Rul
     if isinstance(answer, Rejected):
         sentence = f"the engine refused {vector(action.wanted)}: {answer.reason}"
         return Step(move(action, "rejected", now, sentence=sentence), "rejected")
+    if isinstance(answer, Refusal):
+        event: Event = "contested" if answer.code == "contested" else "outdated"
+        return Step(move(action, event, now, code=answer.code, sentence=answer.sentence), event)
     lost = _gone(action, snapshot, now)
     if lost is not None:
         return lost
@@ -152,7 +156,7 @@ def _applying(action: ActionState, observed: Observed, now: datetime, rules: Rul
             return Step(action, instruction=Request(action.wanted))
     if late:
         why = f": {snapshot.because}" if not snapshot.reachable else ""
-        sentence = f"the request got no answer for {rules.request_patience_seconds:.0f} s{why}"
+        sentence = f"the request could not be sent or got no answer before {action.deadline_at:%H:%M:%S}{why}"
         return Step(move(action, "unreachable", now, sentence=sentence), "unreachable")
     return Step(action)
 
@@ -238,6 +242,8 @@ def _rolling_back(action: ActionState, observed: Observed, now: datetime, rules:
     if not asked and isinstance(answer, Rejected):
         sentence = f"the engine refused to go back to {vector(target)}: {answer.reason}"
         return Step(move(action, "rejected", now, code="rollback-rejected", sentence=sentence), "rejected")
+    if not asked and isinstance(answer, Refusal):
+        return Step(move(action, "contested", now, code=answer.code, sentence=answer.sentence), "contested")
     if not snapshot.reachable:
         return _unseen(action, snapshot, now, rules)
     lost = _gone(action, snapshot, now)
@@ -321,8 +327,12 @@ def _gone(action: ActionState, snapshot: Snapshot, now: datetime) -> Step | None
 
 def _contested(action: ActionState, snapshot: Snapshot, now: datetime) -> Step:
     requested = snapshot.deployment.requested if snapshot.deployment else None
-    sentence = f"somebody else set the requirements meanwhile: {changes(action.wanted, requested or {})}"
+    sentence = contested(changes(action.wanted, requested or {})).sentence
     return Step(move(action, "contested", now, sentence=sentence), "contested")
+
+
+def _earlier(one: datetime | None, other: datetime) -> datetime:
+    return other if one is None else min(one, other)
 
 
 def _unseen(action: ActionState, snapshot: Snapshot, now: datetime, rules: Rules) -> Step:

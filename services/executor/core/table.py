@@ -42,6 +42,7 @@ LEGAL: dict[tuple[Phase | None, Event], Phase] = {
     # the request is on its way
     ("applying", "accepted"): "verifying",
     ("applying", "found-requested"): "verifying",  # the answer was lost, the request was not
+    ("applying", "outdated"): "failed",  # the plan expired or the policy changed before the request
     ("applying", "rejected"): "failed",
     ("applying", "unreachable"): "failed",
     ("applying", "contested"): "failed",

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
-from weir_contracts import VERSION, NewPlanner, PlannerDescription, PlannerRegistration, PlanReply, PlanRequest
+from weir_contracts import (
+    VERSION,
+    InvalidDocument,
+    NewPlanner,
+    PlannerDescription,
+    PlannerRegistration,
+    PlanReply,
+    PlanRequest,
+)
 
 from services.planner.adapters.http import read_json, usable
 from services.planner.core.schemas import parameter_problems, schema_problems
@@ -132,11 +140,8 @@ class _Run:
         try:
             description = PlannerDescription.model_validate(told)
         except ValidationError as error:
-            wrong = [
-                f"{'.'.join(str(p)[:100] for p in e['loc']) or 'description'}: {e['msg'].removeprefix('Value error, ')}"
-                for e in error.errors(include_url=False, include_input=False)[:5]
-            ]
-            raise PlannerFailed(f"answered what is no planner description: {'; '.join(wrong)}") from None
+            wrong = InvalidDocument.of(error, "description")
+            raise PlannerFailed(f"answered what is no planner description: {wrong}") from None
         self.description = description
         if VERSION not in description.contract_versions:
             raise PlannerFailed(

@@ -1,9 +1,12 @@
 """The real stream: Kafka, Spark, Kafka. One process after the other works on the same topics, as in a life with incidents."""
 
+import contextlib
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -194,3 +197,65 @@ def test_another_split_of_the_state_is_seeded_from_the_analyses(bench: Bench) ->
     said = f"seeded from the latest analyses; not used, as partitions, split or version differ: {unused}"
     assert said in service.process.log.read_text()
     shutil.rmtree(older)
+
+
+@pytest.fixture
+def small_disk(bench: Bench) -> Iterator[Path]:
+    """A folder on a disk of its own that is soon full."""
+    folder = bench.folder / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], check=False).returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_full_disk_costs_no_checkpoint(bench: Bench, small_disk: Path) -> None:
+    """The stream dies of it again and again, and says of what; with room again it goes on from where it was."""
+    seen = observations("shop/full", 60)
+    with bench.service(checkpoint="small") as service:
+        service.wait_ready(SLOW_MACHINE_SECONDS)
+        bench.send(seen[:20])
+        bench.wait_for("shop/full", 20)
+        (checkpoint,) = (each for each in small_disk.iterdir() if not each.name.startswith("warm-up"))
+        log = service.process.log
+        wait_until(lambda: '"event": "batch"' in log.read_text(), timeout_seconds=30, what="a finished batch")
+        with (small_disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+            while True:
+                ballast.write(bytes(65_536))
+        bench.send(seen[20:25])
+        deaths = lambda: log.read_text().count("stream-died")  # noqa: E731
+        wait_until(lambda: deaths() >= 4, timeout_seconds=SLOW_MACHINE_SECONDS, what="four deaths")
+        why = httpx.get(f"{service.url}/health/ready").text
+        (small_disk / "ballast").unlink()
+        analyses = bench.wait_for("shop/full", 25)
+        _stop(service)
+    assert "No space left" in why
+    assert [a.observation_id for a in analyses] == [o.id for o in seen[:25]]
+    assert analyses[-1].window.samples > 10
+    assert [each.name for each in small_disk.iterdir() if "unusable" in each.name] == []
+    assert checkpoint.is_dir()
+
+
+def test_a_damaged_checkpoint_is_set_aside(bench: Bench) -> None:
+    """Its log of offsets cannot be read: it is renamed, and a new one begins with what was learned."""
+    seen = observations("shop/damaged", 60)
+    with bench.service(checkpoint="damaged") as service:
+        service.wait_ready(SLOW_MACHINE_SECONDS)
+        bench.send(seen[:20])
+        bench.wait_for("shop/damaged", 20)
+        _stop(service)
+    (checkpoint,) = (bench.folder / "damaged").iterdir()
+    newest = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.write_text("v1\n")
+    for checksum in (checkpoint / "offsets").glob(".*.crc"):
+        checksum.unlink()
+    with bench.service(checkpoint="damaged") as service:
+        service.wait_ready(SLOW_MACHINE_SECONDS)
+        bench.send(seen[20:25])
+        analyses = bench.wait_for("shop/damaged", 25)
+        _stop(service)
+        said = service.process.log.read_text()
+    assert "state-set-aside" in said
+    assert any("unusable" in each.name for each in (bench.folder / "damaged").iterdir())
+    assert [a.observation_id for a in analyses[20:]] == [o.id for o in seen[20:25]]

@@ -11,6 +11,7 @@ from weir_contracts import Parallelism, ScalingPolicy, Target
 from runtime.clock import SystemClock
 from services.executor.adapters.flink import FlinkDriver
 from services.executor.core import Snapshot
+from services.executor.driver import Unfenced
 from testbed.flink import FlinkCluster
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
@@ -61,7 +62,8 @@ async def reset(driver: FlinkDriver, job: RealJob, parallelism: Parallelism) -> 
     """Back to where every test begins."""
     seen = await driver.observe(job.target)
     if not seen.runs(parallelism) or (seen.deployment and seen.deployment.requested != parallelism):
-        await driver.request(job.target, job.job_id, parallelism)
+        assert seen.deployment is not None and seen.deployment.requested is not None
+        await driver.request(job.target, job.job_id, parallelism, seen.deployment.requested, Unfenced())
         await driver.nudge(job.target, job.job_id)
     await until(driver, job.target, lambda s: s.runs(parallelism))
 

@@ -9,7 +9,7 @@ from runtime.clock import SystemClock
 from services.executor.adapters.flink import FlinkDriver
 from services.executor.core import Accepted, Snapshot
 from tests.integration.executor.conftest import RealJob, reset, until, vector
-from tests.unit.executor.driver_suite import DriverSuite
+from tests.unit.executor.driver_suite import OPEN, DriverSuite
 
 
 class RealRig:
@@ -47,7 +47,7 @@ class TestRealFlink(DriverSuite):
     async def test_a_rescale_without_a_nudge_waits_for_a_checkpoint(self, rig: RealRig, real_job: RealJob) -> None:
         """What the nudge is for: five seconds later nothing has begun; with it, it is done in a few."""
         for _ in range(3):  # a periodic checkpoint may come just then
-            asked = await rig.driver.request(rig.target, rig.job_id, rig.wanted)
+            asked = await rig.driver.request(rig.target, rig.job_id, rig.wanted, rig.before, OPEN)
             assert isinstance(asked, Accepted)
             seen = await rig.until(lambda s, at=asked.at: (s.at - at).total_seconds() > 5)
             if seen.runs(rig.before):

@@ -20,6 +20,7 @@ from runtime.records import TopicSpec
 from services.executor.adapters.flink import FlinkDriver
 from services.executor.adapters.memory import MemoryDriver, MemoryKnowledge
 from services.executor.core import Rules
+from services.executor.driver import Unfenced
 from services.executor.service import Executor
 from testbed.kafka import KafkaBroker
 from tests.integration.executor.conftest import RealJob, reset, until, vector
@@ -133,7 +134,7 @@ async def test_flink_refuses(running: Running) -> None:
 async def test_somebody_else_scales_it(running: Running) -> None:
     """Requirements are not what Weir wrote last: held."""
     assert (await running.until_ended(await running.plan(vector(2)))).phase == "verified"
-    await running.driver.request(running.job.target, running.job.job_id, vector(3))
+    await running.driver.request(running.job.target, running.job.job_id, vector(3), vector(2), Unfenced())
     await running.driver.nudge(running.job.target, running.job.job_id)
     await until(running.driver, running.job.target, lambda s: s.runs(vector(3)))
     refused = await running.until_ended(await running.plan(vector(4)))

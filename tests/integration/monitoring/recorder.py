@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY, Metric
 from weir_contracts import Analysis, DeadLetter, Observation, Outcome, Plan
 from weir_contracts.topics import DEAD_LETTERS
 
-from cli.replay.loop import Loop
+from replay.loop import Loop
 from runtime.clock import FakeClock
 from runtime.envelope import encode
 from runtime.health import Health

@@ -1,13 +1,15 @@
 """The bus on a real Kafka keeps what every bus promises."""
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
 
-from runtime.bus import BusError, Consumer
+from runtime.bus import Bus, BusError, Consumer
 from runtime.kafka_bus import KafkaBus
+from runtime.kafka_clients import KafkaConsumer
 from runtime.records import Outgoing, TopicSpec
 from testbed.kafka import KafkaBroker
 from tests.unit.runtime.bus_suite import PARTITIONS, BusSuite, read_to_end
@@ -28,6 +30,23 @@ class TestKafkaBus(BusSuite):
         """librdkafka looks the end up after the assignment."""
         for _ in range(5):
             assert await consumer.receive(timeout_seconds=0.3) == []
+
+    async def put_out(self, bus: Bus, consumer: Consumer, group: str) -> None:
+        """Say in the member's place that it leaves: LeaveGroup, version 3, to the only broker."""
+        assert isinstance(bus, KafkaBus) and isinstance(consumer, KafkaConsumer) and consumer._client is not None
+        member = consumer._client.memberid()
+        body = struct.pack(">hhi", 13, 3, 1) + _text("test") + _text(group) + struct.pack(">i", 1)
+        body += _text(member) + struct.pack(">h", -1)
+        host, _, port = bus._settings["bootstrap.servers"].rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(struct.pack(">i", len(body)) + body)
+        answer = await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])
+        writer.close()
+        assert struct.unpack(">iih", answer[:10])[2] == 0, answer
+
+
+def _text(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
 
 
 async def test_a_topic_has_the_settings_it_was_made_with(bus: KafkaBus, kafka: KafkaBroker) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -151,3 +152,85 @@ async def test_a_dead_members_partitions_are_taken_over(bus: KafkaBus, topic: st
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
         await process.communicate()
+
+
+_SPEAKER = """
+import asyncio, sys, time
+from runtime.kafka_bus import KafkaBus
+
+async def main(servers, topic, group):
+    bus = KafkaBus(servers)
+    await bus.start()
+    consumer = bus.consumer([topic], group)
+    while True:
+        await consumer.receive(timeout_seconds=0.02)
+        until = await consumer.confirmed_until(0)
+        now = time.monotonic()
+        print(now, until if until is not None and now < until else 0, flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+class Speaker:
+    """A process that says until when it is certain to own partition 0, all the time."""
+
+    def __init__(self, *arguments: str) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+        command = [sys.executable, "-c", _SPEAKER, *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+    def word(self) -> tuple[float, float]:
+        """When it spoke, and until when it is certain (0: it is not), on the machine's monotonic clock."""
+        assert self.process.stdout is not None
+        at, until = self.process.stdout.readline().split()
+        return float(at), float(until)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+async def test_a_paused_member_is_certain_of_nothing(bus: KafkaBus, topic: str, own_broker: KafkaBroker) -> None:
+    """Stopped for longer than a session: its certainty ended before another member's began, and awake it has none."""
+    group = f"group-{topic}"
+    speaker = await asyncio.to_thread(Speaker, own_broker.bootstrap_servers, topic, group)
+    try:
+        words = [(0.0, 0.0)]
+        async with asyncio.timeout(30):
+            while words[-1][1] == 0:
+                words.append(await asyncio.to_thread(speaker.word))
+        speaker.process.send_signal(signal.SIGSTOP)
+        paused = time.monotonic()
+        follower = bus.consumer([topic], group)
+        await until(lambda: len(follower.assignment) == PARTITIONS, follower)
+        assert await follower.confirmed_until(0) is not None
+        taken = time.monotonic()
+        speaker.process.send_signal(signal.SIGCONT)
+        # Without `receive` the follower gives nothing back, so that nobody else can own the partition.
+        while words[-1][0] < taken + 2:
+            words.append(await asyncio.to_thread(speaker.word))
+        assert paused < max(certain for _, certain in words) < taken
+        assert not [word for word in words if word[0] > taken and word[1] > 0]
+        assert await follower.confirmed_until(0, 4.0) is not None
+    finally:
+        await asyncio.to_thread(speaker.end)
+
+
+async def test_certainty_ends_with_the_brokers(bus: KafkaBus, topic: str, own_broker: KafkaBroker) -> None:
+    """A session after the last answer at the latest, and no call waits long; when they are back it comes back, too."""
+    consumer = bus.consumer([topic], f"group-{topic}")
+    await until(lambda: len(consumer.assignment) == PARTITIONS, consumer)
+    certain = await consumer.confirmed_until(0)
+    assert certain is not None
+    await asyncio.to_thread(own_broker.kill)
+    try:
+        while time.monotonic() < certain:
+            assert await asyncio.wait_for(consumer.confirmed_until(0, 7.9), 5.0) is None
+            await asyncio.sleep(0.5)
+        assert await asyncio.wait_for(consumer.confirmed_until(0), 5.0) is None
+    finally:
+        await asyncio.to_thread(own_broker.restart)
+    async with asyncio.timeout(90):
+        while await consumer.confirmed_until(0) is None:
+            await consumer.receive(timeout_seconds=0.2)

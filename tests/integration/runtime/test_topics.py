@@ -84,6 +84,8 @@ def test_the_job_as_it_is_run(
     monkeypatch.setenv("WEIR_PARTITIONS", str(len(there.partitions)) if there else "4")
     assert main(["--also", "job-orders:12"]) == 0
     assert "topics: job-orders: made with 12 partitions" in capsys.readouterr().out
+    # No service could hold a lease without it, and those that may not make topics would wait for it for good.
+    assert "weir.leases" in admin.list_topics(timeout=10).topics
     assert main(["--also", "job-orders:12"]) == 0
     assert capsys.readouterr().out == "topics: all are as they should be\n"
 

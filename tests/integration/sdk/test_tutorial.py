@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from weir_contracts import PlannerRegistration, PlanReply, PlanRequest, parse_policy
 from weir_planner.testing import running
 
-from cli.replay.loop import Loop
+from replay.loop import Loop
 from runtime.clock import FakeClock, SystemClock
 from runtime.http import application
 from runtime.loop import Stop

@@ -17,14 +17,14 @@ from runtime.memory_bus import MemoryBus
 from runtime.memory_lease import MemoryGroup, MemoryLease
 from runtime.service import topic_specs
 from runtime.settings import load
-from services.analyzer.adapters.checkpoint import checkpoint_of, lost_between, parse_offsets
+from services.analyzer.adapters.checkpoint import checkpoint_of, is_damaged, lost_between, parse_offsets
 from services.analyzer.adapters.memory import MemoryAnalyzer
 from services.analyzer.adapters.processing import Lost
 from services.analyzer.adapters.spark import SparkUnusable, connector_jars, session_conf
 from services.analyzer.core import MEMORY_VERSION
 from services.analyzer.service import Analyzer, NotRunning
 from services.analyzer.settings import AnalyzerSettings
-from services.analyzer.stream import Batch, NotYet, StreamDied
+from services.analyzer.stream import Batch, NotYet, StateUnusable, StreamDied
 from tests.unit.analyzer.story import Job
 
 
@@ -52,7 +52,9 @@ class FakeStream:
 
     def batches(self) -> list[Batch]:
         if self._life == "dies":
-            raise StreamDied("the worker was killed")
+            raise StreamDied("No space left on device")
+        if self._life == "damaged":
+            raise StateUnusable("[MALFORMED_LOG_FILE] Log file was malformed")
         return [Batch(1, 3, 0.4, 0)] if self._life == "works" else []
 
     def set_aside(self) -> None:
@@ -115,8 +117,8 @@ async def test_a_dead_stream_is_started_again(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_state_that_cannot_be_used_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three deaths without a finished batch: the next start is a new one; brokers that are away do not count."""
-    stream = FakeStream(["not-yet", "dies", "cannot", "dies", "works"])
+    """Three deaths of it without a finished batch: the next start is a new one; brokers that are away do not count."""
+    stream = FakeStream(["not-yet", "damaged", "damaged", "damaged", "works"])
     analyzer, stop = _analyzer(stream), Stop()
     monkeypatch.setattr("services.analyzer.service._POLL_SECONDS", 0.02)
     monkeypatch.setattr("services.analyzer.service.LONGEST_BACKOFF_SECONDS", 0.05)
@@ -125,6 +127,54 @@ async def test_a_state_that_cannot_be_used_is_set_aside(monkeypatch: pytest.Monk
     assert stream.set_asides == 1
     stop.request("test")
     await asyncio.wait_for(running, 5)
+
+
+async def test_a_good_state_is_kept_whatever_else_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often: it is started again with back-off, and readiness says why not; deaths between them make none of the state's own."""
+    stream = FakeStream(["damaged", *["dies", "cannot"] * 4, "damaged", "dies", "works"])
+    analyzer, stop = _analyzer(stream), Stop()
+    monkeypatch.setattr("services.analyzer.service._POLL_SECONDS", 0.02)
+    monkeypatch.setattr("services.analyzer.service.LONGEST_BACKOFF_SECONDS", 0.05)
+    running = asyncio.create_task(analyzer.run(stop))
+    await _until(lambda: stream.starts >= 3)
+    with pytest.raises(NotRunning, match=r"the stream died: (No space left on device|no such class)"):
+        await analyzer.ping()
+    assert await _becomes_ready(analyzer)
+    assert stream.set_asides == 0
+    stop.request("test")
+    await asyncio.wait_for(running, 5)
+
+
+FOLDER = "/var/lib/weir/checkpoint/cluster-p4-s2-v3"
+
+
+@pytest.mark.parametrize(
+    ("damaged", "causes"),
+    [
+        (True, ["[STREAM_FAILED] Query terminated", "SparkException: [MALFORMED_LOG_FILE] Log file was malformed"]),
+        (True, ["IllegalStateException: [STREAMING_CHECKPOINT_MISSING_METADATA_FILE] Checkpoint location is in an inconsistent state"]),
+        (True, [f"java.lang.IllegalStateException: Incomplete log file {FOLDER}/offsets/7"]),
+        (True, ["SparkException: [CANNOT_LOAD_STATE_STORE.UNEXPECTED_FILE_SIZE] Copied a to b, expected 5 bytes, found 0 bytes."]),
+        (True, ["SparkException: [CANNOT_LOAD_STATE_STORE.UNCATEGORIZED]", "java.io.EOFException: reached end of stream"]),
+        (True, [f"java.io.FileNotFoundException: File {FOLDER}/state/0/1/7.changelog does not exist"]),
+        (True, ["org.rocksdb.RocksDBException: Corruption: block checksum mismatch"]),
+        (True, ["NoSuchElementException: next on empty iterator\na.b.OffsetSeqLog.deserialize(OffsetSeqLog.scala:70)"]),
+        (False, ["NoSuchElementException: next on empty iterator\na.b.Optimizer.apply(Optimizer.scala:7)"]),
+        (False, ["SparkException: [CANNOT_LOAD_STATE_STORE.UNCATEGORIZED]", "java.io.IOException: No space left on device"]),
+        (False, ["SparkException: [CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY] Could not load"]),
+        (False, ["SparkException: [CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR] RocksDB instance could not be acquired"]),
+        (False, ["SparkException: [CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT] Cannot perform commit", "java.io.IOException: disk"]),
+        (False, ["SparkException: Python worker exited unexpectedly (crashed)", f"java.io.EOFException: {FOLDER}"]),
+        (False, ["java.io.FileNotFoundException: /tmp/blockmgr-1/0c/shuffle_0_0_0.data (No such file or directory)"]),
+        (False, [f"java.io.FileNotFoundException: {FOLDER}/offsets/7 (Too many open files)"]),
+        (False, ["org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment"]),
+        (False, ["SparkException: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log"]),
+        (False, []),
+    ],
+)  # fmt: skip
+def test_only_what_names_the_state_is_its_own_fault(damaged: bool, causes: list[str]) -> None:
+    """As Spark 4.2 writes them; in doubt the checkpoint is kept."""
+    assert is_damaged(causes, FOLDER) is damaged
 
 
 async def test_the_twin_analyses_what_is_on_the_bus() -> None:

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,10 +17,13 @@ from unittest import mock
 
 import httpx
 import pytest
+import yaml
+from rich.console import Console
 
 from cli.__main__ import main
 from cli.client import Client, application_id
 from cli.errors import InvalidInput, Refused
+from cli.output import applications_table
 from cli.trial.events import Event
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -123,7 +127,11 @@ def test_a_policy_is_applied_and_its_mode_is_said(server: _Server, tmp_path: Pat
         (POLICY.replace("maxLag: 30s", "maxLag: 30"), "spec.objective.maxLag"),
         (POLICY + "  mood: good\n", "spec.mood"),
         ("a: [1", ":1: is not YAML"),
-        ("a: 2020-13-45", "is not YAML: month must be in 1..12"),
+        ("a: 0b_", "is not YAML: invalid literal"),
+        ("kind: A\n" + POLICY, "is not YAML: the key 'kind' comes twice"),
+        ("a: \x00", "is not YAML: unacceptable character #x0000"),
+        (POLICY + '  "a\\e[31m\\nb": 1\n', r"spec.a\x1b[31m\nb: is not a field"),
+        (POLICY + "".join(f"  x{i}: 1\n" for i in range(2000)), "; and 1,995 more"),
         ("[" * 1500, "nested too deeply"),
         ("", "holds no document"),
         (POLICY + "---\nkind: Other\n", "document 2: "),
@@ -175,21 +183,46 @@ def test_programs_get_json_and_people_a_table(server: _Server) -> None:
     server.answers["GET", "/v1/applications"] = (200, {"items": [item], "next": None})
     table = weir("get", "--server", server.url)
     assert table.returncode == 0, table.stderr
-    for shown in ("shop/orders", "31.5 s", "1,190/s", "work[a]=5", "[/srv/m.bin] says"):
+    for shown in ("shop/orders", "31.5 s", "[/srv/m.bin] says"):
         assert shown in table.stdout
+    wide = weir("get", "--server", server.url, "-o", "wide").stdout
+    assert "1,190/s" in wide
+    assert "work[a]=5" in wide
+    server.answers["GET", "/v1/applications/shop/orders"] = (200, item)
+    one = ("get", "shop/orders", "--server", server.url, "-o")
+    assert json.loads(weir(*one, "json").stdout) == yaml.safe_load(weir(*one, "yaml").stdout) == item
     assert json.loads(weir("get", "--server", server.url, "-o", "json").stdout) == [item]
     asked = len(server.asked)
     assert weir("get", "--server", server.url, "-o", "xml").returncode == 2
     assert len(server.asked) == asked
 
 
+def test_a_list_has_one_line_an_application_whatever_it_says() -> None:
+    """On a terminal of 80 columns; the problem stands before the hold that follows from it."""
+    item = {
+        "application": "shop/orders",
+        "mode": "act",
+        "status": "running",
+        "lag_seconds": 31.5,
+        "objective_seconds": 30.0,
+        "decision": "Hold: " + "the lag of partition orders-7 is unknown " * 9,
+        "problems": ["kafka: no answer within 2 s", "flink: late"],
+    }
+    out = io.StringIO()
+    Console(file=out, width=80, force_terminal=True, color_system=None).print(applications_table([item, item]))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= 80
+    assert "kafka: no answer" in lines[1]
+
+
 def test_problems_of_the_last_reading_are_shown(server: _Server) -> None:
-    """How many in the table, each with its sentence for one application."""
+    """The first in the table, each with its sentence for one application."""
     group = "group ordres: does not exist or has committed nothing for orders: check spec.signals.kafka.groupId"
     item = {"application": "shop/orders", "status": "running", "problems": [group]}
     server.answers["GET", "/v1/applications"] = (200, {"items": [item], "next": None})
     server.answers["GET", "/v1/applications/shop/orders"] = (200, item)
-    assert "running, 1 problem" in weir("get", "--server", server.url).stdout
+    assert group in weir("get", "--server", server.url).stdout
     shown = weir("get", "shop/orders", "--server", server.url).stdout
     assert "group ordres" in shown
     assert "groupId" in shown
@@ -213,7 +246,7 @@ def test_what_changes_a_policy_tells_programs_too(server: _Server) -> None:
     one = ("get", "shop/orders", "--policy", "--server", server.url)
     assert json.loads(weir(*one, "-o", "json").stdout) == policy
     assert "maxLag 30s" in weir(*one).stdout
-    assert weir(*one, "-o", "yaml").stdout == weir("get", "shop/orders", "-o", "yaml", "--server", server.url).stdout
+    assert yaml.safe_load(weir(*one, "-o", "yaml").stdout) == policy
     assert json.loads(weir("get", "--policy", "--server", server.url, "-o", "json").stdout) == [policy]
 
 
@@ -417,3 +450,11 @@ def test_an_application_without_a_namespace_is_in_default() -> None:
     assert application_id("shop/orders") == "shop/orders"
     with pytest.raises(InvalidInput):
         application_id("a/b/c")
+
+
+def test_a_command_that_only_speaks_http_starts_without_the_loop() -> None:
+    """Contracts, planners and the simulator are a second of imports."""
+    code = "import sys, cli.__main__; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROJECT)
+    heavy = {"weir_contracts", "numpy", "simulator", "services", "testbed", "fastapi", "confluent_kafka"}
+    assert not heavy & set(loaded.stdout.split())

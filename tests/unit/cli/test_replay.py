@@ -13,21 +13,21 @@ import pytest
 from rich.console import Console
 from weir_contracts import Objective, Target
 
-from cli.errors import InvalidInput
 from cli.replay.chart import LABEL, _short, check_place
-from cli.replay.command import Result, _table, run
-from cli.replay.driver import SimulatedDriver
-from cli.replay.least import Least
-from cli.replay.loop import Loop
-from cli.replay.options import ReplayOptions, prepare
-from cli.replay.score import Meter, Point, Score
+from cli.replay.command import _table
+from replay.driver import SimulatedDriver
+from replay.least import Least
+from replay.loop import Loop
+from replay.options import InvalidReplay, ReplayOptions, prepare
+from replay.run import Result, run
+from replay.score import Meter, Point, Score
 from services.executor.core import Accepted, Snapshot, Unanswered
 from services.planner.core.planners import PLANNERS
 from simulator import PRESETS, Noise, Simulation, chain
 from simulator.clairvoyant import Clairvoyant
 from simulator.observe import START, Observer
 from tests.unit.cli.test_command import Done, weir
-from tests.unit.executor.driver_suite import DriverSuite
+from tests.unit.executor.driver_suite import OPEN, DriverSuite
 
 END = Point(28_800.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -117,6 +117,7 @@ def test_the_score_is_printed_for_programs() -> None:
         (["--plot", "/nowhere/picture.svg"], "there is no folder /nowhere"),
         (["--plot", "/proc/picture.svg"], "--plot: /proc/picture.svg: cannot be written: "),
         (["--duration", "1"], "--duration: must lie between"),
+        (["--trace", "spike", "--speedup", "500"], "--speedup: a replay sees the peaks of spike up to 200, is 500"),
         (["--plot", "picture.png"], "only .svg"),
         (["--noise", "2"], "--noise: must lie between 0 and 1"),
         (["-o", "xml"], "--output: 'xml'"),
@@ -132,9 +133,11 @@ def test_what_cannot_be_done_is_told_in_a_line(arguments: list[str], told: str) 
 
 
 @pytest.mark.parametrize("option", ["--topology", "--policy"])
-@pytest.mark.parametrize("text", ["name: 2020-13-45\n", "a: 0b_\n", "[" * 1500], ids=["no date", "no number", "nested"])
+@pytest.mark.parametrize(
+    "text", ["name: x\nname: y\n", "a: 0b_\n", "[" * 1500, "a: \x00"], ids=["twice", "no number", "nested", "NUL"]
+)
 def test_what_looks_like_yaml_and_is_none_is_told_in_a_line(option: str, text: str, tmp_path: Path) -> None:
-    """A date of month 13, half a number, lists in lists in lists."""
+    """A key that comes twice, half a number, lists in lists in lists, a byte that no text has."""
     file = tmp_path / "odd.yaml"
     file.write_text(text)
     done = weir("replay", "--trace", "step", option, str(file))
@@ -157,7 +160,7 @@ def test_a_bound_on_latency_is_scored_by_latency() -> None:
     assert scores["max_latency"].max_lag_seconds == scores["max_lag"].max_lag_seconds
 
 
-NEEDS_PARAMETERS = {"static": "parallelism", "schedule": "entries", "threshold": "up_above: Field required"}
+NEEDS_PARAMETERS = {"static": "parallelism", "schedule": "entries", "threshold": "up_above: is required"}
 
 
 @pytest.mark.parametrize("name", sorted(PLANNERS))
@@ -166,7 +169,7 @@ def test_each_built_in_planner_can_be_replayed(name: str) -> None:
     options = ReplayOptions("step", planner=name, duration_seconds=60.0)
     if name in NEEDS_PARAMETERS:
         with pytest.raises(
-            InvalidInput, match=f"--planner: planner {name}: .*{NEEDS_PARAMETERS[name]}.*in the file of --policy"
+            InvalidReplay, match=f"--planner: planner {name}: .*{NEEDS_PARAMETERS[name]}.*in the file of --policy"
         ):
             prepare(options)
         return
@@ -228,8 +231,8 @@ class TestSimulated(DriverSuite):
     async def test_what_its_cluster_does_shows(self, rig: SimulatedRig) -> None:
         """An answer that is lost, a request that is refused, a cluster that goes away."""
         rig.simulation.conditions.lost_answers = 1
-        assert isinstance(await rig.driver.request(rig.target, rig.job_id, rig.wanted), Unanswered)
-        assert isinstance(await rig.driver.request(rig.target, rig.job_id, rig.wanted), Accepted)
+        assert isinstance(await rig.driver.request(rig.target, rig.job_id, rig.wanted, rig.before, OPEN), Unanswered)
+        assert isinstance(await rig.driver.request(rig.target, rig.job_id, rig.wanted, rig.before, OPEN), Accepted)
         assert rig.simulation.requested == rig.wanted
         rig.simulation.conditions.away = "no route"
         assert (await rig.driver.observe(rig.target)).because == "no route"
@@ -254,6 +257,37 @@ def test_a_long_run_of_a_shape_is_looked_at_less_often(duration: float, seconds:
     assert prepared.policy.spec.interval.total_seconds() == seconds
     asked = prepare(ReplayOptions("sine", duration_seconds=duration, interval_seconds=5.0))
     assert asked.policy.spec.interval.total_seconds() == 5.0
+
+
+def test_a_default_look_does_not_miss_a_spike() -> None:
+    """A day of spikes of 40 s is looked at every 20 s, where a minute would show their mean."""
+    prepared = prepare(ReplayOptions("spike", duration_seconds=86_400.0))
+    assert prepared.policy.spec.interval.total_seconds() == 20.0
+
+
+@pytest.mark.parametrize(
+    ("trace", "speedup", "interval"),
+    [("sine", 24.0, 10.0), ("sine", 240.0, 5.0), ("spike", 24.0, 60.0), ("spike", 23.0, 10.0), ("sine", 1.0, 300.0)],
+)
+def test_no_peak_falls_between_two_looks(trace: str, speedup: float, interval: float) -> None:
+    """Sped up, a whole wave passes within 10 s: the least, the static peak and the load itself still see its top and its mean."""
+    prepared = prepare(ReplayOptions(trace, speedup=speedup, interval_seconds=interval, duration_seconds=1200.0))
+    score, points = (result := run(prepared)).score, result.points
+    assert score.peak_slot_seconds / score.seconds == Clairvoyant(prepared.application, 16).slots(2400.0) == 6
+    assert max(point.peak_arrivals for point in points) == pytest.approx(2400, rel=0.01)
+    moments = [i / 50 for i in range(60_000)]
+    mean = sum(prepared.trace.rate_at(at) for at in moments) / len(moments)
+    assert sum(point.arrivals for point in points) / len(points) == pytest.approx(mean, rel=0.06)
+
+
+def test_an_interval_that_hides_the_load_is_told() -> None:
+    """A wave of 240 s looked at every 120 s has the same mean each time: the planner sees a load that seems constant."""
+    hidden = run(prepare(ReplayOptions("sine", interval_seconds=120.0, duration_seconds=3600.0)))
+    assert hidden.score.rescales <= 3, "the wave has 15 periods, which the planner does not see"
+    assert any(
+        "rates over 120 s hide that from the planner: use --interval 60 or less" in note for note in hidden.notes
+    )
+    assert run(prepare(ReplayOptions("sine", interval_seconds=60.0, duration_seconds=600.0))).notes == []
 
 
 def policy_file(folder: Path, spec: str) -> Path:
@@ -456,7 +490,7 @@ def test_a_place_for_the_picture_is_tried_before_the_run(tmp_path: Path) -> None
     folder.mkdir()
     link.symlink_to(tmp_path / "later.svg")
     there.write_text("<svg/>")
-    with mock.patch("cli.replay.command.run") as ran:
+    with mock.patch("replay.run.run") as ran:
         done = replayed("--plot", str(folder))
     assert (done.returncode, done.stderr, ran.called) == (2, f"weir: --plot: {folder}: is a folder\n", False)
     for path in (tmp_path / "new.svg", link, there):

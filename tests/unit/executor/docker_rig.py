@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from weir_contracts import DockerTarget, Operator, Target, Topology, parse_policy
+from weir_contracts import DockerTarget, Operator, Parallelism, Target, Topology, parse_policy
 
 from runtime.clock import FakeClock
 from services.executor.adapters.docker import DockerDriver
 from services.executor.adapters.memory_docker import MemoryDaemon, ReactiveCluster
-from services.executor.core import Snapshot
+from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
+from services.executor.driver import Fence, Unfenced
 from tests.unit.executor.builders import JOB, NOON, TOPOLOGY
 
 PROJECT, SERVICE = "shop", "taskmanager"
@@ -45,6 +46,7 @@ class DockerRig:
         self.cluster.away["http://127.0.0.1:1"] = "connection refused"
         self.before = topology.uniform(containers * slots)
         self.wanted, self.too_much = topology.uniform(4), dict.fromkeys(topology.names, 121)
+        self.slots = slots
         self.job_id, self.job = JOB, self.cluster.add(self.target, topology, self.before, JOB)
         self.clock.advance(60)
 
@@ -55,6 +57,14 @@ class DockerRig:
                 return seen
             self.clock.advance(0.5)
         raise AssertionError(f"not within 50 s: {seen}")
+
+    async def ask(
+        self, wanted: Parallelism, target: Target | None = None, fence: Fence | None = None
+    ) -> Accepted | Rejected | Unanswered | Refusal:
+        """One request, made for as many containers as are there."""
+        there = sum(each.state != "created" for each in self.docker.all.values()) - 1  # the JobManager's
+        expected = TOPOLOGY.uniform(max(1, there) * self.slots)
+        return await self.driver.request(target or self.target, JOB, wanted, expected, fence or Unfenced())
 
     def states(self) -> list[tuple[int, str]]:
         """Number and state of each TaskManager."""

@@ -4,13 +4,32 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
+import pytest
 from weir_contracts import Parallelism, Target
 
-from services.executor.core import Accepted, Rejected, Snapshot, Unanswered
-from services.executor.driver import Driver
+from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
+from services.executor.driver import Driver, Unfenced
 
+OPEN = Unfenced()
 SKEW = timedelta(seconds=1.5)
 """Engine times are whole milliseconds, shifted between two clocks."""
+
+
+class Closed:
+    """A fence that lets so many changes through after the first, which is held at once if `held` is."""
+
+    def __init__(self, held: Refusal | Unanswered | None, changes: int = 0) -> None:
+        self._held = held
+        self._changes = changes
+        self.asked = 0
+
+    async def begin(self) -> Refusal | Unanswered | None:
+        self.asked += 1
+        return self._held
+
+    async def go_on(self) -> Unanswered | None:
+        self._changes -= 1
+        return Unanswered("not confirmed") if self._changes < 0 else None
 
 
 class Rig(Protocol):
@@ -66,12 +85,12 @@ class DriverSuite:
         seen = await rig.driver.observe(rig.away)
         assert (seen.reachable, seen.deployment) == (False, None)
         assert seen.because
-        assert isinstance(await rig.driver.request(rig.away, rig.job_id, rig.wanted), Unanswered)
+        assert isinstance(await rig.driver.request(rig.away, rig.job_id, rig.wanted, rig.before, OPEN), Unanswered)
         assert await rig.driver.nudge(rig.away, rig.job_id)
 
     async def test_a_request_is_granted(self, rig: Rig) -> None:
         """Requested at once, running soon after a nudge, and it is known since when."""
-        asked = await rig.driver.request(rig.target, rig.job_id, rig.wanted)
+        asked = await rig.driver.request(rig.target, rig.job_id, rig.wanted, rig.before, OPEN)
         assert isinstance(asked, Accepted)
         seen = await rig.driver.observe(rig.target)
         assert seen.deployment is not None and seen.deployment.requested == rig.wanted
@@ -84,22 +103,42 @@ class DriverSuite:
         """A resumed action may ask again for what it has."""
         await rig.until(lambda s: s.all_running)
         for _ in range(2):
-            assert isinstance(await rig.driver.request(rig.target, rig.job_id, rig.before), Accepted)
+            assert isinstance(await rig.driver.request(rig.target, rig.job_id, rig.before, rig.before, OPEN), Accepted)
         assert (await rig.until(lambda s: s.runs(rig.before))).reachable
 
     async def test_too_much_is_rejected_with_the_engine_s_reason(self, rig: Rig) -> None:
         """It names the number that is too high."""
-        answer = await rig.driver.request(rig.target, rig.job_id, rig.too_much)
+        answer = await rig.driver.request(rig.target, rig.job_id, rig.too_much, rig.before, OPEN)
         assert isinstance(answer, Rejected)
         assert str(max(rig.too_much.values())) in answer.reason
 
     async def test_a_vector_must_fit_the_graph(self, rig: Rig) -> None:
         """Not one operator less."""
         missing, *rest = rig.wanted
-        answer = await rig.driver.request(rig.target, rig.job_id, {name: rig.wanted[name] for name in rest})
+        answer = await rig.driver.request(
+            rig.target, rig.job_id, {name: rig.wanted[name] for name in rest}, rig.before, OPEN
+        )
         assert isinstance(answer, Rejected)
         assert missing in answer.reason
 
     async def test_a_job_that_is_not_there_rejects(self, rig: Rig) -> None:
         """Asking again would not help."""
-        assert isinstance(await rig.driver.request(rig.target, "f" * 32, rig.wanted), Rejected)
+        assert isinstance(await rig.driver.request(rig.target, "f" * 32, rig.wanted, rig.before, OPEN), Rejected)
+
+    async def test_requirements_of_somebody_else_are_left_alone(self, rig: Rig) -> None:
+        """They are compared in the request itself, however lately they were set."""
+        await rig.until(lambda s: s.runs(rig.before))
+        answer = await rig.driver.request(rig.target, rig.job_id, rig.wanted, {**rig.wanted, **rig.too_much}, OPEN)
+        assert isinstance(answer, Refusal) and answer.code == "contested", answer
+        seen = await rig.driver.observe(rig.target)
+        assert seen.deployment is not None and seen.deployment.requested == rig.before
+
+    @pytest.mark.parametrize("held", [Refusal("expired", "too late"), Unanswered("not confirmed")])
+    async def test_a_closed_fence_lets_nothing_through(self, rig: Rig, held: Refusal | Unanswered) -> None:
+        """Its word is the answer."""
+        await rig.until(lambda s: s.runs(rig.before))
+        fence = Closed(held)
+        assert await rig.driver.request(rig.target, rig.job_id, rig.wanted, rig.before, fence) == held
+        assert fence.asked == 1
+        seen = await rig.driver.observe(rig.target)
+        assert seen.deployment is not None and seen.deployment.requested == rig.before

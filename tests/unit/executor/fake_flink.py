@@ -11,6 +11,7 @@ from weir_contracts import Target
 
 from services.executor.adapters.memory import MemoryDriver, MemoryJob
 from services.executor.core import Rejected, Snapshot
+from services.executor.driver import Unfenced
 
 Answer = tuple[int, Any]
 
@@ -148,7 +149,7 @@ class FakeFlink:
         names = {o.id: o.name for o in job.topology.operators}
         wanted = {names[i]: each["parallelism"]["upperBound"] for i, each in body.items()}
         assert {each["parallelism"]["lowerBound"] for each in body.values()} == {1}
-        answer = await self.driver.request(self.target, job.job_id, wanted)
+        answer = await self.driver.request(self.target, job.job_id, wanted, job.requested, Unfenced())
         if isinstance(answer, Rejected):
             said = re.sub(
                 r"^.+: (\d+) exceeds",

@@ -1,23 +1,25 @@
 """An executor, or several, with everything around them in memory and in virtual time."""
 
 import asyncio
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid5
 
 from pydantic import BaseModel
 from weir_contracts import Analysis, Outcome, Parallelism, Plan
 from weir_contracts.topics import ANALYSES, OUTCOMES, PLANS, POLICIES, TOPICS, Topic
 
+from runtime.bus import Bus
 from runtime.clock import FakeClock
 from runtime.envelope import encode
 from runtime.loop import Stop
-from runtime.memory_bus import MemoryBus
-from runtime.records import Record
+from runtime.memory_bus import MemoryBus, MemoryConsumer
+from runtime.records import Record, partition_of
 from services.executor.adapters.memory import MemoryDriver, MemoryJob, MemoryKnowledge
 from services.executor.conductor import Pace
 from services.executor.core import Rules
-from services.executor.driver import Driver
+from services.executor.driver import Driver, Knowledge
 from services.executor.service import Executor
 from tests.unit.executor.builders import BEFORE, NOON, SPACE, TOPOLOGY, WANTED, plan, policy
 
@@ -25,24 +27,85 @@ APP = "shop/orders"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
+class Ports:
+    """What one replica talks to. While it is stopped none of its calls goes on, as after SIGSTOP."""
+
+    def __init__(self) -> None:
+        self.effects: list[str] = []
+        """Every call that changes something, before and after, and every look at the policy."""
+        self.stop_at: int | None = None
+        """Stop at so many effects."""
+        self.on_effect: Callable[[str], None] = lambda effect: None
+        self._goes = asyncio.Event()
+        self._goes.set()
+
+    @property
+    def stopped(self) -> bool:
+        return not self._goes.is_set()
+
+    def wake(self) -> None:
+        self.stop_at = None
+        self._goes.set()
+
+    async def pass_by(self, effect: str) -> None:
+        if effect:
+            self.effects.append(effect)
+            self.on_effect(effect)
+            if len(self.effects) == self.stop_at:
+                self._goes.clear()
+        await self._goes.wait()
+
+
+class _Stoppable:
+    """A port of a replica that can be stopped."""
+
+    def __init__(self, port: Any, ports: Ports) -> None:
+        self.port = port
+        self._ports = ports
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.port, name)
+        if name in ("consumer", "reader"):
+            return lambda *given, **named: _Stoppable(found(*given, **named), self._ports)
+        if not inspect.iscoroutinefunction(found):
+            return found
+
+        async def call(*given: Any, **named: Any) -> Any:
+            told = name == "publish" and given[0] == OUTCOMES.name
+            effect = name if told or name in ("record", "request", "nudge", "policy") else ""
+            await self._ports.pass_by(effect and f"before {effect}")
+            result = await found(*given, **named)
+            await self._ports.pass_by(effect and f"after {effect}")
+            return result
+
+        return call
+
+
 class Replica:
     """One executor process."""
 
     def __init__(self, house: "House", number: int, rules: Rules) -> None:
         self.stop = Stop()
+        self.ports = Ports()
         self.executor = Executor(
-            house.bus,
-            house.drivers,
-            house.knowledge,
+            cast("Bus", _Stoppable(house.bus, self.ports)),
+            {name: cast("Driver", _Stoppable(driver, self.ports)) for name, driver in house.drivers.items()},
+            cast("Knowledge", _Stoppable(house.knowledge, self.ports)),
             house.clock,
             rules,
             attempt_id=uuid5(SPACE, f"replica {number}"),
-            pace=Pace(0.005, 0.005, 0.05),
+            pace=Pace(0.005, 0.005, 0.05, 0.005),
         )
         self.task = asyncio.create_task(self.executor.run(self.stop))
 
+    @property
+    def member(self) -> MemoryConsumer:
+        """Its membership of the group."""
+        return cast("_Stoppable", self.executor._consumer).port  # type: ignore[no-any-return]
+
     async def end(self) -> None:
         """An orderly end."""
+        self.ports.wake()
         self.stop.request("the test is over")
         await self.task
 
@@ -82,6 +145,12 @@ class House:
         replica = Replica(self, len(self.replicas), self.rules)
         self.replicas.append(replica)
         return replica
+
+    def owner(self, application: str = APP) -> Replica | None:
+        """The replica that the group gave an application's partition to last."""
+        partition = partition_of(application, 4)
+        own = (r for r in self.replicas if r.executor._consumer is not None and partition in r.member.assignment)
+        return next((replica for replica in own if not replica.member.expired), None)
 
     async def add(self, application: str, *, url: str = "http://127.0.0.1:8081", mode: str = "act") -> MemoryJob:
         """An application with its policy, told and stored, and its job."""

@@ -13,10 +13,11 @@ from services.executor.adapters.memory_docker import MemoryDaemon
 from services.executor.core import Accepted, PolicyReading, Refusal, Rejected, Unanswered, admit
 from services.executor.core.deadlines import nudge_is_due, rescale_limit
 from services.executor.core.rules import Rules
+from services.executor.driver import Unfenced
 from tests.unit.executor.builders import JOB, TOPOLOGY, after, analysis, deployment, plan, policy, snapshot
 from tests.unit.executor.daemon_suite import DaemonSuite
 from tests.unit.executor.docker_rig import PROJECT, SERVICE, DockerRig, docker_policy, docker_target, groups
-from tests.unit.executor.driver_suite import DriverSuite
+from tests.unit.executor.driver_suite import Closed, DriverSuite
 from tests.unit.executor.test_gate import context
 
 
@@ -62,13 +63,13 @@ async def rig() -> AsyncIterator[DockerRig]:
 
 async def test_the_highest_numbers_go(rig: DockerRig) -> None:
     """From two to four and to one: all made before one is started, all stopped before one is removed, and a checkpoint first."""
-    assert isinstance(await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(4)), Accepted)
+    assert isinstance(await rig.ask(TOPOLOGY.uniform(4)), Accepted)
     assert rig.states() == [(1, "running"), (2, "running"), (3, "running"), (4, "running")]
     assert [call for call, _ in rig.did("copy", "start")] == ["copy", "copy", "start", "start"]
     assert rig.job.nudges == 0
     await rig.driver.nudge(rig.target, JOB)
     await rig.until(lambda s: s.runs(TOPOLOGY.uniform(4)))
-    assert isinstance(await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(1)), Accepted)
+    assert isinstance(await rig.ask(TOPOLOGY.uniform(1)), Accepted)
     assert rig.states() == [(1, "running")]
     assert [call for call, _ in rig.did("stop", "remove")] == ["stop"] * 3 + ["remove"] * 3
     assert rig.job.nudges == 2
@@ -88,7 +89,7 @@ async def test_where_docker_refuses_there_are_as_many_as_before(
 ) -> None:
     """The reason is Docker's, and nothing of it is left behind."""
     rig.docker.refuses[call] = "no space left on device"
-    answer = await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(wanted))
+    answer = await rig.ask(TOPOLOGY.uniform(wanted))
     assert answer == Rejected("no space left on device")
     rig.docker.refuses.clear()
     assert rig.states() == left
@@ -96,10 +97,28 @@ async def test_where_docker_refuses_there_are_as_many_as_before(
     assert seen.deployment is not None and seen.deployment.requested == TOPOLOGY.uniform(2)
 
 
+@pytest.mark.parametrize("changes", range(4))
+async def test_a_partition_that_is_lost_on_the_way_ends_the_request(rig: DockerRig, changes: int) -> None:
+    """Each container is made and started behind the fence: after so many nothing more is changed, not even back."""
+    answer = await rig.ask(TOPOLOGY.uniform(4), fence=Closed(None, changes))
+    assert answer == Unanswered("not confirmed")
+    assert [call for call, _ in rig.did("copy", "start", "stop", "remove")] == ["copy", "copy", "start"][:changes]
+
+
+@pytest.mark.parametrize("changes", range(6))
+async def test_a_partition_that_is_lost_leaves_containers_running(rig: DockerRig, changes: int) -> None:
+    """The same on the way down: no more are stopped or removed than before."""
+    rig.docker.add(PROJECT, SERVICE, 3)
+    rig.docker.add(PROJECT, SERVICE, 4)
+    answer = await rig.ask(TOPOLOGY.uniform(1), fence=Closed(None, changes))
+    assert answer == Unanswered("not confirmed")
+    assert len(rig.did("start", "stop", "remove")) == changes
+
+
 async def test_docker_away_is_no_answer(rig: DockerRig) -> None:
     """It may be done later; and the target cannot be seen whole."""
     rig.docker.away = "connection refused"
-    assert await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(3)) == Unanswered("connection refused")
+    assert await rig.ask(TOPOLOGY.uniform(3)) == Unanswered("connection refused")
     seen = await rig.driver.observe(rig.target)
     assert (seen.reachable, seen.because) == (False, "connection refused")
 
@@ -107,10 +126,10 @@ async def test_docker_away_is_no_answer(rig: DockerRig) -> None:
 async def test_a_name_that_is_taken_is_passed_by(rig: DockerRig) -> None:
     """Somebody's container has the next one's name: the one after it is taken; where none is free, it is refused."""
     rig.docker.names = {f"{PROJECT}-{SERVICE}-3"}
-    assert isinstance(await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(3)), Accepted)
+    assert isinstance(await rig.ask(TOPOLOGY.uniform(3)), Accepted)
     assert rig.states() == [(1, "running"), (2, "running"), (4, "running")]
     rig.docker.names = {f"{PROJECT}-{SERVICE}-{n}" for n in range(50)}
-    answer = await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(4))
+    answer = await rig.ask(TOPOLOGY.uniform(4))
     assert isinstance(answer, Rejected) and "taken" in answer.reason
 
 
@@ -119,7 +138,7 @@ async def test_what_was_made_and_never_started_does_not_count(rig: DockerRig) ->
     rig.docker.add(PROJECT, SERVICE, 3, "created")
     seen = await rig.driver.observe(rig.target)
     assert seen.deployment is not None and seen.deployment.requested == TOPOLOGY.uniform(2)
-    assert isinstance(await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(3)), Accepted)
+    assert isinstance(await rig.ask(TOPOLOGY.uniform(3)), Accepted)
     assert rig.states() == [(1, "running"), (2, "running"), (3, "running")]
 
 
@@ -132,14 +151,14 @@ async def test_what_has_stopped_is_started_again(rig: DockerRig) -> None:
     wanted = plan(TOPOLOGY.uniform(3), deployment=made_for)
     verdict = admit(wanted, context(snapshot=seen, policy=PolicyReading(True, docker_policy())))
     assert verdict is not None and not isinstance(verdict, Refusal), verdict
-    assert isinstance(await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(3)), Accepted)
+    assert isinstance(await rig.ask(TOPOLOGY.uniform(3)), Accepted)
     assert rig.docker.all[two.id].state == "running"
 
 
 async def test_a_service_without_containers_is_not_scaled(rig: DockerRig) -> None:
     """There is nothing to copy: compose starts the first."""
     target = docker_target(service="nobody")
-    answer = await rig.driver.request(target, JOB, TOPOLOGY.uniform(3))
+    answer = await rig.ask(TOPOLOGY.uniform(3), target)
     assert isinstance(answer, Rejected) and "'nobody'" in answer.reason
     seen = await rig.driver.observe(target)
     assert (seen.reachable, seen.deployment) == (True, None) and "start it with docker compose" in seen.because
@@ -148,7 +167,7 @@ async def test_a_service_without_containers_is_not_scaled(rig: DockerRig) -> Non
 async def test_only_listed_projects_are_touched(rig: DockerRig) -> None:
     """Whatever a policy names; the sentence says which setting it is, and Docker is not asked."""
     target = docker_target(project="payroll")
-    answer = await rig.driver.request(target, JOB, TOPOLOGY.uniform(3))
+    answer = await rig.ask(TOPOLOGY.uniform(3), target)
     assert isinstance(answer, Rejected) and "WEIR_EXECUTOR_DOCKER_PROJECTS" in answer.reason
     assert "'payroll'" in (await rig.driver.observe(target)).unsupported
     assert rig.docker.calls == []
@@ -161,7 +180,7 @@ async def test_without_the_setting_it_is_off(rig: DockerRig) -> None:
     verdict = admit(plan(TOPOLOGY.uniform(3)), context(snapshot=seen))
     assert isinstance(verdict, Refusal)
     assert (verdict.code, "WEIR_EXECUTOR_DOCKER_PROJECTS" in verdict.sentence) == ("unsupported", True)
-    assert isinstance(await off.request(rig.target, JOB, TOPOLOGY.uniform(3)), Rejected)
+    assert isinstance(await off.request(rig.target, JOB, TOPOLOGY.uniform(3), rig.before, Unfenced()), Rejected)
     await off.close()
 
 
@@ -176,7 +195,7 @@ async def test_without_the_setting_it_is_off(rig: DockerRig) -> None:
 async def test_what_containers_cannot_give_is_refused(wanted: dict[str, int], slots: int, says: str) -> None:
     """One parallelism for all, in whole containers."""
     rig = DockerRig(containers=2, slots=slots)
-    answer = await rig.driver.request(rig.target, JOB, wanted)
+    answer = await rig.ask(wanted)
     assert isinstance(answer, Rejected) and says in answer.reason
     await rig.driver.close()
 
@@ -184,7 +203,7 @@ async def test_what_containers_cannot_give_is_refused(wanted: dict[str, int], sl
 async def test_a_job_that_asks_for_less_than_it_is_given_is_told_so(rig: DockerRig) -> None:
     """Outside reactive mode its own requirements are the limit."""
     rig.job.requested = TOPOLOGY.uniform(2)
-    answer = await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(3))
+    answer = await rig.ask(TOPOLOGY.uniform(3))
     assert isinstance(answer, Rejected) and "reactive mode" in answer.reason
 
 
@@ -204,7 +223,7 @@ def test_slot_sharing_groups_share_evenly(
 
 async def test_a_checkpoint_is_due_once_the_slots_are_there(rig: DockerRig) -> None:
     """A container takes seconds to register; the checkpoint that was taken before does not count."""
-    await rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(3))
+    await rig.ask(TOPOLOGY.uniform(3))
     rig.job.waits_for_checkpoint, rig.job.checkpoint_at = True, None
     seen = await rig.driver.observe(rig.target)
     assert seen.resourced_at == rig.clock.now()
@@ -230,7 +249,7 @@ async def test_nobody_waits_for_docker_at_the_end(rig: DockerRig) -> None:
         enough.wait(10)
 
     rig.docker.stop = stop  # type: ignore[method-assign]
-    request = asyncio.create_task(rig.driver.request(rig.target, JOB, TOPOLOGY.uniform(1)))
+    request = asyncio.create_task(rig.ask(TOPOLOGY.uniform(1)))
     while not stopping.is_set():  # noqa: ASYNC110 - a thread sets it
         await asyncio.sleep(0.005)
     request.cancel()

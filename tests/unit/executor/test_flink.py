@@ -17,6 +17,7 @@ from services.executor.adapters.flink import MAX_ANSWER_BYTES, FlinkDriver
 from services.executor.adapters.flink_answers import Malformed, duration_seconds, find, parse, reason, topology, unique
 from services.executor.adapters.memory import MemoryDriver
 from services.executor.core import Rejected, Unanswered
+from services.executor.driver import Unfenced
 from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED
 from tests.unit.executor.fake_flink import FakeFlink
 from tests.unit.executor.test_drivers import target
@@ -107,8 +108,8 @@ class TestHostile:
             (b'{"jobs": [', "the answer: Invalid JSON"),
             (b"<html>login</html>", "the answer: Invalid JSON"),
             (b"[]", "the answer"),
-            (b"{}", "jobs: Field required"),
-            (b'{"jobs": null}', "jobs: Input should be a valid array"),
+            (b"{}", "jobs: is required"),
+            (b'{"jobs": null}', "jobs: must be a list"),
             (b'{"jobs": [{"jid": "../../x", "name": "orders"}]}', "jobs.0.jid: String should match"),
         ],
     )
@@ -213,7 +214,7 @@ class TestHostile:
         """What will never work is rejected; what may be an election is asked again."""
         flink.broken[f"/jobs/{JOB}/resource-requirements"] = (status, body)
         driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
-        answer = await driver.request(target(), JOB, WANTED)
+        answer = await driver.request(target(), JOB, WANTED, BEFORE, Unfenced())
         await driver.close()
         assert isinstance(answer, kind)
         assert str(status) in answer.reason

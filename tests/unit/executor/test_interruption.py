@@ -1,281 +1,332 @@
-"""An action interrupted at every point, and gone on with by another process from what was told.
+"""An executor that stops at any point of an action, and the replica that goes on from what was published.
 
-The world is a memory cluster and a memory knowledge; a "process" runs steps against it and is killed before or after any of
-its effects: telling, claiming, requesting, nudging. Whatever is cut, the end must be the same as without.
+The replicas are the real ones; bus, cluster and knowledge are in memory. A stopped replica does nothing more, as after
+SIGKILL or SIGSTOP: its session runs out, the other one ends the action, and then the first one wakes up. The oracle is
+the cluster, which counts requests.
 """
 
-import asyncio
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from uuid import UUID
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
-from weir_contracts import Outcome, Parallelism
+from weir_contracts import Outcome
 
-from runtime.clock import FakeClock
-from services.executor.adapters.memory import MemoryDriver, MemoryKnowledge
-from services.executor.core import (
-    Claim,
-    Conflict,
-    Memory,
-    Nudge,
-    Observed,
-    Record,
-    Request,
-    Rules,
-    Step,
-    Unanswered,
-    account,
-    claim,
-    next_step,
-    recall,
-    resume,
-)
-from tests.unit.executor.builders import ATTEMPT, BEFORE, NOON, OTHER_ATTEMPT, TOPOLOGY, WANTED, action, policy
+from services.executor.adapters.memory import MemoryDriver
+from services.executor.core import Accepted, Refusal, Rejected, Unanswered
+from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED
+from tests.unit.executor.house import APP, House, Replica
 
-RULES = Rules(settle_seconds=2)
-TARGET = policy().spec.target
+EVERY = 4
+"""Each case takes every fourth point, so that they run side by side."""
 
 
-class Killed(Exception):
-    """The process ended here."""
+class Cluster(MemoryDriver):
+    """What happens to it after a request (`then`) happens at once, whether or not the requester hears the answer."""
 
+    then: Callable[[House], None] | None = None
+    house: House
 
-class World:
-    """What outlives a process."""
-
-    def __init__(self, *, crash_above: int | None = None, then: "Callable[[World], None] | None" = None) -> None:
-        self.then = then
-        self.clock = FakeClock(NOON)
-        self.driver = MemoryDriver(self.clock)
-        self.job = self.driver.add(TARGET, TOPOLOGY, BEFORE)
-        self.job.crash_above = crash_above
-        self.knowledge = MemoryKnowledge()
-        self.knowledge.policies["shop/orders"] = policy()
-        self.topic: list[Outcome] = []
-
-    async def request(self, job_id: str, parallelism: Parallelism) -> object:
-        """Ask the engine; what happens to this world after it was asked happens at once, whether or not somebody hears the answer."""
-        answer = await self.driver.request(TARGET, job_id, parallelism)
-        if self.then is not None:
-            self.then(self)
+    async def request(self, *given: Any, **named: Any) -> Accepted | Rejected | Unanswered | Refusal:
+        asked = len(self.requests)
+        answer = await super().request(*given, **named)
+        if self.then is not None and (len(self.requests) > asked or isinstance(answer, Rejected)):
+            self.then(self.house)
         return answer
 
-    def memory(self) -> Memory:
-        """What a new process reads: the compacted topic keeps the newest outcome only."""
-        return recall(Memory(), Outcome.model_validate_json(self.topic[-1].model_dump_json()))
+
+class Story:
+    """One action under two replicas."""
+
+    end: Outcome
+    """The last that was published before the first replica woke up."""
+
+    def __init__(self) -> None:
+        self.house = House(blind_patience_seconds=20.0)
+        cluster = Cluster(self.house.clock)
+        cluster.house = self.house
+        self.house.driver = self.house.drivers["flink"] = self.cluster = cluster
+
+    async def begin(self, prepare: Callable[[House], None] = lambda house: None, replicas: int = 2) -> Replica:
+        """A plan is on its way; returns the replica that is to act on it."""
+        await self.house.start(replicas)
+        await self.house.until(lambda: all(r.executor._consumer is not None for r in self.house.replicas))
+        prepare(self.house)
+        await self.house.plan()
+        owner = self.house.owner()
+        assert owner is not None
+        return owner
+
+    def over(self) -> bool:
+        last = self.house.told()[-1:]
+        return bool(last) and last[0].phase in ("verified", "rolled-back", "failed", "refused")
+
+    async def stops(self, replica: Replica, at: int) -> bool:
+        """Let it come to its `at`th effect; whether it came there before the action's end."""
+        replica.ports.stop_at = at
+        await self.house.until(lambda: replica.ports.stopped or self.over())
+        return replica.ports.stopped
+
+    async def followed(self, replica: Replica) -> None:
+        """Its session runs out, and another replica goes on."""
+        await self.house.quiet(9)
+        self.house.bus.expire(replica.member)
+
+    async def wakes(self, replica: Replica) -> None:
+        """Nothing is requested, and nothing published but what had passed the fence (docs/adr/0006 names this window).
+
+        Behind such a late outcome the owner publishes its newest once more.
+        """
+        known, asked = {outcome.id for outcome in self.house.told()}, len(self.house.driver.requests)
+        on_its_way = int(replica.ports.effects[-1] == "before publish")
+        replica.ports.wake()
+        await self.house.quiet(6)
+        new = [outcome for outcome in self.house.told() if outcome.id not in known]
+        assert len(new) <= on_its_way, self.house.phases()
+        assert self.house.driver.requests[asked:] == []
 
 
-class Process:
-    """Runs an action; dies when `effects_left` are used up."""
+@pytest.fixture
+async def stories() -> AsyncIterator[list[Story]]:
+    """Those of one test, ended after it."""
+    begun: list[Story] = []
+    yield begun
+    for story in begun:
+        await story.house.end()
 
-    def __init__(self, world: World, attempt_id: UUID, effects_left: int | None = None) -> None:
-        self.world = world
-        self.attempt_id = attempt_id
-        self.effects_left = effects_left
-        self.memory = Memory()
 
-    def effect(self) -> None:
-        if self.effects_left is None:
-            return
-        if self.effects_left == 0:
-            raise Killed
-        self.effects_left -= 1
+async def interrupted(stories: list[Story], cut: int, prepare: Callable[[House], None]) -> Story | None:
+    """Stopped at the `cut`th effect, replaced by another, awake again after the end; None: it has fewer effects."""
+    story = Story()
+    stories.append(story)
+    first = await story.begin(prepare)
+    if not await story.stops(first, cut):
+        return None
+    assert not story.house.driver.requests or [o.phase for o in story.house.told()][:2] == ["intended", "applying"]
+    await story.followed(first)
+    await story.house.until(story.over)
+    story.end = story.house.told()[-1]
+    await story.wakes(first)
+    await story.house.end()
+    return story
 
-    def tell(self, step: Step) -> None:
-        if step.event is None:
-            self.memory = replace(self.memory, action=step.action)
-            return
-        self.effect()
-        told = account(self.memory, step, None, self.world.clock.now(), RULES)
-        self.world.topic.append(told.outcome)
-        self.effect()
-        self.memory = told.memory
 
-    async def perform(self, instruction: object) -> object:
-        assert self.memory.action is not None
-        mine = self.memory.action
-        self.effect()
-        if isinstance(instruction, Request):
-            answer: object = await self.world.request(mine.deployment.job_id, instruction.parallelism)
-        elif isinstance(instruction, Nudge):
-            await self.world.driver.nudge(TARGET, mine.deployment.job_id)
-            answer = None  # nothing depends on it
+async def every(
+    stories: list[Story], nth: int, prepare: Callable[[House], None], judge: Callable[[Story], None]
+) -> int:
+    """Tell the story with each `EVERY`th cut from the `nth` on; returns how many there were."""
+    cut = nth + 1
+    while (story := await interrupted(stories, cut, prepare)) is not None:
+        judge(story)
+        cut += EVERY
+    return cut
+
+
+@pytest.mark.parametrize("nth", range(EVERY))
+@pytest.mark.parametrize("crash_above", [None, 2])
+async def test_an_interrupted_action_ends_as_an_undisturbed_one(
+    stories: list[Story], crash_above: int | None, nth: int
+) -> None:
+    """Verified if the job can run so, rolled back if it crash-loops; each vector is requested once."""
+
+    def prepare(house: House) -> None:
+        house.job().crash_above = crash_above
+
+    def judge(story: Story) -> None:
+        last = story.end
+        asked = [vector for _, vector in story.house.driver.requests]
+        if crash_above is None:
+            assert (last.phase, asked) == ("verified", [WANTED])
         else:
-            assert isinstance(instruction, Record)
-            answer = await self.world.knowledge.record(mine, mine.version - 1)
-            if isinstance(answer, Conflict):
-                answer = claim(mine, answer.current, None)
-            if isinstance(answer, Claim):
-                answer = await self.world.knowledge.record(mine, answer.version)
-        self.effect()
-        return answer
+            assert (last.phase, asked) == ("rolled-back", [WANTED, BEFORE])
+            assert [q.strikes for q in last.quarantine] == [1]
 
-    async def run(self) -> None:
-        """To the end of the action, or of the process."""
-        for _ in range(2000):
-            mine = self.memory.action
-            assert mine is not None
-            if mine.terminal:
-                return
-            seen = await self.world.driver.observe(TARGET)
-            known = Observed(seen, policy=await self.world.knowledge.policy(mine.application))
-            for _ in range(5):
-                assert self.memory.action is not None
-                step = next_step(self.memory.action, known, self.world.clock.now(), RULES)
-                self.tell(step)
-                answer = await self.perform(step.instruction) if step.instruction else None
-                if answer is None or isinstance(answer, Unanswered):
-                    break
-                known = replace(known, answer=answer)  # type: ignore[arg-type]
-            self.world.clock.advance(0.5)
-        raise AssertionError("the action did not end")
+    assert await every(stories, nth, prepare, judge) > 20
 
 
-async def live(world: World, *lives: int | None) -> None:
-    """One process after the other, each dead after so many effects; the last one lives."""
-    for number, effects in enumerate([*lives, None]):
-        process = Process(world, ATTEMPT if number == 0 else OTHER_ATTEMPT, effects)
-        try:
-            if not world.topic:
-                process.tell(Step(action(version=1), "admitted"))
-            else:
-                process.memory = world.memory()
-                assert process.memory.action is not None
-                process.tell(resume(process.memory.action, process.attempt_id, world.clock.now()))
-            await process.run()
-        except Killed:
-            world.clock.advance(3)
-            continue
-        return
-
-
-def effects_of(*, crash_above: int | None) -> int:
-    """How many effects an undisturbed action has."""
-    world, budget = World(crash_above=crash_above), 10_000
-    process = Process(world, ATTEMPT, budget)
-    process.tell(Step(action(version=1), "admitted"))
-    asyncio.run(process.run())
-    assert process.effects_left is not None
-    return budget - process.effects_left
-
-
-def cuts() -> Iterator[tuple[int | None, int]]:
-    for crash_above in (None, 2):
-        for cut in range(effects_of(crash_above=crash_above)):
-            yield crash_above, cut
-
-
-@pytest.mark.parametrize(("crash_above", "cut"), list(cuts()))
-async def test_an_interrupted_action_ends_as_an_undisturbed_one(crash_above: int | None, cut: int) -> None:
-    """Killed at any point: verified if the job can run so, rolled back if it crash-loops."""
-    world = World(crash_above=crash_above)
-    await live(world, cut)
-    assert world.topic, "nothing was told, so nothing may have been done"
-    last = world.topic[-1]
-    if crash_above is None:
-        assert last.phase == "verified"
-        assert world.job.requested == WANTED
-    else:
-        assert last.phase == "rolled-back"
-        assert world.job.requested == BEFORE
-        assert [q.strikes for q in last.quarantine] == [1]
-    assert [r for r in world.driver.requests if r[1] not in (WANTED, BEFORE)] == []
-
-
-def _refused(world: World) -> None:
+def _refused(house: House) -> None:
     """The job allows less than is wanted."""
     small = [o.model_copy(update={"max_parallelism": 1}) for o in TOPOLOGY.operators]
-    world.job.topology = TOPOLOGY.model_copy(update={"operators": small})
+    house.job().topology = TOPOLOGY.model_copy(update={"operators": small})
 
 
-def _contested(world: World) -> None:
+def _contested(house: House) -> None:
     """Somebody else asked for another vector."""
-    world.job.requested = dict.fromkeys(BEFORE, 7)
+    house.job().requested = dict.fromkeys(BEFORE, 7)
 
 
-def _gone(world: World) -> None:
+def _gone(house: House) -> None:
     """The job is not there any more."""
-    world.driver.jobs.clear()
+    house.driver.jobs.clear()
 
 
-def _away(world: World) -> None:
+def _away(house: House) -> None:
     """The cluster does not answer any more."""
-    world.driver.away = {str(TARGET.job.url).rstrip("/"): "connection refused"}
+    house.driver.away = {"http://127.0.0.1:8081": "connection refused"}
 
 
-ENDS: dict[str, tuple[Callable[[World], None] | None, Callable[[World], None] | None, str]] = {
-    "refused by the engine": (_refused, None, "rejected"),
-    "contested": (None, _contested, "contested"),
-    "gone": (None, _gone, "job-gone"),
-    "unreachable": (None, _away, "unreachable"),
+ENDS: dict[str, tuple[Callable[[House], None], str]] = {
+    "refused by the engine": (_refused, "rejected"),
+    "contested": (_contested, "contested"),
+    "gone": (_gone, "job-gone"),
+    "unreachable": (_away, "unreachable"),
 }
-"""What is so beforehand, what happens once the engine was asked, and why the action fails."""
+"""What is so beforehand, or happens once the engine was asked, and why the action fails."""
 
 
-async def _ended(how: str, cut: int | None) -> tuple[World, Process | None]:
-    before, then, _ = ENDS[how]
-    world = World(then=then)
-    if before is not None:
-        before(world)
-    if cut is not None:
-        await live(world, cut)
-        return world, None
-    process = Process(world, ATTEMPT, 10_000)
-    process.tell(Step(action(version=1), "admitted"))
-    await process.run()
-    return world, process
-
-
+@pytest.mark.parametrize("nth", range(EVERY))
 @pytest.mark.parametrize("how", ENDS)
-async def test_whatever_the_end_an_interrupted_action_has_it_too(how: str) -> None:
-    """Killed before and after each effect on the way: the same end, the same requirements, and no other request than the undisturbed."""
-    whole, process = await _ended(how, None)
-    assert process is not None and process.effects_left is not None
-    assert (whole.topic[-1].phase, whole.topic[-1].code) == ("failed", ENDS[how][2]), whole.topic[-1].sentence
-    for cut in range(10_000 - process.effects_left):
-        world, _ = await _ended(how, cut)
-        assert world.topic, cut
-        assert (world.topic[-1].phase, world.topic[-1].code) == (whole.topic[-1].phase, whole.topic[-1].code), cut
-        assert world.job.requested == whole.job.requested, cut
-        assert {str(vector) for _, vector in world.driver.requests} <= {str(v) for _, v in whole.driver.requests} | {
-            str(WANTED)
-        }
+async def test_whatever_the_end_an_interrupted_action_has_it_too(stories: list[Story], how: str, nth: int) -> None:
+    """Failed for the same reason, and no request but the one."""
+    happens, code = ENDS[how]
+
+    def prepare(house: House) -> None:
+        if how == "refused by the engine":
+            happens(house)
+        else:
+            assert isinstance(house.driver, Cluster)
+            house.driver.then = happens
+
+    def judge(story: Story) -> None:
+        assert (story.end.phase, story.end.code) == ("failed", code), story.end.sentence
+        assert [vector for _, vector in story.house.driver.requests] == [WANTED][: how != "refused by the engine"]
+
+    assert await every(stories, nth, prepare, judge) > 8
 
 
 @pytest.mark.parametrize("crash_above", [None, 2])
-async def test_interrupted_again_and_again(crash_above: int | None) -> None:
-    """Every process lives for six effects only, enough to move on by one: the action still comes to its end."""
-    world = World(crash_above=crash_above)
-    await live(world, *[6] * 12)
-    assert world.topic[-1].phase == ("verified" if crash_above is None else "rolled-back")
+async def test_interrupted_again_and_again(stories: list[Story], crash_above: int | None) -> None:
+    """Every replica stops after eight effects, enough to move on by one: the action still comes to its end."""
+    story = Story()
+    stories.append(story)
+
+    def prepare(house: House) -> None:
+        house.job().crash_above = crash_above
+        for replica in house.replicas[:-1]:
+            replica.ports.stop_at = 8
+
+    await story.begin(prepare, replicas=8)
+    while not story.over():
+        owner = story.house.owner()
+        assert owner is not None
+        ports = owner.ports
+        await story.house.until(lambda ports=ports: story.over() or ports.stopped)  # type: ignore[misc]
+        if ports.stopped:
+            await story.followed(owner)
+    assert story.house.told()[-1].phase == ("verified" if crash_above is None else "rolled-back")
+    assert sum(replica.ports.stopped for replica in story.house.replicas) > 1
 
 
-@pytest.mark.parametrize("cut", range(8))
-async def test_no_request_before_the_intent_was_told_and_claimed(cut: int) -> None:
-    """Whenever the engine was asked, topic and knowledge knew of it."""
-    world = World()
-    process = Process(world, ATTEMPT, cut)
-    try:
-        process.tell(Step(action(version=1), "admitted"))
-        await process.run()
-    except Killed:
-        pass
-    if world.driver.requests:
-        assert [o.phase for o in world.topic][:2] == ["intended", "applying"]
-        assert "shop/orders" in world.knowledge.actions
+@pytest.mark.parametrize("effect", ["before record", "after record", "before request"])
+async def test_a_pause_while_nobody_was_there_ends_the_action(stories: list[Story], effect: str) -> None:
+    """The replica stopped before its request, and the user paused: whoever goes on requests nothing."""
+    story = Story()
+    stories.append(story)
+    first = await story.begin()
+    await stopped_at(story, first, effect)
+    story.house.knowledge.set_mode(APP, "paused", story.house.clock.now())
+    await story.followed(first)
+    await story.house.until(story.over)
+    last = story.house.told()[-1]
+    assert last.code in ("not-act", "policy-changed") and last.phase in ("refused", "failed")
+    await story.wakes(first)
+    assert story.house.driver.requests == []
 
 
-async def test_a_pause_while_nobody_was_there_ends_the_intent() -> None:
-    """The process died right after telling; the user paused; the next one does nothing."""
-    world = World()
-    try:
-        process = Process(world, ATTEMPT, 2)
-        process.tell(Step(action(version=1), "admitted"))
-        await process.run()
-    except Killed:
-        world.clock.advance(5)
-    world.knowledge.set_mode("shop/orders", "paused", world.clock.now())
-    await live(world)
-    assert (world.topic[-1].phase, world.topic[-1].code) == ("refused", "not-act")
-    assert world.driver.requests == []
+async def stopped_at(story: Story, replica: Replica, effect: str) -> None:
+    """Stop it at the first such effect."""
+
+    def stop(seen: str) -> None:
+        if seen == effect:
+            replica.ports.stop_at = len(replica.ports.effects)
+
+    replica.ports.on_effect = stop
+    await story.house.until(lambda: replica.ports.stopped)
+    replica.ports.on_effect = lambda seen: None
+
+
+# -- directly before the request -----------------------------------------------------------------------------------
+
+
+async def held_up(stories: list[Story], seconds: float, meanwhile: Callable[[House], None]) -> House:
+    """The claim was made, and then the brokers were away for so long before `applying` was acknowledged."""
+    story = Story()
+    stories.append(story)
+    house = story.house
+    replica = await story.begin(replicas=1)
+
+    def happen(effect: str) -> None:
+        if effect == "after record" and house.phases() == ["intended"]:
+            house.bus.break_down()
+            meanwhile(house)
+
+    replica.ports.on_effect = happen
+    await house.until(lambda: house.knowledge.actions.get(APP) is not None)
+    await house.quiet(seconds)
+    assert house.phases() == ["intended"]
+    house.bus.mend()
+    await house.until(story.over)
+    return house
+
+
+async def test_no_request_for_a_plan_that_expired_on_the_way(stories: list[Story]) -> None:
+    """The brokers were away for minutes, the user paused meanwhile: the action ends, and the engine is not asked."""
+
+    def pause(house: House) -> None:
+        house.knowledge.set_mode(APP, "paused", house.clock.now())
+
+    house = await held_up(stories, 370, pause)
+    assert house.phases() == ["intended", "applying", "failed"]
+    assert house.told()[-1].code == "expired"
+    assert house.driver.requests == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "code"), [("paused", "not-act"), ("advise", "not-act"), ("act", "policy-changed"), ("", "policy-changed")]
+)
+async def test_no_request_after_the_policy_changed(stories: list[Story], mode: str, code: str) -> None:
+    """Paused, changed or deleted while `applying` was on its way."""
+
+    def change(house: House) -> None:
+        if mode:
+            house.knowledge.set_mode(APP, mode, house.clock.now())
+        else:
+            del house.knowledge.policies[APP]
+
+    house = await held_up(stories, 3, change)
+    assert (house.phases()[-1], house.told()[-1].code) == ("failed", code)
+    assert house.driver.requests == []
+
+
+async def test_no_request_against_requirements_of_somebody_else(stories: list[Story]) -> None:
+    """They were set between the look and the request: contested, and left as they are."""
+    theirs = dict.fromkeys(BEFORE, 7)
+
+    def scale(house: House) -> None:
+        house.job().requested = theirs
+
+    house = await held_up(stories, 3, scale)
+    assert (house.phases()[-1], house.told()[-1].code) == ("failed", "contested")
+    assert (house.driver.requests, house.job().requested) == ([], theirs)
+
+
+async def test_no_request_while_the_policy_cannot_be_read(stories: list[Story]) -> None:
+    """Knowledge is away: nothing goes out before it is back, or the plan expires."""
+
+    def lose(house: House) -> None:
+        house.knowledge.away = "connection refused"
+
+    house = await held_up(stories, 3, lose)
+    assert house.phases()[-1] == "failed" and house.told()[-1].code in ("unreachable", "expired")
+    assert house.driver.requests == []
+
+
+async def test_a_rollback_needs_no_policy(stories: list[Story]) -> None:
+    """Paused while the new parallelism crash-loops: back all the same."""
+    story = Story()
+    stories.append(story)
+    await story.begin(lambda house: setattr(house.job(), "crash_above", 2))
+    await story.house.until(lambda: bool(story.house.driver.requests))
+    story.house.knowledge.away = "connection refused"
+    await story.house.until(story.over)
+    assert [vector for _, vector in story.house.driver.requests] == [WANTED, BEFORE]
+    assert story.house.told()[-1].phase == "rolled-back"

@@ -16,14 +16,15 @@ from runtime.loop import Stop
 from runtime.settings import variable
 from services.executor.adapters.knowledge import TOKEN_SETTING, HttpKnowledge, NotUsable
 from services.executor.adapters.memory import MemoryKnowledge
-from services.executor.core import Conflict, Recorded, Unanswered
+from services.executor.core import Conflict, Memory, Recorded, Step, Unanswered, account
 from services.executor.driver import Knowledge
 from services.executor.settings import Settings
 from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerCatalogue
 from services.knowledge.applications_api import applications_router
+from services.knowledge.core import State
 from services.knowledge.policies_api import policies_router
-from tests.unit.executor.builders import NOON, OTHER_ATTEMPT, action, policy
+from tests.unit.executor.builders import NOON, OTHER_ATTEMPT, RULES, action, policy
 
 APP = "shop/orders"
 
@@ -97,6 +98,23 @@ async def test_a_claim_on_nothing_says_so(rig: Rig) -> None:
     assert await rig.knowledge.record(action(version=6), 5) == Conflict(None)
 
 
+async def test_the_newest_outcome_is_read(memory: Rig) -> None:
+    """The executor goes on from it when the topic has forgotten the application."""
+    told = account(Memory(), Step(action(version=1), "admitted"), None, NOON, RULES).outcome
+    twin = memory.knowledge
+    assert isinstance(twin, MemoryKnowledge)
+    twin.outcomes[APP] = told
+    store = MemoryStore()
+    await store.save([State(application=APP)], [], [], {APP: {"outcome": told.model_dump_json()}})
+    routes = application("knowledge", "for a test")
+    routes.include_router(applications_router(store, FakeClock(NOON)))
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(routes), base_url="http://knowledge")
+    for knowledge in (twin, HttpKnowledge(client)):
+        assert await knowledge.outcome(APP) == told
+        assert await knowledge.outcome("shop/nobody") is None
+    await client.aclose()
+
+
 class TestHostileAnswers:
     """Whatever comes, it is an answer with a reason and never an exception."""
 
@@ -104,6 +122,7 @@ class TestHostileAnswers:
         transport = httpx.MockTransport(lambda _request: httpx.Response(status, content=body))
         knowledge = HttpKnowledge(httpx.AsyncClient(transport=transport, base_url="http://knowledge"))
         answers = await knowledge.policy(APP), await knowledge.record(action(), 4)
+        assert isinstance(await knowledge.outcome(APP), Unanswered)
         await knowledge.close()
         return answers
 

@@ -16,7 +16,8 @@ from weir_contracts import Observation, Target
 from runtime.addresses import Allowed
 from runtime.clock import FakeClock, SystemClock
 from services.executor.adapters.flink import FlinkDriver
-from services.executor.core import Accepted, Rejected, Snapshot, Unanswered
+from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
+from services.executor.driver import Unfenced
 from services.monitor.adapters import flink as flink_adapter
 from services.monitor.adapters.flink import FlinkCollector, new_client
 from services.monitor.core import FlinkReadings, Readings, observe
@@ -84,7 +85,7 @@ def observation(readings: FlinkReadings) -> Observation:
     return Observation.model_validate_json(made.model_dump_json())
 
 
-async def read_both(answer: Any) -> tuple[FlinkReadings, Snapshot, Accepted | Rejected | Unanswered]:
+async def read_both(answer: Any) -> tuple[FlinkReadings, Snapshot, Accepted | Rejected | Unanswered | Refusal]:
     """One look of the monitor and of the executor at a cluster whose answers are made by `answer(path, query)`."""
 
     def handle(request: httpx.Request) -> httpx.Response:
@@ -99,7 +100,11 @@ async def read_both(answer: Any) -> tuple[FlinkReadings, Snapshot, Accepted | Re
     driver = FlinkDriver(clock, transport=transport)
     try:
         readings, snapshot = await asyncio.gather(collector.scrape(), driver.observe(target()))
-        return readings, snapshot, await driver.request(target(), JOB, PARALLELISM)
+        return (
+            readings,
+            snapshot,
+            await driver.request(target(), JOB, PARALLELISM, dict.fromkeys(PARALLELISM, 1), Unfenced()),
+        )
     finally:
         await collector.close()
         await driver.close()
@@ -163,7 +168,9 @@ async def test_each_look_ends_in_time(manner: str, where: str) -> None:
         try:
             async with asyncio.timeout(MOST_SECONDS):
                 readings, snapshot = await asyncio.gather(collector.scrape(), driver.observe(target(url)))
-                answered = await driver.request(target(url), JOB, PARALLELISM)
+                answered = await driver.request(
+                    target(url), JOB, PARALLELISM, dict.fromkeys(PARALLELISM, 1), Unfenced()
+                )
                 nudged = await driver.nudge(target(url), JOB)
         finally:
             await asyncio.gather(collector.close(), driver.close())

@@ -570,3 +570,30 @@ async def test_an_unknown_event_id_is_refused(house: House, given: bytes) -> Non
     """400 that names the header, before the stream begins."""
     answer = await house.http.get("/v1/events", headers={b"Last-Event-ID": given})
     assert (answer.status_code, fields(answer)) == (400, ["header.Last-Event-ID"])
+
+
+@pytest.mark.parametrize(
+    ("media_type", "body", "says"),
+    [
+        ("application/json", '{"kind": "ScalingPolicy", "kind": "Other"}', "is not JSON: the key 'kind' comes twice"),
+        ("application/yaml", "kind: ScalingPolicy\nkind: Other\n", "line 2 is not YAML: the key 'kind' comes twice"),
+        ("application/yaml", "a: \x00", "is not YAML: unacceptable character #x0000"),
+        ("application/yaml", "a: &b [1]\nc: *b", "aliases are not read"),
+        ("application/yaml", "a: 1\n---\nb: 2", "the body holds 2 documents"),
+    ],
+)
+async def test_a_body_that_says_two_things_is_refused(house: House, media_type: str, body: str, says: str) -> None:
+    """Which of two equal keys was meant is a guess."""
+    answer = await house.http.put(POLICY, content=body.encode(), headers={"Content-Type": media_type})
+    assert answer.status_code == 422
+    assert says in answer.json()["detail"]
+    assert answer.json()["detail"].isprintable()
+
+
+async def test_many_wrong_fields_are_answered_shortly(house: House) -> None:
+    """The first five by name and the others by their number, in detail and list."""
+    answer = await house.http.put(POLICY, json=document(**{f"x{i}\x1b": 1 for i in range(10_000)}))
+    assert answer.status_code == 422
+    assert len(answer.content) < 1500
+    assert fields(answer) == [rf"spec.x{i}\x1b" for i in range(5)]
+    assert answer.json()["detail"].endswith("and 9,995 more")

@@ -12,7 +12,10 @@ FORGET_SECONDS = 3600.0
 
 @pytest.fixture
 async def house() -> House:
-    return House()
+    made = House()
+    for process in (made.first, made.second):
+        await process.publisher.publish()
+    return made
 
 
 class Age:

@@ -72,7 +72,7 @@ class World:
         rebuilt.set()
         lease = MemoryLease(self.group, name, self.clock)
         lease.open()
-        return PolicyPublisher(self.bus, self.store, self.clock, lease, TERMS, rebuilt=rebuilt)
+        return PolicyPublisher(self.bus, self.store, self.clock, lambda: lease, TERMS, rebuilt=rebuilt)
 
     def process(self) -> Knowledge:
         """One more process on the same bus and store."""
@@ -355,6 +355,33 @@ async def _after_a_rebuild(world: World) -> None:
     world.store = FlakyStore()
     world.knowledge = world.process()
     await world.knowledge.rebuild()
+
+
+async def test_an_earlier_holders_late_outcome_changes_nothing(world: World) -> None:
+    """It comes after the new holder's, with a later time and a higher version: not the newest, not the action, not after a rebuild."""
+    scale = plan(1, 4)
+    stored = action(scale, version=3, phase="verifying")
+    await world.store.put_action(stored, 0)
+    owned = outcome(scale, "verifying", action=stored, epoch=2, sequence=5)
+    ended = stored.model_copy(update={"phase": "failed", "version": 9})
+    late = outcome(scale, "failed", seconds=99, action=ended, epoch=1, sequence=7)
+    await world.knowledge.rebuild()
+    async with world.running():
+        await world.say(scale)
+        await world.until(lambda: _has(world, "plan"))
+        await world.say(owned, late)
+        await world.until(lambda: _has(world, "outcome"))
+        await world.say(plan(2, 5))
+        await world.until(lambda: _planned(world))
+    assert (await world.newest()).outcome == owned
+    assert await world.store.action(APP) == stored
+    await _after_a_rebuild(world)
+    assert (await world.newest()).outcome == owned
+    assert await world.store.action(APP) == stored
+
+
+async def _planned(world: World) -> bool:
+    return (await world.state()).seen.plan == plan(2, 5).observed_at
 
 
 async def test_an_emptied_store_is_rebuilt_from_the_topics(world: World) -> None:

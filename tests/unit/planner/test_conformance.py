@@ -99,7 +99,7 @@ BAD: dict[str, tuple[Says, str, str]] = {
     "half a description": (
         lambda a: says({"name": "mine"}) if a.method == "GET" else good(a),
         "describes-itself",
-        "version: Field required",
+        "version: is required",
     ),
     "another contract": (
         described(contract_versions=["v7"]),

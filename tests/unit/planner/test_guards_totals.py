@@ -54,6 +54,14 @@ def test_the_total_demands_a_least() -> None:
     assert "total-bounds" not in guards(passed({SOURCE: 1, WORK: 3}, given_))
 
 
+def test_what_the_totals_maximum_cuts_stays_above_its_minimum() -> None:
+    """Exactly four in all: cut from 4 and 1, the source of one partition falls to 1, so work grows."""
+    spec = {"bounds": {"max": 12, "total": {"min": 4, "max": 4}}}
+    given_ = context({SOURCE: 2, WORK: 2}, spec=spec, graph=topology(partitions=1), found=seen_busy())
+    draft = passed({SOURCE: 4, WORK: 1}, given_)
+    assert draft.vector is None or subtasks(draft.vector) == 4
+
+
 def test_the_budget_counts_slots_cpu_and_memory() -> None:
     """6 slots, or what 3 cores or 12 GiB pay for at half a core and 2 GiB each; 7 are within 4 cores and 14 GiB."""
     for parts in ({"slots": 6}, {"cpu": 3.4, "perSlot": PER_SLOT}, {"memory": "13Gi", "perSlot": PER_SLOT}):

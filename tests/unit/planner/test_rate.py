@@ -291,6 +291,16 @@ def test_what_grows_without_a_backlog_grows_with_one(arrivals: float, work: int,
     assert answer(**of, backlog=lag * arrivals, lag_seconds=lag).kind == "scale"
 
 
+@pytest.mark.parametrize("code", ["restarting", "catching-up"])
+def test_what_works_off_a_restart_is_not_restarted_for_its_utilisation(code: SymptomCode) -> None:
+    """97 % used, whatever waits: the next restart would lift the lag of the last one above the objective. Overload is answered."""
+    of: dict[str, Any] = {"work": 2, "symptoms": [Symptom(code=code, evidence="it has just restarted")]}
+    assert answer(arrivals=970.0, **of).kind == "hold"
+    assert answer(arrivals=970.0, backlog=20_000.0, lag_seconds=20.6, **of).kind == "hold"
+    assert answer(arrivals=1010.0, **of).code == "overloaded"
+    assert answer(arrivals=970.0, spec={"objective": {"utilization": 0.7}}, **of).code == "utilisation-high"
+
+
 @pytest.mark.parametrize("code", ["warming-up", "catching-up"])
 def test_a_run_that_starts_or_catches_up_is_full_for_a_while(code: SymptomCode) -> None:
     """The same picture is no reason to grow then: it would grow after each of its own restarts, up to the bound."""

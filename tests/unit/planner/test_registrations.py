@@ -108,6 +108,9 @@ async def test_what_fails_the_suite_is_refused_with_the_list(house: House) -> No
     assert house.bus.records(PLANNERS.name) == []
 
 
+KTA_STEPS = {"name": "mine", "kind": "kta", "monitor_url": "http://127.0.0.1:1", "plan_url": "http://127.0.0.1:1"}
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -123,6 +126,9 @@ async def test_what_fails_the_suite_is_refused_with_the_list(house: House) -> No
         ({"name": "mine", "url": "http://169.254.169.254/latest"}, "WEIR_PLANNER_PLUGIN_NETWORKS"),
         ({"name": "mine", "url": "http://127.0.0.1:1", "credential": "none"}, "WEIR_PLANNER_CREDENTIALS_FOLDER"),
         ({"name": "mine", "url": "http://127.0.0.1:1", "token": "secret"}, "token"),
+        ({"name": "mine", "url": "http://127.0.0.1:1", "token\x1b\n": 1}, r"body.token\\x1b\\n: is not a field"),
+        ({**KTA_STEPS, "result_history_length": True}, "body.result_history_length: must be a whole number"),
+        ({**KTA_STEPS, "result_history_length": "12"}, "body.result_history_length: must be a whole number"),
     ],
 )
 async def test_what_cannot_be_a_planner_is_refused(house: House, body: dict[str, Any], says: str) -> None:
@@ -132,6 +138,14 @@ async def test_what_cannot_be_a_planner_is_refused(house: House, body: dict[str,
     assert answer.status_code == 422
     assert says in answer.text
     assert "word" not in answer.text
+
+
+async def test_a_registration_that_says_two_things_is_refused(house: House) -> None:
+    """Which of two addresses was meant is a guess."""
+    replica = await house.replica()
+    body = '{"name": "mine", "url": "http://127.0.0.1:1", "url": "http://127.0.0.1:2"}'
+    answer = await replica.http.post("/v1/planners", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["detail"]) == (422, "the body is not JSON: the key 'url' comes twice")
 
 
 async def test_names_are_unique_and_versioned(house: House) -> None:

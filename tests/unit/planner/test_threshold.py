@@ -92,7 +92,7 @@ def test_a_name_of_no_operator_holds() -> None:
         ({**BUSY, "step": 1, "factor": 2}, "give step or factor, not both"),
         ({"up_above": 80, "down_below": 30}, "utilisation is a share, and none is above 1"),
         ({**BUSY, "measure": "cpu"}, "measure: .*'utilisation', 'lag_seconds'"),
-        ({"down_below": 0.5}, "up_above: Field required"),
+        ({"down_below": 0.5}, "up_above: is required"),
     ],
 )
 def test_wrong_parameters_are_named(parameters: dict[str, Any], words: str) -> None:

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from runtime.bus import Bus, BusError, Consumer, Reader
+from runtime.bus import SESSION_SECONDS, Bus, BusError, Consumer, Reader
 from runtime.clock import SystemClock
 from runtime.records import Outgoing, Record, TopicSpec, partition_of
 
@@ -220,6 +220,42 @@ class BusSuite:
         await asyncio.sleep(0)
         assert owned == set()
         assert first.assignment == frozenset()
+
+    async def test_a_member_is_certain_of_its_partitions(self, bus: Bus, topic: str, group: str) -> None:
+        """For a session at most, of its own only; and what was received stays uncommitted."""
+        consumer = bus.consumer([topic], group)
+        await bus.publish(topic, "a", b"1")
+        assert await collect(consumer, 1)
+        certain = [await consumer.confirmed_until(p, SESSION_SECONDS / 2) for p in range(PARTITIONS)]
+        now = SystemClock().monotonic()
+        assert all(until is not None and now < until <= now + SESSION_SECONDS for until in certain), certain
+        assert await consumer.confirmed_until(PARTITIONS) is None
+        assert await consumer.confirmed_until(0, SESSION_SECONDS) is None, "none lasts longer than a session"
+        await consumer.close()
+        assert await consumer.confirmed_until(0) is None
+        assert await collect(bus.consumer([topic], group), 1)
+
+    async def test_a_member_that_was_put_out_is_certain_of_nothing(self, bus: Bus, topic: str, group: str) -> None:
+        """It asks before it says so, hears there that it has lost its partitions, and can come back."""
+        owned: set[int] = set()
+        first = bus.consumer([topic], group, on_assigned=owned.update, on_revoked=owned.difference_update)
+        await until(lambda: len(first.assignment) == PARTITIONS, first)
+        assert await first.confirmed_until(0) is not None
+        second = bus.consumer([topic], group)
+        await self.put_out(bus, first, group)
+        await until(lambda: len(second.assignment) == PARTITIONS, second)
+        assert await first.confirmed_until(0, SESSION_SECONDS - 0.01) is None
+        await asyncio.sleep(0)
+        assert (first.assignment, owned) == (frozenset(), set())
+        assert await second.confirmed_until(0) is not None
+        await until(lambda: len(first.assignment) == len(second.assignment) == PARTITIONS // 2, first, second)
+        (partition, *_) = first.assignment
+        assert await first.confirmed_until(partition) is not None
+        assert await second.confirmed_until(partition) is None
+
+    async def put_out(self, bus: Bus, consumer: Consumer, group: str) -> None:
+        """Let the group forget a member, which is not told."""
+        raise NotImplementedError
 
     async def test_two_groups_each_get_everything(self, bus: Bus, topic: str, group: str) -> None:
         """Knowledge and planner read the same analyses."""

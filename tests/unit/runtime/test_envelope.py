@@ -63,7 +63,7 @@ def test_without_a_trace_there_is_no_header() -> None:
         (b"", None, "JSON"),
         (b"not json", None, "JSON"),
         (b"\xff\xfe", None, "JSON"),
-        (b"[]", None, "object"),
+        (b"[]", None, "mapping of fields"),
         (b"{}", "name", "required"),
         (b'{"name": 7}', "name", "string"),
         (b'{"name": "a", "inner": [{"count": 1}, {"count": -1}]}', "inner.1.count", "greater than or equal to 0"),

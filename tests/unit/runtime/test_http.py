@@ -40,6 +40,10 @@ def oven(tokens: Tokens | None = None, **limits: float) -> FastAPI:
     async def conflict() -> None:
         raise Problem(409, "somebody was first", errors=[("version", "is 3, not 2")], extra={"current": 3})
 
+    @app.get("/odd/{name}")
+    async def odd(name: str) -> None:
+        raise Problem(404, f"there is no {name}", errors=[(name, f"is {name}")])
+
     @app.get("/bug")
     async def bug() -> None:
         raise RuntimeError("the password is hunter2")
@@ -121,6 +125,17 @@ async def test_a_wrong_field_is_named() -> None:
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["errors"] == [{"field": "body.grams", "message": "Input should be greater than 0"}]
     assert "body.grams" in answer.json()["detail"]
+
+
+async def test_a_name_with_control_characters_is_answered_escaped() -> None:
+    """It ends in terminals and logs, on one line, and not at any length."""
+    async with client(oven()) as http:
+        answer = await http.get("/odd/a%1B%5B31m%0Ab")
+        long = await http.get("/odd/" + "x" * 50_000)
+    escaped = r"a\x1b[31m\nb"
+    assert answer.json()["detail"] == f"there is no {escaped}"
+    assert answer.json()["errors"] == [{"field": escaped, "message": f"is {escaped}"}]
+    assert len(long.content) < 30_000
 
 
 async def test_every_error_is_a_problem_document() -> None:

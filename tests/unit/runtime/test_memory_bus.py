@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from runtime.bus import BusError
-from runtime.memory_bus import MemoryBus
+from runtime.bus import SESSION_SECONDS, Bus, BusError, Consumer
+from runtime.clock import FakeClock
+from runtime.memory_bus import MemoryBus, MemoryConsumer
 from tests.unit.runtime.bus_suite import PARTITIONS, BusSuite, collect, read_to_end
 
 
@@ -19,6 +20,26 @@ async def bus() -> AsyncIterator[MemoryBus]:
 
 class TestMemoryBus(BusSuite):
     """The promises."""
+
+    async def put_out(self, bus: Bus, consumer: Consumer, group: str) -> None:
+        assert isinstance(bus, MemoryBus) and isinstance(consumer, MemoryConsumer)
+        bus.expire(consumer)
+
+
+async def test_without_brokers_a_member_is_certain_for_the_rest_of_a_session() -> None:
+    """From when it last asked; once they are back it asks again."""
+    clock = FakeClock()
+    bus = MemoryBus(PARTITIONS, clock)
+    consumer = bus.consumer(["t"], "g")
+    assert await consumer.confirmed_until(0) == SESSION_SECONDS
+    clock.advance(5)
+    bus.break_down()
+    assert await consumer.confirmed_until(0) == SESSION_SECONDS
+    assert await consumer.confirmed_until(0, 4.0) is None
+    clock.advance(3)
+    assert await consumer.confirmed_until(0) is None
+    bus.mend()
+    assert await consumer.confirmed_until(0) == 8.0 + SESSION_SECONDS
 
 
 async def test_an_outage_holds_everything_and_loses_nothing(bus: MemoryBus) -> None:

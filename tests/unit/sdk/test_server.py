@@ -165,8 +165,8 @@ async def test_a_missing_metric_is_a_hold(client: Any) -> None:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (None, "Input should be"),
-        ({"kind": "scale"}, "code: Field required"),
+        (None, "it: must be a mapping of fields"),
+        ({"kind": "scale"}, "code: is required"),
         (
             {"kind": "scale", "code": "a", "sentence": "b", "parallelism": {"enrich": 3}},
             "misses Source: orders, aggregate",

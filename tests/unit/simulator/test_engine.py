@@ -180,7 +180,7 @@ def test_a_window_gives_out_when_it_ends() -> None:
     """Ten seconds of records are held, then come all at once and are worked off at the sink's pace."""
     slow = chain(1).model_dump()
     slow["operators"][3].update(window_seconds=10.0, window_keys=None)
-    simulation = Simulation(Application.model_validate(slow), lambda _: 200.0, step_seconds=0.25, calm=False)
+    simulation = Simulation(Application.model_validate(slow), lambda _: 200.0, step_seconds=0.25, calm_seconds=0)
     simulation.advance(9.9)
     assert simulation.flow.records_in[4] == 0
     assert simulation.flow.held[3] == pytest.approx(200 * 9.9)
@@ -200,7 +200,7 @@ def test_selectivity_drifts() -> None:
 def test_far_steps_come_to_the_same_as_small_ones() -> None:
     """While nothing waits a step may be long: counters and times agree with those of small steps."""
     load = lambda t: 400 + 0.5 * t  # noqa: E731
-    far, near = Simulation(chain(2), load), Simulation(chain(2), load, step_seconds=0.25, calm=False)
+    far, near = Simulation(chain(2), load), Simulation(chain(2), load, step_seconds=0.25, calm_seconds=0)
     for simulation in (far, near):
         simulation.advance(600)
     assert far.flow.records_in == pytest.approx(near.flow.records_in, rel=1e-3)

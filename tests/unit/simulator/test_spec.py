@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simulator import PRESETS, InvalidApplication, chain, load
+from runtime.documents import read_file
+from simulator import PRESETS, Application, InvalidApplication, chain, parse
 from simulator.clairvoyant import Clairvoyant
 
 SMALL = """
@@ -22,6 +23,10 @@ def written(folder: Path, text: str) -> Path:
     path = folder / "application.yaml"
     path.write_text(text)
     return path
+
+
+def load(path: Path) -> Application:
+    return parse(read_file(path), str(path))
 
 
 def test_a_file_says_all_there_is_to_say(tmp_path: Path) -> None:
@@ -48,6 +53,8 @@ def test_a_file_says_all_there_is_to_say(tmp_path: Path) -> None:
         ("links.0.ship=pigeon", "links.0.ship"),
         ("operators.1.window_keys=10", "window_keys: is of a window"),
         ("operators.1.parallelism=9", "cluster.slots: the application starts with 9 and there are 8"),
+        ("operators.1.parallelism=true", "operators.1.parallelism: must be a whole number"),
+        ("operators.1.parallelism='2'", "operators.1.parallelism: must be a whole number"),
         ("operators.1.service_seconds=.nan", "operators.1.service_seconds"),
     ],
 )
@@ -55,12 +62,12 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, change: str, told: str
     """File and field, in one line."""
     where, _, value = change.partition("=")
     *path, last = [int(part) if part.isdigit() else part for part in where.split(".")]
-    document = yaml.safe_load(SMALL)
-    at = document
+    changed = yaml.safe_load(SMALL)
+    at = changed
     for part in path:
         at = at[part]
     at[last] = yaml.safe_load(value)
-    file = written(tmp_path, yaml.safe_dump(document))
+    file = written(tmp_path, yaml.safe_dump(changed))
     with pytest.raises(InvalidApplication) as error:
         load(file)
     assert str(file) in str(error.value)
@@ -88,7 +95,7 @@ def test_a_cycle_is_told_from_a_wrong_order(tmp_path: Path, links: str, told: st
     assert ("b → c → b" in str(error.value) or "c → b → c" in str(error.value)) == ("cycle" in told)
 
 
-@pytest.mark.parametrize("text", ["a: [", "- 1", "", "\x00"], ids=["no YAML", "a list", "nothing", "bytes"])
+@pytest.mark.parametrize("text", ["- 1", ""], ids=["a list", "nothing"])
 def test_what_is_no_application_is_told_so(tmp_path: Path, text: str) -> None:
     """With the file's name."""
     file = written(tmp_path, text)
@@ -96,10 +103,11 @@ def test_what_is_no_application_is_told_so(tmp_path: Path, text: str) -> None:
         load(file)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    """The path and the system's own word."""
-    with pytest.raises(InvalidApplication, match="cannot be read"):
-        load(tmp_path / "nothing.yaml")
+def test_an_operator_without_its_time_is_the_only_problem(tmp_path: Path) -> None:
+    """It counts as an operator: "at least 1 item" would be false."""
+    with pytest.raises(InvalidApplication) as error:
+        load(written(tmp_path, "operators: [{name: a, source: {topic: t}}]"))
+    assert str(error.value).endswith("application.yaml: operators.0.service_seconds: is required")
 
 
 @pytest.mark.parametrize("name", PRESETS)

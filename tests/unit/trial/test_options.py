@@ -62,3 +62,10 @@ def test_a_file_without_a_mode_acts(file: Path) -> None:
 def test_a_mode_that_is_none_is_named() -> None:
     with pytest.raises(TrialError, match="--mode: 'perhaps'"):
         TrialOptions(mode="perhaps").check()
+
+
+@pytest.mark.parametrize("seconds", [1.0, float("nan"), float("inf")])
+def test_a_length_that_is_none_is_named(seconds: float) -> None:
+    """NaN is below no number: a trial of that length had no end."""
+    with pytest.raises(TrialError, match="--duration: must be at least 10 seconds"):
+        TrialOptions(duration_seconds=seconds).check()

@@ -73,6 +73,21 @@ def test_speed_and_start_move_through_the_trace() -> None:
     assert [trace.rate_at(t) for t in (0, 1)] == [10, 20]
 
 
+@pytest.mark.parametrize(
+    ("shape", "seconds"),
+    [
+        (Step(), math.inf),
+        (Step(((0.0, 1.0), (40.0, 3.0), (55.0, 1.0))), 15.0),
+        (Sine(), 120.0),
+        (Spike(), 40.0),
+        (Recording((0.0, 60.0, 120.0), (1.0, 2.0, 1.0)), 240.0),
+    ],
+)
+def test_how_fast_a_load_turns(shape: Shape, seconds: float) -> None:
+    """The time that it is high at least; a step that stays is missed by nobody."""
+    assert LoadTrace(shape, 100.0, speedup=2.0).turn_seconds == seconds / 2
+
+
 @given(
     shape=st.sampled_from(SHAPES),
     peak=st.floats(1, 1e5),

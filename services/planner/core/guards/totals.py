@@ -17,7 +17,8 @@ def total_bounds(draft: Draft, context: Context) -> Draft:
         return draft
     if total.max is not None and subtasks(vector) > total.max:
         because = f"{subtasks(vector)} subtasks are wanted and the policy's total allows {total.max}"
-        return _cut_to(draft, context, subtasks, total.max, guard="total-bounds", because=because)
+        draft = _cut_to(draft, context, subtasks, total.max, guard="total-bounds", because=because)
+        vector = draft.vector or {}  # in useful steps, so perhaps less than the total's minimum
     if total.min is not None and subtasks(vector) < total.min:
         because = f"{subtasks(vector)} subtasks are wanted and the policy's total demands {total.min}"
         lowered = {name: max(p, context.current[name]) for name, p in vector.items()}

@@ -1,11 +1,10 @@
 """The built-in planners, as one explicit table."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from weir_contracts import PlanReply, PlanRequest, PlanState
+from pydantic import BaseModel
+from weir_contracts import InvalidDocument, PlanReply, PlanRequest, PlanState, read_document
 
 from .daedalus import DaedalusParameters, plan_by_daedalus
 from .dhalion import DhalionParameters, plan_by_dhalion
@@ -97,32 +96,20 @@ def entry_of(name: str) -> Entry:
     return entry
 
 
-_IN_DOCUMENTS = {
-    "extra_forbidden": "is not a parameter of this planner",
-    "tuple_type": "Input should be a list",
-    "dict_type": "Input should be a mapping",
-}
-"""What is wrong, in the words of who writes a policy."""
+class _Refused(InvalidDocument):
+    unknown_field = "is not a parameter of this planner"
 
 
 def parse_parameters(name: str, values: Mapping[str, Any]) -> BaseModel:
-    """A planner's parameters, checked; `InvalidParameters` names every wrong or unknown one."""
+    """A planner's parameters, checked; `InvalidParameters` names the first wrong or unknown ones."""
     entry = entry_of(name)
     try:
-        # As documents are read that come over the wire: no text or truth value for a number, and a file's date as its text.
-        text = json.dumps(dict(values), default=str)
-        return entry.parameters.model_validate_json(text, strict=True, extra="forbid")
-    except ValidationError as error:
+        return read_document(entry.parameters, dict(values), root="", refusal=_Refused)
+    except _Refused as error:
         known = ", ".join(field.alias or name for name, field in entry.parameters.model_fields.items())
-        wrong = [
-            (
-                ".".join(str(p) for p in e["loc"]),
-                _IN_DOCUMENTS.get(e["type"], e["msg"]),
-            )
-            for e in error.errors(include_url=False)
-        ]
-        sentence = f"planner {name}: {'; '.join(f'{field}: {what}' for field, what in wrong)} (it has: {known})"
-        raise InvalidParameters(sentence, [(field, f"{what} (it has: {known})") for field, what in wrong]) from None
+        wrong = [(field, f"{what} (it has: {known})") for field, what in error.problems]
+        more = [("", f"and {error.more:,} more")] if error.more else []
+        raise InvalidParameters(f"planner {name}: {error} (it has: {known})", wrong + more) from None
 
 
 def reads(name: str) -> frozenset[str]:

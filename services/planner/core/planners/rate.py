@@ -73,7 +73,9 @@ def _why_not_stay(case: Case, staying: Outlook) -> tuple[str, str] | None:
     """Code and words of why staying is not good enough; None if it is."""
     limit = case.limit_seconds
     used, where = staying.max_utilisation, staying.bottleneck
-    if used is not None and used > case.highest_utilisation:
+    # What works off the backlog of a restart is not restarted again for its utilisation alone.
+    settling = limit is not None and (case.analysis.has("restarting") or case.analysis.has("catching-up"))
+    if used is not None and used > (1.0 if settling else case.highest_utilisation):
         needs = _needs(case, staying, where)
         return ("overloaded" if used > 1 else "utilisation-high"), needs
     if case.suspects:

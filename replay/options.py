@@ -7,23 +7,29 @@ from typing import Any
 
 from weir_contracts import Bounds, InvalidPolicy, ScalingPolicy, parse_policy
 
-from cli import yaml_file
-from cli.errors import InvalidInput
+from runtime.documents import Unreadable, read_file
 from services.planner.core.planners import InvalidParameters, UnknownPlanner, parse_parameters
-from simulator import PRESETS, Application, InvalidApplication, load
+from simulator import PRESETS, Application, InvalidApplication, parse
 from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, Shape, named
 
 from .least import Least
+from .score import LOOK_SECONDS
 
 DAY_SECONDS = 86_400.0
 SHAPE_SECONDS = 1_200.0
 SLOW_STEP_SECONDS = 60.0
 """Between samples that lie so far apart nothing happens that a look every minute would miss."""
 FAST_STEP_SECONDS = 10.0
+SHORTEST_TURN_SECONDS = 0.2
+"""Of a load at the asked speed; a faster one would take steps of less than 50 ms."""
 LOOKS = 1440
-"""Where nobody says how often, a day of a shape has no more of them: it then costs as much as a recorded day by the minute."""
+"""Where nobody says how often, a day of a shape has no more of them, if that shows its peaks: as many as a recorded day by the minute."""
 START_UTILISATION = 0.7
 """A replay begins with what the first load needs, with a little to spare."""
+
+
+class InvalidReplay(ValueError):
+    """A replay that cannot be run as asked; the sentence names the option, and the file and field where there are such."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +59,19 @@ class Replay:
     duration_seconds: float
 
     @property
+    def look_seconds(self) -> float:
+        """Between two looks at what the load needs: short enough that no peak falls between them."""
+        return min(LOOK_SECONDS, self.trace.turn_seconds / 4)
+
+    @property
     def step_seconds(self) -> float:
-        """Of the model: fine enough to see what happens between two scrapes, no finer."""
-        return min(1.0, self.policy.spec.interval.total_seconds() / 4)
+        """Of the model: fine enough to see what happens between two scrapes and two looks, no finer. Looks are whole steps."""
+        longest = min(1.0, self.policy.spec.interval.total_seconds() / 4)
+        return self.look_seconds / math.ceil(self.look_seconds / longest)
 
 
 def prepare(options: ReplayOptions) -> Replay:
-    """Read what the options name. Raises `InvalidInput` naming option, file and field."""
+    """Read what the options name. Raises `InvalidReplay` naming option, file and field."""
     trace = _trace(options)
     duration = _duration(options, trace)
     policy = _policy(options, trace, duration)
@@ -70,23 +82,29 @@ def prepare(options: ReplayOptions) -> Replay:
 def _trace(options: ReplayOptions) -> LoadTrace:
     shape = _shape(options.trace)
     try:
-        return LoadTrace(shape, options.peak_rate, options.speedup)
+        trace = LoadTrace(shape, options.peak_rate, options.speedup)
     except InvalidTrace as error:
         parameter, _, problem = str(error).partition(": ")
-        raise InvalidInput(f"--{parameter.replace('_', '-')}: {problem}") from None
+        raise InvalidReplay(f"--{parameter.replace('_', '-')}: {problem}") from None
+    if trace.turn_seconds < SHORTEST_TURN_SECONDS:
+        most = shape.turn_seconds / SHORTEST_TURN_SECONDS
+        raise InvalidReplay(
+            f"--speedup: a replay sees the peaks of {options.trace} up to {most:g}, is {options.speedup:g}"
+        )
+    return trace
 
 
 def _shape(name: str) -> Shape:
     try:
         return named(name)
     except InvalidTrace as error:
-        raise InvalidInput(f"--trace: {error}") from None
+        raise InvalidReplay(f"--trace: {error}") from None
 
 
 def _duration(options: ReplayOptions, trace: LoadTrace) -> float:
     if options.duration_seconds is not None:
         if not 10 <= options.duration_seconds <= 366 * DAY_SECONDS:
-            raise InvalidInput("--duration: must lie between 10 seconds and 366 days")
+            raise InvalidReplay("--duration: must lie between 10 seconds and 366 days")
         return options.duration_seconds
     if isinstance(trace.shape, Recording):
         return min(DAY_SECONDS, max(10.0, trace.shape.period_seconds / options.speedup))
@@ -101,10 +119,10 @@ def _application(options: ReplayOptions, policy: ScalingPolicy, trace: LoadTrace
         started = Least(application, bounds).least(trace.rate_at(0.0) / START_UTILISATION)
         return application.started_with({name: max(bounds.of(name)[0], p) for name, p in started.items()})
     try:
-        return load(Path(options.topology))
-    except InvalidApplication as error:
+        return parse(read_file(options.topology), options.topology)
+    except (Unreadable, InvalidApplication) as error:
         known = "" if Path(options.topology).exists() else f" (ready-made: {', '.join(sorted(PRESETS))})"
-        raise InvalidInput(f"--topology: {error}{known}") from None
+        raise InvalidReplay(f"--topology: {error}{known}") from None
 
 
 def _roomy(application: Application, bounds: Bounds) -> Application:
@@ -119,7 +137,7 @@ def _check_least(application: Application, bounds: Bounds, options: ReplayOption
         if least > operator.max_parallelism:
             own = bounds.operators.get(name)
             field = "min" if own is None or own.min is None else f"operators.{name}.min"
-            raise InvalidInput(
+            raise InvalidReplay(
                 f"--policy: {options.policy_file}: spec.bounds.{field}: {least} is more than the {operator.max_parallelism} subtasks "
                 f"that {name!r} of {options.topology} can have"
             )
@@ -129,7 +147,7 @@ def _policy(options: ReplayOptions, trace: LoadTrace, duration_seconds: float) -
     document = _written(options.policy_file) if options.policy_file else _default(trace, duration_seconds)
     spec = document.setdefault("spec", {}) if isinstance(document, dict) else None
     if not isinstance(spec, dict):
-        raise InvalidInput(f"--policy: {options.policy_file}: is not a policy: it has no spec")
+        raise InvalidReplay(f"--policy: {options.policy_file}: is not a policy: it has no spec")
     # The target is the simulation, whatever cluster the policy is made for.
     spec["target"] = {"flink": {"url": "http://127.0.0.1:8081", "job": "replay"}}
     spec["mode"] = "act"
@@ -138,7 +156,7 @@ def _policy(options: ReplayOptions, trace: LoadTrace, duration_seconds: float) -
     document["metadata"]["resourceVersion"] = 1
     if options.interval_seconds is not None:
         if not 1 <= options.interval_seconds <= 600:
-            raise InvalidInput(f"--interval: must lie between 1 and 600 seconds, is {options.interval_seconds:g}")
+            raise InvalidReplay(f"--interval: must lie between 1 and 600 seconds, is {options.interval_seconds:g}")
         spec["interval"] = f"{options.interval_seconds:.3f}s"
     chosen = spec.get("planner")
     named_already = chosen.get("name", "rate") if isinstance(chosen, dict) else "rate"
@@ -149,7 +167,9 @@ def _policy(options: ReplayOptions, trace: LoadTrace, duration_seconds: float) -
     try:
         policy = parse_policy(document)
     except InvalidPolicy as error:
-        raise InvalidInput(f"--policy: {options.policy_file}: {error}" if options.policy_file else str(error)) from None
+        raise InvalidReplay(
+            f"--policy: {options.policy_file}: {error}" if options.policy_file else str(error)
+        ) from None
     _check_planner(policy, options, written=bool(chosen) and not replaced)
     return policy
 
@@ -160,19 +180,19 @@ def _check_planner(policy: ScalingPolicy, options: ReplayOptions, *, written: bo
     try:
         parse_parameters(policy.spec.planner.name, policy.spec.planner.parameters)
     except UnknownPlanner as error:
-        raise InvalidInput(f"--planner: {error}" if options.planner else f"{place}.name: {error}") from None
+        raise InvalidReplay(f"--planner: {error}" if options.planner else f"{place}.name: {error}") from None
     except InvalidParameters as error:
         if written:
-            raise InvalidInput(f"{place}.parameters: {error}") from None
+            raise InvalidReplay(f"{place}.parameters: {error}") from None
         where = "parameters stand in the file of --policy, in spec.planner.parameters"
-        raise InvalidInput(f"--planner: {error}; {where}") from None
+        raise InvalidReplay(f"--planner: {error}; {where}") from None
 
 
 def _written(file: Path) -> Any:
     try:
-        return yaml_file.document(file)
-    except InvalidInput as error:
-        raise InvalidInput(f"--policy: {error}") from None
+        return read_file(file)
+    except Unreadable as error:
+        raise InvalidReplay(f"--policy: {error}") from None
 
 
 def _interval(trace: LoadTrace, duration_seconds: float) -> float:
@@ -180,7 +200,8 @@ def _interval(trace: LoadTrace, duration_seconds: float) -> float:
     shape = trace.shape
     if isinstance(shape, Recording):
         return SLOW_STEP_SECONDS if shape.step_seconds >= trace.speedup * SLOW_STEP_SECONDS else FAST_STEP_SECONDS
-    return min(SLOW_STEP_SECONDS, max(FAST_STEP_SECONDS, math.ceil(duration_seconds / LOOKS)))
+    longest = min(SLOW_STEP_SECONDS, trace.turn_seconds // 2, math.ceil(duration_seconds / LOOKS))
+    return max(FAST_STEP_SECONDS, longest)
 
 
 def _default(trace: LoadTrace, duration_seconds: float) -> dict[str, Any]:

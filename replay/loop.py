@@ -16,6 +16,7 @@ from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan, Pl
 from services.analyzer.core import AnalysisSettings
 from services.analyzer.core import advance as analyse
 from services.executor.applications import Applications as Fleet
+from services.executor.applications import NewestOutcomes
 from services.executor.core import (
     Answer,
     Context,
@@ -33,6 +34,7 @@ from services.executor.core import (
     Step,
     account,
     admit,
+    expected,
     is_for_us,
     is_watched,
     judge,
@@ -41,6 +43,7 @@ from services.executor.core import (
     second_thoughts,
     supersede,
 )
+from services.executor.driver import Unfenced
 from services.knowledge.core import Limits, State, remember
 from services.planner.core.decide import make_plan, precheck
 from services.planner.core.planners import ask
@@ -135,7 +138,7 @@ class Loop:
         self._asks = asks
         self._settings = settings or AnalysisSettings()
         self._analyzer: Any = None
-        self._fleet = fleet or Fleet({}, self.rules)
+        self._fleet = fleet or Fleet(NewestOutcomes(), self.rules)
         self._answer: Answer | None = None
         self._planned_version: int | None = None
         self._nudged_at: float | None = None
@@ -278,7 +281,9 @@ class Loop:
         if isinstance(step.instruction, Record):
             self._answer = Recorded()
         elif isinstance(step.instruction, Request):
-            self._answer = await self.driver.request(target, job_id, step.instruction.parallelism)
+            self._answer = await self.driver.request(
+                target, job_id, step.instruction.parallelism, expected(step.action), Unfenced()
+            )
         elif isinstance(step.instruction, Nudge):
             now = self.simulation.now
             if self._nudged_at is None or now - self._nudged_at >= NUDGE_PAUSE_SECONDS:

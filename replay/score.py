@@ -9,8 +9,8 @@ from simulator import Simulation
 from simulator.clairvoyant import Clairvoyant
 
 LOOK_SECONDS = 10.0
-"""So often it is worked out what the load needs, however long a point of the curves is: a load that goes up and down within one would
-look like its mean, which is never late and needs no more than half."""
+"""So often it is worked out at least what the load needs, however long a point of the curves is: a load that goes up and down within one
+would look like its mean, which is never late and needs no more than half."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,12 @@ class Meter:
     """Looks at a simulation after each of its steps; a point of the curves every `point_seconds`."""
 
     def __init__(
-        self, simulation: Simulation, clairvoyant: Clairvoyant, objective: Objective, point_seconds: float
+        self,
+        simulation: Simulation,
+        clairvoyant: Clairvoyant,
+        objective: Objective,
+        point_seconds: float,
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self.points: list[Point] = []
         self._simulation = simulation
@@ -80,7 +85,7 @@ class Meter:
         self._objective = objective.bound_seconds
         self._of_latency = objective.max_latency is not None
         self._point_seconds = point_seconds
-        self._look_seconds = min(LOOK_SECONDS, point_seconds)
+        self._look_seconds = min(look_seconds, point_seconds)
         self._late = self._slot_seconds = self._least = self._seconds = self._max_lag = 0.0
         self._most_slots, self._carried = 0, True
         self._looked_at, self._looked_appended = simulation.now, simulation.appended
@@ -109,11 +114,11 @@ class Meter:
             return
         rate = (simulation.appended - self._looked_appended) / took / self._share
         middle = self._looked_at + took / 2
-        least = self._clairvoyant.slots(rate, middle)
-        self._carried = self._carried and self._clairvoyant.carries(rate, middle)
-        self._point.least_slot_seconds += least * took
-        self._point.peak = max(self._point.peak, rate)
-        self._most_slots = max(self._most_slots, least)
+        highest = max(rate, *(simulation.arrivals(at) for at in (self._looked_at, middle, simulation.now)))
+        self._carried = self._carried and self._clairvoyant.carries(highest, middle)
+        self._point.least_slot_seconds += self._clairvoyant.slots(rate, middle) * took
+        self._point.peak = max(self._point.peak, highest)
+        self._most_slots = max(self._most_slots, self._clairvoyant.slots(highest, middle))
         self._looked_at, self._looked_appended = simulation.now, simulation.appended
 
     def _close(self) -> None:

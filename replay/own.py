@@ -7,8 +7,8 @@ from typing import Any
 
 from weir_contracts import PlannerChoice, PlanReply, PlanRequest
 
-from .command import Result, run
 from .options import ReplayOptions, prepare
+from .run import Result, run
 
 
 def replay_own(
@@ -27,7 +27,7 @@ def replay_own(
     noise: float = 0.02,
 ) -> Result:
     """Run the loop on a simulated application with `plan` in the planner's place; the guards come after it as ever. What it raises comes
-    out. Raises `InvalidInput` as `weir replay` does."""
+    out. Raises `InvalidReplay`."""
     prepared = prepare(
         ReplayOptions(
             trace=trace,

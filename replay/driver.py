@@ -5,7 +5,10 @@ from datetime import datetime
 
 from weir_contracts import Checkpoints, Deployment, Parallelism, Target
 
-from services.executor.core import Accepted, Rejected, Snapshot, Unanswered
+from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
+from services.executor.core.refusal import contested
+from services.executor.core.words import changes
+from services.executor.driver import Fence
 from simulator import Simulation
 from simulator.observe import rescale_settings
 
@@ -37,14 +40,22 @@ class SimulatedDriver:
             steady_since=since if running else now,
             checkpoint_completed_at=None if completed is None else self._at(completed),
             checkpoint_in_progress=found.checkpoint_in_progress,
+            topology=found.topology,
         )
 
-    async def request(self, target: Target, job_id: str, parallelism: Parallelism) -> Accepted | Rejected | Unanswered:
+    async def request(
+        self, target: Target, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
+    ) -> Accepted | Rejected | Unanswered | Refusal:
         found = self._find(target)
         if isinstance(found, Snapshot):
             return Rejected(found.because) if found.reachable else Unanswered(found.because)
         if found.job_id != job_id:
             return Rejected(f"Could not find Flink job ({job_id})")
+        if found.requested not in (expected, parallelism):
+            return contested(changes(expected, found.requested))
+        held = await fence.begin()
+        if held is not None:
+            return held
         refused = found.request(parallelism)
         if refused is not None:
             return Rejected(refused)

@@ -1,0 +1,125 @@
+"""One replay: the loop over a whole trace, and what came of it."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from weir_contracts import PlanReply, PlanRequest
+
+from runtime.garbage import seldom_collected
+from services.planner.core.planners import ask
+from simulator import Noise, Simulation
+
+from . import figure
+from .least import Least
+from .loop import Loop, Records
+from .options import Replay
+from .score import LOOK_SECONDS, Meter, Point, Score
+
+PEAKED = 1.5
+"""Times its mean that the load of a point reaches where the mean alone would hide it."""
+POINTS = 352
+"""Of the curves: two dots a character, and as many again for a picture."""
+
+
+UNDECIDED = frozenset({"warming-up", "metric-missing"})
+"""Reasons of plans that were made before there was anything to go by."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a replay found."""
+
+    score: Score
+    points: list[Point]
+    codes: dict[str, int]
+    """Plans by reason code."""
+    ends: dict[str, int]
+    """Actions and refusals by how they ended."""
+    wall_seconds: float
+    rescales_at_seconds: tuple[float, ...] = ()
+    """When the engine accepted each rescale, in simulated seconds."""
+    hides_peaks: str | None = None
+    """What the loop cannot see of this load at its interval."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What else is to be known of these figures."""
+        notes = [self.hides_peaks] if self.hides_peaks else []
+        if self.codes and not set(self.codes) - UNDECIDED:
+            looks = sum(self.codes.values())
+            notes.append(
+                f"nothing was decided in {looks} looks: give it longer (--duration) or look more often (--interval)"
+            )
+        if not self.score.peak_is_carried:
+            notes.append(
+                "the highest load is more than policy and cluster allow: least and static peak are all that they do"
+            )
+        return notes
+
+
+def run(
+    prepared: Replay, *, seed: int = 0, noise: float = 0.0, asks: Callable[[PlanRequest, str], PlanReply] = ask
+) -> Result:
+    """Let the loop turn over the whole trace."""
+    began = time.perf_counter()
+    policy = prepared.policy
+    simulation = Simulation(
+        prepared.application,
+        prepared.trace.rate_at,
+        step_seconds=prepared.step_seconds,
+        calm_seconds=prepared.look_seconds,
+    )
+    meter = Meter(
+        simulation,
+        Least(prepared.application, policy.spec.bounds),
+        policy.spec.objective,
+        max(LOOK_SECONDS, prepared.duration_seconds / POINTS),
+        prepared.look_seconds,
+    )
+    loop = Loop(simulation, policy, noise=Noise(relative=noise), seed=seed, records=Records(keep=100), asks=asks)
+    with seldom_collected():
+        asyncio.run(loop.run(prepared.duration_seconds))
+    return Result(
+        score=meter.score(loop.said.rescales),
+        points=meter.points,
+        codes=dict(loop.said.codes.most_common()),
+        ends=dict(loop.said.ends.most_common()),
+        wall_seconds=round(time.perf_counter() - began, 2),
+        rescales_at_seconds=tuple((at - loop.observer.at(0.0)).total_seconds() for at in loop.said.rescales_at),
+        hides_peaks=_hides_peaks(prepared),
+    )
+
+
+def _hides_peaks(prepared: Replay) -> str | None:
+    interval, turn = prepared.policy.spec.interval.total_seconds(), prepared.trace.turn_seconds
+    if interval <= turn / 2:
+        return None
+    advice = f"use --interval {turn / 2:.0f} or less" if turn >= 2 else "replay it more slowly (--speedup)"
+    return f"the load can rise and fall within {2 * turn:.3g} s, and rates over {interval:g} s hide that from the planner: {advice}"
+
+
+def run_panels(
+    points: Sequence[Point], objective_seconds: float | None, rescales_at_seconds: Sequence[float] = ()
+) -> list[figure.Panel]:
+    """Return load, lag and slots of a run as a figure's panels, with a mark at each rescale."""
+
+    def over_time(name: str) -> list[tuple[float, float | None]]:
+        return [(point.at_seconds, getattr(point, name)) for point in points]
+
+    load = [figure.Curve("arrivals", "load", over_time("arrivals"))]
+    if any(p.peak_arrivals > PEAKED * p.arrivals for p in points):
+        load.insert(0, figure.Curve("highest", "other", over_time("peak_arrivals")))
+    lag = [figure.Curve("largest lag", "lag", over_time("lag_seconds"))]
+    if objective_seconds is not None:
+        lag.append(figure.Curve("objective", "bound", [(p.at_seconds, objective_seconds) for p in points]))
+    slots = [
+        figure.Curve("offline optimum", "least", over_time("least_slots"), stepped=True),
+        figure.Curve("held", "held", over_time("slots"), stepped=True),
+    ]
+    return [
+        figure.Panel("records/s", load),
+        figure.Panel("lag, s", lag, marks=rescales_at_seconds),
+        figure.Panel("slots", slots, marks=rescales_at_seconds),
+    ]

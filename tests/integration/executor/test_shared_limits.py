@@ -1,0 +1,84 @@
+"""Two executors on a real Kafka: the limit of a cluster counts the actions of both."""
+
+import asyncio
+from typing import Any
+from uuid import UUID, uuid4
+
+from weir_contracts import Outcome
+from weir_contracts.topics import OUTCOMES, PLANS, POLICIES, TOPICS
+
+from runtime.records import TopicSpec, partition_of
+from testbed.kafka import KafkaBroker
+from tests.integration.executor.test_rescale import OnKafka
+from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED, plan, policy
+
+PARTITIONS = 4
+NAMES = [f"shop/app-{i}" for i in range(40)]
+APPLICATIONS = [[n for n in NAMES if partition_of(n, PARTITIONS) == p][i] for p in range(PARTITIONS) for i in (0, 1)]
+
+
+async def test_two_replicas_never_restart_three_jobs_of_one_cluster(own_kafka: KafkaBroker) -> None:
+    """Eight jobs in four partitions want more at the same moment, again and again, until all have it."""
+    house = OnKafka(own_kafka)
+    await house.bus.start()
+    await house.bus.ensure_topics([TopicSpec(t.name, PARTITIONS, t.configs) for t in TOPICS])
+    at_once = _counted(house)
+    for name in APPLICATIONS:
+        house.knowledge.policies[name] = made = policy(name)
+        job = house.driver.add(made.spec.target, TOPOLOGY, BEFORE, uuid4().hex)
+        job.rescale_seconds = 0.5
+        await house.publish(POLICIES, name, made, uuid4())
+    buses = [house.connect(), house.connect()]
+    running = [await house.start(bus) for bus in buses]
+    reader = house.bus.reader(OUTCOMES.name)
+    told: list[Outcome] = []
+
+    async def read() -> None:
+        while True:
+            told.extend(Outcome.model_validate_json(r.value or b"") for r in await reader.receive(timeout_seconds=0.2))
+
+    reading = asyncio.create_task(read())
+    try:
+        async with asyncio.timeout(120):
+            number, waiting = 0, set(APPLICATIONS)
+            while waiting:
+                number += 1
+                plans = set(await asyncio.gather(*(_plan(house, name, number) for name in waiting)))
+                while not plans <= {o.plan_id for o in told if o.terminal}:  # noqa: ASYNC110 - nobody signals it
+                    await asyncio.sleep(0.1)
+                waiting -= {o.application for o in told if o.phase == "verified"}
+    finally:
+        reading.cancel()
+        for stop, task in running:
+            stop.request("the test is over")
+            await task
+        await asyncio.gather(reading, return_exceptions=True)
+        await reader.close()
+        for bus in (*buses, house.bus):
+            await bus.close()
+    assert len({o.action.attempt_id for o in told if o.action is not None}) == 2, "both replicas have acted"
+    assert max(at_once) == 2
+
+
+def _counted(house: OnKafka) -> list[int]:
+    """Count, at each request from now on, the jobs that have not reached what is requested of them."""
+    counts: list[int] = []
+    request = house.driver.request
+
+    async def counted(*given: Any) -> Any:
+        answer = await request(*given)
+        counts.append(sum(job.requested != job.observed for job in house.driver.jobs.values()))
+        return answer
+
+    house.driver.request = counted  # type: ignore[method-assign]
+    return counts
+
+
+async def _plan(house: OnKafka, application: str, number: int) -> UUID:
+    """Publish a plan for the job as it is now, and return its id."""
+    seen = await house.driver.observe(house.knowledge.policies[application].spec.target)
+    assert seen.deployment is not None
+    known = {"deployment": seen.deployment.ref(), "current": seen.deployment.observed, "at": house.clock.now()}
+    made = plan(WANTED, number=number, application=application, **known)
+    await house.publish(PLANS, application, made, made.id)
+    return made.id

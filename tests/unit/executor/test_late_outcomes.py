@@ -1,0 +1,201 @@
+"""Two executors held one application, and the first one's outcomes come late: the second one's count, in any order."""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from itertools import permutations
+from typing import Any
+
+from weir_contracts import Outcome
+from weir_contracts.topics import OUTCOMES
+
+from services.executor.core import Memory, Recorded, Refusal, account, next_step, recall, refuse, taken_over
+from services.executor.core.facts import Step
+from services.knowledge.core import Limits, State, Turn, remember
+from services.planner.memory import Applications
+from tests.unit.executor.builders import (
+    BEFORE,
+    NOON,
+    RULES,
+    WANTED,
+    action,
+    after,
+    away,
+    observed,
+    plan,
+    restarting,
+    snapshot,
+)
+from tests.unit.executor.house import APP, House
+
+FOLLOWING = {**WANTED, "enrich": 6}
+
+
+class Holder:
+    """An executor that holds the application: moves its action, and writes down what it would publish."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.told: list[Outcome] = []
+
+    def tell(self, step: Step, at: Any) -> None:
+        assert step.event is not None, step
+        told = account(self.memory, step, snapshot(), at, RULES)
+        self.memory = told.memory
+        self.told.append(told.outcome)
+
+    def step(self, at: float, **seen: Any) -> None:
+        assert self.memory.action is not None
+        self.tell(next_step(self.memory.action, observed(**seen), after(at), RULES), after(at))
+
+    def refuse(self, number: int, at: float) -> None:
+        told = refuse(self.memory, plan(number=number), Refusal("in-flight", "an action is verifying"), None, after(at))
+        self.memory = told.memory
+        self.told.append(told.outcome)
+
+
+def two_holders() -> tuple[list[Outcome], list[Outcome]]:
+    """Return what two executors publish of one action.
+
+    The first stalls after its request. The second takes over and verifies. Then the first goes on, 15 minutes later.
+    """
+    first = Holder(taken_over(Memory()))
+    first.tell(Step(action(version=1, started_at=NOON), "admitted"), NOON)
+    first.step(1, answer=Recorded())
+    second = Holder(taken_over(replayed(first.told)))
+    first.step(900, seen=away(at=after(900)))
+    assert [outcome.phase for outcome in first.told] == ["intended", "applying", "failed"]
+    second.step(20, seen=restarting(requested=WANTED, at=after(20)))
+    second.step(25, seen=snapshot(WANTED, at=after(25), steady_since=after(24)))
+    second.refuse(7, at=26)
+    second.step(40, seen=snapshot(WANTED, at=after(40), steady_since=after(24)))
+    assert [outcome.phase for outcome in second.told] == ["verifying", "verifying", "refused", "verified"]
+    return first.told, second.told
+
+
+def replayed(outcomes: Sequence[Outcome]) -> Memory:
+    """What a new holder recalls from the topic."""
+    memory = Memory()
+    for outcome in outcomes:
+        memory = recall(memory, Outcome.model_validate_json(outcome.model_dump_json()))
+    return memory
+
+
+def orders() -> Iterator[tuple[Outcome, ...]]:
+    """Every order in which the outcomes of both may be read, duplicates and compaction aside."""
+    first, second = two_holders()
+    return permutations([*first, *second])
+
+
+def test_every_order_of_two_holders_outcomes_recalls_the_same() -> None:
+    """The owner's `verified` is the newest, and both holders' plans are answered."""
+    _, second = two_holders()
+    for order in orders():
+        memory = replayed(order)
+        assert memory.newest == second[-1]
+        assert memory.action is not None and memory.action.phase == "verified"
+        assert (memory.last_written, memory.original, memory.contested_since) == (WANTED, BEFORE, None)
+        assert set(memory.answered) == {plan().id, plan(number=7).id}
+        assert memory.epoch == 2
+
+
+def test_every_order_of_two_holders_outcomes_is_the_same_to_planner_and_knowledge() -> None:
+    """The planner's newest outcome, and what knowledge shows as such, is the owner's."""
+    _, second = two_holders()
+    for order in orders():
+        planner, state = Applications(1, 1), State(application=APP, turns=[Turn(correlation_id=plan().observation_id)])
+        for outcome in order:
+            planner.happened(APP, outcome)
+            state = remember(state, outcome, Limits())
+        assert planner._outcomes[APP][0] == second[-1]
+        assert state.seen.outcome_id == second[-1].id
+        assert all(state.seen.newer_than(late) for late in order if late.id != second[-1].id)
+
+
+def test_what_is_needed_to_go_on_is_in_the_last_outcome() -> None:
+    """Compaction leaves no other: since when it was contested, and what the job had when Weir first acted on it."""
+    first, second = two_holders()
+    memory = replayed([*first, *second])
+    contested = Refusal("contested", "another tool set the requirements")
+    for number in (8, 9):
+        told = refuse(memory, plan(number=number), contested, None, after(100 + number))
+        memory = told.memory
+    alone = replayed([told.outcome])
+    assert (alone.contested_since, alone.original) == (after(108), BEFORE)
+    assert (alone.epoch, alone.sequence) == (memory.epoch, memory.sequence)
+
+
+def test_an_outcome_without_numbers_counts_by_its_time() -> None:
+    """An earlier version wrote it."""
+    _, second = two_holders()
+    older = second[-1].model_copy(update={"epoch": None, "sequence": None, "id": plan().id, "contested_since": None})
+    earlier = older.model_copy(update={"at": older.at - timedelta(seconds=9), "code": "contested"})
+    later = older.model_copy(update={"at": older.at + timedelta(seconds=9), "code": "contested"})
+    assert replayed([second[-1], earlier]).contested_since is None
+    assert replayed([second[-1], later]).contested_since == later.at
+
+
+def stalled_in_applying(house: House) -> Memory:
+    """Return what the holder knew when it had published its newest `applying`."""
+    told = house.told()
+    last = max(place for place, outcome in enumerate(told) if outcome.phase == "applying")
+    return replayed(told[: last + 1])
+
+
+class TestReplicas:
+    """The same with executors."""
+
+    async def test_a_woken_holder_does_not_wedge_the_application(self) -> None:
+        """It stalled in its second action; another replica verified that and a third. Then the first one's `failed` comes.
+
+        The topic ends with the owner's outcome, and after a restart the next plan is acted on.
+        """
+        house = House()
+        await house.start()
+        await house.plan()
+        await house.until(house.ended("verified"))
+        await house.plan(FOLLOWING)
+        await house.until(lambda: house.phases().count("applying") == 2)
+        stalled = stalled_in_applying(house)
+        await house.replicas[0].kill()
+        house.replica()
+        await house.until(house.ended("verified"))
+        await house.plan({**WANTED, "enrich": 8})
+        await house.until(lambda: house.phases().count("verified") == 3)
+        owned = house.told()[-1]
+
+        assert stalled.action is not None
+        late = next_step(stalled.action, observed(seen=away(at=house.clock.now())), after(9999), RULES)
+        assert late.event == "unreachable"
+        told = account(stalled, late, None, house.clock.now(), RULES)
+        await house.publish(OUTCOMES, APP, told.outcome, told.outcome.id)
+        assert house.told()[-1].phase == "failed"
+        await house.until(lambda: house.told()[-1].id == owned.id)
+
+        await house.replicas[1].kill()
+        house.replica()
+        await house.plan({**WANTED, "enrich": 5})
+        await house.until(lambda: house.phases().count("verified") == 5)
+        assert "contested" not in [outcome.code for outcome in house.told()]
+        await house.end()
+
+    async def test_a_restart_finds_the_owners_outcome_before_the_late_one(self) -> None:
+        """Nobody was there to publish it again when the late one came."""
+        house = House()
+        await house.start()
+        await house.plan()
+        await house.until(lambda: "applying" in house.phases())
+        stalled = stalled_in_applying(house)
+        await house.replicas[0].kill()
+        house.replica()
+        await house.until(house.ended("verified"))
+        await house.replicas[1].kill()
+        assert stalled.action is not None
+        late = next_step(stalled.action, observed(seen=away(at=house.clock.now())), after(9999), RULES)
+        told = account(stalled, late, None, house.clock.now(), RULES)
+        await house.publish(OUTCOMES, APP, told.outcome, told.outcome.id)
+        third = house.replica()
+        await house.until(lambda: APP in third.executor.applications.own)
+        memory = third.executor.applications.own[APP].memory
+        assert memory.action is not None and memory.action.phase == "verified"
+        await house.until(house.ended("verified"))
+        await house.end()

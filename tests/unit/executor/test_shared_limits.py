@@ -1,0 +1,125 @@
+"""Two executors: limits count the actions of both, and a restart goes on after the topic has forgotten."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from weir_contracts import ActionState, Outcome, precedes
+from weir_contracts.outcome import FORGOTTEN_AFTER
+from weir_contracts.topics import OUTCOMES, POLICIES, TOPICS
+
+from runtime.memory_bus import MemoryBus
+from services.executor.applications import Application, Applications, NewestOutcomes
+from services.executor.core import Memory, Rules, Step, account
+from tests.unit.executor.builders import NOON, RULES, WANTED, action, after
+from tests.unit.executor.house import House
+
+NAMES = [f"shop/app-{i}" for i in range(8)]
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    """Two replicas, and eight applications on one cluster."""
+    made = House()
+    await made.start(2)
+    for name in NAMES:
+        await made.add(name)
+    await made.quiet(1)
+    yield made
+    await made.end()
+
+
+def restarts_at_once(house: House) -> list[int]:
+    """Count, at each request from now on, the jobs that have not reached what is requested of them."""
+    counts: list[int] = []
+    request = house.driver.request
+
+    async def counted(*given: Any) -> Any:
+        answer = await request(*given)
+        counts.append(sum(job.requested != job.observed for job in house.driver.jobs.values()))
+        return answer
+
+    house.driver.request = counted  # type: ignore[method-assign]
+    return counts
+
+
+def told_of(made: ActionState) -> Outcome:
+    """What its executor has published of an action."""
+    return account(Memory(), Step(made, "admitted"), None, NOON, RULES).outcome
+
+
+async def test_two_replicas_never_restart_three_jobs_of_one_cluster(house: House) -> None:
+    """All eight want more at the same moment, again and again: two at once, until all have it."""
+    counts = restarts_at_once(house)
+    for _ in range(20):
+        waiting = [name for name in NAMES if "verified" not in house.phases(name)]
+        if not waiting:
+            break
+        known = {name: len(house.told(name)) for name in waiting}
+        for name in waiting:
+            await house.plan(application=name)
+        await house.until(lambda known=known: all(len(house.told(name)) > count for name, count in known.items()))
+        await house.until(
+            lambda: all(house.phases(name)[-1] in ("verified", "refused") for name in NAMES if house.phases(name))
+        )
+    assert all("verified" in house.phases(name) for name in NAMES)
+    attempts = {o.action.attempt_id for name in NAMES for o in house.told(name) if o.action is not None}
+    assert len(attempts) == 2, "both replicas have acted"
+    assert max(counts) == 2
+    refused = {o.code for name in NAMES for o in house.told(name) if o.phase == "refused"}
+    assert refused <= {"too-many-actions", "in-flight"}
+
+
+def test_of_two_intents_admitted_at_once_every_replica_lets_the_same_go_on() -> None:
+    """By when they were formed, then by id, whoever looks; what is under way already comes before both."""
+    url, rules = "http://jobmanager:8081/", Rules(max_actions_per_cluster=1)
+    one, other = (
+        action(application=f"shop/{name}", cluster=url, started_at=after(at)) for name, at in (("one", 1), ("other", 2))
+    )
+    told = NewestOutcomes()
+    for mine, theirs in ((one, other), (other, one)):
+        told.note(theirs.application, told_of(theirs))
+        applications = Applications(told, rules)
+        applications.own[mine.application] = Application(mine.application, 0, Memory(mine))
+        assert applications.fleet().room(mine.application, url, rules) is not None
+        crowded = applications.fleet(mine).room(mine.application, url, rules)
+        assert (crowded is None) == (mine is one)
+    told.note(other.application, told_of(other.model_copy(update={"phase": "applying", "version": 6})))
+    assert Applications(told, rules).fleet(one).room(one.application, url, rules) is not None
+    assert Applications(told, rules).fleet(one).room(one.application, "http://elsewhere/", rules) is None
+
+
+async def test_the_first_plan_after_the_topic_forgot_is_acted_on(house: House) -> None:
+    """A week passed without an action, then the executors restarted: knowledge has the action's version."""
+    name = NAMES[0]
+    await house.plan(application=name)
+    await house.until(house.ended("verified", name))
+    await house.until(lambda: house.knowledge.actions[name].phase == "verified")
+    last = house.told(name)[-1]
+    for replica in house.replicas:
+        await replica.end()
+    house.knowledge.outcomes[name] = last
+    house.bus = MemoryBus(partitions=4, clock=house.clock)
+    for topic in TOPICS:
+        house.bus.records(topic.name)
+    await house.publish(POLICIES, name, house.knowledge.policies[name])
+    house.replicas = []
+    house.replica()
+    await house.plan({**WANTED, "enrich": 6}, application=name)
+    await house.until(lambda: bool(house.phases(name)) and house.phases(name)[-1] in ("verified", "refused"))
+    assert house.told(name)[-1].phase == "verified", house.told(name)[-1].sentence
+    assert last.action is not None
+    first = house.told(name)[0]
+    assert first.action is not None and first.action.version == last.action.version + 1
+    assert first.epoch is not None and first.epoch > (last.epoch or 0)
+
+
+def test_numbers_begin_again_only_after_the_topics_retention() -> None:
+    """From then on the time decides which outcome is newer."""
+    assert OUTCOMES.configs["retention.ms"] == str(int(FORGOTTEN_AFTER.total_seconds() * 1000))
+    before = told_of(action()).model_copy(update={"epoch": 4, "sequence": 20})
+    soon = before.model_copy(update={"epoch": 0, "sequence": 0, "at": before.at + FORGOTTEN_AFTER})
+    later = soon.model_copy(update={"at": soon.at + timedelta(seconds=1)})
+    assert precedes(soon.order, before.order) and not precedes(before.order, soon.order)
+    assert precedes(before.order, later.order) and not precedes(later.order, before.order)
