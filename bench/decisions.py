@@ -20,9 +20,9 @@ from weir_contracts import Analysis, Observation, Plan, PlanRequest, PlanState
 
 from bench.planners.contest import Situation, prepared, situations
 from cli.replay.loop import Loop, Records
+from planners import PLANNERS, ask, needed
 from services.analyzer.core import AnalysisSettings, advance
 from services.planner.core.decide import make_plan, precheck
-from services.planner.core.planners import PLANNERS, ask, needed
 from simulator import Noise, Simulation
 
 RECORDS = 5000

@@ -22,7 +22,7 @@ def new(name: str, directory: Path) -> list[Path]:
     where something of that name is there already: nothing is ever overwritten."""
     from weir_contracts import NAME_PATTERN
 
-    from services.planner.core.planners import PLANNERS
+    from planners import PLANNERS
 
     if not re.fullmatch(NAME_PATTERN, name) or "." in name:
         raise InvalidInput(

@@ -10,7 +10,7 @@ from typing import Any
 from weir_contracts import PlanReply, PlanRequest, parse_policy
 
 from cli.replay.loop import Loop
-from services.planner.core.planners import ask
+from planners import ask
 from simulator import PRESETS, Fault, Noise, Simulation
 
 FOLDER = Path(__file__).parent / "weir_planner" / "testing" / "data"

@@ -17,7 +17,7 @@ from bench.quality import static
 from cli.replay.command import run
 from cli.replay.options import DAY_SECONDS, START_UTILISATION, Replay, ReplayOptions, prepare
 from cli.replay.score import Point, Score
-from services.planner.core.planners import PLANNERS, parse_parameters
+from planners import PLANNERS, parse_parameters
 from simulator import PRESETS, Application
 from simulator.clairvoyant import Clairvoyant
 from simulator.observe import START

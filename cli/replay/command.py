@@ -16,8 +16,8 @@ from weir_contracts import PlanReply, PlanRequest
 
 from cli.errors import InvalidInput
 from cli.terminal import terminal
+from planners import ask
 from runtime.garbage import seldom_collected
-from services.planner.core.planners import ask
 from simulator import Noise, Simulation
 
 from .chart import LABEL, WIDTH, charts, check_place, run_panels, save

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan, PlanReply, PlanRequest, ScalingPolicy
 
+from planners import ask
 from services.analyzer.core import AnalysisSettings
 from services.analyzer.core import advance as analyse
 from services.executor.applications import Applications as Fleet
@@ -43,7 +44,6 @@ from services.executor.core import (
 )
 from services.knowledge.core import Limits, State, remember
 from services.planner.core.decide import make_plan, precheck
-from services.planner.core.planners import ask
 from services.planner.memory import Applications
 from simulator import Fault, Noise, Observer, Simulation
 from simulator.faults import CLEAR

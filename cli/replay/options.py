@@ -9,7 +9,7 @@ from weir_contracts import Bounds, InvalidPolicy, ScalingPolicy, parse_policy
 
 from cli import yaml_file
 from cli.errors import InvalidInput
-from services.planner.core.planners import InvalidParameters, UnknownPlanner, parse_parameters
+from planners import InvalidParameters, UnknownPlanner, parse_parameters
 from simulator import PRESETS, Application, InvalidApplication, load
 from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, Shape, named
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 from weir_contracts import NewPlanner, Plan, PlannerRegistration, PlanRequest
 
+from planners import PLANNERS
 from runtime.auth import Caller, requires
 from runtime.bus import BusError
 from runtime.clock import Clock
@@ -14,7 +15,6 @@ from runtime.problems import Problem
 from .conformance import Report, check_planner
 from .conformance.suite import EACH_SECONDS
 from .core.decide import make_plan, precheck
-from .core.planners import PLANNERS
 from .documents import (
     ERRORS,
     REFUSED,

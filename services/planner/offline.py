@@ -2,8 +2,9 @@
 
 from weir_contracts import Plan, PlanRequest
 
+from planners import ask, entry_of
+
 from .core.decide import make_plan, precheck
-from .core.planners import ask, entry_of
 
 
 def plan_offline(request: PlanRequest, planner: str | None = None) -> Plan:

@@ -5,8 +5,9 @@ from typing import Any, Protocol
 
 from weir_contracts import PlannerChoice, PlannerFallback, PlanReply, PlanRequest, ScalingPolicy
 
-from .core.planners import PLANNERS, InvalidParameters, parse_parameters
-from .core.planners.entry import LARGE
+from planners import PLANNERS, InvalidParameters, parse_parameters
+from planners.entry import LARGE
+
 from .core.schemas import Problems, parameter_problems
 from .failures import INVALID, NO_ANSWER, no_answer
 from .registrations import Registrations

@@ -6,9 +6,9 @@ from concurrent.futures.process import BrokenProcessPool
 import structlog
 from weir_contracts import PlanReply, PlanRequest
 
+from planners import InvalidParameters, UnknownPlanner, ask, needed, reads
 from runtime.garbage import collect_seldom
 
-from .core.planners import InvalidParameters, UnknownPlanner, ask, needed, reads
 from .failures import FAILED, INVALID, TIMEOUT, no_answer
 from .process import WorkerProcess
 

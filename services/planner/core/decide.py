@@ -16,6 +16,7 @@ from weir_contracts import (
     derive_id,
 )
 
+from planners.rate import Foreseen, RateParameters, foresee
 from predictor.words import changes
 
 from .collapse import holds_for_collapse, usual_arrivals
@@ -23,8 +24,6 @@ from .guards import Context, amend
 from .guards.allowed import allowed
 from .guards.draft import HIGHEST_UTILISATION, Draft
 from .guards.history import past_actions
-from .planners.rate import Foreseen, foresee
-from .planners.rate_case import RateParameters
 from .wishes import condensed, gathered
 
 LEAST_EXPIRY_SECONDS = 15.0

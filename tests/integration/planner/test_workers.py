@@ -13,7 +13,7 @@ import psutil
 import pytest
 from weir_contracts import PlanReply, PlanRequest
 
-from services.planner.core.planners import ask
+from planners import ask
 from services.planner.process import WorkerProcess
 from services.planner.workers import DEPTH, Workers
 from testbed.process import wait_until

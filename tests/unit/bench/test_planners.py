@@ -6,7 +6,7 @@ from bench.planners import contest, cost
 from bench.planners.__main__ import picture, summary
 from bench.planners.contest import CLAIRVOYANT, STATIC_PEAK, Situation, elasticity, held, load_of, prepared
 from cli.replay.score import Point
-from services.planner.core.planners import PLANNERS
+from planners import PLANNERS
 
 STEP = Situation("step", "chain")
 

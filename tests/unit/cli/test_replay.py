@@ -21,8 +21,8 @@ from cli.replay.least import Least
 from cli.replay.loop import Loop
 from cli.replay.options import ReplayOptions, prepare
 from cli.replay.score import Meter, Point, Score
+from planners import PLANNERS
 from services.executor.core import Accepted, Snapshot, Unanswered
-from services.planner.core.planners import PLANNERS
 from simulator import PRESETS, Noise, Simulation, chain
 from simulator.clairvoyant import Clairvoyant
 from simulator.observe import START, Observer

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from weir_contracts import Analysis, PlanReply, PlanRequest, SourceAnalysis
 
-from services.planner.core.planners import InvalidParameters, ask, parse_parameters
+from planners import InvalidParameters, ask, parse_parameters
 from tests.effort import examples
 from tests.unit.planner.build import (
     SOURCE,

@@ -21,9 +21,9 @@ from weir_contracts import (
 )
 from weir_contracts.planning import MEMORY_LIMIT_BYTES
 
-from services.planner.core.planners import InvalidParameters, ask, parse_parameters
-from services.planner.core.planners.flink_autoscaler import FlinkAutoscalerParameters
-from services.planner.core.planners.flink_autoscaler.decision import (
+from planners import InvalidParameters, ask, parse_parameters
+from planners.flink_autoscaler import FlinkAutoscalerParameters
+from planners.flink_autoscaler.decision import (
     Limits,
     Past,
     Waiting,
@@ -32,8 +32,8 @@ from services.planner.core.planners.flink_autoscaler.decision import (
     scalability,
     scale,
 )
-from services.planner.core.planners.flink_autoscaler.evaluation import Evaluated, with_thresholds
-from services.planner.core.planners.flink_autoscaler.ieee import divide, metric, rounded, whole
+from planners.flink_autoscaler.evaluation import Evaluated, with_thresholds
+from planners.flink_autoscaler.ieee import divide, metric, rounded, whole
 from tests.effort import examples
 from tests.unit.planner.build import (
     NOON,

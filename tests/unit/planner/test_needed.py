@@ -5,7 +5,7 @@ from typing import Any
 from weir_contracts import PlanState
 
 from bench.advance import observation
-from services.planner.core.planners import LARGE, PLANNERS, ask, needed
+from planners import LARGE, PLANNERS, ask, needed
 from tests.unit.planner.build import policy, request
 
 PARAMETERS: dict[str, dict[str, Any]] = {

@@ -18,8 +18,8 @@ from weir_contracts import (
 )
 from weir_contracts.analysis import SymptomCode
 
+from planners import ask
 from services.planner.core.decide import precheck
-from services.planner.core.planners import ask
 from tests.effort import examples
 from tests.unit.planner.build import (
     SOURCE,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from weir_contracts import PlanReply, PlanRequest, Run, SourceAnalysis, Symptom
 
-from services.planner.core.planners import InvalidParameters, ask, parse_parameters
+from planners import InvalidParameters, ask, parse_parameters
 from tests.effort import examples
 from tests.unit.planner.build import (
     NOON,

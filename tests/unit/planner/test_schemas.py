@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from services.planner.core.planners import PLANNERS
+from planners import PLANNERS
 from services.planner.core.schemas import parameter_problems, schema_problems
 
 

@@ -9,12 +9,12 @@ import pytest
 from weir_contracts import PlanReply, PlanRequest, Shadows
 from weir_contracts.topics import DEAD_LETTERS, SHADOWS
 
+from planners import PLANNERS
 from runtime.clock import FakeClock
 from runtime.envelope import encode
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from services.planner import shadows as shell
-from services.planner.core.planners import PLANNERS
 from services.planner.core.shadows import begin, finish
 from services.planner.process import WorkerProcess
 from services.planner.shadows import Limits, Sideline, give_way

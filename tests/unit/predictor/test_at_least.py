@@ -3,9 +3,9 @@
 import pytest
 from weir_contracts import Analysis, Parallelism, WhatIf
 
+from planners.rate.case import Case, RateParameters, case_of
 from predictor import NotYet, at_least_of, parse_load, what_if
 from services.analyzer.core import AnalysisSettings, advance
-from services.planner.core.planners.rate_case import Case, RateParameters, case_of
 from simulator import Observer, Simulation, chain
 from tests.unit.planner.build import SOURCE, WORK, analysis, known, operator, policy, request, topology
 

@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from weir_contracts import MAX_NUMBER, MIN_NUMBER, Analysis, Parallelism, PlanReply, Slots, WhatIf
 
+from planners.rate import plan_by_rate
+from planners.rate.case import RateParameters
 from predictor import InvalidQuestion, Load, NotYet, parse_load, parse_parallelism, what_if
-from services.planner.core.planners.rate import plan_by_rate
-from services.planner.core.planners.rate_case import RateParameters
 from tests.effort import examples
 from tests.unit.planner.build import (
     SOURCE,

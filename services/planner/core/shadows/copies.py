@@ -13,9 +13,9 @@ from weir_contracts import (
 )
 from weir_contracts.shadows import Role, parameters_id
 
+from planners import reads
 from predictor import Backlog, Model, Restart, arrivals_at
 from predictor.stretch import Stretch, run_on
-from services.planner.core.planners import reads
 
 from .known import Known
 from .sums import Sums

@@ -16,8 +16,8 @@ from weir_contracts import (
 )
 from weir_contracts.shadows import MAX_ARRIVED, Role, parameters_id
 
+from planners import reads
 from services.planner.core.decide import make_plan, precheck
-from services.planner.core.planners import reads
 from services.planner.core.wishes import condensed
 
 from .copies import moved_on, newborn, standing, supplying, watched

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 from weir_contracts import PlanRequest
 
+from planners.present import Present, total
 from predictor.flow import arrivals_at, flow_of
-from services.planner.core.planners.present import Present, total
 
 from .parameters import MOST_NUMBER, RateDiagnoser, ResponsiveParameters, SaturationDiagnoser
 

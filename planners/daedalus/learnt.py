@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from weir_contracts import PlanRequest
 
-from services.planner.core.planners.present import Present, total
+from planners.present import Present, total
 
 from .forecast import autoregressive, linear
 from .parameters import DaedalusParameters

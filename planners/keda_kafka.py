@@ -34,10 +34,10 @@ from weir_contracts import Infeasible, Observation, PlanReply, PlanRequest
 from weir_contracts.observation import PartitionReading
 from weir_contracts.planning import Number
 
-from . import autoscaling_v2 as v2
+from .autoscaling import v2
+from .autoscaling.decisions import Decision, answer, decide, narrowed, unknown_graph
+from .autoscaling.records import Workloads
 from .hpa import Autoscaler, HpaBehavior
-from .replica_decisions import Decision, answer, decide, narrowed, unknown_graph
-from .replica_records import Workloads
 
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 

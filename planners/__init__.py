@@ -14,8 +14,7 @@ from .entry import LARGE, Entry
 from .flink_autoscaler import FlinkAutoscalerParameters, plan_flink_autoscaler
 from .hpa import HpaParameters, plan_by_hpa
 from .keda_kafka import KedaKafkaParameters, plan_by_keda_kafka
-from .rate import plan_by_rate
-from .rate_case import RateParameters
+from .rate import RateParameters, plan_by_rate
 from .responsive import ResponsiveParameters, plan_by_responsive
 from .schedule import ScheduleParameters, plan_by_schedule
 from .static import StaticParameters, plan_static

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from weir_contracts import Infeasible, PlanReply, PlanRequest
 from weir_contracts.planning import Number
 
+from planners.present import Present, missing, present_of, remembered, reply_of, total
 from predictor.words import changes
-from services.planner.core.planners.present import Present, missing, present_of, remembered, reply_of, total
 
 from .learnt import MOST_RATE, Memory, forecast_of, is_ar, noticed
 from .parameters import DaedalusParameters

@@ -23,7 +23,7 @@ from weir_contracts import Alternative, Infeasible, Parallelism, PlanReply, Plan
 from predictor import CapacityCurve, Outlook
 from predictor.words import changes
 
-from .rate_case import Case, Demand, RateParameters, case_of
+from .case import Case, Demand, RateParameters, case_of
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from weir_contracts import Infeasible, Parallelism, PlanReply, PlanRequest
 
 from predictor.words import changes
 
-from . import autoscaling_v2 as v2
-from .replica_records import Ask, TooManyWorkloads, Workloads
+from . import v2
+from .records import Ask, TooManyWorkloads, Workloads
 
 
 @dataclass(frozen=True)

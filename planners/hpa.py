@@ -2,7 +2,7 @@
 
     ratio = metric / target,    replicas = ceil(ratio · replicas)    unless ratio is within the tolerance
 
-then stabilisation windows, rate policies and limits; `autoscaling_v2` has the arithmetic, what it was taken from and how it was checked.
+then stabilisation windows, rate policies and limits; `autoscaling/v2.py` has the arithmetic, what it was taken from and how it was checked.
 
 What stands for what: a workload is an operator and its replicas are its subtasks (`scope: operators`, each with an autoscaler of its
 own), or the whole application, whose replicas are its largest parallelism and which gives all operators the same (`application`).
@@ -25,9 +25,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from weir_contracts import Deployment, PlanReply, PlanRequest
 
-from . import autoscaling_v2 as v2
-from .replica_decisions import Decision, answer, decide, label, narrowed, unknown_graph
-from .replica_records import Workloads
+from .autoscaling import v2
+from .autoscaling.decisions import Decision, answer, decide, label, narrowed, unknown_graph
+from .autoscaling.records import Workloads
 
 METRICS_WINDOW_SECONDS = 30.0
 """Of a CPU sample, as metrics servers take them."""

@@ -28,8 +28,8 @@ from pydantic import BaseModel
 from weir_contracts import PlanReply, PlanRequest
 from weir_contracts.planning import Number
 
+from planners.present import missing, present_of, remembered, reply_of, seconds_since_action
 from predictor.words import changes
-from services.planner.core.planners.present import missing, present_of, remembered, reply_of, seconds_since_action
 
 from .case import Case, Memory, case_of
 from .diagnosers import DIAGNOSERS, UPWARDS, Opinion
