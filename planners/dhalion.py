@@ -24,8 +24,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
-from weir_contracts import Analysis, Infeasible, Parallelism, PlanReply, PlanRequest, SourceAnalysis
+from weir_contracts import Analysis, Infeasible, Parallelism, PlanReply, SourceAnalysis
 from weir_contracts.planning import Number
+from weir_planner import Request, planner
 
 from predictor.words import changes
 
@@ -76,8 +77,15 @@ class _Symptoms:
     """Whose symptoms they are."""
 
 
-def plan_by_dhalion(request: PlanRequest, parameters: DhalionParameters) -> PlanReply:
+@planner(
+    name="dhalion",
+    description="symptom, diagnosis, resolution: grows the operator behind a backpressured one, shrinks what idles (after VLDB 2017)",
+    parameters=DhalionParameters,
+    reads=[],
+)
+def plan_by_dhalion(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
+    parameters = request.parameters(DhalionParameters)
     present = present_of(request, {})
     if isinstance(present, PlanReply):
         return present

@@ -31,6 +31,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from weir_contracts import Parallelism, PlanReply, PlanRequest
 from weir_contracts.planning import Number
+from weir_planner import Request, planner
 
 from predictor.words import changes
 
@@ -128,8 +129,15 @@ def _whole(instances: float) -> int:
     return math.ceil(instances) if instances < MOST else MOST
 
 
-def plan_by_ds2(request: PlanRequest, parameters: Ds2Parameters) -> PlanReply:
+@planner(
+    name="ds2",
+    description="the optimal parallelism of each operator by true rates, in one pass from the sources (OSDI 2018)",
+    parameters=Ds2Parameters,
+    reads=[],
+)
+def plan_by_ds2(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
+    parameters = request.parameters(Ds2Parameters)
     memory = _Memory.of(request.memory)
     present = present_of(request, memory.kept())
     if isinstance(present, PlanReply):

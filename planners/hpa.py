@@ -24,6 +24,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from weir_contracts import Deployment, PlanReply, PlanRequest
+from weir_planner import Request, planner
 
 from .autoscaling import v2
 from .autoscaling.decisions import Decision, answer, decide, label, narrowed, unknown_graph
@@ -185,8 +186,15 @@ class HpaParameters(Autoscaler):
         return self
 
 
-def plan_by_hpa(request: PlanRequest, parameters: HpaParameters) -> PlanReply:
+@planner(
+    name="hpa",
+    description="the HorizontalPodAutoscaler's rule, autoscaling/v2, for each operator or the application, with the original's numbers",
+    parameters=HpaParameters,
+    reads=[],
+)
+def plan_by_hpa(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
+    parameters = request.parameters(HpaParameters)
     topology, deployment = request.topology, request.deployment
     if topology is None or deployment is None:
         return unknown_graph()

@@ -33,6 +33,7 @@ from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_valid
 from weir_contracts import Infeasible, Observation, PlanReply, PlanRequest
 from weir_contracts.observation import PartitionReading
 from weir_contracts.planning import Number
+from weir_planner import Request, planner
 
 from .autoscaling import v2
 from .autoscaling.decisions import Decision, answer, decide, narrowed, unknown_graph
@@ -145,8 +146,15 @@ def total_of(lags: Sequence[tuple[int, int]], parameters: KedaKafkaParameters) -
     return max(total, 0), active
 
 
-def plan_by_keda_kafka(request: PlanRequest, parameters: KedaKafkaParameters) -> PlanReply:
+@planner(
+    name="keda-kafka",
+    description="KEDA's trigger kafka: committed lag over lagThreshold, at most a replica a partition, through the HorizontalPodAutoscaler",
+    parameters=KedaKafkaParameters,
+    reads=["observations"],
+)
+def plan_by_keda_kafka(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
+    parameters = request.parameters(KedaKafkaParameters)
     topology, deployment = request.topology, request.deployment
     if topology is None or deployment is None or set(deployment.observed) != set(topology.names):
         return unknown_graph()

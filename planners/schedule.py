@@ -17,7 +17,8 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field, model_validator
-from weir_contracts import Duration, PlanReply, PlanRequest
+from weir_contracts import Duration, PlanReply
+from weir_planner import Request, planner
 
 from .present import present_of
 from .static import Vector, no_such_operator, settled
@@ -70,8 +71,15 @@ class ScheduleParameters(Vector):
     entries: list[ScheduleEntry] = Field(min_length=1, max_length=100, description="in any order")
 
 
-def plan_by_schedule(request: PlanRequest, parameters: ScheduleParameters) -> PlanReply:
+@planner(
+    name="schedule",
+    description="parallelism by the clock: cron expressions in a time zone, and what else holds",
+    parameters=ScheduleParameters,
+    reads=[],
+)
+def plan_by_schedule(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
+    parameters = request.parameters(ScheduleParameters)
     present = present_of(request, {})
     if isinstance(present, PlanReply):
         return present

@@ -8,8 +8,9 @@ No source: it is what a person sets by hand, to compare with and to fall back on
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from weir_contracts import PlanReply, PlanRequest
+from weir_contracts import PlanReply
 from weir_contracts.base import OperatorName
+from weir_planner import Request, planner
 
 from .present import Present, present_of, reply_of
 
@@ -51,8 +52,15 @@ class StaticParameters(Vector):
         return self
 
 
-def plan_static(request: PlanRequest, parameters: StaticParameters) -> PlanReply:
+@planner(
+    name="static",
+    description="a fixed parallelism",
+    parameters=StaticParameters,
+    reads=[],
+)
+def plan_static(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
+    parameters = request.parameters(StaticParameters)
     present = present_of(request, {})
     if isinstance(present, PlanReply):
         return present

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from weir_contracts import Estimate, PlanReply, PlanRequest
 from weir_contracts.base import OperatorName
 from weir_contracts.planning import Number
+from weir_planner import Request, planner
 
 from predictor.words import changes
 
@@ -57,8 +58,15 @@ class ThresholdParameters(BaseModel):
         return math.ceil(p * self.factor) if direction > 0 else max(1, math.floor(p / self.factor))
 
 
-def plan_by_threshold(request: PlanRequest, parameters: ThresholdParameters) -> PlanReply:
+@planner(
+    name="threshold",
+    description="a step up above a threshold, a step down below another; of utilisation, lag, latency or backlog",
+    parameters=ThresholdParameters,
+    reads=[],
+)
+def plan_by_threshold(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
+    parameters = request.parameters(ThresholdParameters)
     present = present_of(request, {})
     if isinstance(present, PlanReply):
         return present

@@ -13,10 +13,10 @@ import typer
 from rich.console import RenderableType
 from rich.table import Table
 from weir_contracts import PlanReply, PlanRequest
+from weir_planner.installed import ask
 
 from cli.errors import InvalidInput
 from cli.terminal import terminal
-from planners import ask
 from runtime.garbage import seldom_collected
 from simulator import Noise, Simulation
 

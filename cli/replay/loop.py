@@ -12,8 +12,8 @@ from typing import Any
 from uuid import UUID
 
 from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan, PlanReply, PlanRequest, ScalingPolicy
+from weir_planner.installed import ask
 
-from planners import ask
 from services.analyzer.core import AnalysisSettings
 from services.analyzer.core import advance as analyse
 from services.executor.applications import Applications as Fleet

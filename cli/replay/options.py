@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from weir_contracts import Bounds, InvalidPolicy, ScalingPolicy, parse_policy
+from weir_planner.installed import InvalidParameters, UnknownPlanner, parse_parameters
 
 from cli import yaml_file
 from cli.errors import InvalidInput
-from planners import InvalidParameters, UnknownPlanner, parse_parameters
 from simulator import PRESETS, Application, InvalidApplication, load
 from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, Shape, named
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import httpx
 from weir_contracts import ScalingPolicy
+from weir_planner.installed import InvalidParameters, UnknownPlanner, parse_parameters
 
-from planners import InvalidParameters, UnknownPlanner, parse_parameters
 from runtime.http_client import client
 from testbed import bootstrap
 from testbed.process import port_is_free

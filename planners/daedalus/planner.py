@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from weir_contracts import Infeasible, PlanReply, PlanRequest
 from weir_contracts.planning import Number
+from weir_planner import Request, planner
 
 from planners.present import Present, missing, present_of, remembered, reply_of, total
 from predictor.words import changes
@@ -94,8 +95,16 @@ class _Case:
         return arriving
 
 
-def plan_by_daedalus(request: PlanRequest, parameters: DaedalusParameters) -> PlanReply:
+@planner(
+    name="daedalus",
+    description="one parallelism for all operators: the smallest whose learnt capacity carries the forecast and recovers "
+    "in time (after ICPE 2024)",
+    parameters=DaedalusParameters,
+    reads=[],
+)
+def plan_by_daedalus(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
+    parameters = request.parameters(DaedalusParameters)
     memory = remembered(Memory, request)
     present = present_of(request, memory.model_dump(exclude_defaults=True))
     if isinstance(present, PlanReply):

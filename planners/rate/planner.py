@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from weir_contracts import Alternative, Infeasible, Parallelism, PlanReply, PlanRequest, Prediction
+from weir_planner import Request, planner
 
 from predictor import CapacityCurve, Outlook
 from predictor.words import changes
@@ -41,8 +42,15 @@ class Foreseen(NamedTuple):
     gains: bool
 
 
-def plan_by_rate(request: PlanRequest, parameters: RateParameters) -> PlanReply:
+@planner(
+    name="rate",
+    description="compares holding with each useful parallelism on a fluid model and takes the cheapest that meets the objective",
+    parameters=RateParameters,
+    reads=[],
+)
+def plan_by_rate(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
+    parameters = request.parameters(RateParameters)
     case = case_of(request, parameters)
     if isinstance(case, PlanReply):
         return case

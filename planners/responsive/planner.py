@@ -27,6 +27,7 @@ from typing import Any
 from pydantic import BaseModel
 from weir_contracts import PlanReply, PlanRequest
 from weir_contracts.planning import Number
+from weir_planner import Request, planner
 
 from planners.present import missing, present_of, remembered, reply_of, seconds_since_action
 from predictor.words import changes
@@ -36,8 +37,15 @@ from .diagnosers import DIAGNOSERS, UPWARDS, Opinion
 from .parameters import LagDiagnoser, LatencyDiagnoser, ResponsiveParameters, SaturationDiagnoser
 
 
-def plan_by_responsive(request: PlanRequest, parameters: ResponsiveParameters) -> PlanReply:
+@planner(
+    name="responsive",
+    description="ordered diagnosers of rates, lag, expected latency and thread saturation; the first that wants anything wins",
+    parameters=ResponsiveParameters,
+    reads=[],
+)
+def plan_by_responsive(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
+    parameters = request.parameters(ResponsiveParameters)
     memory = remembered(Memory, request)
     present = present_of(request, memory.document())
     if isinstance(present, PlanReply):

@@ -2,10 +2,10 @@
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ValidationError, model_validator
+from pydantic import BaseModel, PrivateAttr, ValidationError, model_validator
 from weir_contracts import Estimate, OperatorAnalysis, PlanReply, PlanRequest, Prediction
 
 from .capacity import capacity_at
@@ -18,11 +18,18 @@ class MetricMissing(Exception):
 
 
 class InvalidParameters(ValueError):
-    """The policy's `spec.planner.parameters` are not what the planner takes; the sentence names each."""
+    """The policy's `spec.planner.parameters` are not what the planner takes; the sentence names each, `problems` has them as field and
+    sentence."""
+
+    def __init__(self, sentence: str, problems: Sequence[tuple[str, str]] = ()) -> None:
+        self.problems = list(problems)
+        super().__init__(sentence)
 
 
 class Request(PlanRequest):
     """All a planner may know, taken at one instant, with helpers. Rates in records/s of the whole operator."""
+
+    _checked: tuple[Mapping[str, Any], BaseModel] | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> Self:
@@ -30,11 +37,15 @@ class Request(PlanRequest):
         return self
 
     @classmethod
-    def of(cls, request: PlanRequest) -> "Request":
-        """A request that was read already, with the helpers. Raises `ValueError` where it cannot be planned."""
+    def of(cls, request: PlanRequest, parameters: BaseModel | None = None) -> "Request":
+        """A request that was read already, with the helpers; `parameters` are the planner's, where they were checked already. Raises
+        `ValueError` where it cannot be planned."""
         fields = {name: getattr(request, name) for name in PlanRequest.model_fields}
         _check(request)
-        return cls.model_construct(**fields)
+        made = cls.model_construct(**fields)
+        if parameters is not None:
+            made._checked = request.policy.spec.planner.parameters, parameters
+        return made
 
     @property
     def operators(self) -> list[str]:
@@ -107,8 +118,11 @@ class Request(PlanRequest):
 
     def parameters(self, model: type[Parameters]) -> Parameters:
         """The policy's parameters for this planner. Raises `InvalidParameters`."""
+        given = self.policy.spec.planner.parameters
+        if self._checked is not None and self._checked[0] is given and isinstance(self._checked[1], model):
+            return self._checked[1]
         try:
-            return model.model_validate(self.policy.spec.planner.parameters)
+            return model.model_validate(given)
         except ValidationError as error:
             wrong = (f"{'.'.join(str(p) for p in e['loc']) or 'parameters'}: {e['msg']}" for e in error.errors())
             raise InvalidParameters("; ".join(wrong)) from None

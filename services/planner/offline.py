@@ -1,8 +1,7 @@
 """A plan without servers: for `weir plan`, for tests, for comparing planners on a saved request."""
 
 from weir_contracts import Plan, PlanRequest
-
-from planners import ask, entry_of
+from weir_planner.installed import ask, planner_of
 
 from .core.decide import make_plan, precheck
 
@@ -13,7 +12,7 @@ def plan_offline(request: PlanRequest, planner: str | None = None) -> Plan:
     Raises `UnknownPlanner` or `InvalidParameters`, both `ValueError`s whose sentence names what is wrong.
     """
     name = planner or request.policy.spec.planner.name
-    entry_of(name)
+    planner_of(name)
     reply = precheck(request) or ask(request, name)
     state = request.state.model_copy(update={"memory": request.memory, "planner": name})
     return make_plan(request, reply, state, planner=name, created_at=request.now)

@@ -9,8 +9,8 @@ import structlog
 from prometheus_client import Gauge
 from pydantic import ValidationError
 from weir_contracts import PlannerRegistration, PlanReply, PlanRequest
+from weir_planner.installed import LARGE
 
-from planners.entry import LARGE
 from runtime.clock import Clock
 
 from .adapters.http import PlannerClient, Post, read_json, usable

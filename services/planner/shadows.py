@@ -20,8 +20,8 @@ import structlog
 from prometheus_client import Counter, Gauge, Histogram
 from weir_contracts import PlanReply, PlanRequest, Shadows, derive_id
 from weir_contracts.topics import SHADOWS
+from weir_planner.installed import InvalidParameters, UnknownPlanner, ask, reads
 
-from planners import InvalidParameters, UnknownPlanner, ask, reads
 from runtime.bus import Bus, BusError, Reader
 from runtime.clock import Clock, SystemClock
 from runtime.dead_letters import DeadLetters

@@ -3,8 +3,8 @@
 import math
 
 from weir_contracts import Analysis, CandidateScore, Shadows
+from weir_planner.installed import ask
 
-from planners import ask
 from services.knowledge.scores import tell
 from services.planner.core.shadows import begin, finish
 from tests.loop.world import WORK, World, job

@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 from rich.console import Console
 from weir_contracts import Objective, Target
+from weir_planner.installed import built_in
 
 from cli.errors import InvalidInput
 from cli.replay.chart import LABEL, _short, check_place
@@ -21,7 +22,6 @@ from cli.replay.least import Least
 from cli.replay.loop import Loop
 from cli.replay.options import ReplayOptions, prepare
 from cli.replay.score import Meter, Point, Score
-from planners import PLANNERS
 from services.executor.core import Accepted, Snapshot, Unanswered
 from simulator import PRESETS, Noise, Simulation, chain
 from simulator.clairvoyant import Clairvoyant
@@ -160,7 +160,7 @@ def test_a_bound_on_latency_is_scored_by_latency() -> None:
 NEEDS_PARAMETERS = {"static": "parallelism", "schedule": "entries", "threshold": "up_above: Field required"}
 
 
-@pytest.mark.parametrize("name", sorted(PLANNERS))
+@pytest.mark.parametrize("name", sorted(built_in()))
 def test_each_built_in_planner_can_be_replayed(name: str) -> None:
     """With its default parameters and what the default policy tells it; one that has to be told something says what."""
     options = ReplayOptions("step", planner=name, duration_seconds=60.0)

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from fastapi import FastAPI
 from weir_contracts import CandidateScore, PlannerRegistration, PlanReply, PlanRequest, ScoredHour
+from weir_planner.installed import ask
 
-from planners import ask
 from runtime.addresses import Allowed
 from runtime.clock import FakeClock
 from runtime.health import Health, router

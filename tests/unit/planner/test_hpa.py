@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import PlanReply
 from weir_contracts.deployment import Pod
+from weir_planner.installed import InvalidParameters, ask, parse_parameters
 
-from planners import InvalidParameters, ask, parse_parameters
 from planners.autoscaling import records, v2
 from planners.autoscaling.records import Ask, TooManyWorkloads, Workloads
 from planners.hpa import HpaParameters

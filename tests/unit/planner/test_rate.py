@@ -17,8 +17,8 @@ from weir_contracts import (
     Topology,
 )
 from weir_contracts.analysis import SymptomCode
+from weir_planner.installed import ask
 
-from planners import ask
 from services.planner.core.decide import precheck
 from tests.effort import examples
 from tests.unit.planner.build import (

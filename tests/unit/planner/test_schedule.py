@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import PlanReply, PlanRequest
+from weir_planner.installed import InvalidParameters, ask, parse_parameters
 
-from planners import InvalidParameters, ask, parse_parameters
 from planners.schedule import last_time
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis, policy, request

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from structlog.testing import capture_logs
 from weir_contracts import Analysis, DeadLetter, Observation, Plan, PlanReply, PlanRequest, derive_id
 from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS, Topic
+from weir_planner.installed import ask
 
-from planners import ask
 from runtime.clock import FakeClock
 from runtime.envelope import encode
 from runtime.loop import Stop

@@ -12,8 +12,8 @@ from weir_contracts import (
     VirtualReading,
 )
 from weir_contracts.shadows import Role, parameters_id
+from weir_planner.installed import reads
 
-from planners import reads
 from predictor import Backlog, Model, Restart, arrivals_at
 from predictor.stretch import Stretch, run_on
 

@@ -15,8 +15,8 @@ from weir_contracts import (
     derive_id,
 )
 from weir_contracts.shadows import MAX_ARRIVED, Role, parameters_id
+from weir_planner.installed import reads
 
-from planners import reads
 from services.planner.core.decide import make_plan, precheck
 from services.planner.core.wishes import condensed
 
