@@ -25,12 +25,6 @@ class Decision:
     missing: str | None = None
 
 
-def unknown_graph() -> PlanReply:
-    """The hold of a planner that cannot see what runs."""
-    sentence = "the application's graph or parallelism is unknown, so it stays as it is"
-    return PlanReply(kind="hold", code="metric-missing", sentence=sentence)
-
-
 def narrowed(smallest: int, largest: int, low: int | None, high: int | None) -> tuple[int, int]:
     """The policy's bounds, where the parameters have none; never crossed."""
     low, high = smallest if low is None else low, largest if high is None else high
