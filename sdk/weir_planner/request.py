@@ -177,9 +177,9 @@ class Request(PlanRequest):
 
     def parameters(self, model: type[Parameters]) -> Parameters:
         """The policy's parameters for this planner. Raises `InvalidParameters`."""
-        given = self.policy.spec.planner.parameters
-        if self._checked is not None and self._checked[0] is given and isinstance(self._checked[1], model):
-            return self._checked[1]
+        given, checked = self.policy.spec.planner.parameters, self._checked
+        if checked is not None and checked[0] is given and isinstance(checked[1], model):
+            return checked[1]
         try:
             return model.model_validate(given)
         except ValidationError as error:

@@ -1,6 +1,5 @@
 """Planners of installed packages are found by their entry points; one that cannot be used harms no other."""
 
-import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,22 +10,9 @@ from weir_planner import installed as registry
 from weir_planner import testing
 
 from planners import metadata
+from tests.installed import GOOD, install
 
 PROJECT = Path(__file__).parents[3]
-
-GOOD = """
-from pydantic import BaseModel, Field
-from weir_planner import planner
-
-class Wanted(BaseModel):
-    parallelism: int = Field(default=2, ge=1)
-
-@planner(name="steady-hand", parameters=Wanted, reads=[])
-def plan(request):
-    "keeps one parallelism"
-    wanted = request.parameters(Wanted).parallelism
-    return request.scale({name: wanted for name in request.operators}, "fixed", "the policy fixes it")
-"""
 
 
 @pytest.fixture
@@ -36,18 +22,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     registry._found.cache_clear()
     yield tmp_path
     registry._found.cache_clear()
-
-
-def install(site: Path, package: str, source: str | None, **points: str) -> None:
-    """A package as pip leaves it: modules, and a folder of metadata."""
-    made = site / f"{package}-1.0.dist-info"
-    made.mkdir()
-    (made / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    lines = [f"{name.replace('_', '-')} = {target}" for name, target in points.items()]
-    (made / "entry_points.txt").write_text("\n".join(["[weir.planners]", *lines, ""]))
-    if source is not None:
-        (site / f"{package}.py").write_text(source)
-    importlib.invalidate_caches()
 
 
 def test_the_built_in_planners_are_those_of_the_project() -> None:
