@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from weir_contracts import Analysis, Observation, Plan, PlanRequest, PlanState
+from weir_planner.installed import ask, built_in, needed
 
 from bench.planners.contest import Situation, prepared, situations
 from replay.loop import Loop, Records
 from services.analyzer.core import AnalysisSettings, advance
 from services.planner.core.decide import make_plan, precheck
-from services.planner.core.planners import PLANNERS, ask, needed
 from simulator import Noise, Simulation
 
 RECORDS = 5000
@@ -81,7 +81,7 @@ def comparable(document: Any) -> Any:
 def replays() -> Iterator[tuple[int, Situation, str]]:
     """Seeds, situations and planners, so mixed that a part of them covers all of each."""
     for seed, situation in enumerate(situations()):
-        for planner in PLANNERS:
+        for planner in built_in():
             yield seed, situation, planner
 
 

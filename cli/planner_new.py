@@ -21,14 +21,13 @@ def new(name: str, directory: Path) -> list[Path]:
     """Write the project `name` below `directory` and return its files. Raises `InvalidInput` for a name that policies could not use, or
     where something of that name is there already: nothing is ever overwritten."""
     from weir_contracts import NAME_PATTERN
-
-    from services.planner.core.planners import PLANNERS
+    from weir_planner.installed import built_in
 
     if not re.fullmatch(NAME_PATTERN, name) or "." in name:
         raise InvalidInput(
             f"{name!r}: a planner's name has small letters, digits and dashes, at most 63, as in my-planner"
         )
-    if name in PLANNERS:
+    if name in built_in():
         raise InvalidInput(f"{name!r}: is the name of a built-in planner")
     module = name.replace("-", "_")
     if not module.isidentifier() or keyword.iskeyword(module):

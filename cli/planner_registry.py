@@ -215,6 +215,8 @@ def planners_table(planners: Sequence[Mapping[str, Any]]) -> RenderableType:
         state = breaker.get("state") or "–"
         if breaker.get("last_failure"):
             notes.append(Text(f"{each['name']}: {breaker['last_failure']}", "dim"))
+        if each.get("problem"):
+            notes.append(Text(f"{each['name']} of package {each['package']} cannot be used: {each['problem']}", "red"))
         table.add_row(
             each["name"],
             each["kind"],

@@ -7,6 +7,7 @@ planner decides with it and knowledge answers `what-if` with it, so that both sa
 from .answer import NotYet, what_if
 from .at_least import AtLeast, at_least_of
 from .capacity import CapacityCurve, curve_of
+from .comparison import Assumptions, Compared, Comparison, TooLittle, compare, comparison_of, is_overloaded, nearly
 from .flow import Flow, arrivals_at, flow_of
 from .limits import smallest_useful
 from .question import InvalidQuestion, Load, parse_load, parse_parallelism
@@ -15,9 +16,12 @@ from .trajectory import STAY, Backlog, Model, Outlook, Restart, busiest, outlook
 
 __all__ = [
     "STAY",
+    "Assumptions",
     "AtLeast",
     "Backlog",
     "CapacityCurve",
+    "Compared",
+    "Comparison",
     "Flow",
     "Gap",
     "InvalidQuestion",
@@ -26,12 +30,17 @@ __all__ = [
     "NotYet",
     "Outlook",
     "Restart",
+    "TooLittle",
     "arrivals_at",
     "at_least_of",
     "busiest",
+    "compare",
+    "comparison_of",
     "curve_of",
     "flow_of",
+    "is_overloaded",
     "model_of",
+    "nearly",
     "outlook",
     "parse_load",
     "parse_parallelism",

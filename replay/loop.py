@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan, PlanReply, PlanRequest, ScalingPolicy
+from weir_planner.installed import ask
 
 from services.analyzer.core import AnalysisSettings
 from services.analyzer.core import advance as analyse
@@ -46,7 +47,6 @@ from services.executor.core import (
 from services.executor.driver import Unfenced
 from services.knowledge.core import Limits, State, remember
 from services.planner.core.decide import make_plan, precheck
-from services.planner.core.planners import ask
 from services.planner.memory import Applications
 from simulator import Fault, Noise, Observer, Simulation
 from simulator.faults import CLEAR

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from weir_contracts import Bounds, InvalidPolicy, ScalingPolicy, parse_policy
+from weir_planner.installed import InvalidParameters, UnknownPlanner, parse_parameters
 
 from runtime.documents import Unreadable, read_file
-from services.planner.core.planners import InvalidParameters, UnknownPlanner, parse_parameters
 from simulator import PRESETS, Application, InvalidApplication, parse
 from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, Shape, named
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weir_contracts import PlanReply, PlanRequest
+from weir_planner.installed import ask
 
 from runtime.garbage import seldom_collected
-from services.planner.core.planners import ask
 from simulator import Noise, Simulation
 
 from . import figure

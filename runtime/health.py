@@ -28,7 +28,8 @@ class _Dependency:
 
 
 class Health:
-    """Dependencies by name, each with its own ping. A ping that returns is good, one that raises says why not."""
+    """Dependencies by name, each with its own ping. A ping that returns is good, one that raises says why not; a returned text is the
+    reason that is shown."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -50,7 +51,8 @@ class Health:
     async def _ask(self, name: str, dependency: _Dependency) -> None:
         ok, reason = True, "ok"
         try:
-            await asyncio.wait_for(dependency.ping(), dependency.timeout_seconds)
+            answer = await asyncio.wait_for(dependency.ping(), dependency.timeout_seconds)
+            reason = answer if isinstance(answer, str) else reason
         except TimeoutError:
             ok, reason = False, f"no answer within {dependency.timeout_seconds:g} s"
         except Exception as error:  # noqa: BLE001 - any failure is the answer

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from weir_contracts import PlanReply, PlanRequest, parse_policy
+from weir_planner.installed import ask
 
 from replay.loop import Loop
-from services.planner.core.planners import ask
 from simulator import PRESETS, Fault, Noise, Simulation
 
 FOLDER = Path(__file__).parent / "weir_planner" / "testing" / "data"

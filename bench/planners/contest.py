@@ -11,13 +11,13 @@ from itertools import pairwise
 from typing import Any
 
 from weir_contracts import KafkaSignals, Signals
+from weir_planner.installed import built_in, parse_parameters
 
 from bench.compare.rules import STATIC_UTILISATION
 from bench.quality import static
 from replay.options import DAY_SECONDS, START_UTILISATION, Replay, ReplayOptions, prepare
 from replay.run import run
 from replay.score import Point, Score
-from services.planner.core.planners import PLANNERS, parse_parameters
 from simulator import PRESETS, Application
 from simulator.clairvoyant import Clairvoyant
 from simulator.observe import START
@@ -96,7 +96,7 @@ def situations() -> list[Situation]:
 
 def contestants() -> list[str]:
     """The references and every built-in planner."""
-    return [CLAIRVOYANT, STATIC_PEAK, *PLANNERS]
+    return [CLAIRVOYANT, STATIC_PEAK, *built_in()]
 
 
 def load_of(trace: str, peak_rate: float = PEAK_RATE) -> tuple[LoadTrace, float]:

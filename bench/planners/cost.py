@@ -9,12 +9,12 @@ from datetime import timedelta
 from typing import Any
 
 from weir_contracts import Analysis, Plan, PlanRequest, PlanState, Recommendation
+from weir_planner.installed import ask
 
 from bench.advance import OPERATORS, PARTITIONS, observation, yardstick
 from bench.results_file import distribution
 from services.analyzer.core import AnalysisSettings, advance
 from services.planner.core.decide import make_plan, precheck
-from services.planner.core.planners import ask
 from services.planner.memory import Applications
 
 REQUESTS = 1000

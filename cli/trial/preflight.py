@@ -4,9 +4,9 @@ from pathlib import Path
 
 import httpx
 from weir_contracts import ScalingPolicy
+from weir_planner.installed import InvalidParameters, UnknownPlanner, parse_parameters
 
 from runtime.http_client import client
-from services.planner.core.planners import InvalidParameters, UnknownPlanner, parse_parameters
 from testbed import bootstrap
 from testbed.process import port_is_free
 from workloads.loadgen.trace import InvalidTrace, named

@@ -30,11 +30,10 @@ from pydantic_core import to_jsonable_python
 from weir_contracts import Analysis
 
 from . import http
+from .kta_wire import PREFIX, STEPS, Node, parse_node
 from .planner import InvalidPlanner, InvalidReply
 
-PREFIX = "/api/v1alpha1"
 DEFAULT_PORT = 8096
-STEPS = ("monitor", "analyze", "plan")
 Monitored = TypeVar("Monitored")
 Analyzed = TypeVar("Analyzed")
 Planned = TypeVar("Planned")
@@ -78,33 +77,29 @@ class TopologyNode(NamedTuple):
 
     def encoded(self) -> str:
         """As the key of a map on the wire."""
-        return json.dumps(
-            {
-                "type": self.type,
-                "fields": "|".join(f"{k}={v}" for k, v in self.fields._asdict().items() if v is not None),
-            }
-        )
+        named = {k: v for k, v in self.fields._asdict().items() if v is not None}
+        return json.dumps(Node(self.type, frozenset(named.items()), tuple(named)).value)
 
     @staticmethod
     def parse(written: Any) -> "TopologyNode":
         """From a value or a key, which may be JSON text twice over. Raises `ValueError`."""
-        read = written
-        for _ in range(2):
-            if isinstance(read, str):
-                read = json.loads(read)
-        if isinstance(read, TopologyNode):
-            return read
-        if not isinstance(read, Mapping):  # a node of another library
-            read = {"type": getattr(read, "type", None), "fields": getattr(read, "fields", None)}
-        kind, fields = read.get("type"), read.get("fields")
-        if isinstance(fields, str):
-            fields = dict(part.split("=", 1) for part in fields.split("|"))
-        elif hasattr(fields, "_asdict"):
-            fields = fields._asdict()
-        if not isinstance(kind, str) or not isinstance(fields, Mapping):
-            raise ValueError(f"{written!r} is no topology node")  # noqa: TRY004 - its value is wrong
-        known = {name: fields.get(name) for name in TopologyNodeFields._fields}
-        return TopologyNode(kind, TopologyNodeFields(**known))
+        if isinstance(written, TopologyNode):
+            return written
+        if not isinstance(written, str):  # perhaps a node of another library
+            read = written if isinstance(written, Mapping) else _attributes(written, "type", "fields")
+            fields = read.get("fields")
+            if fields is not None and not isinstance(fields, str):
+                named = fields if isinstance(fields, Mapping) else _attributes(fields, *TopologyNodeFields._fields)
+                fields = "|".join(f"{name}={value}" for name, value in named.items() if value is not None)
+            written = {"type": read.get("type"), "fields": fields}
+        node = parse_node(written)
+        named = dict(node.fields)
+        return TopologyNode(node.type, TopologyNodeFields(*(named.get(name) for name in TopologyNodeFields._fields)))
+
+
+def _attributes(value: Any, *names: str) -> dict[str, Any]:
+    """Return the attributes that an object of another library may have."""
+    return {name: getattr(value, name, None) for name in names}
 
 
 @dataclass(frozen=True)

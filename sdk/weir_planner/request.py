@@ -2,11 +2,21 @@
 
 import math
 import operator
-from collections.abc import Mapping
-from typing import Any, Self, TypeVar
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from pydantic import BaseModel, ValidationError, model_validator
-from weir_contracts import Estimate, InvalidDocument, OperatorAnalysis, PlanReply, PlanRequest, Prediction
+from pydantic import BaseModel, PrivateAttr, ValidationError, model_validator
+from weir_contracts import (
+    Deployment,
+    Estimate,
+    InvalidDocument,
+    OperatorAnalysis,
+    PlanReply,
+    PlanRequest,
+    Prediction,
+    Topology,
+)
 
 from .capacity import capacity_at
 
@@ -18,11 +28,22 @@ class MetricMissing(Exception):
 
 
 class InvalidParameters(ValueError):
-    """The policy's `spec.planner.parameters` are not what the planner takes; the sentence names each."""
+    """The policy's `spec.planner.parameters` are not what the planner takes; the sentence names each, `problems` has them as field and
+    sentence."""
+
+    def __init__(self, sentence: str, problems: Sequence[tuple[str, str]] = ()) -> None:
+        self.problems = list(problems)
+        super().__init__(sentence)
 
 
 class Request(PlanRequest):
     """All a planner may know, taken at one instant, with helpers. Rates in records/s of the whole operator."""
+
+    if TYPE_CHECKING:  # checked when it is made
+        topology: Topology
+        deployment: Deployment
+
+    _checked: tuple[Mapping[str, Any], BaseModel] | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> Self:
@@ -30,34 +51,86 @@ class Request(PlanRequest):
         return self
 
     @classmethod
-    def of(cls, request: PlanRequest) -> "Request":
-        """A request that was read already, with the helpers. Raises `ValueError` where it cannot be planned."""
+    def of(cls, request: PlanRequest, parameters: BaseModel | None = None) -> "Request":
+        """A request that was read already, with the helpers; `parameters` are the planner's, where they were checked already. Raises
+        `ValueError` where it cannot be planned."""
         fields = {name: getattr(request, name) for name in PlanRequest.model_fields}
         _check(request)
-        return cls.model_construct(**fields)
+        made = cls.model_construct(**fields)
+        if parameters is not None:
+            made._checked = request.policy.spec.planner.parameters, parameters
+        return made
+
+    def __copy__(self) -> Self:
+        """A copy with other fields (`model_copy`) reads itself again."""
+        copied = super().__copy__()
+        for name in set(copied.__dict__) - set(PlanRequest.model_fields):
+            del copied.__dict__[name]
+        return copied
 
     @property
     def operators(self) -> list[str]:
         """The operators in topological order, sources first."""
-        assert self.topology is not None  # noqa: S101 - validated above
         return self.topology.names
 
     @property
     def sources(self) -> list[str]:
         """Operators without inputs."""
-        assert self.topology is not None  # noqa: S101 - validated above
         return self.topology.sources
 
     def inputs(self, name: str) -> list[str]:
         """The operators that feed `name`."""
-        assert self.topology is not None  # noqa: S101 - validated above
         return self.topology.inputs(name)
 
     @property
     def current(self) -> dict[str, int]:
-        """The parallelism that runs, of every operator."""
-        assert self.deployment is not None  # noqa: S101 - validated above
-        return dict(self.deployment.observed)
+        """The parallelism that runs, of every operator, in topological order."""
+        return dict(self._current)
+
+    @cached_property
+    def _current(self) -> Mapping[str, int]:
+        return {name: self.deployment.observed[name] for name in self.topology.names}
+
+    @property
+    def replicas(self) -> int:
+        """The one parallelism of the whole application: that of its widest operator."""
+        return max(self._current.values())
+
+    @property
+    def most_replicas(self) -> int:
+        """The largest parallelism that any operator may have."""
+        return max(most for _, most in self.limits.values())
+
+    @cached_property
+    def limits(self) -> Mapping[str, tuple[int, int]]:
+        """Smallest and largest parallelism of each operator by the policy's bounds, its key groups and its partitions. Where the policy's
+        minimum is above the others, they count; `bounds` keeps to the policy."""
+        found = {}
+        for node in self.topology.operators:
+            least, most = self.policy.spec.bounds.of(node.name)
+            most = max(1, min(p for p in (most, node.max_parallelism, node.source_partitions) if p is not None))
+            found[node.name] = (min(least, most), most)
+        return found
+
+    def uniform(self, wanted: int) -> dict[str, int]:
+        """One parallelism for the whole application, of each operator as far as it may have it."""
+        return {name: max(least, min(wanted, most)) for name, (least, most) in self.limits.items()}
+
+    @property
+    def seconds_since_action(self) -> float | None:
+        """Since the newest action that began to run or ended; None: no action is known."""
+        action = self.newest_action
+        if action is None:
+            return None
+        at = action.running_at or action.finished_at or action.started_at
+        return max(0.0, (self.now - at).total_seconds())
+
+    def remembered(self, memory: type[Parameters]) -> Parameters:
+        """What the planner kept in the last cycle; another version's, or a damaged one, is none."""
+        try:
+            return memory.model_validate(self.memory)
+        except ValidationError:
+            return memory()
 
     def analysed(self, name: str) -> OperatorAnalysis:
         """What is known of an operator. Raises `MetricMissing` if nothing is."""
@@ -68,7 +141,6 @@ class Request(PlanRequest):
 
     def bounds(self, name: str) -> tuple[int, int]:
         """Smallest and largest parallelism that the policy, the key groups and the partitions leave `name`."""
-        assert self.topology is not None  # noqa: S101 - validated above
         low, high = self.policy.spec.bounds.of(name)
         node = self.topology.operator(name)
         tops = [p for p in (node.max_parallelism, node.source_partitions) if p is not None]
@@ -77,7 +149,6 @@ class Request(PlanRequest):
     def useful_parallelisms(self, name: str) -> list[int]:
         """The parallelisms within `bounds` worth having, ascending. Partitions and key groups are not divided: of those with the same
         largest share the smallest will do, so with T of them it is one of ⌈T/k⌉. The smallest allowed is always among them."""
-        assert self.topology is not None  # noqa: S101 - validated above
         low, high = self.bounds(name)
         node = self.topology.operator(name)
         shares = node.source_partitions or (node.max_parallelism if self.topology.is_keyed(name) else None)
@@ -107,8 +178,11 @@ class Request(PlanRequest):
 
     def parameters(self, model: type[Parameters]) -> Parameters:
         """The policy's parameters for this planner. Raises `InvalidParameters`."""
+        given, checked = self.policy.spec.planner.parameters, self._checked
+        if checked is not None and checked[0] is given and isinstance(checked[1], model):
+            return checked[1]
         try:
-            return model.model_validate(self.policy.spec.planner.parameters)
+            return model.model_validate(given)
         except ValidationError as error:
             raise InvalidParameters(str(InvalidDocument.of(error, "parameters"))) from None
 

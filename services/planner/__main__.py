@@ -56,6 +56,7 @@ async def run(settings: PlannerSettings) -> int:
     checks.register("kafka", bus.ping)
     checks.register("outcomes", planner.ping)
     checks.register("planners", registrations.ping)
+    checks.register("installed-planners", planners.ping)
     app.include_router(health.router(checks))
     app.include_router(planner_router(planners, clock))
 

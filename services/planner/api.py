@@ -1,10 +1,12 @@
 """The planner's HTTP face: which planners there are, their registration, and what one would decide, without acting."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from weir_contracts import InvalidDocument, NewPlanner, Plan, PlannerRegistration, PlanRequest
+from weir_planner.installed import Problem as InstallationProblem
+from weir_planner.installed import installed, problems
 
 from runtime.auth import Caller, requires
 from runtime.bus import BusError
@@ -15,7 +17,6 @@ from runtime.problems import Problem, invalid
 from .conformance import Report, check_planner
 from .conformance.suite import EACH_SECONDS
 from .core.decide import make_plan, precheck
-from .core.planners import PLANNERS
 from .documents import (
     ERRORS,
     REFUSED,
@@ -47,15 +48,19 @@ def planner_router(planners: Planners, clock: Clock) -> APIRouter:
     @routes.get("/planners", summary="The planners and their parameters")
     async def list_planners(_caller: Reader) -> PlannerViews:
         registered = planners.registrations.latest
-        built_in = [_built_in(name) for name in PLANNERS if name not in registered]
-        return PlannerViews(planners=[*built_in, *(_view(planners, registered[name]) for name in sorted(registered))])
+        here = [_installed(name) for name in installed() if name not in registered]
+        broken = [_broken(each) for each in problems()]
+        elsewhere = [_view(planners, registered[name]) for name in sorted(registered)]
+        return PlannerViews(planners=[*here, *broken, *elsewhere])
 
     @routes.get("/planners/{name}", summary="One planner")
     async def get_planner(name: PlannerName, _caller: Reader) -> PlannerView:
         if name in planners.registrations.latest:
             return _view(planners, planners.registrations.latest[name])
-        if name in PLANNERS:
-            return _built_in(name)
+        if name in installed():
+            return _installed(name)
+        if broken := [each for each in problems() if each.name == name]:
+            return _broken(broken[0])
         raise _unknown(planners, name)
 
     @routes.post(
@@ -137,7 +142,7 @@ def _register(routes: APIRouter, planners: Planners) -> None:
     async def remove(name: PlannerName, _caller: Writer) -> Response:
         _ready(planners)
         if name not in registrations.latest:
-            raise _built_in_already(name) if name in PLANNERS else _unknown(planners, name)
+            raise _installed_already(name) if name in installed() else _unknown(planners, name)
         try:
             await registrations.remove(name)
         except BusError as error:
@@ -152,7 +157,7 @@ def _register(routes: APIRouter, planners: Planners) -> None:
     async def check(name: PlannerName, _caller: Writer, timeout_seconds: Seconds = EACH_SECONDS) -> ReportView:
         registration = registrations.latest.get(name)
         if registration is None:
-            raise _built_in_already(name) if name in PLANNERS else _unknown(planners, name)
+            raise _installed_already(name) if name in installed() else _unknown(planners, name)
         report = await check_planner(planners.remote.apart(), registration, timeout_seconds=timeout_seconds)
         return ReportView(ok=report.ok, checks=_checks(report))
 
@@ -173,8 +178,8 @@ def _ready(planners: Planners) -> None:
 def _may_be_registered(planners: Planners, new: NewPlanner, replace: bool) -> None:
     _ready(planners)
     known = planners.registrations.latest
-    if new.name in PLANNERS and new.name not in known:
-        raise _built_in_already(new.name)
+    if new.name in installed() and new.name not in known:
+        raise _installed_already(new.name)
     if new.name in known and not replace:
         version = known[new.name].version
         sentence = f"{new.name} is registered already, with version {version}: replace it with replace=true (--replace)"
@@ -183,8 +188,12 @@ def _may_be_registered(planners: Planners, new: NewPlanner, replace: bool) -> No
         raise Problem(409, f"there are {len(known)} registered planners already, as many as there may be")
 
 
-def _built_in_already(name: str) -> Problem:
-    return Problem(422, f"{name} is built in", errors=[("name", f"{name} is the name of a built-in planner")])
+def _installed_already(name: str) -> Problem:
+    found = installed()[name]
+    if found.is_built_in:
+        return Problem(422, f"{name} is built in", errors=[("name", f"{name} is the name of a built-in planner")])
+    taken = f"{name} is the name of a planner of the installed package {found.package}"
+    return Problem(422, f"{name} is installed", errors=[("name", taken)])
 
 
 def _unknown(planners: Planners, name: str) -> Problem:
@@ -201,10 +210,21 @@ def _checks(report: Report) -> list[CheckView]:
     return [CheckView(check=f.check, ok=f.ok, sentence=f.sentence) for f in report.findings]
 
 
-def _built_in(name: str) -> PlannerView:
-    entry = PLANNERS[name]
-    parameters: dict[str, Any] = entry.parameters.model_json_schema()
-    return PlannerView(name=name, kind="built-in", description=entry.description, parameters=parameters)
+def _installed(name: str) -> PlannerView:
+    found = installed()[name]
+    return PlannerView(
+        name=name,
+        kind="built-in" if found.is_built_in else "installed",
+        description=found.planner.description.description,
+        parameters=found.parameters.model_json_schema(),
+        package=found.package,
+    )
+
+
+def _broken(each: InstallationProblem) -> PlannerView:
+    return PlannerView(
+        name=each.name, kind="installed", description=None, parameters=None, package=each.package, problem=each.reason
+    )
 
 
 def _view(planners: Planners, registration: PlannerRegistration) -> PlannerView:

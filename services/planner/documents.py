@@ -37,7 +37,7 @@ class PlannerView(BaseModel):
     """A planner that policies can name. Fields of another kind are null; a credential is its name, never its value."""
 
     name: str
-    kind: Literal["built-in", "http", "kta"]
+    kind: Literal["built-in", "installed", "http", "kta"]
     description: str | None
     parameters: dict[str, Any] | None
     """JSON Schema of its parameters; null where it has not told."""
@@ -57,6 +57,10 @@ class PlannerView(BaseModel):
     registered_at: Timestamp | None = None
     registered_by: str | None = None
     breaker: CircuitView | None = None
+    package: str | None = None
+    """The installed Python package that brings it."""
+    problem: str | None = None
+    """Why a planner of an installed package cannot be used."""
 
 
 class PlannerViews(BaseModel):

@@ -1,9 +1,9 @@
 """A plan without servers: for `weir plan`, for tests, for comparing planners on a saved request."""
 
 from weir_contracts import Plan, PlanRequest
+from weir_planner.installed import ask, planner_of
 
 from .core.decide import make_plan, precheck
-from .core.planners import ask, entry_of
 
 
 def plan_offline(request: PlanRequest, planner: str | None = None) -> Plan:
@@ -12,7 +12,7 @@ def plan_offline(request: PlanRequest, planner: str | None = None) -> Plan:
     Raises `UnknownPlanner` or `InvalidParameters`, both `ValueError`s whose sentence names what is wrong.
     """
     name = planner or request.policy.spec.planner.name
-    entry_of(name)
+    planner_of(name)
     reply = precheck(request) or ask(request, name)
     state = request.state.model_copy(update={"memory": request.memory, "planner": name})
     return make_plan(request, reply, state, planner=name, created_at=request.now)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from weir_contracts import PlannerChoice, PlannerFallback, PlanReply, PlanRequest, ScalingPolicy
+from weir_planner import InvalidParameters
+from weir_planner.installed import LARGE, installed, parse_parameters, problems
 
-from .core.planners import PLANNERS, InvalidParameters, parse_parameters
-from .core.planners.entry import LARGE
 from .core.schemas import Problems, parameter_problems
 from .failures import INVALID, NO_ANSWER, no_answer
 from .registrations import Registrations
@@ -44,9 +44,13 @@ class Planners:
         """For who asks beside the loop, with little time: what fails there must not keep the loop from asking."""
         return Planners(self.workers, self.registrations, self.remote.apart())
 
+    async def ping(self) -> str:
+        """Name the installed planners that cannot be used, for readiness; the others can be, so that it never fails."""
+        return "; ".join(str(each) for each in problems()) or "ok"
+
     @property
     def names(self) -> list[str]:
-        return sorted({*PLANNERS, *self.registrations.latest})
+        return sorted({*installed(), *self.registrations.latest})
 
     def looks_at(self, planner: str) -> frozenset[str]:
         return frozenset(LARGE) if planner in self.registrations.latest else self.workers.looks_at(planner)
@@ -56,18 +60,20 @@ class Planners:
         registration = self.registrations.latest.get(planner)
         if registration is not None:
             return await self.remote.ask(request, registration, timeout_seconds)
-        if planner in PLANNERS:
+        if planner in installed():
             return await self.workers.ask(request, planner, timeout_seconds)
-        return no_answer(
-            planner, INVALID, f"there is no planner {planner!r}; there are: {', '.join(self.names)}", "unknown"
-        )
+        return no_answer(planner, INVALID, self._unknown(planner), "unknown")
+
+    def _unknown(self, name: str) -> str:
+        broken = "".join(f"; {each}" for each in problems() if each.name == name)
+        return f"there is no planner {name!r}; there are: {', '.join(self.names)}{broken}"
 
     def problems(self, name: str, parameters: Mapping[str, Any], field: str) -> Problems:
         """What is wrong with a planner as a policy names it at `field`, as field and sentence."""
         place = f"{field}.parameters"
         registration = self.registrations.latest.get(name)
-        if registration is None and name not in PLANNERS:
-            return [(f"{field}.name", f"there is no planner {name!r}; there are: {', '.join(self.names)}")]
+        if registration is None and name not in installed():
+            return [(f"{field}.name", self._unknown(name))]
         if registration is None:
             try:
                 parse_parameters(name, parameters)

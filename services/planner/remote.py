@@ -9,13 +9,13 @@ import structlog
 from prometheus_client import Gauge
 from pydantic import ValidationError
 from weir_contracts import InvalidDocument, PlannerRegistration, PlanReply, PlanRequest
+from weir_planner.installed import LARGE
 
 from runtime.clock import Clock
 
 from .adapters.http import PlannerClient, Post, read_json, usable
 from .core.breaker import Breaker
 from .core.decide import check_reply
-from .core.planners.entry import LARGE
 from .failures import FAILED, INVALID_REPLY, NO_ANSWER, TIMEOUT, PlannerFailed, no_answer
 
 _OPEN = Gauge("weir_planner_circuit_open", "Whether a planner is not asked for a while", ["planner"])

@@ -20,6 +20,7 @@ import structlog
 from prometheus_client import Counter, Gauge, Histogram
 from weir_contracts import PlanReply, PlanRequest, Shadows, derive_id
 from weir_contracts.topics import SHADOWS
+from weir_planner.installed import InvalidParameters, UnknownPlanner, ask, reads
 
 from runtime.bus import Bus, BusError, Reader
 from runtime.clock import Clock, SystemClock
@@ -28,7 +29,6 @@ from runtime.envelope import encode
 from runtime.loop import Stop, run_forever
 from runtime.records import partition_of
 
-from .core.planners import InvalidParameters, UnknownPlanner, ask, reads
 from .core.shadows import Ask, begin, finish, wants
 from .process import WorkerProcess
 

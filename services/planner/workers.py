@@ -5,10 +5,10 @@ from concurrent.futures.process import BrokenProcessPool
 
 import structlog
 from weir_contracts import PlanReply, PlanRequest
+from weir_planner.installed import InvalidParameters, UnknownPlanner, ask, installed, needed, reads
 
 from runtime.garbage import collect_seldom
 
-from .core.planners import InvalidParameters, UnknownPlanner, ask, needed, reads
 from .failures import FAILED, INVALID, TIMEOUT, no_answer
 from .process import WorkerProcess
 
@@ -19,11 +19,17 @@ takes to get through the service's event loop, which under load is longer than t
 
 def _answer(request: str, planner: str) -> str:
     """In the process: JSON in, JSON out, so that nothing but contracts crosses the border."""
-    return ask(PlanRequest.model_validate_json(request), planner).model_dump_json()
+    try:
+        return ask(PlanRequest.model_validate_json(request), planner).model_dump_json()
+    except (UnknownPlanner, InvalidParameters):
+        raise
+    except Exception as error:  # noqa: BLE001 - an exception class of a planner's package may not survive the way back
+        raise RuntimeError(str(error) or type(error).__name__) from None
 
 
 def _warm() -> None:
-    """In the process: has imported by now what a first question would otherwise wait for."""
+    """In the process: import what a first question would otherwise wait for."""
+    installed()
     collect_seldom()
 
 

@@ -3,9 +3,9 @@
 import math
 
 from weir_contracts import Analysis, CandidateScore, Shadows
+from weir_planner.installed import ask
 
 from services.knowledge.scores import tell
-from services.planner.core.planners import ask
 from services.planner.core.shadows import begin, finish
 from tests.loop.world import WORK, World, job
 

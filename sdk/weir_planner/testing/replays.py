@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,8 @@ def replay(
     planner raises comes out. Raises `ImportError` without weir-planner[testing], and `ValueError` for arguments that cannot be run.
     """
     try:
-        from replay.options import InvalidReplay
-        from replay.own import replay_own
+        invalid_replay = import_module("replay.options").InvalidReplay
+        replay_own = import_module("replay.own").replay_own
     except ImportError as error:
         raise ImportError(f"a replay runs Weir's own loop: install weir-planner[testing] ({error})") from error
     served = Planner(planner)
@@ -86,7 +87,7 @@ def replay(
             seed=seed,
             noise=noise,
         )
-    except InvalidReplay as error:
+    except invalid_replay as error:
         raise ValueError(str(error)) from None
     found = result.score
     return Score(

@@ -11,12 +11,11 @@ from typing import Any
 
 import structlog
 from weir_contracts import PlannerRegistration, PlanReply, PlanRequest
+from weir_planner.kta_wire import InvalidAnswer, Step
 
 from services.planner.core.kta import (
     TOO_LARGE,
     Answers,
-    InvalidAnswer,
-    Step,
     Turn,
     read_plan,
     read_result,

@@ -16,6 +16,7 @@ from weir_contracts import (
     derive_id,
 )
 
+from predictor import Assumptions, Compared, compare
 from predictor.words import changes
 
 from .collapse import holds_for_collapse, usual_arrivals
@@ -23,8 +24,6 @@ from .guards import Context, amend
 from .guards.allowed import allowed
 from .guards.draft import HIGHEST_UTILISATION, Draft
 from .guards.history import past_actions
-from .planners.rate import Foreseen, foresee
-from .planners.rate_case import RateParameters
 from .wishes import condensed, gathered
 
 LEAST_EXPIRY_SECONDS = 15.0
@@ -119,18 +118,22 @@ def make_plan(
     )
 
 
-def _foreseen(request: PlanRequest, reply: PlanReply, draft: Draft, planner: str) -> Foreseen | None:
+def _foreseen(request: PlanRequest, reply: PlanReply, draft: Draft, planner: str) -> Compared | None:
     """What staying and the amended vector would bring, by the one predictor; None for what no guard has changed."""
     if draft.vector is None or draft.vector == reply.parallelism:
         return None
-    parameters = request.policy.spec.planner.parameters if planner == "rate" else {}
+    # `rate` decides by the same model, with the assumptions that its policy sets.
+    given = request.policy.spec.planner.parameters if planner == "rate" else {}
     try:
-        return foresee(request, RateParameters.model_validate(parameters), draft.vector)
+        assumptions = Assumptions.model_validate(
+            {name: given[name] for name in Assumptions.model_fields if name in given}
+        )
     except ValidationError:
         return None
+    return compare(request, draft.vector, assumptions)
 
 
-def _worth_it(request: PlanRequest, reply: PlanReply, draft: Draft, foreseen: Foreseen | None) -> Draft:
+def _worth_it(request: PlanRequest, reply: PlanReply, draft: Draft, foreseen: Compared | None) -> Draft:
     """Growth of which the guards have left so little that its restart gains nothing is not worth one."""
     deployment = request.deployment
     if foreseen is None or draft.vector is None or deployment is None or reply.code in ("out-of-bounds", "saturated"):
@@ -151,7 +154,7 @@ def _worth_it(request: PlanRequest, reply: PlanReply, draft: Draft, foreseen: Fo
     )
 
 
-def _cut_sentence(draft: Draft, request: PlanRequest, foreseen: Foreseen | None) -> str:
+def _cut_sentence(draft: Draft, request: PlanRequest, foreseen: Compared | None) -> str:
     """First what will be done, then what was wished for and why less of it was left."""
     observed = request.deployment.observed if request.deployment else {}
     guards = ", ".join(dict.fromkeys(a.guard for a in draft.amendments))
@@ -236,7 +239,7 @@ def _plan(
     request: PlanRequest,
     reply: PlanReply,
     draft: Draft,
-    foreseen: Foreseen | None,
+    foreseen: Compared | None,
     state: PlanState,
     planner: str,
     created_at: datetime,

@@ -1,63 +1,23 @@
-"""KTA's wire protocol (Kubernetes Topology Autoscaler, `v1alpha1`), both ways. Pure.
+"""KTA's turns as the planner service asks for them: the three requests, the plan, and what is remembered. Pure.
 
-A turn of the loop asks up to three steps, each with the same id and start: monitor, analyze (optional), plan. Each request holds
-what the steps before it answered and the results of earlier turns, newest first:
-
-    {"id", "udfStartTimestampMillis", "topology": [node, …], "monitorResult", "analyzeResult", "resultHistory": [result, …]}
-
-A node is `{"type": "flinkStreamingGraphNode", "fields": "id=<vertex id>"}`; as the key of a map, that object as JSON text. Writers differ
-in the blanks of that text, so keys are read and never compared. Beside these fields each request offers Weir's own analysis as
-`weir`, which a server may ignore, and KTA's does; the registration's `offer_analysis: false` leaves it out.
-
-Source: dynatrace-oss/kubernetes-topology-autoscaler v0.1.0-alpha.1. Not copied: there a 0 hides behind the lower bound; here it is refused.
+The wire itself is `weir_planner.kta_wire`.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import from_json
 from weir_contracts import MEMORY_LIMIT_BYTES, VERSION, Operator, Parallelism, PlanReply, PlanRequest
 from weir_contracts.base import writable
+from weir_planner.kta_wire import FLINK_NODE, WEIR_FIELD, InvalidAnswer, Node, parse_node, shortened
 
 from predictor.words import changes
 
-WEIR_FIELD = "weir"
-"""The extra field of a request: `{"contractVersion": "v1alpha1", "analysis": Analysis}`."""
-
 TOO_LARGE = "too_large_bytes"
 """In the memory: the size of the last result, where it was too large to be remembered."""
-
-Step = Literal["monitor", "analyze", "plan"]
-FLINK_NODE = "flinkStreamingGraphNode"
-
-
-class InvalidAnswer(ValueError):
-    """A step's answer, or a node, that is not KTA's; the sentence says what is wrong with it."""
-
-
-@dataclass(frozen=True)
-class Node:
-    """A node of the topology; two are equal if type and fields are, however they were written."""
-
-    type: str
-    fields: frozenset[tuple[str, str]]
-    order: tuple[str, ...] = field(compare=False, default=())
-    """The fields' names in the order in which they are written."""
-
-    @property
-    def value(self) -> dict[str, str]:
-        """The node as a value."""
-        named = dict(self.fields)
-        return {"type": self.type, "fields": "|".join(f"{name}={named[name]}" for name in self.order or sorted(named))}
-
-    @property
-    def key(self) -> str:
-        """The node as a map's key, as KTA's operator writes it."""
-        return json.dumps(self.value, separators=(",", ":"))
 
 
 def node_of(operator: Operator) -> Node:
@@ -65,24 +25,6 @@ def node_of(operator: Operator) -> Node:
     if any(sign in operator.id for sign in "|="):
         raise InvalidAnswer(f"{operator.name}: its id {operator.id!r} holds | or =, which KTA's encoding cannot carry")
     return Node(FLINK_NODE, frozenset({("id", operator.id)}), ("id",))
-
-
-def parse_node(written: Any) -> Node:
-    """A node from a value or a key, which may be JSON text twice over. Raises `InvalidAnswer`."""
-    read = written
-    for _ in range(2):
-        if isinstance(read, str):
-            try:
-                read = from_json(read)
-            except (ValueError, TypeError):  # the latter for half a character
-                raise InvalidAnswer(f"{_short(written)} is no node") from None
-    if not isinstance(read, dict) or not isinstance(read.get("type"), str) or not isinstance(read.get("fields"), str):
-        raise InvalidAnswer(f"{_short(written)} is no node: it needs the texts type and fields")
-    pairs = [part.split("=") for part in read["fields"].split("|")]
-    if any(len(pair) != 2 for pair in pairs):
-        raise InvalidAnswer(f"{_short(written)} is no node: its fields are not key=value|key=value")
-    named = {pair[0]: pair[1] for pair in pairs}
-    return Node(read["type"], frozenset(named.items()), tuple(named))
 
 
 class _Kept(BaseModel):
@@ -184,7 +126,7 @@ def turn_of(request: PlanRequest, most_results: int | None = None, *, offer_anal
 def read_result(answer: Any) -> dict[str, Any]:
     """What monitor or analyze answered: any JSON object, passed on untouched. Raises `InvalidAnswer`."""
     if not isinstance(answer, dict):
-        raise InvalidAnswer(f"it must answer a JSON object, not {_short(answer)}")
+        raise InvalidAnswer(f"it must answer a JSON object, not {shortened(answer)}")
     try:
         return writable(answer)
     except ValueError as error:
@@ -197,7 +139,7 @@ def read_plan(answer: Any, nodes: Mapping[Node, str]) -> Parallelism:
     Raises `InvalidAnswer` naming the operators at fault.
     """
     if not isinstance(answer, dict):
-        raise InvalidAnswer(f"it must answer a JSON object, not {_short(answer)}")
+        raise InvalidAnswer(f"it must answer a JSON object, not {shortened(answer)}")
     if "parallelism" in answer:
         if len(nodes) != 1:
             raise InvalidAnswer(f"it answers one parallelism for {len(nodes)} operators")
@@ -207,7 +149,7 @@ def read_plan(answer: Any, nodes: Mapping[Node, str]) -> Parallelism:
     for key, value in answer.items():
         operator = nodes.get(parse_node(key))
         if operator is None:
-            raise InvalidAnswer(f"it names {_short(key)}, which is no node of the topology")
+            raise InvalidAnswer(f"it names {shortened(key)}, which is no node of the topology")
         if operator in found:
             raise InvalidAnswer(f"it names {operator} twice")
         found[operator] = _positive(value.get("parallelism") if isinstance(value, dict) else value, operator)
@@ -219,7 +161,7 @@ def read_plan(answer: Any, nodes: Mapping[Node, str]) -> Parallelism:
 
 def _positive(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidAnswer(f"it wants {_short(value)} of {name}, and parallelism is a whole number from 1 on")
+        raise InvalidAnswer(f"it wants {shortened(value)} of {name}, and parallelism is a whole number from 1 on")
     return value
 
 
@@ -326,8 +268,3 @@ def _size(value: Any) -> int:
 
 def _millis(at: datetime) -> int:
     return round(at.timestamp() * 1000)
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(value)
-    return repr(text if len(text) <= 120 else text[:117] + "…")

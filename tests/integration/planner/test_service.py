@@ -16,6 +16,7 @@ from runtime.kafka_bus import KafkaBus
 from services.planner.offline import plan_offline
 from testbed.kafka import KafkaBroker
 from testbed.service import WeirService
+from tests.installed import GOOD, install
 from tests.unit.planner.build import WORK, analysis, policy, request
 
 JSON = {"Content-Type": "application/json"}
@@ -31,9 +32,9 @@ async def bus(kafka: KafkaBroker) -> AsyncIterator[KafkaBus]:
     await made.close()
 
 
-def planner(kafka: KafkaBroker, folder: Path) -> WeirService:
+def planner(kafka: KafkaBroker, folder: Path, **environment: str) -> WeirService:
     folder.mkdir()
-    return WeirService("planner", folder, {"WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers})
+    return WeirService("planner", folder, {"WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers, **environment})
 
 
 async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float, what: str) -> None:
@@ -111,9 +112,8 @@ async def test_what_would_be_decided(kafka: KafkaBroker, tmp_path: Path) -> None
     with planner(kafka, tmp_path / "planner") as service:
         await asyncio.to_thread(service.wait_ready)
         async with httpx.AsyncClient(base_url=service.url, timeout=10.0, headers=JSON) as client:
-            told = (await client.get("/v1/planners")).json()["planners"]
-            assert told[0]["name"] == "rate"
-            assert "drain_seconds" in told[0]["parameters"]["properties"]
+            listed = {each["name"]: each for each in (await client.get("/v1/planners")).json()["planners"]}
+            assert "drain_seconds" in listed["rate"]["parameters"]["properties"]
 
             answer = await client.post("/v1/plan", content=question.model_dump_json())
             assert answer.status_code == 200, answer.text
@@ -134,3 +134,20 @@ async def refused(client: httpx.AsyncClient, question: PlanRequest, place: str) 
     answer = await client.post("/v1/plan", content=question.model_dump_json())
     assert answer.status_code == 422
     assert place in answer.text
+
+
+async def test_planners_of_installed_packages(kafka: KafkaBroker, tmp_path: Path) -> None:
+    """One is asked in the worker processes; one that cannot be imported is named, and the service is ready all the same."""
+    install(tmp_path, "good_hand", GOOD, steady_hand="good_hand:plan")
+    install(tmp_path, "bad_hand", "import a_module_that_is_not_there", bad_hand="bad_hand:plan")
+    question = request(analysis(the_policy=policy(planner={"name": "steady-hand", "parameters": {"parallelism": 5}})))
+    with planner(kafka, tmp_path / "planner", PYTHONPATH=str(tmp_path)) as service:
+        await asyncio.to_thread(service.wait_ready)
+        async with httpx.AsyncClient(base_url=service.url, timeout=10.0, headers=JSON) as client:
+            ready = (await client.get("/health/ready")).json()
+            assert "planner bad-hand of package bad_hand cannot be used" in str(ready["dependencies"])
+            plan = Plan.model_validate_json((await client.post("/v1/plan", content=question.model_dump_json())).content)
+            assert plan.proposed is not None
+            assert set(plan.proposed.values()) == {5}
+            rate = await client.post("/v1/plan", content=request(of={"arrivals": 2400}).model_dump_json())
+            assert rate.json()["action"] is not None

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 from weir_contracts import PlanReply, PlanRequest
+from weir_planner.installed import ask
 
-from services.planner.core.planners import ask
 from services.planner.process import WorkerProcess
 from services.planner.workers import DEPTH, Workers
 from testbed.process import wait_until

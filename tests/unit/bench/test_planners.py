@@ -1,22 +1,22 @@
 """The table of `make bench-planners`: every built-in planner is in it, with parameters it takes, and is measured in the same way."""
 
 import pytest
+from weir_planner.installed import built_in
 
 from bench.planners import contest, cost
 from bench.planners.__main__ import picture, summary
 from bench.planners.contest import CLAIRVOYANT, STATIC_PEAK, Situation, elasticity, held, load_of, prepared
 from replay.score import Point
-from services.planner.core.planners import PLANNERS
 
 STEP = Situation("step", "chain")
 
 
 def test_every_built_in_planner_takes_part() -> None:
     """A new one has to be in the comparison, and what it is given has to be its parameters."""
-    assert set(contest.contestants()) == {CLAIRVOYANT, STATIC_PEAK, *PLANNERS}
-    for name in PLANNERS:
+    assert set(contest.contestants()) == {CLAIRVOYANT, STATIC_PEAK, *built_in()}
+    for name in built_in():
         assert prepared(STEP, name).policy.spec.planner.name == name
-    assert set(contest.PARAMETERS) <= set(PLANNERS)
+    assert set(contest.PARAMETERS) <= set(built_in())
 
 
 @pytest.mark.parametrize("trace", contest.traces())

@@ -14,6 +14,7 @@ def test_its_project_file_is_whole(tmp_path: Path) -> None:
     folder = new("my-planner", tmp_path)[0].parent
     project = tomllib.loads((folder / "pyproject.toml").read_text())
     assert project["project"]["scripts"] == {"my-planner": "my_planner:run"}
+    assert project["project"]["entry-points"] == {"weir.planners": {"my-planner": "my_planner:plan"}}
     assert not [path for path in folder.iterdir() if "${" in path.read_text() or "$name" in path.read_text()]
 
 

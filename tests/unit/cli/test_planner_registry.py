@@ -130,6 +130,14 @@ def test_planners_are_listed_with_their_circuits(server: Server) -> None:
     assert json.loads(weir("planner", "list", "--json", "--server", server.url).stdout)[1]["name"] == "mine"
 
 
+def test_an_installed_planner_that_cannot_be_used_is_listed_with_the_reason(server: Server) -> None:
+    """The package is named, which is what has to be mended."""
+    broken = {"name": "theirs", "kind": "installed", "package": "their-package", "problem": "ImportError: no [x]"}
+    server.answers["GET", "/v1/planners"] = (200, {"planners": [broken]})
+    done = weir("planner", "list", "--server", server.url)
+    assert "theirs of package their-package cannot be used: ImportError: no [x]" in " ".join(done.stdout.split())
+
+
 def test_a_registered_planner_is_checked_and_removed_by_name(server: Server) -> None:
     """The check ends with 1 where something failed."""
     server.answers["POST", "/v1/planners/mine/check"] = (200, {"ok": False, "checks": FAILED})

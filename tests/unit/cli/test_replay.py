@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 from rich.console import Console
 from weir_contracts import Objective, Target
+from weir_planner.installed import built_in
 
 from cli.replay.chart import LABEL, _short, check_place
 from cli.replay.command import _table
@@ -22,7 +23,6 @@ from replay.options import InvalidReplay, ReplayOptions, prepare
 from replay.run import Result, run
 from replay.score import Meter, Point, Score
 from services.executor.core import Accepted, Snapshot, Unanswered
-from services.planner.core.planners import PLANNERS
 from simulator import PRESETS, Noise, Simulation, chain
 from simulator.clairvoyant import Clairvoyant
 from simulator.observe import START, Observer
@@ -163,7 +163,7 @@ def test_a_bound_on_latency_is_scored_by_latency() -> None:
 NEEDS_PARAMETERS = {"static": "parallelism", "schedule": "entries", "threshold": "up_above: is required"}
 
 
-@pytest.mark.parametrize("name", sorted(PLANNERS))
+@pytest.mark.parametrize("name", sorted(built_in()))
 def test_each_built_in_planner_can_be_replayed(name: str) -> None:
     """With its default parameters and what the default policy tells it; one that has to be told something says what."""
     options = ReplayOptions("step", planner=name, duration_seconds=60.0)

@@ -13,19 +13,19 @@ PAGE = (ROOT / "docs" / "how-to" / "troubleshooting.md").read_text()
 
 
 def _codes(folder: str, pattern: str) -> set[str]:
-    text = "".join(path.read_text() for path in sorted((ROOT / "services" / folder).rglob("*.py")))
+    text = "".join(path.read_text() for path in sorted((ROOT / folder).rglob("*.py")))
     return {
         code for found in re.findall(pattern, text) for code in ([found] if isinstance(found, str) else found) if code
     }
 
 
 CODES = {
-    "checks before the planner": _codes("planner/core", r'_hold\(\s*"([a-z-]+)"') | NO_ANSWER,
-    "guards": {*GUARDS, *_codes("planner/core/guards", r'\.held\(\s*"[a-z-]+", "([a-z-]+)"')},
-    "rate": _codes("planner/core/planners", r'_reply\(case, "(?:hold|scale)", \w+, hold, "([a-z-]+)"'),
-    "infeasible": _codes("planner/core", r'Infeasible\([^)]*?code="([a-z-]+)"'),
-    "refusals": _codes("executor", r'Refusal\(\s*"([a-z-]+)"'),
-    "actions": _codes("executor/core", r'code="([a-z]+-[a-z-]+)"|code = "([a-z-]+)" if .* else "([a-z-]+)"'),
+    "checks before the planner": _codes("services/planner/core", r'_hold\(\s*"([a-z-]+)"') | NO_ANSWER,
+    "guards": {*GUARDS, *_codes("services/planner/core/guards", r'\.held\(\s*"[a-z-]+", "([a-z-]+)"')},
+    "rate": _codes("planners/rate", r'_reply\(case, "(?:hold|scale)", \w+, hold, "([a-z-]+)"'),
+    "infeasible": _codes("services/planner/core", r'Infeasible\([^)]*?code="([a-z-]+)"'),
+    "refusals": _codes("services/executor", r'Refusal\(\s*"([a-z-]+)"'),
+    "actions": _codes("services/executor/core", r'code="([a-z]+-[a-z-]+)"|code = "([a-z-]+)" if .* else "([a-z-]+)"'),
 }
 
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from fastapi import FastAPI
 from weir_contracts import CandidateScore, PlannerRegistration, PlanReply, PlanRequest, ScoredHour
+from weir_planner.installed import ask
 
 from runtime.addresses import Allowed
 from runtime.clock import FakeClock
@@ -19,7 +20,6 @@ from services.knowledge.policies_api import policies_router
 from services.knowledge.store import FeedEvent, StoreUnavailable
 from services.planner.adapters.http import PlannerClient
 from services.planner.api import planner_router
-from services.planner.core.planners import ask
 from services.planner.planners import Planners
 from services.planner.remote import Remote
 from services.planner.workers import Workers

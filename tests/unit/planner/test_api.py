@@ -4,6 +4,7 @@ import json
 
 import httpx
 import pytest
+from weir_planner import installed
 
 from runtime.clock import FakeClock
 from runtime.http import application
@@ -34,6 +35,28 @@ async def test_what_is_only_tried_keeps_the_loop_from_nothing() -> None:
         assert (shown["state"], shown["failures_in_a_row"]) == ("closed", 0)
         plugin.says = good
         assert (await remote.ask(question, registration, 5.0)).kind == "scale"
+    await client.close()
+
+
+async def test_a_broken_package_is_listed_and_named_in_readiness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service stays ready and every other planner can be asked."""
+    broken = installed.Problem("theirs", "their-package", "theirs:plan: ModuleNotFoundError: No module named 'x'")
+    found = installed.installed()
+    monkeypatch.setattr(installed, "_found", lambda: (found, (broken,)))
+    clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
+    app, planners = (
+        application("Weir planner", "Of a test."),
+        Planners(Workers(1), Shelf(clock), Remote(client, clock, {})),
+    )
+    app.include_router(planner_router(planners, clock))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://planner") as http:
+        listed = {each["name"]: each for each in (await http.get("/v1/planners")).json()["planners"]}
+        choice = {"choices": [{"name": "theirs"}, {"name": "rate"}]}
+        [problem] = (await http.post("/v1/planners/validate", json=choice)).json()["problems"]
+    assert (listed["theirs"]["package"], listed["theirs"]["problem"]) == ("their-package", broken.reason)
+    assert listed["rate"]["problem"] is None
+    assert str(broken) in problem["message"]
+    assert await planners.ping() == str(broken)
     await client.close()
 
 

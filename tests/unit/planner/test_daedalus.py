@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Checkpoints, PlanReply, PlanRequest, RestartTimes, Run, SourceAnalysis
+from weir_planner.installed import InvalidParameters, ask, parse_parameters
 
-from services.planner.core.planners import InvalidParameters, ask, parse_parameters
-from services.planner.core.planners.daedalus.forecast import autoregressive, linear
+from planners.daedalus.forecast import autoregressive, linear
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, after, analysis, deployment, known, operator, policy, request
 from tests.unit.planner.requests import is_whole, requests

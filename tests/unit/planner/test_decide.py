@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Plan, PlanReply, PlanRequest, PlanState, Recommendation, Slots, derive_id
+from weir_planner.installed import UnknownPlanner, ask
 
 from services.planner.core.decide import MOST_RECOMMENDATIONS, check_reply, make_plan, precheck
 from services.planner.core.guards import amend
-from services.planner.core.planners import UnknownPlanner, ask
 from services.planner.core.wishes import condensed
 from services.planner.offline import plan_offline
 from tests.effort import examples

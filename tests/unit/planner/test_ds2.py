@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Analysis, EdgeAnalysis, PlanReply, PlanRequest
+from weir_planner.installed import InvalidParameters, ask, parse_parameters
 
-from services.planner.core.planners import InvalidParameters, ask, parse_parameters
-from services.planner.core.planners.ds2 import MOST, Graph, Rates, corrected, optimal
+from planners.ds2 import MOST, Graph, Rates, corrected, optimal
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis, deployment, known, operator, policy, request, topology
 from tests.unit.planner.requests import is_whole, requests

@@ -20,10 +20,10 @@ from weir_contracts import (
     Topology,
 )
 from weir_contracts.planning import MEMORY_LIMIT_BYTES
+from weir_planner.installed import InvalidParameters, ask, parse_parameters
 
-from services.planner.core.planners import InvalidParameters, ask, parse_parameters
-from services.planner.core.planners.flink_autoscaler import FlinkAutoscalerParameters
-from services.planner.core.planners.flink_autoscaler.decision import (
+from planners.flink_autoscaler import FlinkAutoscalerParameters
+from planners.flink_autoscaler.decision import (
     Limits,
     Past,
     Waiting,
@@ -32,8 +32,8 @@ from services.planner.core.planners.flink_autoscaler.decision import (
     scalability,
     scale,
 )
-from services.planner.core.planners.flink_autoscaler.evaluation import Evaluated, with_thresholds
-from services.planner.core.planners.flink_autoscaler.ieee import divide, metric, rounded, whole
+from planners.flink_autoscaler.evaluation import Evaluated, with_thresholds
+from planners.flink_autoscaler.ieee import divide, metric, rounded, whole
 from tests.effort import examples
 from tests.unit.planner.build import (
     NOON,
@@ -272,7 +272,7 @@ def test_too_many_operators_are_a_hold_that_says_so() -> None:
         ({"sources": []}, "lag of orders"),
         ({"run": None}, "since when the application runs"),
         ({"operators": []}, "orders was not analysed"),
-        ({"topology": None}, "graph or deployment"),
+        ({"topology": None}, "graph or parallelism"),
     ],
 )
 def test_a_missing_reading_holds_and_is_named(changes: dict[str, Any], words: str) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from weir_contracts import Edge, Operator, Topology
 
-from services.planner.core.planners.flink_autoscaler import FlinkAutoscalerParameters
-from services.planner.core.planners.flink_autoscaler.decision import (
+from planners.flink_autoscaler import FlinkAutoscalerParameters
+from planners.flink_autoscaler.decision import (
     Limits,
     Past,
     Waiting,
@@ -21,7 +21,7 @@ from services.planner.core.planners.flink_autoscaler.decision import (
     decide_vertex,
     scale,
 )
-from services.planner.core.planners.flink_autoscaler.evaluation import (
+from planners.flink_autoscaler.evaluation import (
     Evaluated,
     Graph,
     Reading,
@@ -30,7 +30,7 @@ from services.planner.core.planners.flink_autoscaler.evaluation import (
     evaluate,
     with_thresholds,
 )
-from services.planner.core.planners.flink_autoscaler.loop import (
+from planners.flink_autoscaler.loop import (
     Raw,
     State,
     collected,

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import PlanReply
 from weir_contracts.deployment import Pod
+from weir_planner.installed import InvalidParameters, ask, parse_parameters
 
-from services.planner.core.planners import InvalidParameters, ask, parse_parameters, replica_records
-from services.planner.core.planners import autoscaling_v2 as v2
-from services.planner.core.planners.hpa import HpaParameters
-from services.planner.core.planners.replica_records import Ask, TooManyWorkloads, Workloads
+from planners.autoscaling import records, v2
+from planners.autoscaling.records import Ask, TooManyWorkloads, Workloads
+from planners.hpa import HpaParameters
 from tests.effort import examples
 from tests.unit.planner.build import (
     NOON,
@@ -265,7 +265,7 @@ def test_memory_fits_or_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(json.dumps(remembered(150).memory())) < 16_000
     with pytest.raises(TooManyWorkloads, match="take one for the application"):
         remembered(800).memory()
-    monkeypatch.setattr(replica_records, "LARGEST_BYTES", 100)
+    monkeypatch.setattr(records, "LARGEST_BYTES", 100)
     assert answer(arrivals=800).code == "too-many-operators"
     assert answer({"scope": "application"}, arrivals=800).code == "within-tolerance"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.planner.core.planners import autoscaling_v2 as v2
+from planners.autoscaling import v2
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "hpa"
 FILES = sorted(GOLDEN.glob("vectors-*.json"))

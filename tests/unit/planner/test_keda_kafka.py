@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Observation, PlanReply, Problem
 from weir_contracts.observation import PartitionReading
+from weir_planner.installed import InvalidParameters, ask, parse_parameters
 
-from services.planner.core.planners import InvalidParameters, ask, parse_parameters
-from services.planner.core.planners.keda_kafka import KedaKafkaParameters, Partition, lag_of, total_of
+from planners.keda_kafka import KedaKafkaParameters, Partition, lag_of, total_of
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, after, analysis, policy, request
 from tests.unit.planner.requests import is_whole, requests

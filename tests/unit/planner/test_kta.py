@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from weir_contracts import MEMORY_LIMIT_BYTES, NewPlanner, PlannerRegistration, PlanReply, PlanRequest
+from weir_planner.kta_wire import InvalidAnswer, parse_node
 
 from runtime.addresses import AddressRefused, Allowed
 from services.planner.adapters.kta import ask
 from services.planner.core.kta import (
     Answers,
-    InvalidAnswer,
     Turn,
-    parse_node,
     read_plan,
     read_result,
     reply_of,

@@ -3,9 +3,9 @@
 from typing import Any
 
 from weir_contracts import PlanState
+from weir_planner.installed import LARGE, ask, installed, needed
 
 from bench.advance import observation
-from services.planner.core.planners import LARGE, PLANNERS, ask, needed
 from tests.unit.planner.build import policy, request
 
 PARAMETERS: dict[str, dict[str, Any]] = {
@@ -21,7 +21,7 @@ def test_a_question_takes_along_what_its_planner_looks_at_and_the_answer_is_the_
     asked = request(of={"arrivals": 2400}).model_copy(
         update={"observations": [observation(0)], "state": PlanState(planner="rate", memory={"a": 1})}
     )
-    for name, entry in PLANNERS.items():
+    for name, entry in installed().items():
         choice = {"name": name, "parameters": PARAMETERS.get(name, {})}
         whole = asked.model_copy(update={"policy": policy(planner=choice)})
         lean = needed(whole, name)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from weir_contracts import PlanReply, PlanRequest
+from weir_planner.installed import InvalidParameters, parse_parameters
 
 from services.planner.core.decide import make_plan
-from services.planner.core.planners import InvalidParameters, parse_parameters
 from services.planner.planners import decide
 from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, policy, request, scale
 

@@ -17,9 +17,9 @@ from weir_contracts import (
     Topology,
 )
 from weir_contracts.analysis import SymptomCode
+from weir_planner.installed import ask
 
 from services.planner.core.decide import precheck
-from services.planner.core.planners import ask
 from tests.effort import examples
 from tests.unit.planner.build import (
     SOURCE,

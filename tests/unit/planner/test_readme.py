@@ -24,8 +24,9 @@ def test_the_guards_are_told_in_their_order() -> None:
 
 def test_every_code_of_the_planner_is_told() -> None:
     """Whoever meets a code in a plan finds it there."""
-    planner = "".join((FOLDER / "core" / "planners" / name).read_text() for name in ("rate.py", "rate_case.py"))
-    replies = re.findall(r'code="([a-z-]+)",\n\s+sentence|"(?:hold|scale)", \w+, hold, "([a-z-]+)"', planner)
+    root = FOLDER.parents[1]
+    planner = "".join((root / name).read_text() for name in ("planners/rate/planner.py", "predictor/comparison.py"))
+    replies = re.findall(r'TooLittle\("([a-z-]+)"|"(?:hold|scale)", \w+, hold, "([a-z-]+)"', planner)
     codes = {code for pair in replies for code in pair if code}
     assert len(codes) >= 7
     assert {code for code in codes if f"`{code}`" not in README} == set()

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import PlanReply, PlanRequest
+from weir_planner.installed import InvalidParameters, ask, parse_parameters
 
-from services.planner.core.planners import InvalidParameters, ask, parse_parameters
-from services.planner.core.planners.schedule import last_time
+from planners.schedule import last_time
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis, policy, request
 from tests.unit.planner.requests import is_whole, requests

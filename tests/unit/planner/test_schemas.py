@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field
+from weir_planner.installed import installed
 
-from services.planner.core.planners import PLANNERS
 from services.planner.core.schemas import parameter_problems, schema_problems
 
 
@@ -59,7 +59,7 @@ def test_a_schema_that_cannot_be_used_is_refused(schema: dict[str, Any], why: st
 def test_what_pydantic_says_of_a_model_can_be_used() -> None:
     """With its nested models; and so can every built-in planner's."""
     assert schema_problems(Wanted.model_json_schema()) == []
-    for name, entry in PLANNERS.items():
+    for name, entry in installed().items():
         assert schema_problems(entry.parameters.model_json_schema()) == [], name
 
 

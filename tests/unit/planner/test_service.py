@@ -10,13 +10,13 @@ from pydantic import BaseModel
 from structlog.testing import capture_logs
 from weir_contracts import Analysis, DeadLetter, Observation, Plan, PlanReply, PlanRequest, derive_id
 from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS, Topic
+from weir_planner.installed import ask
 
 from runtime.clock import FakeClock
 from runtime.envelope import encode
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from runtime.records import partition_of
-from services.planner.core.planners import ask
 from services.planner.memory import Applications
 from services.planner.service import GROUP, Planner
 from services.planner.workers import Workers

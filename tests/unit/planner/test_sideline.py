@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from weir_contracts import PlanReply, PlanRequest, Shadows
 from weir_contracts.topics import DEAD_LETTERS, SHADOWS
+from weir_planner.installed import installed
 
 from runtime.clock import FakeClock
 from runtime.envelope import encode
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from services.planner import shadows as shell
-from services.planner.core.planners import PLANNERS
 from services.planner.core.shadows import begin, finish
 from services.planner.process import WorkerProcess
 from services.planner.shadows import Limits, Sideline, give_way
@@ -249,9 +249,7 @@ async def test_a_registered_planner_sees_raw_readings(bench: Bench) -> None:
 
 def asked_in_process(monkeypatch: pytest.MonkeyPatch, plan: Callable[..., PlanReply], seconds: float) -> dict[str, int]:
     """A turn in which the planner `threshold` is `plan`; who gave no answer."""
-    found = dict(PLANNERS)
-    entry = found["threshold"]
-    monkeypatch.setattr(entry, "plan", plan)
+    monkeypatch.setattr(installed()["threshold"].planner, "_plan", plan)
     question_text = json.dumps(
         {
             "before": None,
@@ -267,7 +265,7 @@ def asked_in_process(monkeypatch: pytest.MonkeyPatch, plan: Callable[..., PlanRe
 def test_one_that_hangs_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it catches every exception: its turn is without an answer, and the others have had theirs."""
 
-    def hangs(_request: PlanRequest, _parameters: Any) -> PlanReply:
+    def hangs(_request: PlanRequest) -> PlanReply:
         while True:
             try:
                 sum(range(1000))
@@ -279,7 +277,7 @@ def test_one_that_hangs_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_time_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is left of the budget: no answers, and it is counted."""
-    plan = PLANNERS["threshold"].plan
+    plan = installed()["threshold"].planner._plan
     found = asked_in_process(monkeypatch, plan, 0.0)
     assert found == {"rate": 1, "threshold": 1, "bold": 1, "observed": 0}
 
@@ -287,7 +285,7 @@ def test_without_time_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_that_fails_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are asked as always."""
 
-    def fails(_request: PlanRequest, _parameters: Any) -> PlanReply:
+    def fails(_request: PlanRequest) -> PlanReply:
         raise ZeroDivisionError("of mine")
 
     assert asked_in_process(monkeypatch, fails, 30.0) == {"rate": 0, "threshold": 1, "bold": 0, "observed": 0}

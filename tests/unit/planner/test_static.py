@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from weir_contracts import PlanReply, PlanRequest
+from weir_planner.installed import InvalidParameters, ask, parse_parameters
 
-from services.planner.core.planners import InvalidParameters, ask, parse_parameters
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis, policy, request
 from tests.unit.planner.requests import is_whole, requests

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import PlanReply
+from weir_planner.installed import InvalidParameters, ask, parse_parameters
 
-from services.planner.core.planners import InvalidParameters, ask, parse_parameters
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis, known, operator, policy, request
 from tests.unit.planner.requests import is_whole, requests

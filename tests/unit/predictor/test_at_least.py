@@ -3,9 +3,8 @@
 import pytest
 from weir_contracts import Analysis, Parallelism, WhatIf
 
-from predictor import NotYet, at_least_of, parse_load, what_if
+from predictor import Assumptions, Comparison, NotYet, at_least_of, comparison_of, parse_load, what_if
 from services.analyzer.core import AnalysisSettings, advance
-from services.planner.core.planners.rate_case import Case, RateParameters, case_of
 from simulator import Observer, Simulation, chain
 from tests.unit.planner.build import SOURCE, WORK, analysis, known, operator, policy, request, topology
 
@@ -187,8 +186,8 @@ def test_an_unknown_lag_takes_the_trajectory_and_leaves_the_bound() -> None:
 def test_the_planner_counts_on_the_same() -> None:
     """An operator with a curve has no bound."""
     found = at_rest()
-    case = case_of(request(found), RateParameters())
-    assert isinstance(case, Case)
+    case = comparison_of(request(found), Assumptions())
+    assert isinstance(case, Comparison)
     bounds = at_least_of(found.operators, case.model.curves)
     assert {name: bound.records_per_second for name, bound in bounds.items()} == case.at_least == {SOURCE: 16_000.0}
     assert at_least_of([operator(WORK, 2, 1000.0, 1.0, least_processing_rate=known(20.0))], {WORK: None}) == {}

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from weir_contracts import MAX_NUMBER, MIN_NUMBER, Analysis, Parallelism, PlanReply, Slots, WhatIf
+from weir_planner import Request
 
+from planners.rate import plan_by_rate
 from predictor import InvalidQuestion, Load, NotYet, parse_load, parse_parallelism, what_if
-from services.planner.core.planners.rate import plan_by_rate
-from services.planner.core.planners.rate_case import RateParameters
 from tests.effort import examples
 from tests.unit.planner.build import (
     SOURCE,
@@ -103,7 +103,7 @@ def test_contention_that_was_learnt_counts() -> None:
 def test_what_the_planner_predicts_is_what_is_answered() -> None:
     """The same trajectory for the same question: there is one predictor."""
     found = analysis(arrivals=1600.0)
-    reply: PlanReply = plan_by_rate(request(found), RateParameters())
+    reply: PlanReply = plan_by_rate(Request.of(request(found)))
     assert reply.parallelism is not None and reply.prediction is not None
     answer = ask({WORK: reply.parallelism[WORK]}, "x1", found, reply.prediction.horizon_seconds)
     assert answer.prediction is not None

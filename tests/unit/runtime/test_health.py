@@ -80,6 +80,19 @@ async def test_readiness_names_what_is_missing(health: Health, clock: FakeClock)
     assert answer.json()["dependencies"]["redis"] == {"ok": False, "reason": "no route to host", "since": lost}
 
 
+async def test_a_ping_may_remark_something(health: Health) -> None:
+    """The dependency is good and its reason is the remark."""
+
+    async def ping() -> str:
+        return "planner mine cannot be used"
+
+    health.register("planners", ping)
+    async with client(health) as http:
+        answer = await http.get("/health/ready")
+    assert answer.status_code == 200
+    assert answer.json()["dependencies"]["planners"]["reason"] == "planner mine cannot be used"
+
+
 async def test_one_that_hangs_delays_no_other(health: Health) -> None:
     """All are asked at once, each for its own time."""
 

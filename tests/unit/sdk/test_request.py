@@ -42,8 +42,30 @@ def test_bounds_are_the_tightest_of_policy_and_partitions() -> None:
     """More subtasks than partitions stay idle."""
     asked = request("steady", bounds={"min": 1, "max": 100, "operators": {"enrich": {"min": 2, "max": 5}}})
     assert asked.bounds("enrich") == (2, 5)
-    partitions = asked.topology.operator(asked.sources[0]).source_partitions  # type: ignore[union-attr]
+    partitions = asked.topology.operator(asked.sources[0]).source_partitions
     assert asked.bounds(asked.sources[0]) == (1, partitions)
+
+
+def test_limits_are_what_may_be_had() -> None:
+    """Where the policy's minimum is above the partitions, the partitions count; one parallelism for all keeps to each one's."""
+    asked = request("steady", bounds={"min": 14, "max": 16, "operators": {"enrich": {"min": 2, "max": 5}}})
+    source = asked.sources[0]
+    partitions = asked.topology.operator(source).source_partitions
+    assert asked.limits["enrich"] == (2, 5)
+    assert asked.limits[source] == (partitions, partitions)
+    assert asked.most_replicas == max(most for _, most in asked.limits.values())
+    assert asked.uniform(3)["enrich"] == 3
+    assert asked.replicas == max(asked.current.values())
+
+
+def test_a_copy_reads_itself_again() -> None:
+    """What was derived belongs to the request it was derived from; and what is handed out may be changed."""
+    asked = request("steady")
+    current = asked.current
+    current["enrich"] = 99
+    deployment = asked.deployment.model_copy(update={"observed": dict.fromkeys(asked.operators, 7)})
+    assert asked.limits and set(asked.model_copy(update={"deployment": deployment}).current.values()) == {7}
+    assert asked.current["enrich"] != 99
 
 
 def test_useful_parallelisms_are_those_that_do_something() -> None:
@@ -51,7 +73,7 @@ def test_useful_parallelisms_are_those_that_do_something() -> None:
     asked = request("steady", bounds={"min": 1, "max": 200})
     for name in asked.operators:
         low, high = asked.bounds(name)
-        rounded = {smallest_useful(asked.topology, name, p) for p in range(low, high + 1)}  # type: ignore[arg-type]
+        rounded = {smallest_useful(asked.topology, name, p) for p in range(low, high + 1)}
         assert asked.useful_parallelisms(name) == sorted(rounded)
 
 

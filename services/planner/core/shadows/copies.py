@@ -12,10 +12,10 @@ from weir_contracts import (
     VirtualReading,
 )
 from weir_contracts.shadows import Role, parameters_id
+from weir_planner.installed import reads
 
 from predictor import Backlog, Model, Restart, arrivals_at
 from predictor.stretch import Stretch, run_on
-from services.planner.core.planners import reads
 
 from .known import Known
 from .sums import Sums

@@ -15,9 +15,9 @@ from weir_contracts import (
     derive_id,
 )
 from weir_contracts.shadows import MAX_ARRIVED, Role, parameters_id
+from weir_planner.installed import reads
 
 from services.planner.core.decide import make_plan, precheck
-from services.planner.core.planners import reads
 from services.planner.core.wishes import condensed
 
 from .copies import moved_on, newborn, standing, supplying, watched

@@ -1,15 +1,22 @@
-"""What `rate` reads from a request, once: what is known, what is asked of each operator, what may be had; and its parameters."""
+"""Holding and other parallelisms of an application, compared by what they would bring.
 
-from collections.abc import Iterator, Mapping
+The model lets operators of unknown demand or capacity take in everything. Where readings contradict it
+(`Comparison.suspects`), it has no say.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
-from weir_contracts import Analysis, Objective, Parallelism, PlanReply, PlanRequest, Topology
+from weir_contracts import Analysis, Objective, Parallelism, PlanRequest, Prediction, Topology
 
-from predictor import STAY, Backlog, CapacityCurve, Model, Outlook, Restart, at_least_of, model_of, outlook, restart_of
-from predictor.flow import loads_of
-from predictor.reading import USUAL_RESTART_SECONDS
+from .at_least import at_least_of
+from .flow import loads_of
+from .reading import USUAL_RESTART_SECONDS, model_of, restart_of
+from .trajectory import STAY, Backlog, Model, Outlook, Restart, outlook
 
 SATURATED = 0.95
 """Busy share from which an operator of unknown demand counts as too small."""
@@ -21,8 +28,19 @@ LONGEST_WARM_UP_SECONDS = 120.0
 """A run that is still warming up after this, or after 4 intervals, has no readings to wait for."""
 
 
-class RateParameters(BaseModel):
-    """The planner's own settings."""
+Badness = tuple[bool, float]
+"""Whether the backlog never shrinks into the objective, then seconds: the less, the better."""
+
+
+class TooLittle(NamedTuple):
+    """Why nothing can be compared, as a plan's code and sentence."""
+
+    code: str
+    sentence: str
+
+
+class Assumptions(BaseModel):
+    """What a comparison takes for granted; a planner may derive its parameters from it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,40 +65,14 @@ class RateParameters(BaseModel):
     objective_share: float = Field(
         default=0.8, gt=0, le=1, description="share of the objective that predicted lag may reach: room for error"
     )
-    arrival_margin: float = Field(
-        default=0.1, ge=0, le=2, description="arrivals are taken to be this much higher before anything is shrunk"
-    )
-    least_saving: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="share of the slots that must be saved for a scale-down to be worth a restart",
-    )
     horizon_seconds: float | None = Field(
         default=None, gt=0, le=86_400, description="how far to look, in s; by default restart + 2 · drain + objective"
     )
 
 
-@dataclass(slots=True)
-class Demand:
-    """What is asked of one operator, whatever the haste, and what it may be given."""
-
-    operator: str
-    now: int
-    least: int
-    most: int
-    highest: int
-    """What is worth having: `most`, but no more than does more."""
-    curve: CapacityCurve | None
-    steady: float | None
-    """Records/s that arrive, over the target utilisation; None: it cannot be told."""
-    waiting: float
-    """Records of the backlog and of a restart."""
-
-
 @dataclass(frozen=True)
-class Case:
-    """The request, read once."""
+class Comparison:
+    """An application as it is, on which holding and other parallelisms are compared."""
 
     analysis: Analysis
     topology: Topology
@@ -93,7 +85,7 @@ class Case:
     bounds: Mapping[str, tuple[int, int]]
     at_least: Mapping[str, float]
     """What operators of unknown capacity sustain at least as they run, in records/s."""
-    parameters: RateParameters
+    assumptions: Assumptions
 
     @cached_property
     def most(self) -> Mapping[str, int]:
@@ -146,7 +138,7 @@ class Case:
                 found.append((seconds, growth.value or 0.0))
         return max(found, default=None)
 
-    def with_less_waiting(self) -> Iterator["Case"]:
+    def with_less_waiting(self) -> Iterator["Comparison"]:
         """The same with nothing waiting and, where several sources have a backlog, with that of each alone."""
         nothing, waiting = Backlog(0.0, 0.0), {s: b for s, b in self.model.backlogs.items() if b.records > 0}
         for left in [{}, *({s: b} for s, b in waiting.items() if len(waiting) > 1)] if waiting else []:
@@ -158,46 +150,26 @@ class Case:
         """Records that the backlogs bring to each operator of which it can be told."""
         return loads_of(self.model.flow, {s: backlog.records for s, backlog in self.model.backlogs.items()})
 
-    def demands(self, margin: float) -> list[Demand]:
-        """Of each operator, with arrivals `margin` higher than now."""
-        model, loads = self.model, self.model.loads
-        waiting, target, restart = self.waiting, self.target_utilisation, self.restart.seconds
-        found = []
-        for name, most in self.most.items():
-            now, curve, load = self.current[name], model.curves.get(name), loads.get(name)
-            best = None if curve is None else curve.best
-            highest = most if best is None else min(most, max(best, now))
-            steady, left = None, 0.0
-            if load is not None:
-                asked = load * (1 + margin)  # what reaches an operator grows with the arrivals
-                steady, left = asked / target, waiting[name] + asked * restart
-            found.append(Demand(name, now, self.bounds[name][0], most, highest, curve, steady, left))
-        return found
-
     @cached_property
     def limit_seconds(self) -> float | None:
         bound = self.objective.bound_seconds
-        return None if bound is None else bound * self.parameters.objective_share
+        return None if bound is None else bound * self.assumptions.objective_share
 
     @cached_property
     def horizon_seconds(self) -> float:
-        if self.parameters.horizon_seconds is not None:
-            return self.parameters.horizon_seconds
-        return self.restart.seconds + 2 * self.parameters.drain_seconds + (self.objective.bound_seconds or 30.0)
+        if self.assumptions.horizon_seconds is not None:
+            return self.assumptions.horizon_seconds
+        return self.restart.seconds + 2 * self.assumptions.drain_seconds + (self.objective.bound_seconds or 30.0)
 
     @property
     def target_utilisation(self) -> float:
-        return self.objective.utilization or self.parameters.target_utilisation
+        return self.objective.utilization or self.assumptions.target_utilisation
 
     @property
     def highest_utilisation(self) -> float:
         if self.objective.utilization is not None:
             return min(1.0, self.objective.utilization * 1.1)
-        return max(self.parameters.highest_utilisation, self.parameters.target_utilisation)
-
-    def cost(self, vector: Mapping[str, int]) -> tuple[int, int]:
-        """Slots first; of equal slots the fewer subtasks."""
-        return self.topology.slots(vector), sum(vector.values())
+        return max(self.assumptions.highest_utilisation, self.assumptions.target_utilisation)
 
     def predicted(self, vector: Mapping[str, int]) -> Outlook:
         return outlook(
@@ -209,42 +181,96 @@ class Case:
             of_latency=self.objective.max_latency is not None,
         )
 
+    def is_worth(self, staying: Outlook, going: Outlook, vectors: Sequence[Parallelism]) -> bool:
+        """Whether a change is worth its restart; or whether one of `vectors` would be if less waited: more lag is no reason to stay."""
+        if self._helps(staying, going):
+            return True
+        for less in self.with_less_waiting():
+            hold = less.predicted(less.current)
+            if any(less._helps(hold, less.predicted(vector)) for vector in vectors):
+                return True
+        return False
 
-def case_of(request: PlanRequest, parameters: RateParameters) -> Case | PlanReply:
-    """The request, read; a hold where something is unknown without which nothing can be decided."""
+    def _helps(self, staying: Outlook, going: Outlook) -> bool:
+        if (staying.max_utilisation or 0.0) > 1.0 >= (going.max_utilisation or 0.0):
+            return True  # only the change lets the application keep up
+        # Where it cannot keep up either way, a little less of it is not worth slots and a restart.
+        hardly = is_overloaded(staying) and not self.is_good(going)
+        return self.gains(staying, going) and not (hardly and self.badness(staying) <= nearly(self.badness(going)))
+
+    def gains(self, staying: Outlook, going: Outlook) -> bool:
+        """Whether a change is better by more than what may be a rounding error."""
+        (never, late), (going_never, going_late) = self.badness(staying), self.badness(going)
+        return never if never != going_never else going_late < late - 0.5
+
+    def is_good(self, found: Outlook) -> bool:
+        """Meets the objective all the time, and can keep up afterwards."""
+        steady = found.max_utilisation is None or found.max_utilisation <= self.highest_utilisation
+        return found.violation_seconds == 0 and steady
+
+    def badness(self, found: Outlook) -> Badness:
+        """Seconds of violation, those beyond the horizon included where they end; where no time bound was given, the load beyond the
+        target as a share of the horizon."""
+        over = max(0.0, (found.max_utilisation or 0.0) - self.highest_utilisation) * found.horizon_seconds
+        if self.limit_seconds is None:
+            return False, over
+        never = math.isinf(found.late_after_seconds)
+        return never, over + (found.violation_seconds if never else found.late_seconds)
+
+
+def is_overloaded(found: Outlook) -> bool:
+    """Whether more arrives than the busiest operator sustains."""
+    return (found.max_utilisation or 0.0) > 1
+
+
+def nearly(badness: Badness) -> Badness:
+    """Return what is as good as that."""
+    return badness[0], badness[1] * 1.15 + 1.0
+
+
+def comparison_of(request: PlanRequest, assumptions: Assumptions) -> Comparison | TooLittle:
+    """Return the application of a request, or why too little is known of it to compare anything."""
     analysis, topology, deployment = request.analysis, request.topology, request.deployment
     if topology is None or deployment is None:
-        return PlanReply(
-            kind="hold", code="metric-missing", sentence="the application's graph is unknown, so it stays as it is"
-        )
+        return TooLittle("metric-missing", "the application's graph is unknown, so it stays as it is")
     model, gaps = model_of(analysis, topology)
     needs_lag = request.policy.spec.objective.utilization is None
     for gap in gaps:
         if gap.what == "arrival rate" or (gap.what == "lag" and needs_lag):
-            return PlanReply(
-                kind="hold",
-                code="metric-missing",
-                sentence=f"the {gap.what} of {gap.operator} is unknown ({gap.because}), so nothing changes",
-            )
+            sentence = f"the {gap.what} of {gap.operator} is unknown ({gap.because}), so nothing changes"
+            return TooLittle("metric-missing", sentence)
     bounds = at_least_of(analysis.operators, model.curves)
     at_least = {name: bound.rate(deployment.observed.get(name, bound.parallelism)) for name, bound in bounds.items()}
-    case = Case(
+    found = Comparison(
         analysis=analysis,
         topology=topology,
         current=dict(deployment.observed),
         model=model,
         lag_seconds=analysis.lag_seconds.value,
         backlog_records=sum(backlog.records for backlog in model.backlogs.values()),
-        restart=restart_of(analysis, deployment, request.outcomes, parameters.restart_seconds),
+        restart=restart_of(analysis, deployment, request.outcomes, assumptions.restart_seconds),
         objective=request.policy.spec.objective,
         bounds={name: request.policy.spec.bounds.of(name) for name in topology.names},
         at_least=at_least,
-        parameters=parameters,
+        assumptions=assumptions,
     )
-    if not model.curves and not at_least and not case.suspects:
-        return PlanReply(
-            kind="hold",
-            code="warming-up",
-            sentence="no operator's capacity is known yet: it takes a window of a warmed-up run",
-        )
-    return case
+    if not model.curves and not at_least and not found.suspects:
+        return TooLittle("warming-up", "no operator's capacity is known yet: it takes a window of a warmed-up run")
+    return found
+
+
+class Compared(NamedTuple):
+    """What holding and a vector would bring, and whether the vector is worth its restart."""
+
+    staying: Prediction
+    going: Prediction
+    gains: bool
+
+
+def compare(request: PlanRequest, parallelism: Parallelism, assumptions: Assumptions) -> Compared | None:
+    """Compare a vector with holding; None where the model knows too little."""
+    found = comparison_of(request, assumptions)
+    if isinstance(found, TooLittle) or found.suspects:
+        return None
+    staying, going = found.predicted(found.current), found.predicted(parallelism)
+    return Compared(staying.told(), going.told(), found.is_worth(staying, going, [parallelism]))

@@ -12,13 +12,14 @@ import math
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from weir_contracts import Estimate, PlanReply, PlanRequest
+from weir_contracts import Estimate, PlanReply
 from weir_contracts.base import OperatorName
 from weir_contracts.planning import Number
+from weir_planner import Request, planner
 
 from predictor.words import changes
 
-from .present import Present, missing, present_of, reply_of
+from .answer import Answer, missing, reply_of
 from .static import no_such_operator
 
 Measure = Literal["utilisation", "lag_seconds", "latency_seconds", "backlog"]
@@ -57,16 +58,21 @@ class ThresholdParameters(BaseModel):
         return math.ceil(p * self.factor) if direction > 0 else max(1, math.floor(p / self.factor))
 
 
-def plan_by_threshold(request: PlanRequest, parameters: ThresholdParameters) -> PlanReply:
+@planner(
+    name="threshold",
+    description="a step up above a threshold, a step down below another; of utilisation, lag, latency or backlog",
+    parameters=ThresholdParameters,
+    reads=[],
+)
+def plan_by_threshold(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
-    present = present_of(request, {})
-    if isinstance(present, PlanReply):
-        return present
-    chosen = parameters.operators or list(present.current)
-    if unknown := sorted(set(chosen) - set(present.current)):
-        return no_such_operator(unknown, present)
+    parameters = request.parameters(ThresholdParameters)
+    answer = Answer(request)
+    chosen = parameters.operators or list(request.current)
+    if unknown := sorted(set(chosen) - set(request.current)):
+        return no_such_operator(unknown, request)
     readings = _readings(request, parameters.measure, chosen)
-    wanted, evidence = dict(present.current), dict[str, Number]()
+    wanted, evidence = dict(request.current), dict[str, Number]()
     told: list[str] = []
     stuck: list[str] = []
     unread: list[tuple[str, str]] = []
@@ -79,23 +85,23 @@ def plan_by_threshold(request: PlanRequest, parameters: ThresholdParameters) -> 
             continue
         direction = (value > parameters.up_above) - (value < parameters.down_below)
         if direction:
-            wanted[name] = _kept(present, name, parameters.moved(present.current[name], direction))
-            moves = wanted[name] != present.current[name]
+            wanted[name] = _kept(answer, name, parameters.moved(request.current[name], direction))
+            moves = wanted[name] != request.current[name]
             (told if moves else stuck).append(f"{what} is {value:,.4g}, {_relation(parameters, direction)}")
     because = "; ".join(dict.fromkeys(told or stuck))
-    if wanted != present.current:
-        grows = any(wanted[name] > p for name, p in present.current.items())
+    if wanted != request.current:
+        grows = any(wanted[name] > p for name, p in request.current.items())
         code = "above-threshold" if grows else "below-threshold"
-        return reply_of(present, wanted, code, f"{changes(present.current, wanted)}: {because}", evidence, {})
+        return reply_of(answer, wanted, code, f"{changes(request.current, wanted)}: {because}", evidence, {})
     if unread:
         return missing(unread[0][0], unread[0][1], {}).model_copy(update={"evidence": evidence})
     if stuck:
-        return reply_of(present, None, "at-bound", f"{because}, and there is no step left", evidence, {})
+        return reply_of(answer, None, "at-bound", f"{because}, and there is no step left", evidence, {})
     sentence = f"{parameters.measure} lies between {parameters.down_below:g} and {parameters.up_above:g}"
-    return reply_of(present, None, "within-thresholds", sentence, evidence, {})
+    return reply_of(answer, None, "within-thresholds", sentence, evidence, {})
 
 
-def _readings(request: PlanRequest, measure: Measure, names: list[str]) -> dict[str, tuple[str, Estimate]]:
+def _readings(request: Request, measure: Measure, names: list[str]) -> dict[str, tuple[str, Estimate]]:
     """For each operator what is looked at, by name, and its value."""
     analysis = request.analysis
     if measure != "utilisation":
@@ -110,10 +116,10 @@ def _readings(request: PlanRequest, measure: Measure, names: list[str]) -> dict[
     return {name: (f"utilisation[{name}]", o.utilisation if o else nothing) for name, o in found.items()}
 
 
-def _kept(present: Present, name: str, wanted: int) -> int:
+def _kept(answer: Answer, name: str, wanted: int) -> int:
     """Within the limits, and never the other way: what runs outside of them is the bounds' affair."""
-    p = present.current[name]
-    return max(p, present.within(name, wanted)) if wanted >= p else min(p, present.within(name, wanted))
+    p = answer.request.current[name]
+    return max(p, answer.within(name, wanted)) if wanted >= p else min(p, answer.within(name, wanted))
 
 
 def _relation(parameters: ThresholdParameters, direction: int) -> str:

@@ -30,14 +30,15 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_validator
-from weir_contracts import Infeasible, Observation, PlanReply, PlanRequest
+from weir_contracts import Infeasible, Observation, PlanReply
 from weir_contracts.observation import PartitionReading
 from weir_contracts.planning import Number
+from weir_planner import Request, planner
 
-from . import autoscaling_v2 as v2
+from .autoscaling import v2
+from .autoscaling.decisions import Decision, answer, decide, narrowed
+from .autoscaling.records import Workloads
 from .hpa import Autoscaler, HpaBehavior
-from .replica_decisions import Decision, answer, decide, narrowed, unknown_graph
-from .replica_records import Workloads
 
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
@@ -145,14 +146,18 @@ def total_of(lags: Sequence[tuple[int, int]], parameters: KedaKafkaParameters) -
     return max(total, 0), active
 
 
-def plan_by_keda_kafka(request: PlanRequest, parameters: KedaKafkaParameters) -> PlanReply:
+@planner(
+    name="keda-kafka",
+    description="KEDA's trigger kafka: committed lag over lagThreshold, at most a replica a partition, through the HorizontalPodAutoscaler",
+    parameters=KedaKafkaParameters,
+    reads=["observations"],
+)
+def plan_by_keda_kafka(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
-    topology, deployment = request.topology, request.deployment
-    if topology is None or deployment is None or set(deployment.observed) != set(topology.names):
-        return unknown_graph()
-    observed = {name: deployment.observed[name] for name in topology.names}
+    parameters = request.parameters(KedaKafkaParameters)
+    observed = request.current
     whole = parameters.scope == "application"
-    sizes = {"": max(observed.values())} if whole else {name: observed[name] for name in topology.sources}
+    sizes = {"": max(observed.values())} if whole else {name: observed[name] for name in request.sources}
     workloads = Workloads.of(request.memory, list(sizes))
     activity = _Activity.of(request.memory, request.now)
     decisions: dict[str, Decision] = {}
@@ -177,7 +182,7 @@ def plan_by_keda_kafka(request: PlanRequest, parameters: KedaKafkaParameters) ->
 
 
 def _decided(
-    request: PlanRequest,
+    request: Request,
     parameters: KedaKafkaParameters,
     workloads: Workloads,
     workload: tuple[str, int],
@@ -194,7 +199,7 @@ def _decided(
     return decide(workloads, name, limits, current, proposals=[proposal], now=request.now.timestamp())
 
 
-def _idle(request: PlanRequest, name: str, current: int, infeasible: list[Infeasible]) -> Decision:
+def _idle(request: Request, name: str, current: int, infeasible: list[Infeasible]) -> Decision:
     """What would be none there is the least there may be here."""
     least = request.policy.spec.bounds.of(name)[0]
     infeasible.append(
@@ -209,7 +214,7 @@ def _idle(request: PlanRequest, name: str, current: int, infeasible: list[Infeas
     return Decision(current, min(current, least), proposal=0, limited="TooFewReplicas")
 
 
-def _query(request: PlanRequest, parameters: KedaKafkaParameters, source: str | None) -> tuple[int, int] | v2.NoMetric:
+def _query(request: Request, parameters: KedaKafkaParameters, source: str | None) -> tuple[int, int] | v2.NoMetric:
     """Total and lag for activation; `NoMetric` names what could not be read."""
     kafka = request.policy.spec.signals.kafka
     if kafka is None or kafka.group_id is None:

@@ -2,7 +2,7 @@
 
     ratio = metric / target,    replicas = ceil(ratio · replicas)    unless ratio is within the tolerance
 
-then stabilisation windows, rate policies and limits; `autoscaling_v2` has the arithmetic, what it was taken from and how it was checked.
+then stabilisation windows, rate policies and limits; `autoscaling/v2.py` has the arithmetic, what it was taken from and how it was checked.
 
 What stands for what: a workload is an operator and its replicas are its subtasks (`scope: operators`, each with an autoscaler of its
 own), or the whole application, whose replicas are its largest parallelism and which gives all operators the same (`application`).
@@ -23,11 +23,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
-from weir_contracts import Deployment, PlanReply, PlanRequest
+from weir_contracts import PlanReply
+from weir_planner import Request, planner
 
-from . import autoscaling_v2 as v2
-from .replica_decisions import Decision, answer, decide, label, narrowed, unknown_graph
-from .replica_records import Workloads
+from .autoscaling import v2
+from .autoscaling.decisions import Decision, answer, decide, label, narrowed
+from .autoscaling.records import Workloads
 
 METRICS_WINDOW_SECONDS = 30.0
 """Of a CPU sample, as metrics servers take them."""
@@ -185,14 +186,16 @@ class HpaParameters(Autoscaler):
         return self
 
 
-def plan_by_hpa(request: PlanRequest, parameters: HpaParameters) -> PlanReply:
+@planner(
+    name="hpa",
+    description="the HorizontalPodAutoscaler's rule, autoscaling/v2, for each operator or the application, with the original's numbers",
+    parameters=HpaParameters,
+    reads=[],
+)
+def plan_by_hpa(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
-    topology, deployment = request.topology, request.deployment
-    if topology is None or deployment is None:
-        return unknown_graph()
-    observed = {name: deployment.observed[name] for name in topology.names if name in deployment.observed}
-    if len(observed) < len(topology.names):
-        return unknown_graph()
+    parameters = request.parameters(HpaParameters)
+    observed = request.current
     sizes = observed if parameters.scope == "operators" else {"": max(observed.values())}
     workloads = Workloads.of(request.memory, list(sizes))
     now = request.now.timestamp()
@@ -203,14 +206,14 @@ def plan_by_hpa(request: PlanRequest, parameters: HpaParameters) -> PlanReply:
         proposals = _proposals(request, parameters, name, current)
         decisions[name] = decide(workloads, name, limits, current, proposals=proposals, now=now)
     read = {
-        label(metric.name, name): _shown(request, deployment, metric.name, name)
+        label(metric.name, name): _shown(request, metric.name, name)
         for metric in _metrics(request, parameters)
         for name in sizes
     }
     return answer(request, decisions, observed, workloads, evidence=read)
 
 
-def _metrics(request: PlanRequest, parameters: HpaParameters) -> list[HpaMetric]:
+def _metrics(request: Request, parameters: HpaParameters) -> list[HpaMetric]:
     if parameters.metrics:
         return parameters.metrics
     share = request.policy.spec.objective.utilization
@@ -218,7 +221,7 @@ def _metrics(request: PlanRequest, parameters: HpaParameters) -> list[HpaMetric]
     return [HpaMetric(name="busy", target=target)]
 
 
-def _proposals(request: PlanRequest, parameters: HpaParameters, workload: str, current: int) -> list[int | v2.NoMetric]:
+def _proposals(request: Request, parameters: HpaParameters, workload: str, current: int) -> list[int | v2.NoMetric]:
     return [
         _proposal(request, metric, parameters.tolerances(), workload, current)
         for metric in _metrics(request, parameters)
@@ -226,10 +229,10 @@ def _proposals(request: PlanRequest, parameters: HpaParameters, workload: str, c
 
 
 def _proposal(
-    request: PlanRequest, metric: HpaMetric, tolerance: v2.Tolerance, workload: str, current: int
+    request: Request, metric: HpaMetric, tolerance: v2.Tolerance, workload: str, current: int
 ) -> int | v2.NoMetric:
     try:
-        value = _read(request, request.deployment, metric.name, workload)
+        value = _read(request, metric.name, workload)
         target = metric.target
         if isinstance(value, list):
             pods, is_cpu = value, metric.name == "cpu"
@@ -243,10 +246,10 @@ def _proposal(
         return error
 
 
-def _read(request: PlanRequest, deployment: Deployment | None, metric: str, workload: str) -> list[v2.Replica] | float:
+def _read(request: Request, metric: str, workload: str) -> list[v2.Replica] | float:
     """A value for each replica of the workload, or one for all; `NoMetric` names what is unknown."""
     if metric == "cpu":
-        return _pods(request, deployment)
+        return _pods(request)
     if metric in {"busy", "input_rate"}:
         return _subtasks(request, metric, workload)
     if metric in _OF_APPLICATION:
@@ -266,9 +269,9 @@ def _read(request: PlanRequest, deployment: Deployment | None, metric: str, work
     return value
 
 
-def _subtasks(request: PlanRequest, metric: str, workload: str) -> list[v2.Replica]:
+def _subtasks(request: Request, metric: str, workload: str) -> list[v2.Replica]:
     """Each with the operator's mean; of the application the busiest operator's."""
-    names = [workload] if workload else list(request.topology.names if request.topology else ())
+    names = [workload] if workload else request.operators
     best: tuple[float, int] | None = None
     for name in names:
         found = request.analysis.operator(name)
@@ -285,12 +288,12 @@ def _subtasks(request: PlanRequest, metric: str, workload: str) -> list[v2.Repli
     return [v2.Replica(value_milli=round(1000 * _bounded(best[0])))] * best[1]
 
 
-def _pods(request: PlanRequest, deployment: Deployment | None) -> list[v2.Replica]:
+def _pods(request: Request) -> list[v2.Replica]:
     """The deployment's pods. When one became ready is not told: it counts from its start."""
-    if deployment is None or not deployment.pods:
+    if not request.deployment.pods:
         raise v2.NoMetric("cpu is unknown (nothing is known of pods)")
     replicas = []
-    for pod in deployment.pods:
+    for pod in request.deployment.pods:
         age = None if pod.started_at is None else max(0.0, (request.now - pod.started_at).total_seconds())
         replicas.append(
             v2.Replica(
@@ -316,10 +319,10 @@ def _bounded(value: float) -> float:
     return max(-LARGEST, min(value, LARGEST))
 
 
-def _shown(request: PlanRequest, deployment: Deployment, metric: str, workload: str) -> float | None:
+def _shown(request: Request, metric: str, workload: str) -> float | None:
     """For the evidence."""
     try:
-        value = _read(request, deployment, metric, workload)
+        value = _read(request, metric, workload)
     except v2.NoMetric:
         return None
     if isinstance(value, list):

@@ -7,8 +7,8 @@ from weir_contracts import Infeasible, Parallelism, PlanReply, PlanRequest
 
 from predictor.words import changes
 
-from . import autoscaling_v2 as v2
-from .replica_records import Ask, TooManyWorkloads, Workloads
+from . import v2
+from .records import Ask, TooManyWorkloads, Workloads
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,6 @@ class Decision:
     able: str = ""
     limited: str = ""
     missing: str | None = None
-
-
-def unknown_graph() -> PlanReply:
-    """The hold of a planner that cannot see what runs."""
-    sentence = "the application's graph or parallelism is unknown, so it stays as it is"
-    return PlanReply(kind="hold", code="metric-missing", sentence=sentence)
 
 
 def narrowed(smallest: int, largest: int, low: int | None, high: int | None) -> tuple[int, int]:

@@ -24,12 +24,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
-from weir_contracts import Analysis, Infeasible, Parallelism, PlanReply, PlanRequest, SourceAnalysis
+from weir_contracts import Analysis, Infeasible, Parallelism, PlanReply, SourceAnalysis
 from weir_contracts.planning import Number
+from weir_planner import Request, planner
 
 from predictor.words import changes
 
-from .present import Present, missing, present_of, reply_of, seconds_since_action
+from .answer import Answer, missing, reply_of
 
 HIGHEST_BACKPRESSURE = 0.9
 HIGHEST_FACTOR = 10.0
@@ -76,16 +77,21 @@ class _Symptoms:
     """Whose symptoms they are."""
 
 
-def plan_by_dhalion(request: PlanRequest, parameters: DhalionParameters) -> PlanReply:
+@planner(
+    name="dhalion",
+    description="symptom, diagnosis, resolution: grows the operator behind a backpressured one, shrinks what idles (after VLDB 2017)",
+    parameters=DhalionParameters,
+    reads=[],
+)
+def plan_by_dhalion(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
-    present = present_of(request, {})
-    if isinstance(present, PlanReply):
-        return present
-    since = seconds_since_action(request)
+    parameters = request.parameters(DhalionParameters)
+    answer = Answer(request)
+    since = request.seconds_since_action
     if since is not None and since < parameters.cooldown_seconds:
         sentence = f"an action was {since:.0f} s ago, and nothing is diagnosed for {parameters.cooldown_seconds:.0f} s after one"
-        return reply_of(present, None, "cooldown", sentence, {}, {})
-    symptoms = _symptoms_of(present, request.analysis, parameters)
+        return reply_of(answer, None, "cooldown", sentence, {}, {})
+    symptoms = _symptoms_of(request, parameters)
     if isinstance(symptoms, PlanReply):
         return symptoms
     evidence: dict[str, Number] = {}
@@ -94,22 +100,23 @@ def plan_by_dhalion(request: PlanRequest, parameters: DhalionParameters) -> Plan
     for name, growth in symptoms.growth.items():
         evidence[f"pending_growth_share[{name}]"] = growth
     if symptoms.backpressured or symptoms.growing:
-        return _up(present, request.analysis, symptoms, parameters, evidence)
-    return _down(present, request.analysis, parameters, evidence)
+        return _up(answer, symptoms, parameters, evidence)
+    return _down(answer, parameters, evidence)
 
 
-def _symptoms_of(present: Present, analysis: Analysis, parameters: DhalionParameters) -> _Symptoms | PlanReply:
+def _symptoms_of(request: Request, parameters: DhalionParameters) -> _Symptoms | PlanReply:
+    analysis = request.analysis
     backpressure, growth = {}, {}
-    for name in present.topology.names:
+    for name in request.topology.names:
         found = analysis.operator(name)
-        if not present.topology.outputs(name):
+        if not request.topology.outputs(name):
             continue  # nothing behind a sink could hold it back
         if found is None or found.backpressure.value is None:
             why = found.backpressure.basis if found else "it was not analysed"
             return missing(f"the backpressure of {name}", why, {})
         backpressure[name] = min(1.0, max(0.0, found.backpressure.value))
     told = {source.operator: source for source in analysis.sources}
-    for name in present.topology.sources:
+    for name in request.topology.sources:
         source, found = told.get(name), analysis.operator(name)
         if source is None or source.lag_growth.value is None:
             return missing(
@@ -134,43 +141,43 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def _up(
-    present: Present,
-    analysis: Analysis,
+    answer: Answer,
     symptoms: _Symptoms,
     parameters: DhalionParameters,
     evidence: dict[str, Number],
 ) -> PlanReply:
-    wanted: Parallelism = dict(present.current)
+    request, analysis = answer.request, answer.request.analysis
+    wanted: Parallelism = dict(request.current)
     why = []
-    for name, factor, because in _causes(present, symptoms):
+    for name, factor, because in _causes(request, symptoms):
         found = analysis.operator(name)
         skew = found.skew.value if found else None
-        if skew is not None and skew >= parameters.skew_threshold and present.current[name] > 1:
+        if skew is not None and skew >= parameters.skew_threshold and request.current[name] > 1:
             words = f"the busiest subtask of {name} does {skew:.1f} times the mean: its data is skewed, and more subtasks would not help"
-            present.infeasible.append(Infeasible(operator=name, code="skewed", because=words))
+            answer.infeasible.append(Infeasible(operator=name, code="skewed", because=words))
             why.append(words)
             continue
-        wanted[name] = max(present.current[name], present.within(name, present.current[name] * factor))
+        wanted[name] = max(request.current[name], answer.within(name, request.current[name] * factor))
         why.append(because)
     words = "; ".join(why)
-    if wanted != present.current:
+    if wanted != request.current:
         return reply_of(
-            present, wanted, "under-provisioned", f"{changes(present.current, wanted)}: {words}", evidence, {}
+            answer, wanted, "under-provisioned", f"{changes(request.current, wanted)}: {words}", evidence, {}
         )
-    code = "skewed" if any(i.code == "skewed" for i in present.infeasible) else "nothing-helps"
+    code = "skewed" if any(i.code == "skewed" for i in answer.infeasible) else "nothing-helps"
     words = (
         words
         or f"{', '.join([*symptoms.backpressured, *symptoms.growing])}: held back, and no operator behind is the cause"
     )
-    return reply_of(present, None, code, f"nothing that may be had would resolve it: {words}", evidence, {})
+    return reply_of(answer, None, code, f"nothing that may be had would resolve it: {words}", evidence, {})
 
 
-def _causes(present: Present, symptoms: _Symptoms) -> Iterator[tuple[str, float, str]]:
+def _causes(request: Request, symptoms: _Symptoms) -> Iterator[tuple[str, float, str]]:
     """Under-provisioned operators, each with the factor that resolves it and what it is diagnosed from."""
-    for name in present.topology.names:
+    for name in request.topology.names:
         if name in symptoms.backpressured:
             continue
-        held = {up: symptoms.backpressure[up] for up in present.topology.inputs(name) if up in symptoms.backpressured}
+        held = {up: symptoms.backpressure[up] for up in request.topology.inputs(name) if up in symptoms.backpressured}
         if held:
             worst = max(held, key=lambda up: held[up])
             share = min(held[worst], HIGHEST_BACKPRESSURE)
@@ -181,28 +188,27 @@ def _causes(present: Present, symptoms: _Symptoms) -> Iterator[tuple[str, float,
             yield name, min(1 + growth, HIGHEST_FACTOR), f"what waits at {name} grows by {words}"
 
 
-def _down(
-    present: Present, analysis: Analysis, parameters: DhalionParameters, evidence: dict[str, Number]
-) -> PlanReply:
+def _down(answer: Answer, parameters: DhalionParameters, evidence: dict[str, Number]) -> PlanReply:
     """Nothing is held back: whoever's queue is almost empty gives some up. An unknown queue is not an empty one."""
+    request, analysis = answer.request, answer.request.analysis
     told = {source.operator: source for source in analysis.sources}
-    wanted: Parallelism = dict(present.current)
+    wanted: Parallelism = dict(request.current)
     unknown = []
-    for name, p in present.current.items():
+    for name, p in request.current.items():
         empty = _almost_empty(analysis, name, told.get(name), parameters)
         if empty is None:
             unknown.append(name)
         elif empty:
             # It never goes below what the policy allows, nor up.
-            wanted[name] = min(p, max(present.limits[name][0], math.floor(p * parameters.scale_down_factor + 1e-9), 1))
-    if wanted != present.current:
+            wanted[name] = min(p, max(request.limits[name][0], math.floor(p * parameters.scale_down_factor + 1e-9), 1))
+    if wanted != request.current:
         sentence = (
-            f"{changes(present.current, wanted)}: nothing is backpressured, and what waits there is next to nothing"
+            f"{changes(request.current, wanted)}: nothing is backpressured, and what waits there is next to nothing"
         )
-        return reply_of(present, wanted, "over-provisioned", sentence, evidence, {})
+        return reply_of(answer, wanted, "over-provisioned", sentence, evidence, {})
     if unknown:
         return missing(f"what waits at {unknown[0]}", "its busy share or its lag is not known", {})
-    return reply_of(present, None, "no-symptom", "nothing is backpressured and no queue is almost empty", evidence, {})
+    return reply_of(answer, None, "no-symptom", "nothing is backpressured and no queue is almost empty", evidence, {})
 
 
 def _almost_empty(

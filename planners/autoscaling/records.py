@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from .autoscaling_v2 import Event, Limits, Records, changed, condensed
+from .v2 import Event, Limits, Records, changed, condensed
 
 LARGEST_BYTES = 14_000
 """Of a plan's memory, with room for what a planner keeps beside it."""

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from math import isnan
 
-from weir_contracts import Estimate, OperatorAnalysis, PlanRequest, Topology
+from weir_contracts import Estimate, OperatorAnalysis, Topology
+from weir_planner import Request
 
 from .decision import Limits
 from .evaluation import Graph, Sample
@@ -21,7 +22,7 @@ class Missing(ValueError):
 class Turn:
     """One request of a running application."""
 
-    request: PlanRequest
+    request: Request
     parameters: FlinkAutoscalerParameters
     graph: Graph
     now_ms: int
@@ -36,19 +37,15 @@ class Turn:
         return self.running_ms + milliseconds(self.parameters.stabilization_interval_minutes)
 
 
-def turn_of(request: PlanRequest, parameters: FlinkAutoscalerParameters) -> Turn:
+def turn_of(request: Request, parameters: FlinkAutoscalerParameters) -> Turn:
     """The request as a turn. Raises `Missing`."""
-    analysis, topology, deployment = request.analysis, request.topology, request.deployment
-    if topology is None or deployment is None:
-        raise Missing("the application's graph or deployment is unknown, so it stays as it is")
-    if any(name not in deployment.observed for name in topology.names):
-        raise Missing("parallelism is not known of every operator, so nothing changes")
+    analysis = request.analysis
     if analysis.run is None:
         raise Missing("it is unknown since when the application runs, so nothing changes")
     return Turn(
         request,
         parameters,
-        Graph(topology, {name: deployment.observed[name] for name in topology.names}),
+        Graph(request.topology, request.current),
         _ms(analysis.observed_at),
         _ms(analysis.run.running_since),
     )

@@ -26,7 +26,8 @@ from dataclasses import replace
 from math import isfinite, isinf, isnan
 from typing import Any
 
-from weir_contracts import Infeasible, Parallelism, PlanReply, PlanRequest
+from weir_contracts import Infeasible, Parallelism, PlanReply
+from weir_planner import Request, planner
 
 from predictor.words import changes
 
@@ -40,8 +41,16 @@ from .readings import Missing, Turn, busy_ms_per_second, limits_of, sample_of, t
 Evidence = dict[str, float | int | str | bool | None]
 
 
-def plan_flink_autoscaler(request: PlanRequest, parameters: FlinkAutoscalerParameters) -> PlanReply:
+@planner(
+    name="flink-autoscaler",
+    description="the Flink Kubernetes Operator's autoscaler, number by number: windows, thresholds, catch-up, "
+    "delayed scale-down, alignment",
+    parameters=FlinkAutoscalerParameters,
+    reads=[],
+)
+def plan_flink_autoscaler(request: Request) -> PlanReply:
     """The original's decision for the request's application; the window is kept in the reply's memory."""
+    parameters = request.parameters(FlinkAutoscalerParameters)
     if request.analysis.status != "running":
         sentence = f"the application does not run ({request.analysis.status}), so nothing is decided"
         return PlanReply(kind="hold", code="not-running", sentence=sentence, memory=request.memory)

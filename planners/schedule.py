@@ -17,9 +17,10 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field, model_validator
-from weir_contracts import Duration, PlanReply, PlanRequest
+from weir_contracts import Duration, PlanReply
+from weir_planner import Request, planner
 
-from .present import present_of
+from .answer import Answer
 from .static import Vector, no_such_operator, settled
 
 _ANY_TIME = datetime(2026, 1, 1, tzinfo=ZoneInfo("UTC"))
@@ -70,18 +71,23 @@ class ScheduleParameters(Vector):
     entries: list[ScheduleEntry] = Field(min_length=1, max_length=100, description="in any order")
 
 
-def plan_by_schedule(request: PlanRequest, parameters: ScheduleParameters) -> PlanReply:
+@planner(
+    name="schedule",
+    description="parallelism by the clock: cron expressions in a time zone, and what else holds",
+    parameters=ScheduleParameters,
+    reads=[],
+)
+def plan_by_schedule(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
-    present = present_of(request, {})
-    if isinstance(present, PlanReply):
-        return present
+    parameters = request.parameters(ScheduleParameters)
+    answer = Answer(request)
     vectors: list[Vector] = [parameters, *parameters.entries]
-    if unknown := sorted({name for vector in vectors for name in vector.unknown(present)}):
-        return no_such_operator(unknown, present)
+    if unknown := sorted({name for vector in vectors for name in vector.unknown(request)}):
+        return no_such_operator(unknown, request)
     zone = ZoneInfo(parameters.time_zone)
     found = in_force(parameters.entries, request.now, zone)
     if found is None:
-        return settled(present, parameters, "no-entry", "no entry of the schedule is in force")
+        return settled(answer, parameters, "no-entry", "no entry of the schedule is in force")
     entry, since = found
     merged = Vector(
         parallelism=parameters.parallelism if entry.parallelism is None else entry.parallelism,
@@ -89,7 +95,7 @@ def plan_by_schedule(request: PlanRequest, parameters: ScheduleParameters) -> Pl
         operators={**(parameters.operators if entry.parallelism is None else {}), **entry.operators},
     )
     when = f"{since:%Y-%m-%d %H:%M} {parameters.time_zone}"
-    return settled(present, merged, "scheduled", f"{entry.cron!r} has been in force since {when}")
+    return settled(answer, merged, "scheduled", f"{entry.cron!r} has been in force since {when}")
 
 
 def in_force(entries: list[ScheduleEntry], now: datetime, zone: ZoneInfo) -> tuple[ScheduleEntry, datetime] | None:

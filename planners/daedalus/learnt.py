@@ -3,9 +3,9 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-from weir_contracts import PlanRequest
+from weir_planner import Request
 
-from services.planner.core.planners.present import Present, total
+from planners.answer import total
 
 from .forecast import autoregressive, linear
 from .parameters import DaedalusParameters
@@ -93,12 +93,10 @@ class Memory(BaseModel):
     """Downtimes learnt, in s."""
 
 
-def noticed(
-    request: PlanRequest, present: Present, memory: Memory, parameters: DaedalusParameters, load: float | None
-) -> Memory:
+def noticed(request: Request, memory: Memory, parameters: DaedalusParameters, load: float | None) -> Memory:
     """The memory with this turn's readings."""
     analysis, now = request.analysis, request.now.timestamp()
-    replicas = present.replicas
+    replicas = request.replicas
     update: dict[str, Any] = {}
     run = "" if analysis.run is None else f"{analysis.run.attempt} {analysis.run.running_since.isoformat()}"
     if run != memory.run or replicas != memory.replicas:
@@ -116,7 +114,7 @@ def noticed(
     started = memory.since if began is None else max(began, memory.since)
     if now - started < parameters.warm_up_seconds or analysis.has("catching-up"):
         return memory
-    return _with_capacity(request, present, memory)
+    return _with_capacity(request, memory)
 
 
 def _with_downtime(memory: Memory, seen: float | None, parameters: DaedalusParameters) -> Memory:
@@ -167,18 +165,18 @@ def _with_forecast(memory: Memory, parameters: DaedalusParameters) -> Memory:
     return memory.model_copy(update={"foreseen_at": memory.minute, "foreseen": [round(f, 2) for f in forecast or []]})
 
 
-def _with_capacity(request: PlanRequest, present: Present, memory: Memory) -> Memory:
+def _with_capacity(request: Request, memory: Memory) -> Memory:
     """The regressions with this turn's reading, and the capacity of the present parallelism by them."""
     analysis = request.analysis
-    taken = total([o.input_rate.value for o in analysis.operators if o.operator in present.topology.sources])
+    taken = total([o.input_rate.value for o in analysis.operators if o.operator in request.topology.sources])
     if taken is None or taken <= 0:
         return memory
     taken = min(taken, MOST_RATE)
     shares = {
-        o.operator: o for o in analysis.operators if o.utilisation.value is not None and o.operator in present.current
+        o.operator: o for o in analysis.operators if o.utilisation.value is not None and o.operator in request.current
     }
     busiest = sorted(shares, key=lambda name: -(shares[name].utilisation.value or 0.0))[:MOST_REGRESSIONS]
-    place = {name: str(i) for i, name in enumerate(present.topology.names)}
+    place = {name: str(i) for i, name in enumerate(request.topology.names)}
     regressions: dict[str, Regression] = {}
     told = []
     for name in busiest:
@@ -194,7 +192,7 @@ def _with_capacity(request: PlanRequest, present: Present, memory: Memory) -> Me
             told.append(full)
     if not told:
         return memory.model_copy(update={"regressions": regressions})
-    key, newest = str(present.replicas), min(MOST_RATE, *told)
+    key, newest = str(request.replicas), min(MOST_RATE, *told)
     capacities = dict(memory.capacities)
     before = capacities.pop(key, None)
     capacities[key] = round(newest if before is None else (before + newest) / 2, 3)

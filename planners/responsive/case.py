@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
-from weir_contracts import PlanRequest
+from weir_planner import Request
 
+from planners.answer import Answer, total
 from predictor.flow import arrivals_at, flow_of
-from services.planner.core.planners.present import Present, total
 
 from .parameters import MOST_NUMBER, RateDiagnoser, ResponsiveParameters, SaturationDiagnoser
 
@@ -46,7 +46,8 @@ class Memory(BaseModel):
 class Case:
     """The request, read once; None is unknown, and `why` says why."""
 
-    present: Present
+    request: Request
+    answer: Answer
     parameters: ResponsiveParameters
     now: float
     run_seconds: float | None
@@ -67,33 +68,34 @@ class Case:
         return found if covered and found else None
 
 
-def case_of(request: PlanRequest, present: Present, parameters: ResponsiveParameters, memory: Memory) -> Case:
+def case_of(request: Request, parameters: ResponsiveParameters, memory: Memory) -> Case:
     analysis, now = request.analysis, request.now.timestamp()
     told = {source.operator: source for source in analysis.sources}
-    sources = [told.get(name) for name in present.topology.sources]
+    sources = [told.get(name) for name in request.topology.sources]
     arriving = total([None if s is None else s.arrival_rate.value for s in sources])
     operators = {o.operator: o for o in analysis.operators}
-    heads = [operators.get(name) for name in present.topology.sources]
+    heads = [operators.get(name) for name in request.topology.sources]
     taken = total([None if o is None else o.input_rate.value for o in heads])
-    skew = _skew(present, request)
-    n = present.replicas
+    skew = _skew(request)
+    n = request.replicas
     if memory.replicas != n:
         memory = Memory(replicas=n, wished_at=memory.wished_at)
     reading = Reading(
         at=now,
         taken=None if taken is None else _number(taken / n * skew),
         arriving=None if arriving is None else _number(arriving / n * skew),
-        blocked=_blocked(present, request),
+        blocked=_blocked(request),
     )
     return Case(
-        present=present,
+        request=request,
+        answer=Answer(request),
         parameters=parameters,
         now=now,
         run_seconds=None if analysis.run is None else (request.now - analysis.run.running_since).total_seconds(),
         arriving=arriving,
         lag_records=total([None if s is None else s.lag_records.value for s in sources]),
         growth=_sum([None if s is None else s.lag_growth.value for s in sources]),
-        sustained=_sustained(present, request),
+        sustained=_sustained(request),
         restoring=next((code for code in RESTORING if any(s.code == code for s in analysis.symptoms)), None),
         objective_seconds=request.policy.spec.objective.bound_seconds,
         memory=memory.model_copy(update={"readings": _kept(memory.readings, reading, parameters)}),
@@ -118,10 +120,10 @@ def _kept(before: Sequence[Reading], newest: Reading, parameters: ResponsivePara
     return readings
 
 
-def _sustained(present: Present, request: PlanRequest) -> float | None:
+def _sustained(request: Request) -> float | None:
     """Records/s at all sources at which the first operator is full, in the present mix; None while no operator's rate is known."""
     analysis = request.analysis
-    flow = flow_of(present.topology, {(e.source, e.target): e.selectivity.value for e in analysis.edges})
+    flow = flow_of(request.topology, {(e.source, e.target): e.selectivity.value for e in analysis.edges})
     rates = {s.operator: max(0.0, s.arrival_rate.value or 0.0) for s in analysis.sources}
     whole = sum(rates.values())
     mix = {name: rate / whole for name, rate in rates.items()} if 0 < whole < math.inf else dict.fromkeys(rates, 1.0)
@@ -134,21 +136,21 @@ def _sustained(present: Present, request: PlanRequest) -> float | None:
     return least if math.isfinite(least) and least > 0 else None
 
 
-def _skew(present: Present, request: PlanRequest) -> float:
+def _skew(request: Request) -> float:
     """Of the busiest operator; 1 where it is not known."""
     known = [
         (o.utilisation.value, o.skew.value)
         for o in request.analysis.operators
-        if o.utilisation.value is not None and o.skew.value is not None and o.operator in present.current
+        if o.utilisation.value is not None and o.skew.value is not None and o.operator in request.current
     ]
     return min(1000.0, max(1.0, max(known, default=(0.0, 1.0))[1]))
 
 
-def _blocked(present: Present, request: PlanRequest) -> float | None:
+def _blocked(request: Request) -> float | None:
     """Share of its time that the busiest thread is not busy; None if an operator's is not known."""
     operators = {o.operator: o for o in request.analysis.operators}
     busy = 0.0
-    for name in present.topology.names:
+    for name in request.topology.names:
         found = operators.get(name)
         if found is None or found.utilisation.value is None:
             return None

@@ -29,12 +29,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from weir_contracts import Parallelism, PlanReply, PlanRequest
+from weir_contracts import Parallelism, PlanReply
 from weir_contracts.planning import Number
+from weir_planner import Request, planner
 
 from predictor.words import changes
 
-from .present import Present, missing, present_of, reply_of
+from .answer import Answer, missing, reply_of
 
 MOST = 2**31 - 1
 MOST_KEPT = 1500
@@ -128,30 +129,35 @@ def _whole(instances: float) -> int:
     return math.ceil(instances) if instances < MOST else MOST
 
 
-def plan_by_ds2(request: PlanRequest, parameters: Ds2Parameters) -> PlanReply:
+@planner(
+    name="ds2",
+    description="the optimal parallelism of each operator by true rates, in one pass from the sources (OSDI 2018)",
+    parameters=Ds2Parameters,
+    reads=[],
+)
+def plan_by_ds2(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
+    parameters = request.parameters(Ds2Parameters)
     memory = _Memory.of(request.memory)
-    present = present_of(request, memory.kept())
-    if isinstance(present, PlanReply):
-        return present
-    memory = memory.after(present.current)
+    answer = Answer(request)
+    memory = memory.after(request.current)
     if memory.intervals <= parameters.warm_up_intervals:
         sentence = f"interval {memory.intervals} of {parameters.warm_up_intervals} since the parallelism changed: not decided yet"
-        return reply_of(present, None, "warming-up", sentence, {}, memory.kept())
-    read = _read(request, present, parameters)
+        return reply_of(answer, None, "warming-up", sentence, {}, memory.kept())
+    read = _read(request, parameters)
     if isinstance(read, str):
         what, _, because = read.partition(": ")
         return missing(what, because, memory.interrupted().kept())
-    wanted = _sized(read, present, parameters)
+    wanted = _sized(read, request, parameters)
     needed = max(1, min(parameters.activation_intervals, MOST_KEPT // len(wanted)))
     memory = memory.decided(wanted, needed)
     evidence = _evidence(read, wanted)
     if len(memory.decisions) < needed:
         sentence = f"{len(memory.decisions)} of {needed} decisions in a row were made"
-        return reply_of(present, None, "activating", sentence, evidence, memory.kept())
+        return reply_of(answer, None, "activating", sentence, evidence, memory.kept())
     combined = dict(zip(wanted, _combined(memory.decisions, parameters.activation), strict=True))
-    vector = {name: present.within(name, p) for name, p in combined.items()}
-    return _answer(present, vector, parameters, sum(read.arrivals.values()), evidence, memory)
+    vector = {name: answer.within(name, p) for name, p in combined.items()}
+    return _reply(answer, vector, parameters, sum(read.arrivals.values()), evidence, memory)
 
 
 @dataclass(frozen=True)
@@ -165,11 +171,11 @@ class _Read:
     at_most: frozenset[str]
 
 
-def _read(request: PlanRequest, present: Present, parameters: Ds2Parameters) -> _Read | str:
+def _read(request: Request, parameters: Ds2Parameters) -> _Read | str:
     """The rates, or `what: why` of the first that is missing."""
-    analysis, topology = request.analysis, present.topology
+    analysis, topology = request.analysis, request.topology
     analysed = {(e.source, e.target): e.selectivity for e in analysis.edges}
-    selectivity: dict[str, dict[str, float]] = {name: {} for name in present.current}
+    selectivity: dict[str, dict[str, float]] = {name: {} for name in request.current}
     for edge in topology.edges:
         found = analysed.get((edge.source, edge.target))
         if found is None or found.value is None:
@@ -181,7 +187,7 @@ def _read(request: PlanRequest, present: Present, parameters: Ds2Parameters) -> 
     ratios: list[float] = []
     processing: dict[str, float] = {}
     at_most: set[str] = set()
-    for name in present.current:
+    for name in request.current:
         operator = analysis.operator(name)
         if name in sources:
             rate = given.get(name)
@@ -201,12 +207,12 @@ def _read(request: PlanRequest, present: Present, parameters: Ds2Parameters) -> 
                 return (
                     f"the true processing rate of {name}: {'it was not analysed' if rate_of is None else rate_of.basis}"
                 )
-            if operator and operator.parallelism != present.current[name]:
+            if operator and operator.parallelism != request.current[name]:
                 seen_at = f"it was analysed at {operator.parallelism}"
-                return f"the true processing rate of {name} at {present.current[name]} subtasks: {seen_at}"
+                return f"the true processing rate of {name} at {request.current[name]} subtasks: {seen_at}"
             processing[name] = value
     graph = Graph(
-        instances=present.current,
+        instances=request.current,
         rates={
             name: Rates(rate, {target: rate * share for target, share in selectivity[name].items()})
             for name, rate in processing.items()
@@ -221,16 +227,16 @@ def _read(request: PlanRequest, present: Present, parameters: Ds2Parameters) -> 
     return _Read(graph, arrivals, max(ratios, default=None), source_rates, frozenset(at_most))
 
 
-def _sized(read: _Read, present: Present, parameters: Ds2Parameters) -> Parallelism:
+def _sized(read: _Read, request: Request, parameters: Ds2Parameters) -> Parallelism:
     """This interval's decision for every operator."""
     wanted = optimal(read.graph, parameters.scaling_factor)
     for name, rate in read.source_rates.items():
-        ideal = _ideal(read.arrivals[name], rate, present.current[name])
+        ideal = _ideal(read.arrivals[name], rate, request.current[name])
         wanted[name] = _whole(ideal * (1.0 + parameters.scaling_factor))
     for name in read.at_most & set(wanted):
-        wanted[name] = min(wanted[name], present.current[name])
-    wanted = corrected(wanted, present.current, read.ratio, parameters.target_rate_ratio)
-    return {name: max(1, min(wanted.get(name, p), MOST)) for name, p in present.current.items()}
+        wanted[name] = min(wanted[name], request.current[name])
+    wanted = corrected(wanted, request.current, read.ratio, parameters.target_rate_ratio)
+    return {name: max(1, min(wanted.get(name, p), MOST)) for name, p in request.current.items()}
 
 
 def _combined(decisions: Sequence[Sequence[int]], how: str) -> Sequence[int]:
@@ -241,26 +247,26 @@ def _combined(decisions: Sequence[Sequence[int]], how: str) -> Sequence[int]:
     return decisions[-1]
 
 
-def _answer(  # noqa: PLR0917 - what a decision rests on, in its order
-    present: Present,
+def _reply(  # noqa: PLR0917 - what a decision rests on, in its order
+    answer: Answer,
     vector: Parallelism,
     parameters: Ds2Parameters,
     demand: float,
     evidence: dict[str, Number],
     memory: "_Memory",
 ) -> PlanReply:
-    moved = {name: p - present.current[name] for name, p in vector.items()}
-    told = changes(present.current, vector)
+    moved = {name: p - answer.request.current[name] for name, p in vector.items()}
+    told = changes(answer.request.current, vector)
     if not any(moved.values()):
         return reply_of(
-            present, None, "at-optimum", "every operator has its optimal parallelism", evidence, memory.kept()
+            answer, None, "at-optimum", "every operator has its optimal parallelism", evidence, memory.kept()
         )
     if not any(by > parameters.ignored_increase or -by > parameters.ignored_decrease for by in moved.values()):
         sentence = f"{told} is too small a change for a restart"
-        return reply_of(present, None, "small-change", sentence, evidence, memory.kept())
+        return reply_of(answer, None, "small-change", sentence, evidence, memory.kept())
     code = "under-provisioned" if any(by > 0 for by in moved.values()) else "over-provisioned"
     sentence = f"{told}: the optimum by true rates where {demand:,.0f} records/s arrive"
-    return reply_of(present, vector, code, sentence, evidence, memory.kept())
+    return reply_of(answer, vector, code, sentence, evidence, memory.kept())
 
 
 def _evidence(read: _Read, wanted: Parallelism) -> dict[str, Number]:

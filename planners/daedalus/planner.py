@@ -23,11 +23,12 @@ anew at each evaluation, so nothing has to be retrained after 15 misses; the pol
 import math
 from dataclasses import dataclass
 
-from weir_contracts import Infeasible, PlanReply, PlanRequest
+from weir_contracts import Infeasible, PlanReply
 from weir_contracts.planning import Number
+from weir_planner import Request, planner
 
+from planners.answer import Answer, missing, reply_of, total
 from predictor.words import changes
-from services.planner.core.planners.present import Present, missing, present_of, remembered, reply_of, total
 
 from .learnt import MOST_RATE, Memory, forecast_of, is_ar, noticed
 from .parameters import DaedalusParameters
@@ -35,7 +36,8 @@ from .parameters import DaedalusParameters
 
 @dataclass(frozen=True)
 class _Case:
-    present: Present
+    request: Request
+    answer: Answer
     parameters: DaedalusParameters
     now: float
     load: float
@@ -46,13 +48,13 @@ class _Case:
     memory: Memory
 
     def capacity_at(self, p: int) -> float:
-        if p == self.present.replicas:
+        if p == self.request.replicas:
             return self.capacity
-        return self.memory.capacities.get(str(p), p * self.capacity / self.present.replicas)
+        return self.memory.capacities.get(str(p), p * self.capacity / self.request.replicas)
 
     def downtime(self, p: int) -> float:
         """0 for staying."""
-        now = self.present.replicas
+        now = self.request.replicas
         if p == now:
             return 0.0
         learnt, usual = (
@@ -94,17 +96,23 @@ class _Case:
         return arriving
 
 
-def plan_by_daedalus(request: PlanRequest, parameters: DaedalusParameters) -> PlanReply:
+@planner(
+    name="daedalus",
+    description="one parallelism for all operators: the smallest whose learnt capacity carries the forecast and recovers "
+    "in time (after ICPE 2024)",
+    parameters=DaedalusParameters,
+    reads=[],
+)
+def plan_by_daedalus(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
-    memory = remembered(Memory, request)
-    present = present_of(request, memory.model_dump(exclude_defaults=True))
-    if isinstance(present, PlanReply):
-        return present
+    parameters = request.parameters(DaedalusParameters)
+    memory = request.remembered(Memory)
+    answer = Answer(request)
     analysis = request.analysis
     load = total([source.arrival_rate.value for source in analysis.sources])
-    memory = noticed(request, present, memory, parameters, load)
+    memory = noticed(request, memory, parameters, load)
     kept = memory.model_dump(exclude_defaults=True)
-    if load is None or set(present.topology.sources) != {source.operator for source in analysis.sources}:
+    if load is None or set(request.topology.sources) != {source.operator for source in analysis.sources}:
         silent = [s for s in analysis.sources if s.arrival_rate.value is None]
         why = silent[0].arrival_rate.basis if silent else "not every source was analysed"
         return missing(f"the arrival rate of {silent[0].operator if silent else 'a source'}", why, kept)
@@ -114,15 +122,16 @@ def plan_by_daedalus(request: PlanRequest, parameters: DaedalusParameters) -> Pl
     if _is_new(request, memory, parameters):
         age = request.now.timestamp() - memory.since
         sentence = f"the application has had this parallelism for {age:.0f} s, and nothing is done for {parameters.quiet_seconds:.0f} s"
-        return reply_of(present, None, "after-rescale", sentence, {}, kept)
-    capacity = memory.capacities.get(str(present.replicas))
+        return reply_of(answer, None, "after-rescale", sentence, {}, kept)
+    capacity = memory.capacities.get(str(request.replicas))
     if capacity is None:
         sentence = f"no capacity is known yet: it takes readings of a run older than {parameters.warm_up_seconds:.0f} s"
-        return reply_of(present, None, "warming-up", sentence, {}, kept)
+        return reply_of(answer, None, "warming-up", sentence, {}, kept)
     load = min(load, MOST_RATE)
     forecast = forecast_of(memory, parameters, load)
     case = _Case(
-        present=present,
+        request=request,
+        answer=answer,
         parameters=parameters,
         now=request.now.timestamp(),
         load=load,
@@ -135,13 +144,13 @@ def plan_by_daedalus(request: PlanRequest, parameters: DaedalusParameters) -> Pl
     return _chosen(case)
 
 
-def _is_new(request: PlanRequest, memory: Memory, parameters: DaedalusParameters) -> bool:
+def _is_new(request: Request, memory: Memory, parameters: DaedalusParameters) -> bool:
     """Whether the present parallelism was begun only just now."""
     return memory.since > 0 and request.now.timestamp() - memory.since < parameters.quiet_seconds
 
 
 def _chosen(case: _Case) -> PlanReply:
-    present, parameters, now = case.present, case.parameters, case.present.replicas
+    request, answer, parameters, now = case.request, case.answer, case.parameters, case.request.replicas
     next_minute = case.forecast[0]
     facts: dict[str, Number] = {
         "load_records_per_second": case.load,
@@ -156,23 +165,23 @@ def _chosen(case: _Case) -> PlanReply:
     age = case.now - case.memory.since if case.memory.since > 0 else math.inf
     if age < parameters.settled_seconds and case.capacity > case.load and case.capacity > next_minute:
         sentence = f"{now} sustain {case.capacity:,.0f} records/s, the load is {case.load:,.0f} and {next_minute:,.0f} in a minute"
-        return reply_of(present, None, "covered", sentence, facts, kept)
-    least = min(low for low, _ in present.limits.values())
-    fit = next((p for p in range(least, present.most_replicas + 1) if _fits(case, p)), None)
-    wanted = present.most_replicas if fit is None else fit
+        return reply_of(answer, None, "covered", sentence, facts, kept)
+    least = min(low for low, _ in request.limits.values())
+    fit = next((p for p in range(least, request.most_replicas + 1) if _fits(case, p)), None)
+    wanted = request.most_replicas if fit is None else fit
     if fit is None:
         because = f"no parallelism up to {wanted} is forecast to keep up and recover within {parameters.recovery_seconds:.0f} s"
-        present.infeasible.append(Infeasible(limit=float(wanted), code="bounds", because=because))
+        answer.infeasible.append(Infeasible(limit=float(wanted), code="bounds", because=because))
     recovery, capacity = case.recovery(wanted), case.capacity_at(wanted)
     facts |= {"chosen_capacity_records_per_second": capacity, "chosen_recovery_seconds": recovery}
     outlook = f"recovers in {recovery:.0f} s" if math.isfinite(recovery) else "never works off what waits"
     needs = f"{case.load:,.0f} records/s arrive and {max(case.forecast):,.0f} are forecast; {wanted} sustain {capacity:,.0f} and {outlook}"
     if wanted == now:
         code = "held" if fit is not None else "nothing-helps"
-        return reply_of(present, None, code, f"{wanted} are right: {needs}", facts, kept)
-    vector = present.uniform(wanted)
+        return reply_of(answer, None, code, f"{wanted} are right: {needs}", facts, kept)
+    vector = request.uniform(wanted)
     code = "overloaded" if wanted > now else "over-provisioned"
-    return reply_of(present, vector, code, f"{changes(present.current, vector)}: {needs}", facts, kept)
+    return reply_of(answer, vector, code, f"{changes(request.current, vector)}: {needs}", facts, kept)
 
 
 def _fits(case: _Case, p: int) -> bool:
@@ -182,14 +191,14 @@ def _fits(case: _Case, p: int) -> bool:
     recovery = case.recovery(p)
     if recovery > case.parameters.recovery_seconds or capacity < case.foreseen(recovery):
         return False
-    if p == case.present.replicas:
+    if p == case.request.replicas:
         return True
     if capacity <= max(case.forecast):
         return False
-    return p > case.present.replicas or case.lag_records <= case.capacity
+    return p > case.request.replicas or case.lag_records <= case.capacity
 
 
-def _checkpoint_seconds(request: PlanRequest, parameters: DaedalusParameters) -> float:
+def _checkpoint_seconds(request: Request, parameters: DaedalusParameters) -> float:
     points = request.deployment.checkpoints if request.deployment else None
     if points is None:
         return parameters.checkpoint_seconds

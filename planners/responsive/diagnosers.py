@@ -30,7 +30,7 @@ def _rate(case: Case, d: RateDiagnoser) -> Opinion:
     what = "the arrival rate" if arriving else "the processing rate"
     if len(known) != len(values):
         return Opinion(blind=what, because="a reading of its window is missing")
-    mean, n = sum(known) / len(known), case.present.replicas
+    mean, n = sum(known) / len(known), case.request.replicas
     words = f"{what} of the busiest node is {mean:,.0f} records/s over {d.window_seconds:.0f} s, and the limit {d.rate:,.0f}"
     if d.type == "PROCESSING_RATE_SCALE_DOWN":
         return Opinion(n - 1 if n > 1 else None, words) if mean < d.rate else Opinion()
@@ -43,7 +43,7 @@ def _lag(case: Case, d: LagDiagnoser) -> Opinion:
         return Opinion(blind=what, because="a source does not tell it")
     if case.growth <= d.least_growth_share * case.arriving or case.growth <= 0:
         return Opinion()
-    return Opinion(case.present.replicas + 1, f"lag grows by {case.growth:,.0f} records/s")
+    return Opinion(case.request.replicas + 1, f"lag grows by {case.growth:,.0f} records/s")
 
 
 def _latency(case: Case, d: LatencyDiagnoser) -> Opinion:
@@ -62,11 +62,11 @@ def _latency(case: Case, d: LatencyDiagnoser) -> Opinion:
     wished = case.memory.wished_at
     if wished is not None and 0 <= case.now - wished < d.stagger_seconds:
         return Opinion()
-    n, strategy = case.present.replicas, d.scale_up_strategy
+    n, strategy = case.request.replicas, d.scale_up_strategy
     if isinstance(strategy, FixedReplica):
         wanted = float(n + strategy.replicas)
     elif strategy.type == "SCALE_TO_MAX":
-        wanted = float(max(n, case.present.most_replicas))
+        wanted = float(max(n, case.request.most_replicas))
     else:
         demand = arriving + max(0.0, lag - most * arriving) / d.scale_down_buffer_seconds
         wanted = n * demand / sustained
@@ -88,7 +88,7 @@ def _saturation(case: Case, d: SaturationDiagnoser) -> Opinion:
         if len(known) != len(readings):
             return Opinion(blind="the busy share of every operator", because="a reading of its windows is missing")
         least = min(least, sum(known) / len(known))
-    n = case.present.replicas
+    n = case.request.replicas
     if least <= d.threshold or n == 1:
         return Opinion()
     whole = d.num_windows * d.window_seconds

@@ -10,20 +10,21 @@ what was seen at other parallelisms, and the answer is not the formula's: holdin
 cheapest that meets the objective wins, else the one with the least violation. Holding wins wherever it is as good, because it
 needs no restart; but what would be done without a backlog is done with one, too.
 
-The model lets operators of unknown demand or capacity take in everything. Where readings contradict it (`Case.suspects`), it has no say.
+The model lets operators of unknown demand or capacity take in everything. Where readings contradict it
+(`Comparison.suspects`), it has no say.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from weir_contracts import Alternative, Infeasible, Parallelism, PlanReply, PlanRequest, Prediction
+from weir_contracts import Alternative, Infeasible, Parallelism, PlanReply
+from weir_planner import Request, planner
 
-from predictor import CapacityCurve, Outlook
+from predictor import CapacityCurve, Comparison, Outlook, TooLittle, comparison_of, is_overloaded, nearly
 from predictor.words import changes
 
-from .rate_case import Case, Demand, RateParameters, case_of
+from .case import Demand, RateParameters, demands_of
 
 
 @dataclass(frozen=True)
@@ -33,43 +34,38 @@ class _Option:
     cost: tuple[int, int]
 
 
-class Foreseen(NamedTuple):
-    """What staying and a vector would bring, and whether the vector is worth its restart."""
-
-    staying: Prediction
-    going: Prediction
-    gains: bool
-
-
-def plan_by_rate(request: PlanRequest, parameters: RateParameters) -> PlanReply:
+@planner(
+    name="rate",
+    description="compares holding with each useful parallelism on a fluid model and takes the cheapest that meets the objective",
+    parameters=RateParameters,
+    reads=[],
+)
+def plan_by_rate(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
-    case = case_of(request, parameters)
-    if isinstance(case, PlanReply):
-        return case
-    hold = _Option(dict(case.current), case.predicted(case.current), case.cost(case.current))
+    parameters = request.parameters(RateParameters)
+    case = comparison_of(request, parameters)
+    if isinstance(case, TooLittle):
+        return PlanReply(kind="hold", code=case.code, sentence=case.sentence)
+    hold = _option(case, dict(case.current))
     infeasible: list[Infeasible] = []
     why = _why_not_stay(case, hold.prediction)
     if why is None:
-        _sized(case, case.demands(0.0), parameters.drain_seconds, infeasible)  # for what it notes
-        return _shrink(case, hold, infeasible)
-    options = [
-        _Option(vector, case.predicted(vector), case.cost(vector))
-        for vector in _candidates(case, infeasible)
-        if vector != case.current
-    ]
+        _sized(case, demands_of(case, 0.0), parameters.drain_seconds, infeasible)  # for what it notes
+        return _shrink(case, parameters, hold, infeasible)
+    options = [_option(case, vector) for vector in _candidates(case, infeasible) if vector != case.current]
     return _grow(case, hold, options, why, infeasible)
 
 
-def foresee(request: PlanRequest, parameters: RateParameters, parallelism: Parallelism) -> Foreseen | None:
-    """What staying and a vector would bring, by this planner's model; None where the model knows too little."""
-    case = case_of(request, parameters)
-    if isinstance(case, PlanReply) or case.suspects:
-        return None
-    staying, going = case.predicted(case.current), case.predicted(parallelism)
-    return Foreseen(staying.told(), going.told(), _is_worth(case, staying, going, [parallelism]))
+def _option(case: Comparison, vector: Parallelism) -> _Option:
+    return _Option(vector, case.predicted(vector), _cost(case, vector))
 
 
-def _why_not_stay(case: Case, staying: Outlook) -> tuple[str, str] | None:
+def _cost(case: Comparison, vector: Parallelism) -> tuple[int, int]:
+    """Slots first; of equal slots the fewer subtasks."""
+    return case.topology.slots(vector), sum(vector.values())
+
+
+def _why_not_stay(case: Comparison, staying: Outlook) -> tuple[str, str] | None:
     """Code and words of why staying is not good enough; None if it is."""
     limit = case.limit_seconds
     used, where = staying.max_utilisation, staying.bottleneck
@@ -87,7 +83,7 @@ def _why_not_stay(case: Case, staying: Outlook) -> tuple[str, str] | None:
     return None
 
 
-def _suspicion(case: Case) -> str:
+def _suspicion(case: Comparison) -> str:
     """Why the first of the suspects is one."""
     name = next(n for n in case.topology.names if n in case.suspects)
     operator = case.analysis.operator(name)
@@ -99,7 +95,7 @@ def _suspicion(case: Case) -> str:
     return f"{name} {share} and its {unknown} is unknown{grows}"
 
 
-def _needs(case: Case, staying: Outlook, where: str | None) -> str:
+def _needs(case: Comparison, staying: Outlook, where: str | None) -> str:
     if where is None:
         return "demand is above capacity"
     load = case.model.loads.get(where, 0.0)
@@ -109,9 +105,9 @@ def _needs(case: Case, staying: Outlook, where: str | None) -> str:
     return f"{load:,.0f} records/s arrive at {where}, {p} {word} {capacity:,.0f}"
 
 
-def _candidates(case: Case, infeasible: list[Infeasible]) -> Iterator[Parallelism]:
+def _candidates(case: Comparison, infeasible: list[Infeasible]) -> Iterator[Parallelism]:
     """Vectors worth comparing, each once: with different haste for the backlog, none for it, and the most there may be."""
-    drain, demands = case.parameters.drain_seconds, case.demands(0.0)
+    drain, demands = case.assumptions.drain_seconds, demands_of(case, 0.0)
     seen: list[Parallelism] = []
     for seconds in (None, 4 * drain, 2 * drain, drain, drain / 2, drain / 4):
         vector = _sized(case, demands, seconds, infeasible if seconds == drain else None)
@@ -124,7 +120,7 @@ def _candidates(case: Case, infeasible: list[Infeasible]) -> Iterator[Parallelis
 
 
 def _sized(
-    case: Case,
+    case: Comparison,
     demands: list[Demand],
     drain_seconds: float | None,
     notes: list[Infeasible] | None,
@@ -186,7 +182,7 @@ def _out_of_bounds(name: str, wanted: int, most: int) -> Infeasible:
 
 
 def _grow(
-    case: Case, hold: _Option, options: list[_Option], why: tuple[str, str], infeasible: list[Infeasible]
+    case: Comparison, hold: _Option, options: list[_Option], why: tuple[str, str], infeasible: list[Infeasible]
 ) -> PlanReply:
     """Staying is not good enough: the cheapest option that meets the objective, else the least violation."""
     code, words = why
@@ -194,9 +190,9 @@ def _grow(
         sentence = f"{words}, and nothing that may be had would help"
         return _reply(case, "hold", hold, hold, "nothing-helps", sentence, infeasible, [])
     best = _best(case, hold, options, blind=code == "saturated")
-    if not case.suspects and not _is_worth(case, hold.prediction, best.prediction, [o.vector for o in options]):
-        if _is_overloaded(hold.prediction):
-            much = " much" if _gains(case, hold.prediction, best.prediction) else ""
+    if not case.suspects and not case.is_worth(hold.prediction, best.prediction, [o.vector for o in options]):
+        if is_overloaded(hold.prediction):
+            much = " much" if case.gains(hold.prediction, best.prediction) else ""
             sentence = f"{words}, and nothing that may be had would help{much}"
             return _reply(case, "hold", hold, hold, "nothing-helps", sentence, infeasible, options)
         sentence = (
@@ -210,7 +206,7 @@ def _grow(
     return _reply(case, "scale", best, hold, code, sentence, infeasible, [o for o in options if o is not best])
 
 
-def _outlook(case: Case, prediction: Outlook) -> str:
+def _outlook(case: Comparison, prediction: Outlook) -> str:
     words = f"lag peaks at {prediction.max_lag_seconds:.1f} s"
     if case.limit_seconds is None or prediction.violation_seconds == 0:
         return words
@@ -220,89 +216,35 @@ def _outlook(case: Case, prediction: Outlook) -> str:
     return words + (f" and is back in bounds in {met:,.0f} s" if math.isfinite(met) else " and stays out of bounds")
 
 
-def _best(case: Case, hold: _Option, options: Sequence[_Option], *, blind: bool) -> _Option:
+def _best(case: Comparison, hold: _Option, options: Sequence[_Option], *, blind: bool) -> _Option:
     """The cheapest that meets the objective, else the cheapest of those that are nearly as good as the best; `blind`, the cheapest."""
-    good = [o for o in options if _is_good(case, o.prediction)]
+    good = [o for o in options if case.is_good(o.prediction)]
     if blind or good:
         return min(good or options, key=lambda o: (o.cost, o.prediction.violation_seconds))
-    options = [o for o in options if _gains(case, hold.prediction, o.prediction)] or options
-    least = min(_badness(case, o.prediction) for o in options)
-    near = [o for o in options if _badness(case, o.prediction) <= _nearly(least)]
-    return min(near, key=lambda o: (o.cost, _badness(case, o.prediction)))
+    options = [o for o in options if case.gains(hold.prediction, o.prediction)] or options
+    least = min(case.badness(o.prediction) for o in options)
+    near = [o for o in options if case.badness(o.prediction) <= nearly(least)]
+    return min(near, key=lambda o: (o.cost, case.badness(o.prediction)))
 
 
-def _is_worth(case: Case, staying: Outlook, going: Outlook, vectors: Sequence[Parallelism]) -> bool:
-    """Whether a change is worth its restart; or whether one of `vectors` would be if less waited: more lag is no reason to stay."""
-    if _helps(case, staying, going):
-        return True
-    for less in case.with_less_waiting():
-        hold = less.predicted(less.current)
-        if any(_helps(less, hold, less.predicted(vector)) for vector in vectors):
-            return True
-    return False
-
-
-def _helps(case: Case, staying: Outlook, going: Outlook) -> bool:
-    if (staying.max_utilisation or 0.0) > 1.0 >= (going.max_utilisation or 0.0):
-        return True  # only the change lets the application keep up
-    # Where it cannot keep up either way, a little less of it is not worth slots and a restart.
-    hardly = _is_overloaded(staying) and not _is_good(case, going)
-    return _gains(case, staying, going) and not (hardly and _badness(case, staying) <= _nearly(_badness(case, going)))
-
-
-def _gains(case: Case, staying: Outlook, going: Outlook) -> bool:
-    """Whether a change is better by more than what may be a rounding error."""
-    (never, late), (going_never, going_late) = _badness(case, staying), _badness(case, going)
-    return never if never != going_never else going_late < late - 0.5
-
-
-def _is_overloaded(prediction: Outlook) -> bool:
-    return (prediction.max_utilisation or 0.0) > 1
-
-
-def _is_good(case: Case, prediction: Outlook) -> bool:
-    """Meets the objective all the time, and can keep up afterwards."""
-    steady = prediction.max_utilisation is None or prediction.max_utilisation <= case.highest_utilisation
-    return prediction.violation_seconds == 0 and steady
-
-
-_Badness = tuple[bool, float]
-"""Whether the backlog never shrinks into the objective, then seconds: the less, the better."""
-
-
-def _nearly(badness: _Badness) -> _Badness:
-    """What is as good as that."""
-    return badness[0], badness[1] * 1.15 + 1.0
-
-
-def _badness(case: Case, prediction: Outlook) -> _Badness:
-    """Seconds of violation, those beyond the horizon included where they end; where no time bound was given, the load beyond the target
-    as a share of the horizon."""
-    over = max(0.0, (prediction.max_utilisation or 0.0) - case.highest_utilisation) * prediction.horizon_seconds
-    if case.limit_seconds is None:
-        return False, over
-    never = math.isinf(prediction.late_after_seconds)
-    return never, over + (prediction.violation_seconds if never else prediction.late_seconds)
-
-
-def _shrink(case: Case, hold: _Option, infeasible: list[Infeasible]) -> PlanReply:
+def _shrink(case: Comparison, parameters: RateParameters, hold: _Option, infeasible: list[Infeasible]) -> PlanReply:
     """Staying is good enough; is less good enough, too, with arrivals a margin higher and through the restart?"""
-    demands = case.demands(case.parameters.arrival_margin)
-    smaller = _sized(case, demands, case.parameters.drain_seconds, None, may_shrink=True)
+    demands = demands_of(case, parameters.arrival_margin)
+    smaller = _sized(case, demands, parameters.drain_seconds, None, may_shrink=True)
     smaller = {name: min(p, case.current[name]) for name, p in smaller.items()}
     held = f"lag stays at {hold.prediction.max_lag_seconds:.1f} s or less"
     if hold.prediction.max_utilisation is not None:
         held += f" with {hold.prediction.bottleneck} at {hold.prediction.max_utilisation:.0%} of its capacity"
-    cost = case.cost(smaller)
+    cost = _cost(case, smaller)
     saved = hold.cost[0] - cost[0]
-    if cost >= hold.cost or saved < case.parameters.least_saving * hold.cost[0]:
+    if cost >= hold.cost or saved < parameters.least_saving * hold.cost[0]:
         return _reply(case, "hold", hold, hold, "objective-held", held, infeasible, [])
     option = _Option(smaller, case.predicted(smaller), cost)
     if saved == 0:
         # Fewer subtasks in the same slots free nothing: not worth a restart.
         sentence = f"{held}; {changes(hold.vector, smaller)} would free no slot"
         return _reply(case, "hold", hold, hold, "no-slot-freed", sentence, infeasible, [option])
-    if not _is_good(case, option.prediction):
+    if not case.is_good(option.prediction):
         sentence = (
             f"{held}; {changes(hold.vector, smaller)} would let lag reach {option.prediction.max_lag_seconds:.1f} s in a restart of "
             f"{case.restart.seconds:.0f} s"
@@ -319,7 +261,7 @@ def _shrink(case: Case, hold: _Option, infeasible: list[Infeasible]) -> PlanRepl
 
 
 def _reply(  # noqa: PLR0917 - the parts of a reply, in its order
-    case: Case,
+    case: Comparison,
     kind: str,
     chosen: _Option,
     hold: _Option,

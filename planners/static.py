@@ -8,10 +8,11 @@ No source: it is what a person sets by hand, to compare with and to fall back on
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from weir_contracts import PlanReply, PlanRequest
+from weir_contracts import PlanReply
 from weir_contracts.base import OperatorName
+from weir_planner import Request, planner
 
-from .present import Present, present_of, reply_of
+from .answer import Answer, reply_of
 
 Parallel = Annotated[int, Field(ge=1, le=32768)]
 
@@ -26,19 +27,19 @@ class Vector(BaseModel):
         default_factory=dict, max_length=500, description="of single operators, by name"
     )
 
-    def of(self, present: Present) -> dict[str, int]:
+    def of(self, answer: Answer) -> dict[str, int]:
         """The wish for each operator, as far as it may have it; what is not named keeps what it has."""
         default = self.parallelism
         return {
-            name: present.within(name, self.operators.get(name, default if default is not None else p))
+            name: answer.within(name, self.operators.get(name, default if default is not None else p))
             if name in self.operators or default is not None
             else p
-            for name, p in present.current.items()
+            for name, p in answer.request.current.items()
         }
 
-    def unknown(self, present: Present) -> list[str]:
+    def unknown(self, request: Request) -> list[str]:
         """Names of no operator of the graph."""
-        return sorted(set(self.operators) - set(present.current))
+        return sorted(set(self.operators) - set(request.current))
 
 
 class StaticParameters(Vector):
@@ -51,27 +52,32 @@ class StaticParameters(Vector):
         return self
 
 
-def plan_static(request: PlanRequest, parameters: StaticParameters) -> PlanReply:
+@planner(
+    name="static",
+    description="a fixed parallelism",
+    parameters=StaticParameters,
+    reads=[],
+)
+def plan_static(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
-    present = present_of(request, {})
-    if isinstance(present, PlanReply):
-        return present
-    if unknown := parameters.unknown(present):
-        return no_such_operator(unknown, present)
-    return settled(present, parameters, "fixed", "the policy fixes it")
+    parameters = request.parameters(StaticParameters)
+    answer = Answer(request)
+    if unknown := parameters.unknown(request):
+        return no_such_operator(unknown, request)
+    return settled(answer, parameters, "fixed", "the policy fixes it")
 
 
-def no_such_operator(unknown: list[str], present: Present) -> PlanReply:
+def no_such_operator(unknown: list[str], request: Request) -> PlanReply:
     """A hold for names that the graph does not have: after a change of the job, a person must look."""
     sentence = (
-        f"there is no operator {', '.join(unknown)} (there are: {', '.join(present.current)}), so nothing changes"
+        f"there is no operator {', '.join(unknown)} (there are: {', '.join(request.current)}), so nothing changes"
     )
     return PlanReply(kind="hold", code="unknown-operator", sentence=sentence[:2000])
 
 
-def settled(present: Present, vector: Vector, code: str, why: str) -> PlanReply:
+def settled(answer: Answer, vector: Vector, code: str, why: str) -> PlanReply:
     """The reply that holds the application at a vector."""
-    wanted = vector.of(present)
+    wanted = vector.of(answer)
     told = ", ".join(f"{name} at {p}" for name, p in wanted.items())
     evidence = {f"wanted[{name}]": p for name, p in wanted.items()}
-    return reply_of(present, wanted, code, f"{told}: {why}", evidence, {})
+    return reply_of(answer, wanted, code, f"{told}: {why}", evidence, {})

@@ -25,80 +25,86 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
-from weir_contracts import PlanReply, PlanRequest
+from weir_contracts import PlanReply
 from weir_contracts.planning import Number
+from weir_planner import Request, planner
 
+from planners.answer import missing, reply_of
 from predictor.words import changes
-from services.planner.core.planners.present import missing, present_of, remembered, reply_of, seconds_since_action
 
 from .case import Case, Memory, case_of
 from .diagnosers import DIAGNOSERS, UPWARDS, Opinion
 from .parameters import LagDiagnoser, LatencyDiagnoser, ResponsiveParameters, SaturationDiagnoser
 
 
-def plan_by_responsive(request: PlanRequest, parameters: ResponsiveParameters) -> PlanReply:
+@planner(
+    name="responsive",
+    description="ordered diagnosers of rates, lag, expected latency and thread saturation; the first that wants anything wins",
+    parameters=ResponsiveParameters,
+    reads=[],
+)
+def plan_by_responsive(request: Request) -> PlanReply:
     """The answer to one request; see the module."""
-    memory = remembered(Memory, request)
-    present = present_of(request, memory.document())
-    if isinstance(present, PlanReply):
-        return present
-    case = case_of(request, present, parameters, memory)
+    parameters = request.parameters(ResponsiveParameters)
+    memory = request.remembered(Memory)
+    case = case_of(request, parameters, memory)
+    answer = case.answer
     kept = case.memory.document()
     waits = _cooling(request, case)
     if waits is not None:
-        return reply_of(present, None, "cooldown", waits, {}, kept)
+        return reply_of(answer, None, "cooldown", waits, {}, kept)
     opinions = [(d, DIAGNOSERS[d.type](case, d)) for d in parameters.diagnosers]
     evidence = _evidence(case, opinions)
-    wish = next(((d, o) for d, o in opinions if o.replicas is not None and o.replicas != present.replicas), None)
+    wish = next(((d, o) for d, o in opinions if o.replicas is not None and o.replicas != request.replicas), None)
     blind = next((o for d, o in opinions if o.blind is not None and d.type in UPWARDS), None)
     if wish is None:
         blind = blind or next((o for _, o in opinions if o.blind is not None), None)
         if blind is not None:
             return missing(str(blind.blind), blind.because, kept)
-        return reply_of(present, None, "no-diagnosis", "no diagnoser wants anything", evidence, kept)
+        return reply_of(answer, None, "no-diagnosis", "no diagnoser wants anything", evidence, kept)
     diagnoser, opinion = wish
-    if (opinion.replicas or 0) < present.replicas:
+    if (opinion.replicas or 0) < request.replicas:
         return _fewer(case, opinion, blind, evidence)
     return _more(case, diagnoser, opinion, evidence)
 
 
 def _more(case: Case, diagnoser: BaseModel, opinion: Opinion, evidence: Mapping[str, Number]) -> PlanReply:
-    present, now = case.present, case.present.replicas
+    request, answer, now = case.request, case.answer, case.request.replicas
     kept = case.memory
     if isinstance(diagnoser, LagDiagnoser | LatencyDiagnoser) and _is_blocked(case):
         sentence = f"{opinion.because}, and yet all threads are mostly blocked: more replicas would not help, look at brokers and network"
-        return reply_of(present, None, "blocked-but-late", sentence, evidence, kept.document())
+        return reply_of(answer, None, "blocked-but-late", sentence, evidence, kept.document())
     wanted = opinion.replicas or 0.0
     if case.parameters.max_scale_up_replicas is not None:
         wanted = min(wanted, now + case.parameters.max_scale_up_replicas)
-    widest = max(present.limits, key=lambda name: present.limits[name][1])
-    replicas = max(now, present.within(widest, wanted))
+    widest = max(request.limits, key=lambda name: request.limits[name][1])
+    replicas = max(now, answer.within(widest, wanted))
     if isinstance(diagnoser, LatencyDiagnoser):
         kept = kept.model_copy(update={"wished_at": case.now})
-    vector = present.uniform(replicas)
+    vector = request.uniform(replicas)
     # What has more than it may is for the bounds to say.
-    vector = {name: max(p, present.current[name]) for name, p in vector.items()}
-    if vector == present.current:
+    vector = {name: max(p, request.current[name]) for name, p in vector.items()}
+    if vector == request.current:
         sentence = f"{opinion.because}, and {now} is as many as there may be"
-        return reply_of(present, None, "nothing-helps", sentence, evidence, kept.document())
-    sentence = f"{changes(present.current, vector)}: {opinion.because}"
-    return reply_of(present, vector, "overloaded", sentence, evidence, kept.document())
+        return reply_of(answer, None, "nothing-helps", sentence, evidence, kept.document())
+    sentence = f"{changes(request.current, vector)}: {opinion.because}"
+    return reply_of(answer, vector, "overloaded", sentence, evidence, kept.document())
 
 
 def _fewer(case: Case, opinion: Opinion, blind: Opinion | None, evidence: Mapping[str, Number]) -> PlanReply:
-    present, kept = case.present, case.memory.document()
+    request, answer, kept = case.request, case.answer, case.memory.document()
     if case.restoring is not None:
         sentence = f"{opinion.because}, but the application is {case.restoring}: a restoring thread looks idle"
-        return reply_of(present, None, "restoring", sentence, evidence, kept)
+        return reply_of(answer, None, "restoring", sentence, evidence, kept)
     if blind is not None:
         return missing(str(blind.blind), blind.because, kept)
-    wanted = present.uniform(max(1, math.ceil(opinion.replicas or 1)))
-    vector = {name: min(p, present.current[name]) for name, p in wanted.items()}
-    if vector == present.current:
-        sentence = f"{opinion.because}, and {present.replicas} is as few as there may be"
-        return reply_of(present, None, "at-least", sentence, evidence, kept)
-    sentence = f"{changes(present.current, vector)}: {opinion.because}"
-    return reply_of(present, vector, "over-provisioned", sentence, evidence, kept)
+    wanted = request.uniform(max(1, math.ceil(opinion.replicas or 1)))
+    vector = {name: min(p, request.current[name]) for name, p in wanted.items()}
+    if vector == request.current:
+        sentence = f"{opinion.because}, and {request.replicas} is as few as there may be"
+        return reply_of(answer, None, "at-least", sentence, evidence, kept)
+    sentence = f"{changes(request.current, vector)}: {opinion.because}"
+    return reply_of(answer, vector, "over-provisioned", sentence, evidence, kept)
 
 
 def _is_blocked(case: Case) -> bool:
@@ -108,8 +114,8 @@ def _is_blocked(case: Case) -> bool:
     return bool(limits) and newest is not None and newest > max(limits)
 
 
-def _cooling(request: PlanRequest, case: Case) -> str | None:
-    since, quiet = seconds_since_action(request), case.parameters.state_transition_cooldown_seconds
+def _cooling(request: Request, case: Case) -> str | None:
+    since, quiet = request.seconds_since_action, case.parameters.state_transition_cooldown_seconds
     if since is not None and since < quiet:
         return f"an action was {since:.0f} s ago, and nothing is diagnosed for {quiet:.0f} s after one"
     quiet = case.parameters.rebalance_cooldown_seconds
@@ -121,7 +127,7 @@ def _cooling(request: PlanRequest, case: Case) -> str | None:
 def _evidence(case: Case, opinions: Sequence[tuple[Any, Opinion]]) -> dict[str, Number]:
     newest = case.memory.readings[-1]
     facts: dict[str, Number] = {
-        "replicas": case.present.replicas,
+        "replicas": case.request.replicas,
         "arrival_rate_records_per_second": case.arriving,
         "sustained_records_per_second": case.sustained,
         "lag_records": case.lag_records,
