@@ -592,6 +592,21 @@ async def test_a_body_that_says_two_things_is_refused(house: House, media_type: 
     assert answer.json()["detail"].isprintable()
 
 
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"\xff\xfe", "the body cannot be read: is not UTF-8 text"),
+        (rb'{"\ud800": 1}', "policy: holds half of a character (a lone surrogate), which is no text"),
+        (json.dumps(document(bounds={"max": 10**9})).encode(), "spec.bounds.max: must be less than or equal to 32768"),
+        (json.dumps(document(planner={"name": 5})).encode(), "spec.planner.name: must be text"),
+    ],
+)
+async def test_an_error_speaks_of_the_document(house: House, body: bytes, says: str) -> None:
+    """Neither of Python nor of the library that reads it."""
+    answer = await house.http.put(POLICY, content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["detail"]) == (422, says)
+
+
 async def test_a_repeated_key_behind_many_others_is_found_at_once(house: House) -> None:
     """Comparing each key with all others would block the service for minutes."""
     body = "{" + ",".join(f'"k{i}": 0' for i in range(60_000)) + ', "k59999": 1}'
