@@ -23,10 +23,12 @@ class _Strict(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode) and key.value != "<<":
-                if key.value in seen:
+                # By its value, too: `yes` and `true` are one key.
+                same = {key.value, self.construct_object(key)}
+                if seen & same:
                     what = f"the key {key.value[:100]!r} comes twice"
                     raise yaml.MarkedYAMLError(problem=what, problem_mark=key.start_mark)
-                seen.add(key.value)
+                seen |= same
         return super().construct_mapping(node, deep)
 
 
@@ -99,9 +101,9 @@ def read_json(text: str) -> Any:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in found if keys.count(key) > 1)
-        raise ValueError(f"the key {twice[:100]!r} comes twice")
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key[:100]!r} comes twice")
+        found[key] = value
     return found

@@ -53,6 +53,8 @@ class KafkaLease:
         self._owns = False
         self._confirmations = 0
         self._sent_at: float | None = None
+        self._member_id = ""
+        """With which the confirmation was sent that is not answered yet."""
         self._next_at = 0.0
         self._heard: tuple[int, str] | None = None
         self._last: Claim | None = None
@@ -76,7 +78,9 @@ class KafkaLease:
             self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
-        consumer = Consumer(self._settings())
+        settings = self._settings()
+        settings["on_commit"] = lambda error, partitions: self._answered(consumer.memberid(), error, partitions)
+        consumer = Consumer(settings)
         try:
             consumer.subscribe([TOPIC.name], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
             while not self._closing.is_set():
@@ -119,7 +123,6 @@ class KafkaLease:
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "log_level": 0,
-            "on_commit": self._answered,
         }
 
     def _given(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -156,7 +159,7 @@ class KafkaLease:
             self._last = claim
         self._confirmations += 1
         text = json.dumps({"holder": claim.holder, "since": claim.since.isoformat(), "confirmed": self._confirmations})
-        self._sent_at = self._clock.monotonic()
+        self._member_id, self._sent_at = consumer.memberid(), self._clock.monotonic()
         self._next_at = self._sent_at + _CONFIRM_SECONDS
         try:
             consumer.commit(offsets=[TopicPartition(TOPIC.name, 0, claim.epoch, text)], asynchronous=True)
@@ -164,7 +167,7 @@ class KafkaLease:
             self._sent_at = None
             raise
 
-    def _answered(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+    def _answered(self, member_id: str, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         error = error or next((p.error for p in partitions if p.error is not None), None)
         sent_at, self._sent_at = self._sent_at, None
         if error is not None:
@@ -172,6 +175,10 @@ class KafkaLease:
             if error.code() in _NOT_THE_OWNER:
                 self._standing = replace(self._standing, confirmed_at=None)
             self._failed(error.str())
+        elif not member_id or member_id != self._member_id:
+            # A client that lost its membership has no member id, and an empty group accepts its commit all the same.
+            self._standing = replace(self._standing, confirmed_at=None)
+            self._failed("it is no member of the group any more")
         elif sent_at is not None and self._standing.claim is not None:
             self._standing = replace(self._standing, confirmed_at=sent_at, why_not="")
 

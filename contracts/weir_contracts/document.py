@@ -1,6 +1,7 @@
 """Documents that people write: the base of a policy's parts, strict reading, and one sentence for whatever is wrong."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -21,6 +22,7 @@ _SENTENCES = {
     "model_attributes_type": "must be a mapping of fields",
     "dict_type": "must be a mapping",
     "list_type": "must be a list",
+    "string_type": "must be text",
     "tuple_type": "must be a list",
     "int_type": "must be a whole number, without quotes",
     "int_from_float": "must be a whole number",
@@ -28,6 +30,7 @@ _SENTENCES = {
     "bool_type": "must be true or false, without quotes",
 }
 """Sentences by pydantic's type of error, where its own speaks of Python; otherwise its own is used."""
+_SHOULD = re.compile(r"^(Input|List|String|Dictionary|Tuple|Set) should ")
 
 
 class Document(BaseModel):
@@ -79,7 +82,7 @@ class InvalidDocument(ValueError):
 
 def sentence_of(error: Mapping[str, Any]) -> str:
     """What is wrong, from one of pydantic's errors."""
-    return _SENTENCES.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")
+    return _SENTENCES.get(error["type"]) or _SHOULD.sub("must ", str(error["msg"]).removeprefix("Value error, "))
 
 
 def printable(text: str, max_characters: int) -> str:
@@ -97,6 +100,8 @@ def read_document(
     try:
         # As JSON, where a list stands for a tuple and a date is its text.
         text = json.dumps(document, default=str, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise refusal([(root, "holds half of a character (a lone surrogate), which is no text")]) from None
     except (ValueError, TypeError, RecursionError) as error:
         raise refusal([(root, f"holds what JSON cannot say: {str(error)[:200]}")]) from None
     try:

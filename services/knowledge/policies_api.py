@@ -64,7 +64,8 @@ def _parsed(body: bytes, is_json: bool) -> Any:
         found = read_yaml(text)
     except (Unreadable, UnicodeDecodeError) as error:
         line = getattr(error, "line", None)
-        detail = f"{f'line {line} ' if line else ''}{error}"
+        sentence = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+        detail = f"{f'line {line} ' if line else ''}{sentence}"
         raise Problem(422, f"the body cannot be read: {detail}", errors=[("body", detail)]) from None
     if len(found) > 1:
         raise Problem(422, f"the body holds {len(found)} documents: send each to its own address")

@@ -84,7 +84,7 @@ def test_a_message_out_of_bounds_is_undecodable_and_names_field_and_place() -> N
     analysis = _example("analysis")
     analysis["sources"][0]["lag_records"]["value"] = 1e306
     record = Record("weir.analyses.v1alpha1", 3, 41, "shop/orders", json.dumps(analysis).encode())
-    with pytest.raises(Undecodable, match="should be less than or equal to") as caught:
+    with pytest.raises(Undecodable, match="must be less than or equal to") as caught:
         decode(record, Analysis)
     assert caught.value.field == "sources.0.lag_records.value"
     assert "weir.analyses.v1alpha1" in caught.value.place and "41" in caught.value.place

@@ -186,7 +186,7 @@ def test_a_wrong_item_is_not_a_missing_one() -> None:
 
 def test_half_a_character_is_refused() -> None:
     """JSON text can hold one as an escape; no message could carry it."""
-    with pytest.raises(InvalidPolicy, match="policy: holds what JSON cannot say"):
+    with pytest.raises(InvalidPolicy, match="policy: holds half of a character"):
         parse_policy(_with("spec.target.flink.job", "\ud800"))
 
 

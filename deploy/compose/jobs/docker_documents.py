@@ -142,10 +142,11 @@ def allowed(body: bytes, rule: dict[str, Any]) -> dict[str, Any]:
     """What was sent, of allowed keys only and each of them once: Docker would take the last of several, and in any case of letters."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            raise Refused(f"the key {next(key for key in keys if keys.count(key) > 1)} more than once")
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise Refused(f"the key {key} more than once")
+            found[key] = value
         return found
 
     try:

@@ -62,7 +62,7 @@ def test_whatever_goes_wrong_the_next_question_is_answered(workers: Workers) -> 
     invalid = asked(workers, wrong)
     assert (invalid.kind, invalid.code) == ("hold", "planner-invalid")
     assert "speed: is not a parameter of this planner" in invalid.sentence
-    assert "drain_seconds: Input should be greater than 0" in invalid.sentence
+    assert "drain_seconds: must be greater than 0" in invalid.sentence
 
 
 def test_a_burst_is_answered_by_all_processes() -> None:

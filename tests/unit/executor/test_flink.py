@@ -110,7 +110,7 @@ class TestHostile:
             (b"[]", "the answer"),
             (b"{}", "jobs: is required"),
             (b'{"jobs": null}', "jobs: must be a list"),
-            (b'{"jobs": [{"jid": "../../x", "name": "orders"}]}', "jobs.0.jid: String should match"),
+            (b'{"jobs": [{"jid": "../../x", "name": "orders"}]}', "jobs.0.jid: must match"),
         ],
     )
     async def test_the_overview_is_nonsense(self, flink: FakeFlink, body: bytes, expected: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -577,6 +578,7 @@ async def test_an_unknown_event_id_is_refused(house: House, given: bytes) -> Non
     [
         ("application/json", '{"kind": "ScalingPolicy", "kind": "Other"}', "is not JSON: the key 'kind' comes twice"),
         ("application/yaml", "kind: ScalingPolicy\nkind: Other\n", "line 2 is not YAML: the key 'kind' comes twice"),
+        ("application/yaml", "yes: 1\ntrue: 2\n", "line 2 is not YAML: the key 'true' comes twice"),
         ("application/yaml", "a: \x00", "is not YAML: unacceptable character #x0000"),
         ("application/yaml", "a: &b [1]\nc: *b", "aliases are not read"),
         ("application/yaml", "a: 1\n---\nb: 2", "the body holds 2 documents"),
@@ -588,6 +590,30 @@ async def test_a_body_that_says_two_things_is_refused(house: House, media_type: 
     assert answer.status_code == 422
     assert says in answer.json()["detail"]
     assert answer.json()["detail"].isprintable()
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"\xff\xfe", "the body cannot be read: is not UTF-8 text"),
+        (rb'{"\ud800": 1}', "policy: holds half of a character (a lone surrogate), which is no text"),
+        (json.dumps(document(bounds={"max": 10**9})).encode(), "spec.bounds.max: must be less than or equal to 32768"),
+        (json.dumps(document(planner={"name": 5})).encode(), "spec.planner.name: must be text"),
+    ],
+)
+async def test_an_error_speaks_of_the_document(house: House, body: bytes, says: str) -> None:
+    """Neither of Python nor of the library that reads it."""
+    answer = await house.http.put(POLICY, content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["detail"]) == (422, says)
+
+
+async def test_a_repeated_key_behind_many_others_is_found_at_once(house: House) -> None:
+    """Comparing each key with all others would block the service for minutes."""
+    body = "{" + ",".join(f'"k{i}": 0' for i in range(60_000)) + ', "k59999": 1}'
+    began = time.monotonic()
+    answer = await house.http.put(POLICY, content=body.encode(), headers={"Content-Type": "application/json"})
+    assert answer.json()["detail"].endswith("the key 'k59999' comes twice")
+    assert time.monotonic() - began < 10
 
 
 async def test_many_wrong_fields_are_answered_shortly(house: House) -> None:

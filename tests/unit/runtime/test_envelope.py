@@ -65,7 +65,7 @@ def test_without_a_trace_there_is_no_header() -> None:
         (b"\xff\xfe", None, "JSON"),
         (b"[]", None, "mapping of fields"),
         (b"{}", "name", "required"),
-        (b'{"name": 7}', "name", "string"),
+        (b'{"name": 7}', "name", "text"),
         (b'{"name": "a", "inner": [{"count": 1}, {"count": -1}]}', "inner.1.count", "greater than or equal to 0"),
         (b"[" * 100_000, None, ""),
     ],

@@ -123,7 +123,7 @@ async def test_a_wrong_field_is_named() -> None:
         answer = await http.post("/loaves", json={"grams": -1})
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.json()["errors"] == [{"field": "body.grams", "message": "Input should be greater than 0"}]
+    assert answer.json()["errors"] == [{"field": "body.grams", "message": "must be greater than 0"}]
     assert "body.grams" in answer.json()["detail"]
 
 

@@ -6,15 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
 from runtime import kafka_bus
 from runtime.bus import BusError
 from runtime.clock import FakeClock
 from runtime.kafka_bus import KafkaBus
+from runtime.kafka_lease import KafkaLease
 from runtime.kafka_producer import Outbox
 from runtime.kafka_thread import REPEAT_SECONDS, ClientThread, Complaints
+from runtime.lease import Terms, judge
 from runtime.records import Outgoing
 
 RECORD = Outgoing("weir.plans.v1", "shop/orders", b"{}")
@@ -146,3 +148,45 @@ async def test_what_is_sent_must_be_acknowledged_by_all_and_go_where_java_puts_i
     assert (given["acks"], given["enable.idempotence"]) == ("all", True)
     assert given["max.in.flight.requests.per.connection"] == 1
     assert (given["partitioner"], given["delivery.timeout.ms"]) == ("murmur2_random", 7500)
+
+
+class FakeMember:
+    """A consumer whose membership the test sets; the group accepts every commit, as an empty group does."""
+
+    def __init__(self) -> None:
+        self.member_id = "member-1"
+        self.commits = 0
+
+    def incremental_assign(self, partitions: object) -> None: ...
+
+    def pause(self, partitions: object) -> None: ...
+
+    def memberid(self) -> str:
+        return self.member_id
+
+    def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        return partitions
+
+    def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> None:
+        self.commits += 1
+
+
+@pytest.mark.parametrize("after", ["", "member-2"])
+def test_a_claim_that_an_empty_group_accepts_is_not_confirmed(after: str) -> None:
+    """The client has lost its membership, and the notice of it has not come yet."""
+    clock, terms, member = FakeClock(), Terms("analyzer"), FakeMember()
+    consumer: Any = member
+    lease = KafkaLease("127.0.0.1:9", clock, terms, "here")
+    place = TopicPartition("weir.leases", 0)
+    lease._given(consumer, [place])
+    lease._confirm(consumer)
+    lease._answered(member.member_id, None, [place])
+    assert judge(lease.standing(), clock.monotonic(), terms).kind == "works"
+    clock.advance(2.0)
+    lease._confirm(consumer)
+    member.member_id = after
+    lease._answered(member.member_id, None, [place])
+    verdict = judge(lease.standing(), clock.monotonic(), terms)
+    assert member.commits == 2
+    assert verdict.kind == "waits"
+    assert verdict.because.endswith("it is no member of the group any more")

@@ -42,7 +42,7 @@ def test_a_file_says_all_there_is_to_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ("operators.1.service_seconds=-1", "operators.1.service_seconds: Input should be greater than 0"),
+        ("operators.1.service_seconds=-1", "operators.1.service_seconds: must be greater than 0"),
         ("operators.1.speed=3", "operators.1.speed: is not a field"),
         ("operators.1.max_parallelism=0", "operators.1.max_parallelism"),
         ("operators.0.source.weights=[1, 2]", "weights: 2 of them for 4 partitions"),
