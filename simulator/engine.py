@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from .conditions import Conditions
+from .faults import Conditions
 from .flow import Flow
 from .log import Topic
 from .spec import Application

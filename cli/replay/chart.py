@@ -67,7 +67,7 @@ def charts(points: Sequence["Point"], objective_seconds: float | None, *, width:
         panel(
             "slots",
             [
-                Curve("least", [p.least_slots for p in points], "blue"),
+                Curve("offline optimum", [p.optimum_slots for p in points], "blue"),
                 Curve("held", [p.slots for p in points], "green"),
             ],
             width=width,
@@ -91,7 +91,7 @@ def run_panels(
     if objective_seconds is not None:
         lag.append(figure.Curve("objective", "bound", [(p.at_seconds, objective_seconds) for p in points]))
     slots = [
-        figure.Curve("offline optimum", "least", over_time("least_slots"), stepped=True),
+        figure.Curve("offline optimum", "optimum", over_time("optimum_slots"), stepped=True),
         figure.Curve("held", "held", over_time("slots"), stepped=True),
     ]
     return [

@@ -13,7 +13,7 @@ from services.planner.core.planners import InvalidParameters, UnknownPlanner, pa
 from simulator import PRESETS, Application, InvalidApplication, parse
 from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, Shape, named
 
-from .least import Least
+from .least import BoundedOptimum
 from .score import LOOK_SECONDS
 
 DAY_SECONDS = 86_400.0
@@ -113,7 +113,7 @@ def _application(options: ReplayOptions, policy: ScalingPolicy, trace: LoadTrace
     if options.topology in PRESETS:
         application = _roomy(PRESETS[options.topology](1), bounds)
         _check_least(application, bounds, options)
-        started = Least(application, bounds).least(trace.rate_at(0.0) / START_UTILISATION)
+        started = BoundedOptimum(application, bounds).parallelism(trace.rate_at(0.0) / START_UTILISATION)
         return application.started_with({name: max(bounds.of(name)[0], p) for name, p in started.items()})
     try:
         return parse(yaml_file.document(options.topology), options.topology)

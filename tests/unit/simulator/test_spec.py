@@ -7,7 +7,7 @@ import yaml
 
 from cli.yaml_file import document
 from simulator import PRESETS, Application, InvalidApplication, chain, parse
-from simulator.clairvoyant import Clairvoyant
+from simulator.capacity import OfflineOptimum
 
 SMALL = """
 operators:
@@ -116,13 +116,12 @@ def test_the_ready_made_ones_stand(name: str) -> None:
     assert PRESETS[name](4).started_with(2).parallelism == dict.fromkeys(PRESETS[name](1).parallelism, 2)
 
 
-def test_the_clairvoyant_takes_the_least_that_carries_a_load() -> None:
+def test_the_offline_optimum_is_the_smallest_parallelism_that_carries_a_load() -> None:
     """Enrich does 500/s alone and 500·p / (1 + 0.02·(p − 1)) on p: 900/s need 2, 1,000/s need 3; the rest needs 1."""
-    clairvoyant = Clairvoyant(chain(1), most=16)
-    assert clairvoyant.least(900)["enrich"] == 2
-    assert clairvoyant.least(1000)["enrich"] == 3
-    assert clairvoyant.slots(1000) == 3
-    assert clairvoyant.slot_seconds(lambda t: 400.0 if t < 50 else 900.0, 100) == pytest.approx(50 * 1 + 50 * 2)
+    optimum = OfflineOptimum(chain(1), max_parallelism=16)
+    assert optimum.parallelism(900)["enrich"] == 2
+    assert optimum.parallelism(1000)["enrich"] == 3
+    assert optimum.slots(1000) == 3
 
 
 def test_the_readme_s_example_can_be_run(tmp_path: Path) -> None:
