@@ -9,7 +9,7 @@ from .spec import Application, OperatorSpec
 
 
 def capacity(operator: OperatorSpec, parallelism: int) -> float:
-    """Records/s of all warm subtasks together if each were busy all the time.
+    """Return the records/s of all warm subtasks together if each were busy all the time.
 
     C(p) = p / (service · (1 + σ·(p − 1) + κ·p·(p − 1))), never above the operator's limit.
     """
@@ -19,10 +19,10 @@ def capacity(operator: OperatorSpec, parallelism: int) -> float:
 
 
 def hottest_share(operator: OperatorSpec, parallelism: int, *, keyed: bool) -> float:
-    """Share of an operator's records that its busiest subtask gets; 1/p where they are spread evenly.
+    """Return the share of an operator's records that its busiest subtask gets; 1/p where they are spread evenly.
 
-    With keys: the key groups (as many as the max parallelism) are dealt out, so that some subtask has ⌈G/p⌉ of them; of few
-    keys some subtask gets more than of others by chance; and one key that is hot goes to one subtask with all its records.
+    With keys: a subtask has up to ⌈G/p⌉ of the key groups (as many as the max parallelism); few keys are distributed
+    unevenly by chance; and all records of a hot key go to one subtask.
     """
     if not keyed:
         return 1 / parallelism
@@ -36,7 +36,7 @@ def hottest_share(operator: OperatorSpec, parallelism: int, *, keyed: bool) -> f
 
 
 def sustained(operator: OperatorSpec, parallelism: int, *, keyed: bool) -> float:
-    """Records/s at which the busiest subtask is busy all the time: what the operator can take in the long run."""
+    """Return the records/s at which the busiest subtask is always busy: the operator's sustained input rate."""
     return capacity(operator, parallelism) / (parallelism * hottest_share(operator, parallelism, keyed=keyed))
 
 
