@@ -82,7 +82,7 @@ def measure(settings: Mapping[str, str], applications: int, folder: Path, say: C
         say(f"up after {up:g} s")
         acted = first_action(stack, port, began)
         say(f"first action: {acted}")
-        stack.exec("load", "python", "-m", "workloads.loadgen.tell", "paused=true")
+        stack.exec("load", "python", "-m", "workloads.loadgen.set_load", "paused=true")
         time.sleep(REST_SECONDS)
         rest = megabytes(stack)
         say(f"at rest: {sum(rest.values()):.0f} MB")

@@ -6,7 +6,7 @@ from cli.trial.stack import SLOTS
 from simulator import Application, Observer, Simulation, chain
 from simulator.spec import parse
 from workloads import sample_job
-from workloads.loadgen.keys import DEFAULT_KEYS
+from workloads.loadgen.records import DEFAULT_KEYS
 
 STEP_SECONDS = 0.1
 
