@@ -162,8 +162,8 @@ class Observer:
             for name in _COUNTS:
                 reported[name] = int(reported[name])
             reported |= counters.gauges[i]
-            for name, field in missing:
-                if name in (None, operator.name):
+            for faulty, field in missing:
+                if faulty in (None, operator.name):
                     reported |= dict.fromkeys(FIELDS if field is None else (field,))
             if self._noise.missing_share and self._random.random() < self._noise.missing_share:
                 reported |= dict.fromkeys(_TIMES)
