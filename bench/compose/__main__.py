@@ -123,7 +123,7 @@ def main() -> int:
         settings: Mapping[str, str] = {}
         if not arguments.official:
             with contextlib.closing(docker.from_env(timeout=ANSWER_SECONDS)) as client:
-                settings = Images(client, say=print).for_tests()
+                settings = Images(client, report=print).for_tests()
         with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
             results = measure(settings, arguments.applications, Path(folder), say=lambda text: print(text, flush=True))
     except TestbedError as error:
