@@ -1,4 +1,4 @@
-"""The metrics there are: as the code declares them, and as docs/metrics.md tells them."""
+"""Metrics as the code declares them, and as docs/metrics.md documents them."""
 
 import ast
 import re
