@@ -98,8 +98,8 @@ def missing_memory(machine: Machine, min_megabytes: int) -> str | None:
     if machine.free_memory_megabytes is None or machine.free_memory_megabytes >= min_megabytes:
         return None
     return (
-        f"{min_megabytes} MB of free memory are needed and {machine.free_memory_megabytes} MB are there: close something, "
-        "or set WEIR_MIN_MEMORY_MB to try with less"
+        f"{min_megabytes} MB of free memory are needed and {machine.free_memory_megabytes} MB are there: "
+        "close something, or set WEIR_MIN_MEMORY_MB to try with less"
     )
 
 
@@ -192,7 +192,7 @@ def inspect_machine(*, with_java: bool = True) -> Machine:
 
 
 def digest(*paths: Path) -> str:
-    """Return a hash of files and of all files below folders, by name and content; raises `SetupError` if one is missing."""
+    """Return a hash of files and of all files below folders, by name and content; `SetupError` if one is missing."""
     hashed = hashlib.sha256()
     for path in paths:
         if not path.exists():

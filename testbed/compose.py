@@ -130,7 +130,7 @@ class ComposeStack:
         return [str(each.name) for each in found]
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return the memory of each container's processes without reclaimable page cache, by name without the project's."""
+        """Return each container's memory without reclaimable page cache, by name without the project's."""
         return {self._short(container): _held(container) for container in self.containers()}
 
     def limits_bytes(self) -> dict[str, int]:

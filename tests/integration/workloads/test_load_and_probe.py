@@ -52,7 +52,7 @@ def _delivered_per_second(generator: LoadGenerator, seconds: float) -> tuple[flo
 
 
 def test_five_thousand_a_second_are_held(start_loadgen: Callable[..., LoadGenerator], topics: Topics) -> None:
-    """The rate is exact to 2 % over ten seconds, by the broker's acknowledgements. Measured three times: the machine may stall."""
+    """The rate is exact to 2 % over ten seconds, by the broker's acknowledgements; one of three tries is enough."""
     generator = start_loadgen("--peak-rate", "5000", "--levels", "0:1")
     wait_until(lambda: generator.state()["delivered"] > 15_000, timeout_seconds=20, what="records")
     held = [_delivered_per_second(generator, 10) for _ in range(3)]
