@@ -23,7 +23,7 @@ def main() -> int:
         sys.stderr.write(f"images: {reason}\n")
         return 1
     with contextlib.closing(docker.from_env(timeout=ANSWER_SECONDS)) as client:
-        images = Images(client, say=print)
+        images = Images(client, report=print)
         began = time.monotonic()
         settings = images.for_tests()
         seconds = time.monotonic() - began

@@ -21,7 +21,7 @@ from replay.options import DAY_SECONDS, START_UTILISATION, Replay, ReplayOptions
 from replay.run import POINTS, run, run_panels
 from replay.score import Meter, Point, Score
 from simulator import Simulation
-from simulator.clairvoyant import Clairvoyant
+from simulator.capacity import OfflineOptimum
 from workloads.loadgen.trace import BUNDLED, Recording
 
 HPA_PERIOD_SECONDS = 15.0
@@ -54,14 +54,14 @@ def around_the_peak(trace: str, options: ReplayOptions) -> Replay:
     start -= start % DAY_SECONDS
     load = replace(prepared.trace, start_seconds=start)
     bound = prepared.policy.spec.bounds
-    first = Clairvoyant(prepared.application, bound.max).least(load.rate_at(0.0) / START_UTILISATION)
+    first = OfflineOptimum(prepared.application, bound.max).parallelism(load.rate_at(0.0) / START_UTILISATION)
     return replace(prepared, trace=load, application=prepared.application.started_with(first))
 
 
 def static(prepared: Replay, rate: float) -> Held:
     """A parallelism that carries `rate` at 80 %, all the time."""
-    clairvoyant = Clairvoyant(prepared.application, prepared.policy.spec.bounds.max)
-    application = prepared.application.started_with(clairvoyant.least(rate / STATIC_UTILISATION))
+    optimum = OfflineOptimum(prepared.application, prepared.policy.spec.bounds.max)
+    application = prepared.application.started_with(optimum.parallelism(rate / STATIC_UTILISATION))
     return _held(replace(prepared, application=application), lambda _at, current, _shares: dict(current), 60.0)
 
 
@@ -106,7 +106,7 @@ def _busy(simulation: Simulation) -> dict[str, Busy]:
 def _meter(prepared: Replay, simulation: Simulation) -> Meter:
     return Meter(
         simulation,
-        Clairvoyant(prepared.application, prepared.policy.spec.bounds.max),
+        OfflineOptimum(prepared.application, prepared.policy.spec.bounds.max),
         prepared.policy.spec.objective,
         max(10.0, prepared.duration_seconds / POINTS),
     )
@@ -131,7 +131,7 @@ def held(trace: str, strategy: str, options: ReplayOptions) -> Held:
 
 def table(results: list[Held]) -> Table:
     """The figures, for a person."""
-    drawn = Table("recording", "strategy", "violation", "slot-seconds", "times the least", "rescales", "largest lag")
+    drawn = Table("recording", "strategy", "violation", "slot-seconds", "times the optimum", "rescales", "largest lag")
     for column in drawn.columns[2:]:
         column.justify = "right"
     for result in results:
@@ -141,7 +141,7 @@ def table(results: list[Held]) -> Table:
             result.strategy,
             f"{score.violation_share or 0.0:.3%}",
             f"{score.slot_seconds:,.0f}",
-            f"{score.times_least or 0.0:.2f}",
+            f"{score.times_optimum or 0.0:.2f}",
             str(score.rescales),
             f"{score.max_lag_seconds:,.0f} s",
         )

@@ -68,7 +68,7 @@ class SimulatedDriver:
         found = self._find(target)
         if isinstance(found, Snapshot):
             return found.because
-        return found.nudge() if found.job_id == job_id else f"the cluster has no job {job_id}"
+        return found.trigger_checkpoint() if found.job_id == job_id else f"the cluster has no job {job_id}"
 
     async def close(self) -> None:
         return None

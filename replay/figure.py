@@ -18,11 +18,11 @@ COLOURS = {
     "lag": ("#b35900", "#ffc078"),
     "bound": ("#c92a2a", "#ff8787"),
     "held": ("#2b8a3e", "#8ce99a"),
-    "least": ("#364fc7", "#91a7ff"),
+    "optimum": ("#364fc7", "#91a7ff"),
     "other": ("#862e9c", "#e599f7"),
 }
 """What a curve shows: its colour on a light and on a dark page. The pairs have a contrast of at least 4.5 to 1."""
-Shows = Literal["load", "lag", "bound", "held", "least", "other"]
+Shows = Literal["load", "lag", "bound", "held", "optimum", "other"]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from runtime.documents import Unreadable, read_file
 from simulator import PRESETS, Application, InvalidApplication, parse
 from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, Shape, named
 
-from .least import Least
+from .optimum import BoundedOptimum
 from .score import LOOK_SECONDS
 
 DAY_SECONDS = 86_400.0
@@ -116,7 +116,7 @@ def _application(options: ReplayOptions, policy: ScalingPolicy, trace: LoadTrace
     if options.topology in PRESETS:
         application = _roomy(PRESETS[options.topology](1), bounds)
         _check_least(application, bounds, options)
-        started = Least(application, bounds).least(trace.rate_at(0.0) / START_UTILISATION)
+        started = BoundedOptimum(application, bounds).parallelism(trace.rate_at(0.0) / START_UTILISATION)
         return application.started_with({name: max(bounds.of(name)[0], p) for name, p in started.items()})
     try:
         return parse(read_file(options.topology), options.topology)

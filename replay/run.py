@@ -12,8 +12,8 @@ from runtime.garbage import seldom_collected
 from simulator import Noise, Simulation
 
 from . import figure
-from .least import Least
 from .loop import Loop, Records
+from .optimum import BoundedOptimum
 from .options import Replay
 from .score import LOOK_SECONDS, Meter, Point, Score
 
@@ -54,7 +54,7 @@ class Result:
             )
         if not self.score.peak_is_carried:
             notes.append(
-                "the highest load is more than policy and cluster allow: least and static peak are all that they do"
+                "the highest load is more than policy and cluster allow: optimum and static peak are all that they do"
             )
         return notes
 
@@ -73,7 +73,7 @@ def run(
     )
     meter = Meter(
         simulation,
-        Least(prepared.application, policy.spec.bounds),
+        BoundedOptimum(prepared.application, policy.spec.bounds),
         policy.spec.objective,
         max(LOOK_SECONDS, prepared.duration_seconds / POINTS),
         prepared.look_seconds,
@@ -115,7 +115,7 @@ def run_panels(
     if objective_seconds is not None:
         lag.append(figure.Curve("objective", "bound", [(p.at_seconds, objective_seconds) for p in points]))
     slots = [
-        figure.Curve("offline optimum", "least", over_time("least_slots"), stepped=True),
+        figure.Curve("offline optimum", "optimum", over_time("optimum_slots"), stepped=True),
         figure.Curve("held", "held", over_time("slots"), stepped=True),
     ]
     return [

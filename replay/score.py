@@ -6,7 +6,7 @@ from typing import Any
 from weir_contracts import Objective
 
 from simulator import Simulation
-from simulator.clairvoyant import Clairvoyant
+from simulator.capacity import OfflineOptimum
 
 LOOK_SECONDS = 10.0
 """So often it is worked out at least what the load needs, however long a point of the curves is: a load that goes up and down within one
@@ -15,7 +15,7 @@ would look like its mean, which is never late and needs no more than half."""
 
 @dataclass(frozen=True)
 class Point:
-    """One stretch of the run. Rates in records/s."""
+    """One interval of the run. Rates in records/s."""
 
     at_seconds: float
     arrivals: float
@@ -24,7 +24,7 @@ class Point:
     """The largest."""
     slots: float
     """The mean."""
-    least_slots: float
+    optimum_slots: float
     """The mean of what the load of each of its looks needs."""
     peak_arrivals: float = 0.0
     """Of the look with the most."""
@@ -42,30 +42,30 @@ class Score:
     rescales: int
     """Restarts for another parallelism that were asked for."""
     max_lag_seconds: float
-    least_slot_seconds: float
-    """Of somebody who knows the load and rescales for free."""
+    optimum_slot_seconds: float
+    """Slot-seconds of the offline optimum, which knows the load and rescales for free."""
     peak_slot_seconds: float
     """Of the smallest constant parallelism that carries the highest load."""
     peak_is_carried: bool = True
     """Whether there is one: else that is all there may be."""
 
     @property
-    def times_least(self) -> float | None:
-        """Slot-seconds over the least."""
-        return self.slot_seconds / self.least_slot_seconds if self.least_slot_seconds > 0 else None
+    def times_optimum(self) -> float | None:
+        """Return the slot-seconds as a multiple of the offline optimum's."""
+        return self.slot_seconds / self.optimum_slot_seconds if self.optimum_slot_seconds > 0 else None
 
     def to_document(self) -> dict[str, Any]:
         """For programs."""
-        times = self.times_least
-        return {**asdict(self), "times_least": None if times is None else round(times, 3)}
+        times = self.times_optimum
+        return {**asdict(self), "times_optimum": None if times is None else round(times, 3)}
 
 
-class _Stretch:
+class _Interval:
     """What is added up between two moments."""
 
     def __init__(self, began: float, appended: float) -> None:
         self.began, self.appended = began, appended
-        self.slot_seconds = self.least_slot_seconds = self.lag = self.peak = 0.0
+        self.slot_seconds = self.optimum_slot_seconds = self.lag = self.peak = 0.0
 
 
 class Meter:
@@ -74,22 +74,22 @@ class Meter:
     def __init__(
         self,
         simulation: Simulation,
-        clairvoyant: Clairvoyant,
+        optimum: OfflineOptimum,
         objective: Objective,
         point_seconds: float,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self.points: list[Point] = []
         self._simulation = simulation
-        self._clairvoyant = clairvoyant
+        self._optimum = optimum
         self._objective = objective.bound_seconds
         self._of_latency = objective.max_latency is not None
         self._point_seconds = point_seconds
         self._look_seconds = min(look_seconds, point_seconds)
-        self._late = self._slot_seconds = self._least = self._seconds = self._max_lag = 0.0
+        self._late = self._slot_seconds = self._optimum_slot_seconds = self._seconds = self._max_lag = 0.0
         self._most_slots, self._carried = 0, True
         self._looked_at, self._looked_appended = simulation.now, simulation.appended
-        self._point = _Stretch(simulation.now, simulation.appended)
+        self._point = _Interval(simulation.now, simulation.appended)
         simulation.on_step = self._step
 
     def _step(self, seconds: float) -> None:
@@ -115,10 +115,10 @@ class Meter:
         rate = (simulation.appended - self._looked_appended) / took / self._share
         middle = self._looked_at + took / 2
         highest = max(rate, *(simulation.arrivals(at) for at in (self._looked_at, middle, simulation.now)))
-        self._carried = self._carried and self._clairvoyant.carries(highest, middle)
-        self._point.least_slot_seconds += self._clairvoyant.slots(rate, middle) * took
+        self._carried = self._carried and self._optimum.carries(highest, middle)
+        self._point.optimum_slot_seconds += self._optimum.slots(rate, middle) * took
         self._point.peak = max(self._point.peak, highest)
-        self._most_slots = max(self._most_slots, self._clairvoyant.slots(highest, middle))
+        self._most_slots = max(self._most_slots, self._optimum.slots(highest, middle))
         self._looked_at, self._looked_appended = simulation.now, simulation.appended
 
     def _close(self) -> None:
@@ -128,12 +128,12 @@ class Meter:
         if took <= 0:
             return
         rate = (simulation.appended - point.appended) / took / self._share
-        slots, least = point.slot_seconds / took, point.least_slot_seconds / took
-        self.points.append(Point(point.began, rate, point.lag, slots, least, point.peak))
+        slots, optimum = point.slot_seconds / took, point.optimum_slot_seconds / took
+        self.points.append(Point(point.began, rate, point.lag, slots, optimum, point.peak))
         self._slot_seconds += point.slot_seconds
-        self._least += point.least_slot_seconds
+        self._optimum_slot_seconds += point.optimum_slot_seconds
         self._max_lag = max(self._max_lag, point.lag)
-        self._point = _Stretch(simulation.now, simulation.appended)
+        self._point = _Interval(simulation.now, simulation.appended)
 
     @property
     def _share(self) -> float:
@@ -150,7 +150,7 @@ class Meter:
             slot_seconds=round(self._slot_seconds, 1),
             rescales=rescales,
             max_lag_seconds=round(self._max_lag, 2),
-            least_slot_seconds=round(self._least, 1),
+            optimum_slot_seconds=round(self._optimum_slot_seconds, 1),
             peak_slot_seconds=round(self._most_slots * self._seconds, 1),
             peak_is_carried=self._carried,
         )

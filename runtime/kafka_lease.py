@@ -80,7 +80,7 @@ class KafkaLease:
     def _run(self) -> None:
         settings = self._settings()
         settings["on_commit"] = lambda error, partitions: self._answered(consumer.memberid(), error, partitions)
-        consumer = Consumer(settings)
+        consumer: Any = Consumer(settings)
         try:
             consumer.subscribe([TOPIC.name], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
             while not self._closing.is_set():

@@ -1,8 +1,7 @@
 """A deterministic model of a streaming application: hours in seconds, time an argument, chance from a seed."""
 
-from .conditions import Conditions
 from .engine import Simulation
-from .faults import Fault, Noise
+from .faults import Conditions, Fault, Noise
 from .observe import Observer
 from .presets import PRESETS, chain, diamond, two_sources
 from .spec import Application, Cluster, InvalidApplication, Link, OperatorSpec, SourceSpec, parse

@@ -1,13 +1,15 @@
-"""What an operator can do at a parallelism."""
+"""Capacity of an operator at a parallelism, and the offline optimum: the smallest parallelism that carries a known load."""
 
 import math
+from bisect import bisect_left
+from collections.abc import Mapping
 from statistics import NormalDist
 
-from .spec import OperatorSpec
+from .spec import Application, OperatorSpec
 
 
 def capacity(operator: OperatorSpec, parallelism: int) -> float:
-    """Records/s of all warm subtasks together if each were busy all the time.
+    """Return the records/s of all warm subtasks together if each were busy all the time.
 
     C(p) = p / (service · (1 + σ·(p − 1) + κ·p·(p − 1))), never above the operator's limit.
     """
@@ -17,10 +19,10 @@ def capacity(operator: OperatorSpec, parallelism: int) -> float:
 
 
 def hottest_share(operator: OperatorSpec, parallelism: int, *, keyed: bool) -> float:
-    """Share of an operator's records that its busiest subtask gets; 1/p where they are spread evenly.
+    """Return the share of an operator's records that its busiest subtask gets; 1/p where they are spread evenly.
 
-    With keys: the key groups (as many as the max parallelism) are dealt out, so that some subtask has ⌈G/p⌉ of them; of few
-    keys some subtask gets more than of others by chance; and one key that is hot goes to one subtask with all its records.
+    With keys: a subtask has up to ⌈G/p⌉ of the key groups (as many as the max parallelism); few keys are distributed
+    unevenly by chance; and all records of a hot key go to one subtask.
     """
     if not keyed:
         return 1 / parallelism
@@ -28,11 +30,69 @@ def hottest_share(operator: OperatorSpec, parallelism: int, *, keyed: bool) -> f
     fullest = -(-groups // parallelism) / groups
     if operator.keys is not None and parallelism > 1:
         # The largest of p nearly normal shares, by Blom's approximation of the expected order statistic.
-        highest = NormalDist().inv_cdf((parallelism - 0.375) / (parallelism + 0.25))
-        fullest = min(1.0, fullest + highest * math.sqrt(fullest * (1 - fullest) / operator.keys))
+        upper = NormalDist().inv_cdf((parallelism - 0.375) / (parallelism + 0.25))
+        fullest = min(1.0, fullest + upper * math.sqrt(fullest * (1 - fullest) / operator.keys))
     return operator.hot_key_share + (1 - operator.hot_key_share) * fullest
 
 
 def sustained(operator: OperatorSpec, parallelism: int, *, keyed: bool) -> float:
-    """Records/s at which the busiest subtask is busy all the time: what the operator can take in the long run."""
+    """Return the records/s at which the busiest subtask is always busy: the operator's sustained input rate."""
     return capacity(operator, parallelism) / (parallelism * hottest_share(operator, parallelism, keyed=keyed))
+
+
+class OfflineOptimum:
+    """Smallest parallelism of every operator that carries a load, up to `max_parallelism` subtasks each; a mapping names every operator.
+
+    It rescales for free, has no lag to work off and knows the load, so no planner can meet an objective with fewer slots, except
+    by the work that a tolerated lag lets it postpone.
+    """
+
+    def __init__(self, application: Application, max_parallelism: int | Mapping[str, int]) -> None:
+        self._application = application
+        self._topology = application.topology()
+        self._index = {o.name: i for i, o in enumerate(application.operators)}
+        keyed = {link.target for link in application.links if link.ship == "hash"}
+        self._curves = []
+        for operator in application.operators:
+            bound = max_parallelism if isinstance(max_parallelism, int) else max_parallelism[operator.name]
+            limit = min(bound, operator.max_parallelism)
+            if operator.source is not None:
+                limit = min(limit, operator.source.partitions)
+            best, curve = 0.0, []
+            for p in range(1, limit + 1):
+                best = max(best, sustained(operator, p, keyed=operator.name in keyed))
+                curve.append(best)
+            self._curves.append(curve)
+
+    def loads(self, rate: float, seconds: float) -> list[float]:
+        """Return the records/s that arrive at each operator when the sources keep up with a load of `rate`."""
+        loads = [0.0] * len(self._curves)
+        for i, operator in enumerate(self._application.operators):
+            if operator.source is not None:
+                loads[i] = rate * operator.source.share
+            out = loads[i] * operator.selectivity_at(seconds)
+            if operator.window_seconds is not None and operator.window_keys is not None:
+                keys, length = operator.window_keys, operator.window_seconds
+                out = keys * -math.expm1(-loads[i] * length / keys) / length
+            for link in self._application.links:
+                if link.source == operator.name:
+                    loads[self._index[link.target]] += out * link.share
+        return loads
+
+    def parallelism(self, rate: float, seconds: float = 0.0) -> dict[str, int]:
+        """Return the smallest parallelism of each operator that carries `rate`; its upper bound where none does."""
+        return {
+            operator.name: min(len(curve), bisect_left(curve, load * (1 - 1e-9)) + 1)
+            for operator, curve, load in zip(
+                self._application.operators, self._curves, self.loads(rate, seconds), strict=True
+            )
+        }
+
+    def carries(self, rate: float, seconds: float = 0.0) -> bool:
+        """Return whether the upper bounds suffice for `rate`."""
+        loads = self.loads(rate, seconds)
+        return all(curve[-1] >= load * (1 - 1e-9) for curve, load in zip(self._curves, loads, strict=True))
+
+    def slots(self, rate: float, seconds: float = 0.0) -> int:
+        """Return the slots of that parallelism."""
+        return self._topology.slots(self.parallelism(rate, seconds))

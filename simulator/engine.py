@@ -4,24 +4,24 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from .conditions import Conditions
+from .faults import Conditions
 from .flow import Flow
 from .log import Topic
 from .spec import Application
 
 ENDED = frozenset({"FAILED", "CANCELED", "FINISHED"})
 CRASHES_AFTER_SECONDS = 1.0
-"""How long a job runs that cannot run for long."""
+"""Uptime of a job in a crash loop."""
 GAUGE_SECONDS, GAUGE_STEP_SECONDS = 60.0, 5.0
 """The engine's own busy and backpressured gauges: a mean of a minute, in steps."""
 CALM_SECONDS, CALM_UTILISATION = 10.0, 0.8
-"""Longest step by default, and up to what load of the fullest operator it is taken."""
+"""Longest step by default, and the utilisation of the busiest operator up to which it is taken."""
 _FOREVER = math.inf
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a restart begins from. Windows by operator index."""
+    """State that a restart begins from: positions by source, windows by operator index."""
 
     positions: Mapping[str, list[float]]
     held: Mapping[int, float] = field(default_factory=dict)
@@ -31,8 +31,8 @@ class Snapshot:
 class Simulation:
     """One application and its load. `arrivals(t)` is the load in records/s at second t, the sources' shares not yet applied.
 
-    Steps are of `step_seconds`, and up to `calm_seconds` long while nothing waits. Nothing happens but in `advance`; what it does
-    depends on its arguments and on what was asked for before, on nothing else.
+    Steps take `step_seconds`, and up to `calm_seconds` while no record waits. Only `advance` changes the state; the result
+    depends on its arguments and on earlier requests alone.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Simulation:
         self.checkpoints_completed = self.checkpoints_failed = 0
         self.checkpoint_completed_at: float | None = None
         self.checkpoint_seconds: float | None = None
-        self.nudges = 0
+        self.checkpoints_triggered = 0
         self._snapshot = Snapshot({name: topic.positions() for name, topic in self.topics.items()})
         self._pending: tuple[float, float, Snapshot] | None = None
         self._next_checkpoint = application.cluster.checkpoint_interval_seconds or _FOREVER
@@ -85,26 +85,26 @@ class Simulation:
         self.on_step: Callable[[float], None] | None = None
         """Called after each step with its length in seconds, to keep a score."""
 
-    # -- what is asked of it --------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------
 
     def advance(self, to_seconds: float) -> None:
         """Let time pass until `to_seconds`."""
         while self.now < to_seconds - 1e-9:
             until = min(to_seconds, self._next_event(), self.now + self._stride())
-            self._pass(max(until - self.now, 1e-9))
-            self._happen()
+            self._elapse(max(until - self.now, 1e-9))
+            self._run_events()
 
     def request(self, parallelism: Mapping[str, int]) -> str | None:
-        """Ask for a parallelism of every operator; None, or why that is refused."""
+        """Request a parallelism of every operator; returns None, or the reason of a refusal."""
         if self.state in ENDED:
             return f"Could not find Flink job ({self.job_id})"
         if set(parallelism) != set(self.observed):
             odd = sorted(set(self.observed) ^ set(parallelism))
             return f"the job and the request differ in operators: {', '.join(odd[:5])}"
         for operator in self.application.operators:
-            asked = parallelism[operator.name]
-            if not 1 <= asked <= operator.max_parallelism:
-                return f"{operator.name}: {asked} exceeds its maximum parallelism {operator.max_parallelism}"
+            wanted = parallelism[operator.name]
+            if not 1 <= wanted <= operator.max_parallelism:
+                return f"{operator.name}: {wanted} exceeds its maximum parallelism {operator.max_parallelism}"
         if self.conditions.refuses is not None:
             return self.conditions.refuses
         if dict(parallelism) != self.requested:
@@ -112,20 +112,20 @@ class Simulation:
         self.requested = dict(parallelism)
         return None
 
-    def nudge(self) -> str | None:
-        """Trigger a checkpoint now; None, or why not."""
+    def trigger_checkpoint(self) -> str | None:
+        """Trigger a checkpoint now; returns None, or the reason of a refusal."""
         if self.state != "RUNNING":
             return f"the job is {self.state}"
-        self.nudges += 1
+        self.checkpoints_triggered += 1
         self._begin_checkpoint()
         return None
 
     def end(self, state: str = "FAILED") -> None:
-        """The job stops for good."""
+        """End the job in a final state."""
         self.state = state
 
     def resubmit(self, application: Application, job_id: str) -> None:
-        """Another job of the same sources in its place, begun from the last checkpoint."""
+        """Replace the job by another one with the same sources, restored from the last checkpoint."""
         topics = {
             o.name: self.topics.get(o.name) or Topic([1.0] * o.source.partitions, o.source.fetch_records)
             for o in application.operators
@@ -141,13 +141,13 @@ class Simulation:
         self._fail(restart_counts=False)
 
     def fail(self) -> None:
-        """A task fails, or the parallelism changes: everything restarts from the last checkpoint."""
+        """Restart the job from the last checkpoint, as after the failure of a task."""
         self._fail(restart_counts=True)
 
-    # -- what it tells --------------------------------------------------------------------------------------------
+    # -- readings --------------------------------------------------------------------------------------------
 
     def attainable(self) -> dict[str, int]:
-        """What was requested, as far as the slots allow: the largest operators give way first."""
+        """Return the requested parallelism as far as the slots allow; the largest operators are reduced first."""
         wanted = dict(self.requested)
         groups = {o.slot_sharing_group for o in self.application.operators}
         if len(groups) == 1:
@@ -159,17 +159,17 @@ class Simulation:
 
     @property
     def checkpoint_in_progress(self) -> bool:
-        """Whether one is being taken."""
+        """Whether a checkpoint is in progress."""
         return self._pending is not None
 
     @property
     def slots_used(self) -> int:
-        """What the running (or restarting) job holds."""
+        """Slots that the running or restarting job holds."""
         return 0 if self.state in ENDED else self.topology.slots(self.observed)
 
     @property
     def warmth(self) -> float:
-        """Of full speed, now."""
+        """Share of full speed that a restarted job has reached."""
         cluster = self.application.cluster
         if self._restarted_at == 0 or cluster.warm_up_seconds <= 0:
             return 1.0
@@ -178,22 +178,22 @@ class Simulation:
 
     @property
     def appended(self) -> float:
-        """Records that came to all topics."""
+        """Records appended to all topics."""
         return sum(topic.curve.total for topic in self.topics.values())
 
     @property
     def backlog(self) -> float:
-        """Records that were not read."""
+        """Records not yet read."""
         return sum(topic.backlog for topic in self.topics.values())
 
     @property
     def lag_seconds(self) -> float:
-        """The age of the oldest record that was not processed, as of where processing stands or would resume."""
+        """Age of the oldest unprocessed record, from the position where processing stands or would resume."""
         return max(topic.lag_seconds(self.now) for topic in self.topics.values())
 
     @property
     def latency_seconds(self) -> float:
-        """The same for what has not come out at the sinks: with the time in queues."""
+        """Age of the oldest record that has not reached the sinks: the lag and the time in queues."""
         return self.lag_seconds + (self.flow.delay_seconds() if self.state == "RUNNING" else 0.0)
 
     # -- time -----------------------------------------------------------------------------------------------------
@@ -213,17 +213,17 @@ class Simulation:
         return min([instant for instant in instants if instant > self.now + 1e-9], default=_FOREVER)
 
     def _stride(self) -> float:
-        """The length of a step: longer while nothing waits and nothing will, as then every rate is simply carried on."""
+        """Return the length of a step: longer while no record waits and none will, as rates then stay constant."""
         if self.state != "RUNNING" or self._calm_seconds <= self._step_seconds or self.warmth < 1:
             return self._step_seconds
         headroom = self.flow.headroom() * CALM_UTILISATION
         if headroom < 1:
             return self._step_seconds
-        most = headroom * self._rate
+        max_rate = headroom * self._rate
         soon = max(self.arrivals(self.now + part * self._calm_seconds) for part in (0.0, 0.25, 0.5, 0.75, 1.0))
-        return self._calm_seconds if soon <= most else self._step_seconds
+        return self._calm_seconds if soon <= max_rate else self._step_seconds
 
-    def _pass(self, seconds: float) -> None:
+    def _elapse(self, seconds: float) -> None:
         before, self.now = self.now, self.now + seconds
         rate = self._rate = self.arrivals(before + seconds / 2)
         for name, topic in self.topics.items():
@@ -241,8 +241,8 @@ class Simulation:
         while self.gauges[0][0] < self.now - GAUGE_SECONDS - 1e-9:
             del self.gauges[0]
 
-    def _happen(self) -> None:
-        """What is due now."""
+    def _run_events(self) -> None:
+        """Run the events due now."""
         now = self.now + 1e-9
         if self.state == "RESTARTING":
             if not self.conditions.hangs and now >= self._restarted_at + self._restart_seconds:
@@ -304,7 +304,7 @@ class Simulation:
     # -- rescales -------------------------------------------------------------------------------------------------
 
     def _ready_at(self) -> float:
-        """From when the engine would rescale: after its quiet time, and where slots are missing, after waiting for them."""
+        """Return the second from which a rescale may begin: after the cooldown and the wait for missing slots."""
         cluster = self.application.cluster
         ready = max(self._requested_at, self.running_since + cluster.cooldown_seconds if self.restarts else 0.0)
         return ready + (cluster.stabilization_seconds if self.attainable() != self.requested else 0.0)
@@ -326,7 +326,7 @@ class Simulation:
         self._restart_seconds = (cluster.restart_seconds + restored) * self.conditions.restart_factor
         self._pending = None
         if cluster.checkpoint_interval_seconds is None:
-            # Without checkpoints nothing is replayed, and what was on its way is lost.
+            # Without checkpoints nothing is replayed, and records in flight are lost.
             self._snapshot = Snapshot({name: topic.positions() for name, topic in self.topics.items()})
         for name, positions in self._snapshot.positions.items():
             if name in self.topics:

@@ -1,8 +1,8 @@
 """One execution of a job: records as a fluid through bounded queues, from the topics to the sinks.
 
-Each step has two passes. From the sinks up: how much each operator can let go of, given what those behind it can still take in.
-From the sources down: that much flows, at once through all operators, so that a step may be long without a queue's size bounding
-the throughput. Plain floats in lists: for the few operators of a job that is several times faster than arrays.
+Each step has two passes. From the sinks up: the records each operator can emit, given the room downstream.
+From the sources down: these records flow through all operators at once, so that queue sizes do not bound the throughput of a
+long step. Plain floats in lists: several times faster than arrays for the few operators of a job.
 """
 
 import math
@@ -12,12 +12,12 @@ from .capacity import capacity, hottest_share
 from .log import Topic, water_level
 from .spec import Application
 
-_LEAST = 1e-9
-_NEXT_TO_NOTHING = 1e-6
+_EPSILON = 1e-9
+_NEGLIGIBLE_RECORDS = 1e-6
 
 
 class Flow:
-    """Queues, windows and counters of a run; all counters begin at 0 with it. Times in milliseconds, of all subtasks together."""
+    """Queues, windows and counters of a run; counters begin at 0. Times in milliseconds, summed over the subtasks."""
 
     def __init__(
         self, application: Application, topics: Mapping[str, Topic], parallelism: Mapping[str, int], now: float
@@ -38,26 +38,26 @@ class Flow:
         self._rates = [capacity(o, p) for o, p in zip(operators, self.parallelism, strict=True)]
         self.hottest = self._hottest_shares(application)
         """Share of each operator's records that its busiest subtask gets."""
-        # The busiest subtask sets the pace of all: its queue is full first, and then those before it wait.
+        # The busiest subtask sets the pace: its queue fills first, and upstream operators then wait.
         self._sustained = [
             r if topic else r / (p * h)
             for r, p, h, topic in zip(self._rates, self.parallelism, self.hottest, self._topics, strict=True)
         ]
-        self._most_queued = [o.queue_records / hottest for o, hottest in zip(operators, self.hottest, strict=True)]
+        self._max_queued = [o.queue_records / hottest for o, hottest in zip(operators, self.hottest, strict=True)]
         self._ms_a_record = [1000.0 * p / rate for p, rate in zip(self.parallelism, self._rates, strict=True)]
         self.queued = [0.0] * n
         self.held = [0.0] * n
-        """Taken into the present window, in records that came in."""
+        """Input records held in the current window."""
         self.due = [0.0] * n
-        """Records of closed windows that are still to be given out."""
+        """Records of closed windows that are not emitted yet."""
         self.records_in, self.records_out = [0.0] * n, [0.0] * n
         self.busy_ms, self.blocked_ms = [0.0] * n, [0.0] * n
         self.passed = [0.0] * n
-        """Records an operator took in the last step, per second."""
+        """Input records/s of each operator in the last step."""
         self._began = self._now = now
 
     def step(self, now: float, seconds: float, factor: float) -> None:
-        """Let `seconds` pass, up to `now`, at `factor` of the warm capacities."""
+        """Advance by `seconds` up to `now`, at `factor` of the warm capacities."""
         self._now = now
         for i in self._drifting:
             self._selectivity[i] = self.operators[i].selectivity_at(now)
@@ -66,15 +66,15 @@ class Flow:
 
     @property
     def idle_ms(self) -> list[float]:
-        """What is left of the time that went by."""
-        passed = 1000.0 * (self._now - self._began)
+        """Elapsed milliseconds without busy and backpressured time."""
+        elapsed = 1000.0 * (self._now - self._began)
         return [
-            max(0.0, passed * p - busy - blocked)
+            max(0.0, elapsed * p - busy - blocked)
             for p, busy, blocked in zip(self.parallelism, self.busy_ms, self.blocked_ms, strict=True)
         ]
 
     def in_flight(self) -> list[float]:
-        """Records in the queues that will have reached each operator when a barrier sent now comes to it."""
+        """Return the queued records that reach each operator before a barrier sent now."""
         before = list(self.queued)
         for i, outputs in enumerate(self.outputs):
             if self._lengths[i] is None:
@@ -83,58 +83,58 @@ class Flow:
         return before
 
     def delay_seconds(self) -> float:
-        """How long what enters now waits in queues on the longest way, at the present rates."""
-        longest = [0.0] * len(self.operators)
+        """Return how long a record that enters now waits in queues on the longest path, at the current rates."""
+        waits = [0.0] * len(self.operators)
         for i, queued in enumerate(self.queued):
             rate = self.passed[i]
-            if queued > _NEXT_TO_NOTHING:
-                longest[i] += queued / rate if rate > _NEXT_TO_NOTHING else 0.0
+            if queued > _NEGLIGIBLE_RECORDS:
+                waits[i] += queued / rate if rate > _NEGLIGIBLE_RECORDS else 0.0
             for j, _ in self.outputs[i]:
-                longest[j] = max(longest[j], longest[i])
-        return max(longest)
+                waits[j] = max(waits[j], waits[i])
+        return max(waits)
 
     def headroom(self) -> float:
-        """By what factor the load could rise before an operator were full all the time; 0 while anything waits."""
-        if max(self.queued) > _NEXT_TO_NOTHING or max(self.due) > _NEXT_TO_NOTHING:
+        """Return the factor by which the load may rise before an operator saturates; 0 while any record waits."""
+        if max(self.queued) > _NEGLIGIBLE_RECORDS or max(self.due) > _NEGLIGIBLE_RECORDS:
             return 0.0
-        if any(topic is not None and topic.backlog > _NEXT_TO_NOTHING for topic in self._topics):
+        if any(topic is not None and topic.backlog > _NEGLIGIBLE_RECORDS for topic in self._topics):
             return 0.0
-        highest = 0.0
+        utilisation = 0.0
         for taken, sustained in zip(self.passed, self._sustained, strict=True):
-            highest = max(highest, taken / sustained)
-        return 1 / highest if highest > 0 else math.inf
+            utilisation = max(utilisation, taken / sustained)
+        return 1 / utilisation if utilisation > 0 else math.inf
 
     # -- one step -----------------------------------------------------------------------------------------------
 
-    def _limits(self, whole: float) -> tuple[list[float], list[float]]:
-        """How many records each operator may take at most, and how many of its windows it may give out."""
+    def _limits(self, full_seconds: float) -> tuple[list[float], list[float]]:
+        """Return the most records each operator may take, and the most of its windows it may emit."""
         n = len(self.operators)
         room, limits, free = [0.0] * n, [0.0] * n, [math.inf] * n
-        shares = self._shares(whole) if self._joins else {}
-        selectivity, queued, most_queued, lengths = self._selectivity, self.queued, self._most_queued, self._lengths
+        shares = self._shares(full_seconds) if self._joins else {}
+        selectivity, queued, max_queued, lengths = self._selectivity, self.queued, self._max_queued, self._lengths
         for i in range(n - 1, -1, -1):
-            most = self._sustained[i] * whole
+            take = self._sustained[i] * full_seconds
             for j, share in self.outputs[i]:
                 wanted = shares.get(j)
-                # Of several inputs each gets as much as the others, as far as it has any: a task takes them in turn.
+                # A task reads its inputs in turn: each gets an equal part, as far as it has records.
                 space = room[j] if wanted is None else min(wanted[i], water_level(list(wanted.values()), room[j]))
                 if lengths[i] is not None:
                     free[i] = min(free[i], space / share if share > 0 else math.inf)
-                elif selectivity[i] * share * most > space:
-                    most = space / (selectivity[i] * share)
-            if self.due[i] > free[i] + _LEAST:
-                most = 0.0  # a window that cannot be given out keeps the operator from its input
-            limits[i] = most
-            room[i] = max(0.0, most_queued[i] - queued[i]) + most
+                elif selectivity[i] * share * take > space:
+                    take = space / (selectivity[i] * share)
+            if self.due[i] > free[i] + _EPSILON:
+                take = 0.0  # a window that cannot be emitted blocks the operator's input
+            limits[i] = take
+            room[i] = max(0.0, max_queued[i] - queued[i]) + take
         return limits, free
 
-    def _shares(self, whole: float) -> dict[int, dict[int, float]]:
-        """For each operator with several inputs: how many records each of them could give it if it had room."""
+    def _shares(self, full_seconds: float) -> dict[int, dict[int, float]]:
+        """Return, for each operator with several inputs, the records each input could deliver without backpressure."""
         could = [0.0] * len(self.operators)
         found: dict[int, dict[int, float]] = {j: {} for j in self._joins}
         for i, topic in enumerate(self._topics):
             has = topic.backlog if topic is not None else could[i] + self.queued[i]
-            moved = min(has, self._sustained[i] * whole)
+            moved = min(has, self._sustained[i] * full_seconds)
             out = moved * self._selectivity[i] if self._lengths[i] is None else self.due[i] + moved
             for j, share in self.outputs[i]:
                 could[j] += out * share
@@ -170,16 +170,16 @@ class Flow:
             self.passed[i] = x / seconds
             busy = x * self._ms_a_record[i] / factor
             self.busy_ms[i] += busy
-            if has - x > _LEAST and x < self._sustained[i] * factor * seconds * (1 - 1e-6):
-                # It had more to do and time to do it: those behind it kept it from that.
+            if has - x > _EPSILON and x < self._sustained[i] * factor * seconds * (1 - 1e-6):
+                # Input and time were left: a downstream operator held it back.
                 self.blocked_ms[i] += max(0.0, 1000.0 * seconds * self.parallelism[i] - busy)
 
     def _take_into_window(self, i: int, taken: float, now: float, seconds: float) -> None:
-        """Take records in, evenly over the step, and close the windows that end in it."""
+        """Add records, evenly over the step, and close the windows that end in it."""
         length = self._lengths[i] or math.inf
         self.held[i] += taken
-        last = math.floor((now + _LEAST) / length)
-        closed = last - math.floor((now - seconds + _LEAST) / length)
+        last = math.floor((now + _EPSILON) / length)
+        closed = last - math.floor((now - seconds + _EPSILON) / length)
         if closed > 0:
             still_open = taken * min(1.0, max(0.0, now - last * length) / seconds)
             self.due[i] += closed * self._window_output(i, (self.held[i] - still_open) / closed)

@@ -1,16 +1,16 @@
-"""A topic as the brokers have it: how many records were appended until when, and how far each partition was read.
+"""Topics: the records appended over time, and the position of the reader in each partition.
 
-All partitions fill in a fixed proportion, so that one cumulative curve serves them all: partition j holds `weight_j · A(t)` records.
+Partitions fill in a fixed proportion, so one cumulative curve serves all: partition j holds `weight_j · A(t)` records.
 """
 
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
-_LEAST_RECORDS = 1e-6
-"""Less waiting than this is a rounding error."""
-MOST_TURNS = 20
-"""Of each partition in one step."""
+_EPSILON_RECORDS = 1e-6
+"""A smaller backlog is a rounding error."""
+MAX_FETCHES = 20
+"""Fetches of each partition in one step."""
 
 
 class AppendCurve:
@@ -26,12 +26,12 @@ class AppendCurve:
         return self._counts[-1]
 
     def append(self, until_seconds: float, records: float) -> None:
-        """So many more, evenly from the last time to `until_seconds`."""
+        """Append `records`, evenly from the last time to `until_seconds`."""
         self._times.append(until_seconds)
         self._counts.append(self._counts[-1] + records)
 
     def appended_at(self, count: float) -> float:
-        """When the record after the first `count` was appended; for one that is still to come, now."""
+        """Return when the record after the first `count` was appended; the last time if it is still to come."""
         counts, times = self._counts, self._times
         after = bisect_right(counts, count)
         if after >= len(counts):
@@ -40,7 +40,7 @@ class AppendCurve:
         return times[after - 1] + (times[after] - times[after - 1]) * (count - low) / (high - low)
 
     def forget_before(self, count: float) -> None:
-        """Nobody will ask for records before this any more."""
+        """Drop the times of records before `count`."""
         first = bisect_right(self._counts, count) - 1
         if first > 0:
             del self._times[:first], self._counts[:first]
@@ -50,49 +50,49 @@ class Topic:
     """A source's topic and its reader's position in each partition."""
 
     def __init__(self, weights: Sequence[float], fetch_records: float = math.inf) -> None:
-        whole = sum(weights)
-        self.weights = [weight / whole for weight in weights]
+        total = sum(weights)
+        self.weights = [weight / total for weight in weights]
         self.curve = AppendCurve()
         self._positions = [0.0] * len(self.weights)
         self._level: float | None = 0.0
-        """While all partitions are read equally far: of how many appended records; None: `_positions` holds."""
+        """Appended records up to which all partitions are read; None: they differ, see `_positions`."""
         self.committed = [0.0] * len(self.weights)
         self._taken = 0.0
         self._fetch_records = fetch_records
         self._fetched = [0.0] * len(self.weights)
-        """Up to where each partition's records lie at its reader."""
+        """Position up to which each partition is fetched."""
         self._began = [0.0] * len(self.weights)
         self._subtasks: list[list[int]] = []
-        """Their partitions, the one whose turn it is first."""
+        """Partitions of each subtask, the next one to read first."""
         self._fullest = 1.0
 
     @property
     def taken(self) -> float:
-        """Records read, the replayed ones once."""
+        """Records read, replayed ones counted once."""
         return self._taken
 
     @property
     def backlog(self) -> float:
-        """Records that wait."""
+        """Records not yet read."""
         return max(0.0, self.curve.total - self._taken)
 
     def positions(self) -> list[float]:
-        """Next record to be read, by partition."""
+        """Return the next offset to read, by partition."""
         if self._level is not None:
             return [weight * self._level for weight in self.weights]
         return list(self._positions)
 
-    def told_positions(self) -> list[float | None]:
-        """The same as the reader tells it: nothing of a partition that it has not read from since it was given it."""
+    def reported_positions(self) -> list[float | None]:
+        """Return the positions as the reader reports them: None for a partition without a read since its assignment."""
         return [p if p > began else None for p, began in zip(self.positions(), self._began, strict=True)]
 
     def ends(self) -> list[float]:
-        """Log-end offsets, by partition."""
+        """Return the log-end offsets, by partition."""
         total = self.curve.total
         return [weight * total for weight in self.weights]
 
     def assign(self, parallelism: int) -> None:
-        """Deal the partitions out to so many subtasks."""
+        """Assign the partitions to `parallelism` subtasks."""
         self._subtasks = [
             list(range(first, len(self.weights), parallelism)) for first in range(min(parallelism, len(self.weights)))
         ]
@@ -102,45 +102,45 @@ class Topic:
 
     @property
     def busiest_share(self) -> float:
-        """Share of all records that the subtask with most of them reads."""
+        """Share of all records that the busiest subtask reads."""
         return self._fullest
 
     def rewind(self, positions: Sequence[float]) -> None:
-        """Back to where reading is to begin again."""
+        """Reset the reader to `positions`."""
         self._set(list(positions))
 
     def forget_read(self) -> None:
-        """Forget when what lies before the committed offsets was appended."""
+        """Drop the append times of records before the committed offsets."""
         self.curve.forget_before(
             min(position / weight for position, weight in zip(self.committed, self.weights, strict=True))
         )
 
     def lag_seconds(self, now: float, committed: bool = False) -> float:
-        """Age of the oldest record that was not read: the largest over the partitions."""
+        """Return the age of the oldest unread (or uncommitted) record over the partitions."""
         if self._level is not None and not committed:
             furthest = self._level
         else:
             where = self.committed if committed else self._positions
             furthest = min(position / weight for position, weight in zip(where, self.weights, strict=True))
-        if self.curve.total - furthest <= _LEAST_RECORDS:
+        if self.curve.total - furthest <= _EPSILON_RECORDS:
             return 0.0
         return max(0.0, now - self.curve.appended_at(furthest))
 
-    def take(self, most: float, per_subtask: float) -> float:
-        """Read at most `most` records and `per_subtask` by any one; returns how many were read.
+    def take(self, max_records: float, per_subtask: float) -> float:
+        """Read up to `max_records`, up to `per_subtask` by each subtask; returns the number of records read.
 
-        Who is held back gets the same from each subtask, as far as it has any (max-min fair, as credits are). A subtask reads
-        what it has fetched of one partition, fetches that partition again, and goes on with the next one: while much waits,
-        the last partition in turn is not read at all for a while, as with Kafka's consumer.
+        A limit is divided evenly over the subtasks, as far as they have records (max-min fair, as credits are). A subtask
+        reads the fetched records of one partition, fetches that partition again, and continues with the next one: with a
+        large backlog the last partition waits, as with Kafka's consumer.
         """
         waiting = self.backlog
-        if waiting <= most and self._level is not None and waiting * self._fullest <= per_subtask:
+        if waiting <= max_records and self._level is not None and waiting * self._fullest <= per_subtask:
             self._level = self._taken = self.curve.total
             return waiting
         positions, ends = self.positions(), self.ends()
         left = [max(0.0, end - position) for end, position in zip(ends, positions, strict=True)]
         wanted = [sum(left[j] for j in own) for own in self._subtasks]
-        level = min(per_subtask, water_level(wanted, most))
+        level = min(per_subtask, water_level(wanted, max_records))
         taken = 0.0
         for own, has in zip(self._subtasks, wanted, strict=True):
             gets = min(has, level)
@@ -152,18 +152,18 @@ class Topic:
         return taken
 
     def _read(self, own: list[int], records: float, positions: list[float], ends: Sequence[float]) -> None:
-        """Let one subtask read so many of the records that wait in its partitions."""
+        """Let one subtask read `records` from its partitions."""
         left = records
-        for _ in range(MOST_TURNS * len(own)):
+        for _ in range(MAX_FETCHES * len(own)):
             j = own[0]
             part = min(left, max(0.0, self._fetched[j] - positions[j]))
             positions[j] += part
             left -= part
-            if left <= _LEAST_RECORDS:
+            if left <= _EPSILON_RECORDS:
                 return
             self._fetched[j] = min(ends[j], positions[j] + self._fetch_records)
             own.append(own.pop(0))
-        # A step in which every partition's fetches were read many times over: then they were read evenly.
+        # After many fetches of every partition in one step the partitions were read evenly.
         each = water_level([ends[j] - positions[j] for j in own], left)
         for j in own:
             positions[j] += min(ends[j] - positions[j], each)
@@ -176,9 +176,9 @@ class Topic:
         self._taken = self._level if self._level is not None else sum(positions)
 
 
-def water_level(amounts: Sequence[float], whole: float) -> float:
-    """The level up to which `amounts` may be filled so that together they make `whole` (water filling)."""
-    left = whole
+def water_level(amounts: Sequence[float], total: float) -> float:
+    """Return the level at which `amounts`, each cut off there, sum to `total` (water filling)."""
+    left = total
     ordered = sorted(amounts)
     for i, amount in enumerate(ordered):
         many = len(ordered) - i

@@ -1,4 +1,4 @@
-"""Observations of a simulated application, as the monitor makes them of a real one."""
+"""Observations of a simulated application, in the form the monitor publishes for a real one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,29 +27,29 @@ from .faults import CLEAR, Fault, Noise
 from .spec import Cluster
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
-"""Second 0 of a simulation, unless another is given: a Monday."""
+"""Default for second 0 of a simulation: a Monday."""
 _TIMES = ("busy_ms", "backpressured_ms", "idle_ms")
 _SHARES = ("busy_share_mean", "busy_share_max", "backpressure_share_mean", "backpressure_share_max")
 _COUNTS = ("records_in", "records_out")
 _PARTITIONS = TypeAdapter(list[PartitionReading])
-"""All at once: several times faster than one by one."""
+"""Validates all partitions in one call: several times faster than one by one."""
 FIELDS = (*_COUNTS, *_TIMES, *_SHARES)
 
 
 @dataclass
 class _Counters:
-    """What the engine's counters were when they were last refreshed."""
+    """The engine's counters at their last refresh; `reported` includes noise."""
 
     run_since: float
     at: float
     values: list[dict[str, float]]
     positions: dict[str, list[float | None]]
-    told: list[dict[str, float]]
+    reported: list[dict[str, float]]
     gauges: list[dict[str, float]]
 
 
 class Observer:
-    """Scrapes one simulation. The same seed and the same scrapes give the same observations."""
+    """Scrapes one simulation; the same seed and scrapes give the same observations."""
 
     def __init__(
         self,
@@ -72,26 +72,26 @@ class Observer:
         self._late: list[tuple[float, Observation]] = []
 
     def at(self, seconds: float) -> datetime:
-        """The moment of a simulated second."""
+        """Return the time of a simulated second."""
         return self._start + timedelta(seconds=round(seconds, 3))
 
     def scrape(self, policy: ScalingPolicy) -> list[Observation]:
-        """What arrives now: mostly the observation of this moment, sometimes none or older ones, in the order they come."""
+        """Return the observations arriving now, in order: usually the current one; with faults none or delayed ones."""
         now = self._simulation.now
-        seen = self._observe(policy)
+        current = self._observe(policy)
         arriving = [observation for due, observation in self._late if due <= now + 1e-9]
         self._late = [(due, observation) for due, observation in self._late if due > now + 1e-9]
         delay = next((f.delay_seconds for f in self._holding("delayed")), 0.0)
-        # Always drawn, so that one setting does not shift another's chance.
+        # Always drawn, so that one setting does not shift another's random numbers.
         lost, delayed = self._random.random(), self._random.random()
         if delayed < self._noise.delayed_share:
             delay = max(delay, self._noise.delay_seconds)
         if lost < self._noise.lost_share or self._holding("lost"):
             return arriving
         if delay > 0:
-            self._late.append((now + delay, seen))
+            self._late.append((now + delay, current))
             return arriving
-        return [*arriving, seen]
+        return [*arriving, current]
 
     def _holding(self, kind: str) -> list[Fault]:
         if not self.faults:
@@ -117,7 +117,7 @@ class Observer:
                 "operators": operators,
                 "partitions": partitions,
             }
-        # Made of checked parts: checking the whole again would cost as much as making it.
+        # The parts are validated already: validating the document would double the cost.
         return Observation.model_construct(
             id=observation_id(policy.application, now),
             application=policy.application,
@@ -149,7 +149,7 @@ class Observer:
     def _read(self) -> tuple[list[OperatorReading], dict[str, list[float | None]]]:
         sim = self._simulation
         if sim.state != "RUNNING":
-            # The engine goes on showing the graph, and no counters of it.
+            # The engine still reports the graph, without counters.
             empty = [
                 OperatorReading(operator=n, parallelism=p, complete=False, **_none()) for n, p in sim.observed.items()
             ]
@@ -158,28 +158,28 @@ class Observer:
         missing = [(fault.operator, fault.field) for fault in self._holding("missing")]
         readings = []
         for i, operator in enumerate(sim.application.operators):
-            told: dict[str, Any] = dict(counters.told[i])
+            reported: dict[str, Any] = dict(counters.reported[i])
             for name in _COUNTS:
-                told[name] = int(told[name])
-            told |= counters.gauges[i]
-            for who, field in missing:
-                if who in (None, operator.name):
-                    told |= dict.fromkeys(FIELDS if field is None else (field,))
+                reported[name] = int(reported[name])
+            reported |= counters.gauges[i]
+            for faulty, field in missing:
+                if faulty in (None, operator.name):
+                    reported |= dict.fromkeys(FIELDS if field is None else (field,))
             if self._noise.missing_share and self._random.random() < self._noise.missing_share:
-                told |= dict.fromkeys(_TIMES)
+                reported |= dict.fromkeys(_TIMES)
             readings.append(
                 OperatorReading(
                     operator=operator.name,
                     parallelism=sim.flow.parallelism[i],
                     complete=True,
                     pending_records=int(sim.topics[operator.name].backlog) if operator.source else None,
-                    **told,
+                    **reported,
                 )
             )
         return readings, counters.positions
 
     def _refreshed(self) -> _Counters:
-        """The counters as the engine tells them: as of its last refresh, each a little off."""
+        """Return the counters as the engine reports them: as of its last refresh, with noise."""
         sim, before = self._simulation, self._counters
         if before is not None and before.run_since == sim.running_since:
             if self._holding("frozen") or sim.now - before.at < self._noise.refresh_seconds - 1e-9:
@@ -191,36 +191,37 @@ class Observer:
             dict(zip((*_COUNTS, *_TIMES), row, strict=True))
             for row in zip(flow.records_in, flow.records_out, flow.busy_ms, flow.blocked_ms, flow.idle_ms, strict=True)
         ]
-        told = values
+        reported = values
         if self._noise.relative > 0 and before is not None:
-            told = [
-                self._blurred(old, new, last) for old, new, last in zip(before.values, values, before.told, strict=True)
+            reported = [
+                self._with_noise(old, new, last)
+                for old, new, last in zip(before.values, values, before.reported, strict=True)
             ]
-        positions = {name: topic.told_positions() for name, topic in sim.topics.items()}
+        positions = {name: topic.reported_positions() for name, topic in sim.topics.items()}
         gauges = [self._gauges(i) for i in range(len(values))]
-        self._counters = _Counters(sim.running_since, sim.now, values, positions, told, gauges)
+        self._counters = _Counters(sim.running_since, sim.now, values, positions, reported, gauges)
         return self._counters
 
-    def _blurred(self, old: dict[str, float], new: dict[str, float], told: dict[str, float]) -> dict[str, float]:
+    def _with_noise(self, old: dict[str, float], new: dict[str, float], reported: dict[str, float]) -> dict[str, float]:
         sigma, gauss = self._noise.relative, self._random.gauss
         found = {name: value - min(1.0, abs(gauss(0.0, sigma))) * (value - old[name]) for name, value in new.items()}
         for name in _COUNTS:
-            found[name] = max(found[name], told[name])
+            found[name] = max(found[name], reported[name])
         return found
 
     def _gauges(self, i: int) -> dict[str, float]:
-        """Means of the last minute, or of the run as far as it is younger: then they climb, as the engine's do."""
+        """Return means of the last minute; in a younger run they rise from 0, as the engine's do."""
         sim = self._simulation
         if len(sim.gauges) < 2:
             return dict.fromkeys(_SHARES, 0.0)
         (t0, busy0, blocked0), (t1, busy1, blocked1) = sim.gauges[0], sim.gauges[-1]
         p = sim.flow.parallelism[i]
         spent = 1000.0 * (t1 - t0)
-        # A run younger than the gauge's window counts as idle before.
-        whole = 1.0 if t1 - t0 >= 55.0 else (t1 - t0) / 60.0
-        busy = min(1.0, (busy1[i] - busy0[i]) / (spent * p)) * whole
-        blocked = min(1.0, (blocked1[i] - blocked0[i]) / (spent * p)) * whole
-        hottest = min(1.0, (busy1[i] - busy0[i]) / spent * sim.flow.hottest[i]) * whole
+        # The engine counts the time before the run as idle.
+        filled = 1.0 if t1 - t0 >= 55.0 else (t1 - t0) / 60.0
+        busy = min(1.0, (busy1[i] - busy0[i]) / (spent * p)) * filled
+        blocked = min(1.0, (blocked1[i] - blocked0[i]) / (spent * p)) * filled
+        hottest = min(1.0, (busy1[i] - busy0[i]) / spent * sim.flow.hottest[i]) * filled
         return {
             "busy_share_mean": busy,
             "busy_share_max": max(busy, hottest),
@@ -228,17 +229,17 @@ class Observer:
             "backpressure_share_max": blocked,
         }
 
-    # -- everything else ------------------------------------------------------------------------------------------
+    # -- deployment and partitions ---------------------------------------------------------------------------------
 
     def _run(self) -> Run:
-        """The count of restarts stays what it was when the run was first seen, as the monitor has it."""
+        """Return the run with the restart count of its first observation, as the monitor keeps it."""
         sim = self._simulation
         if self._attempt is None or self._attempt[0] != sim.running_since:
             self._attempt = (sim.running_since, sim.restarts)
         return Run(attempt=self._attempt[1], running_since=self.at(sim.running_since))
 
     def _deployment(self, policy: ScalingPolicy, now: datetime) -> Deployment:
-        told = policy.spec.target.docker is None  # what was asked of Docker no monitor sees
+        reported = policy.spec.target.docker is None  # a monitor cannot read the replicas requested of Docker
         sim, cluster = self._simulation, self._simulation.application.cluster
         completed = sim.checkpoint_completed_at
         return Deployment(
@@ -247,8 +248,8 @@ class Observer:
             graph_hash=sim.graph_hash,
             state=sim.state,
             started_at=self.at(sim.started_at),
-            requested=dict(sim.requested) if told else None,
-            requested_lower=dict.fromkeys(sim.requested, 1) if told else None,
+            requested=dict(sim.requested) if reported else None,
+            requested_lower=dict.fromkeys(sim.requested, 1) if reported else None,
             observed=dict(sim.observed),
             slots=Slots(total=sim.conditions.slots, available=max(0, sim.conditions.slots - sim.slots_used)),
             restarts=sim.restarts,
@@ -284,22 +285,22 @@ class Observer:
                         "log_start_offset": 0,
                         "log_end_offset": int(end + 1e-6),
                         "committed_offset": int(committed + 1e-6),
-                        "committed_at": self._seen(operator.name, j, int(committed + 1e-6), now),
+                        "committed_at": self._first_observed(operator.name, j, int(committed + 1e-6), now),
                         "current_offset": None if position is None else int(position + 1e-6),
                     }
                 )
         return _PARTITIONS.validate_python(readings)
 
-    def _seen(self, operator: str, partition: int, committed: int, now: datetime) -> datetime:
-        """When this committed offset was seen first."""
-        known = self._committed.get((operator, partition))
-        if known is None or known[0] != committed:
-            known = self._committed[operator, partition] = (committed, now)
-        return known[1]
+    def _first_observed(self, operator: str, partition: int, committed: int, now: datetime) -> datetime:
+        """Return the time at which this committed offset was first observed."""
+        last = self._committed.get((operator, partition))
+        if last is None or last[0] != committed:
+            last = self._committed[operator, partition] = (committed, now)
+        return last[1]
 
 
 def rescale_settings(simulation: Simulation) -> RescaleSettings:
-    """The cluster's timings as the engine would tell them."""
+    """Return the cluster's rescale timings as the engine reports them."""
     cluster = simulation.application.cluster
     return RescaleSettings(
         scheduler="adaptive",

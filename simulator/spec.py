@@ -1,6 +1,6 @@
-"""An application and the cluster it runs on, as values. What a file may say; see README.md for an example.
+"""Application and cluster as frozen values, read from a file; README.md has an example.
 
-Times in seconds, rates in records/s, sizes in bytes. A wrong field is told with its place.
+Times in seconds, rates in records/s, sizes in bytes. An error names the wrong field.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,65 +19,65 @@ Subtasks = Annotated[int, Field(ge=1, le=32_768)]
 
 
 class InvalidApplication(ValueError):
-    """An application that cannot be simulated: the sentence names file, place and field."""
+    """The application cannot be simulated; the sentence names file and field."""
 
 
 class Spec(BaseModel):
-    """Frozen; a field it does not know is a mistake."""
+    """Frozen model that refuses unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class SourceSpec(Spec):
-    """What makes an operator a source: the topic it reads."""
+    """Topic that a source reads."""
 
     topic: Annotated[str, Field(min_length=1, max_length=249)]
     partitions: Annotated[int, Field(ge=1, le=10_000)] = 12
     share: Annotated[float, Field(ge=0, le=1000)] = 1.0
-    """Of the load: 0.5 gets half of the records/s that the simulation is given."""
+    """Share of the load: 0.5 is half of the simulation's records/s."""
     weights: tuple[Positive, ...] | None = None
-    """How unevenly producers fill the partitions; None: evenly."""
+    """Weight of each partition in the producers' distribution; None: even."""
     fetch_records: Positive = 5000.0
-    """What a fetch brings of one partition at most: max.partition.fetch.bytes (1 MiB) over a record's size."""
+    """Most records that a fetch returns of one partition: max.partition.fetch.bytes (1 MiB) over a record's size."""
 
     @model_validator(mode="after")
-    def _a_weight_each(self) -> Self:
+    def _check_weights(self) -> Self:
         if self.weights is not None and len(self.weights) != self.partitions:
             raise ValueError(f"weights: {len(self.weights)} of them for {self.partitions} partitions")
         return self
 
 
 class OperatorSpec(Spec):
-    """One operator: what a record costs, and what comes out."""
+    """One operator: cost of a record, capacity curve, output."""
 
     name: OperatorName
     service_seconds: Annotated[float, Field(gt=0, le=3600)]
-    """One warm subtask's time for a record when it is alone."""
+    """Seconds per record of a single warm subtask."""
     contention: Annotated[float, Field(ge=0, le=10)] = 0.0
     """σ of C(p) = p / (service · (1 + σ·(p − 1) + κ·p·(p − 1))), the universal scalability law (Gunther 1993)."""
     coherence: Annotated[float, Field(ge=0, le=10)] = 0.0
     """κ of the same: above 0 there is a parallelism beyond which more subtasks do less."""
     limit_per_second: Positive | None = None
-    """What all subtasks together may pass on, whatever their number: a database behind the operator."""
+    """Records/s of all subtasks together at any parallelism: the limit of a database behind the operator."""
     selectivity: Annotated[float, Field(ge=0, le=1e6)] = 1.0
     """Records out, on each edge, per record in."""
     selectivity_over_time: tuple[tuple[Seconds, Annotated[float, Field(ge=0, le=1e6)]], ...] = ()
     """(second, selectivity) points with straight lines between them; instead of `selectivity`."""
     hot_key_share: Share = 0.0
-    """Share of the records that have one and the same key; the others are spread evenly over the key groups."""
+    """Share of the records with the most frequent key; the others are spread evenly over the key groups."""
     keys: Annotated[int, Field(ge=1)] | None = None
-    """How many equally frequent keys there are: a few thousand fall unevenly on the subtasks. None: so many that they do not."""
+    """Number of equally frequent keys: a few thousand fall unevenly on the subtasks. None: enough to fall evenly."""
     max_parallelism: Subtasks = 120
     """Key groups of a keyed operator."""
     parallelism: Subtasks = 1
-    """To start with."""
+    """Initial parallelism."""
     queue_records: Positive = 250.0
-    """Room in front of each subtask."""
+    """Capacity of the queue of each subtask."""
     state_bytes: Annotated[float, Field(ge=0)] = 0.0
     window_seconds: Annotated[float, Field(gt=0, le=86_400)] | None = None
-    """Holds its output back and gives it out when a tumbling window of processing time ends."""
+    """Length of a tumbling window of processing time; its output is emitted when it ends."""
     window_keys: Positive | None = None
-    """One record a key and window comes out: of n records in, K·(1 − e^(−n/K)). None: n · selectivity."""
+    """Number of keys K: a window of n records emits one record per key, K·(1 − e^(−n/K)). None: n · selectivity."""
     slot_sharing_group: str = "default"
     source: SourceSpec | None = None
 
@@ -95,7 +95,7 @@ class OperatorSpec(Spec):
         return self
 
     def selectivity_at(self, seconds: float) -> float:
-        """Records out per record in at a time."""
+        """Return the records out per record in at `seconds`."""
         points = self.selectivity_over_time
         if not points:
             return self.selectivity
@@ -114,42 +114,42 @@ class Link(Spec):
     target: OperatorName
     ship: Literal["forward", "hash", "rebalance"] = "rebalance"
     share: Annotated[float, Field(ge=0, le=1000)] = 1.0
-    """Of what the source operator gives out, how much goes here: 1 for all of it, 0.5 for half."""
+    """Share of the source operator's output: 1 is all of it, 0.5 half."""
 
 
 class Cluster(Spec):
-    """Where it runs, and what changing it costs."""
+    """Cluster: slots, checkpoints, and the duration of a restart."""
 
     slots: Annotated[int, Field(ge=1, le=1_000_000)] = 16
     checkpoint_interval_seconds: Annotated[float, Field(ge=0.01, le=86_400)] | None = 10.0
-    """None: no checkpoints; offsets are then committed never, and a restart begins where it stopped."""
+    """None: no checkpoints; offsets are then never committed, and a restart resumes where the job stopped."""
     checkpoint_seconds: Seconds = 0.2
-    """What a checkpoint takes at least; state and what waits in queues come on top (aligned barriers)."""
+    """Minimum duration of a checkpoint; writing state and passing the queues is added (aligned barriers)."""
     restart_seconds: Seconds = 2.0
-    """From cancelling to running again, without state."""
+    """Seconds from cancelling to running, without state."""
     bytes_per_second: Positive = 100e6
-    """One subtask's rate of writing and restoring state."""
+    """Rate of one subtask for writing and restoring state."""
     warm_up_seconds: Seconds = 8.0
-    """A started JVM needs this long to full speed."""
+    """Seconds until a started JVM reaches full speed."""
     cold_share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """Of full speed at the start; rises linearly."""
+    """Share of full speed at the start; rises linearly."""
     cooldown_seconds: Seconds = 1.0
-    """After a rescale before the next (jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling)."""
+    """Minimum time between rescales (jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling)."""
     stabilization_seconds: Seconds = 1.0
-    """How long missing slots are waited for."""
+    """Wait for missing slots."""
     max_trigger_delay_seconds: Seconds | None = None
-    """How long a rescale waits for a checkpoint; None: three checkpoint intervals."""
+    """Longest wait of a rescale for a checkpoint; None: three checkpoint intervals."""
 
     @property
     def trigger_delay_seconds(self) -> float:
-        """How long a rescale waits for a checkpoint before it goes without one."""
+        """Seconds a rescale waits for a checkpoint before it proceeds without."""
         if self.max_trigger_delay_seconds is not None:
             return self.max_trigger_delay_seconds
         return 3 * (self.checkpoint_interval_seconds or 0.0)
 
 
 class Application(Spec):
-    """A job's graph, operators in topological order, sources first."""
+    """Graph of a job: operators in topological order, sources first."""
 
     name: Annotated[str, Field(min_length=1, max_length=300)] = "orders"
     operators: Annotated[tuple[OperatorSpec, ...], Field(min_length=1, max_length=1000)]
@@ -157,7 +157,7 @@ class Application(Spec):
     cluster: Cluster = Cluster()
 
     @model_validator(mode="after")
-    def _a_graph(self) -> Self:
+    def _check_graph(self) -> Self:
         _check_links(self.operators, self.links)
         topology = self.topology()  # checks names
         fed = {link.target for link in self.links}
@@ -176,21 +176,21 @@ class Application(Spec):
 
     @property
     def parallelism(self) -> dict[str, int]:
-        """What it starts with."""
+        """Initial parallelism by operator."""
         return {operator.name: operator.parallelism for operator in self.operators}
 
     def started_with(self, parallelism: int | Mapping[str, int]) -> "Application":
-        """The same, started with another parallelism of all or of the named operators."""
+        """Return the application with another initial parallelism of all, or of the named, operators."""
         given = parallelism if isinstance(parallelism, Mapping) else dict.fromkeys(self.parallelism, parallelism)
         operators = [o.model_copy(update={"parallelism": given.get(o.name, o.parallelism)}) for o in self.operators]
         return parse({**self.model_dump(), "operators": [o.model_dump() for o in operators]}, "parallelism")
 
     def on(self, **cluster: Any) -> "Application":
-        """The same on a cluster that differs in the fields given."""
+        """Return the application on a cluster that differs in the given fields."""
         return parse({**self.model_dump(), "cluster": {**self.cluster.model_dump(), **cluster}}, "cluster")
 
     def topology(self) -> Topology:
-        """The graph as the monitor tells it."""
+        """Return the graph as the monitor publishes it."""
         return Topology(
             operators=[
                 Operator(
@@ -207,10 +207,10 @@ class Application(Spec):
 
 
 def _check_links(operators: Sequence[OperatorSpec], links: Sequence[Link]) -> None:
-    """Raises `ValueError` where a link leads to nothing or back; without it the topology would, in words of its own."""
+    """Raise `ValueError` for a link to an unknown operator or a cycle; it names the link's index."""
     position = {operator.name: i for i, operator in enumerate(operators)}
     if len(position) < len(operators):
-        return  # the topology tells that
+        return  # the topology raises for that
     inputs: dict[str, list[str]] = {}
     for i, link in enumerate(links):
         for field, name in (("source", link.source), ("target", link.target)):
@@ -232,7 +232,7 @@ def _check_links(operators: Sequence[OperatorSpec], links: Sequence[Link]) -> No
 
 
 def parse(document: Any, place: str = "application") -> Application:
-    """An application from a document, read strictly. Raises `InvalidApplication` that names `place` and the first wrong fields."""
+    """Read an application strictly. Raises `InvalidApplication` that names `place` and the first wrong fields."""
     try:
         return read_document(Application, document, root="")
     except InvalidDocument as error:

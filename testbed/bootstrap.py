@@ -32,23 +32,23 @@ VENV = Path(os.environ.get("WEIR_VENV") or PROJECT / ".venv").absolute()
 PYTHONS = ("python3.12", "python3.11", "python3")
 SUPPORTED = ((3, 11), (3, 12))
 JARS = ("kafka", "flink", "spark")
-LEAST_JAVA = 17
-LEAST_MEMORY_MEGABYTES = 4096
-LEAST_DISK_MEGABYTES = 2500
-"""What a first set-up writes: 1.1 GB of packages, as much again of downloads, 0.2 GB of jars."""
+MIN_JAVA = 17
+MIN_MEMORY_MEGABYTES = 4096
+MIN_DISK_MEGABYTES = 2500
+"""Disk space of a first set-up: 1.1 GB of packages, as much again of downloads, 0.2 GB of jars."""
 RUN_DISK_MEGABYTES = 300
-"""What a run writes once all is set up."""
+"""Disk space of a run after set-up."""
 STEP_TIMEOUT_SECONDS = 1800
 _INSTALL_JAVA = "install it (Debian: apt install openjdk-17-jdk-headless)"
 
 
 class SetupError(Exception):
-    """One line that says what is missing and what to do."""
+    """One line that names what is missing and the remedy."""
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What this machine has. None: not found, or unknown."""
+class Machine:
+    """Programs, memory and disk of this machine. None: not found, or unknown."""
 
     python: str | None
     python_version: tuple[int, int] | None
@@ -60,69 +60,69 @@ class Facts:
     free_disk_megabytes: int | None
 
 
-def missing(facts: Facts, *, least_memory_megabytes: int, least_disk_megabytes: int) -> str | None:
-    """The first thing that has to be done before set-up and a trial can work; None if all is there."""
+def missing(machine: Machine, *, min_memory_megabytes: int, min_disk_megabytes: int) -> str | None:
+    """Return the first requirement that set-up or a trial lacks; None if all are met."""
     return (
-        missing_python(facts)
-        or missing_java(facts)
-        or missing_space(facts, least_disk_megabytes)
-        or missing_memory(facts, least_memory_megabytes)
+        missing_python(machine)
+        or missing_java(machine)
+        or missing_space(machine, min_disk_megabytes)
+        or missing_memory(machine, min_memory_megabytes)
     )
 
 
-def missing_python(facts: Facts) -> str | None:
-    """What has to be done before the virtual environment can be made."""
-    if facts.python is None or facts.python_version not in SUPPORTED:
+def missing_python(machine: Machine) -> str | None:
+    """Return what the virtual environment lacks; None if nothing."""
+    if machine.python is None or machine.python_version not in SUPPORTED:
         return "Python 3.11 or 3.12 is needed and was not found on the PATH: install python3.11 or python3.12"
-    if not facts.has_venv:
-        version = ".".join(str(part) for part in facts.python_version)
-        return f"{facts.python} has no venv module: install it (Debian: apt install python{version}-venv)"
+    if not machine.has_venv:
+        version = ".".join(str(part) for part in machine.python_version)
+        return f"{machine.python} has no venv module: install it (Debian: apt install python{version}-venv)"
     return None
 
 
-def missing_java(facts: Facts) -> str | None:
-    """What has to be done before jars can be fetched, the sample job built and the real parts run."""
-    if facts.java_version is None:
+def missing_java(machine: Machine) -> str | None:
+    """Return what fetching jars, building the sample job and running the real parts lack; None if nothing."""
+    if machine.java_version is None:
         return f"Java 17 is needed and no java is on the PATH: {_INSTALL_JAVA}"
-    if facts.java_version < LEAST_JAVA:
-        return f"Java 17 or later is needed, this is Java {facts.java_version}: {_INSTALL_JAVA}"
-    if not facts.has_compiler:
+    if machine.java_version < MIN_JAVA:
+        return f"Java 17 or later is needed, this is Java {machine.java_version}: {_INSTALL_JAVA}"
+    if not machine.has_compiler:
         return f"a JDK is needed and this Java has no compiler (javac): {_INSTALL_JAVA}"
-    if not facts.has_maven:
+    if not machine.has_maven:
         return "Maven is needed and no mvn is on the PATH: install it (Debian: apt install maven)"
     return None
 
 
-def missing_memory(facts: Facts, least_megabytes: int) -> str | None:
-    """Whether there is too little memory to run all parts at once."""
-    if facts.free_memory_megabytes is None or facts.free_memory_megabytes >= least_megabytes:
+def missing_memory(machine: Machine, min_megabytes: int) -> str | None:
+    """Return a sentence if the free memory is too small to run all parts at once, else None."""
+    if machine.free_memory_megabytes is None or machine.free_memory_megabytes >= min_megabytes:
         return None
     return (
-        f"{least_megabytes} MB of free memory are needed and {facts.free_memory_megabytes} MB are there: close something, or set "
-        "WEIR_LEAST_MEMORY_MB to try with less"
+        f"{min_megabytes} MB of free memory are needed and {machine.free_memory_megabytes} MB are there: "
+        "close something, or set WEIR_MIN_MEMORY_MB to try with less"
     )
 
 
-def missing_space(facts: Facts, least_megabytes: int) -> str | None:
-    """Whether there is too little disk."""
-    if facts.free_disk_megabytes is None or facts.free_disk_megabytes >= least_megabytes:
+def missing_space(machine: Machine, min_megabytes: int) -> str | None:
+    """Return a sentence if the free disk space is too small, else None."""
+    if machine.free_disk_megabytes is None or machine.free_disk_megabytes >= min_megabytes:
         return None
     return (
-        f"{least_megabytes} MB of free disk are needed in {CACHE.parent} and {facts.free_disk_megabytes} MB are there: free "
-        "some, or set WEIR_CACHE and WEIR_VENV to folders on a larger disk"
+        f"{min_megabytes} MB of free disk are needed in {CACHE.parent} and {machine.free_disk_megabytes} MB are there: "
+        "free some, or set WEIR_CACHE and WEIR_VENV to folders on a larger disk"
     )
 
 
-def least_memory_megabytes() -> int:
-    """The setting WEIR_LEAST_MEMORY_MB; `SetupError` if it is no number."""
-    text = os.environ.get("WEIR_LEAST_MEMORY_MB") or str(LEAST_MEMORY_MEGABYTES)
+def min_memory_megabytes() -> int:
+    """Return the setting WEIR_MIN_MEMORY_MB in MB; raises `SetupError` if it is not a number."""
+    text = os.environ.get("WEIR_MIN_MEMORY_MB") or str(MIN_MEMORY_MEGABYTES)
     if not text.isdigit():
-        raise SetupError(f"WEIR_LEAST_MEMORY_MB: {text!r} is not a whole number of megabytes")
+        raise SetupError(f"WEIR_MIN_MEMORY_MB: {text!r} is not a whole number of megabytes")
     return int(text)
 
 
 def java_major(text: str) -> int | None:
-    """The major version in what `java -version` prints: 17 of `17.0.15`, 8 of `1.8.0_402`."""
+    """Return the major version from the output of `java -version`: 17 of `17.0.15`, 8 of `1.8.0_402`."""
     found = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if not found:
         return None
@@ -148,7 +148,7 @@ def _version(python: str) -> tuple[int, int] | None:
 
 
 def _python() -> tuple[str | None, tuple[int, int] | None]:
-    # A pyenv shim, for one, may be there and name a version that is not: only what runs counts.
+    # A pyenv shim, for example, may name a version that is not installed, so it is run.
     for name in PYTHONS:
         path = shutil.which(name)
         version = _version(path) if path else None
@@ -175,11 +175,11 @@ def _free_disk_megabytes() -> int | None:
     return shutil.disk_usage(existing).free // 1_000_000
 
 
-def facts(*, with_java: bool = True) -> Facts:
-    """Look at this machine; without Java and Maven where they are not needed, since asking Java takes a while."""
+def inspect_machine(*, with_java: bool = True) -> Machine:
+    """Inspect this machine; without Java and Maven where they are not needed, as starting Java takes long."""
     python, version = _python()
     java = shutil.which("java") if with_java else None
-    return Facts(
+    return Machine(
         python=python,
         python_version=version,
         has_venv=python is not None and _output([python, "-c", "import venv, ensurepip"]) is not None,
@@ -192,11 +192,11 @@ def facts(*, with_java: bool = True) -> Facts:
 
 
 def digest(*paths: Path) -> str:
-    """A hash of files, and of all files below folders, by name and content; `SetupError` if one is not there."""
+    """Return a hash of files and of all files below folders, by name and content; `SetupError` if one is missing."""
     hashed = hashlib.sha256()
     for path in paths:
         if not path.exists():
-            raise SetupError(f"{path} is missing: this is not a whole clone of the project")
+            raise SetupError(f"{path} is missing: this clone of the project is incomplete")
         files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
         for file in files:
             hashed.update(f"{file.relative_to(path)} {file.name}\0".encode())
@@ -205,7 +205,7 @@ def digest(*paths: Path) -> str:
 
 
 class Step:
-    """One part of set-up, done again only when its inputs change or its result is gone."""
+    """One part of set-up, repeated only when its inputs change or its result is missing."""
 
     def __init__(self, name: str, inputs: list[Path], result: Path, *, cache: Path = CACHE) -> None:
         self.name = name
@@ -267,7 +267,7 @@ def _make_environment(python: str, step: Step) -> None:
             f"{VENV} is of Python {version[0]}.{version[1]}: remove it, or set WEIR_VENV to another folder"
         )
     if VENV.exists() and version is None and any(VENV.iterdir()):
-        # What is not an environment is somebody's folder, and not to be cleared.
+        # A folder that is not an environment belongs to the user and is not cleared.
         if not (VENV / "pyvenv.cfg").exists():
             raise SetupError(
                 f"{VENV} is there and is no virtual environment: remove it, or set WEIR_VENV to another folder"
@@ -297,7 +297,7 @@ def _fetch_jars(pom: Path, step: Step) -> None:
 
 
 def _build_sample_job(source: Path, step: Step) -> None:
-    # In a folder of its own, so that a build from an editor at the same time does no harm.
+    # In a separate folder, so that a concurrent build from an editor does not interfere.
     build = CACHE / "build" / "flink-job"
     shutil.rmtree(build, ignore_errors=True)
     shutil.copytree(source, build, ignore=shutil.ignore_patterns("target"))
@@ -307,7 +307,7 @@ def _build_sample_job(source: Path, step: Step) -> None:
 
 
 def steps(python: str, *, with_java: bool = True) -> Iterator[tuple[Step, Callable[[Step], None]]]:
-    """What set-up consists of, in order: each step and how it is made."""
+    """Yield the steps of set-up in order, each with the function that performs it."""
     lock = [PROJECT / "requirements.lock", PROJECT / "pyproject.toml"]
     yield Step("environment", lock, VENV / "bin" / "weir"), partial(_make_environment, python)
     if not with_java:
@@ -320,33 +320,33 @@ def steps(python: str, *, with_java: bool = True) -> Iterator[tuple[Step, Callab
     yield Step("sample-job", [source / "pom.xml", source / "src"], jar), partial(_build_sample_job, source)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """One set-up at a time: two `make`s side by side must not install into each other."""
+    """Hold the lock of set-up: two concurrent `make`s must not install into the same folders."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "setup.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            _say("setup: waiting for another set-up of this project\n")
+            _print("setup: waiting for another set-up of this project\n")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def set_up(*, with_java: bool) -> None:
-    """Check, then make what is not made yet; `SetupError` with the one line to tell the user."""
-    found = facts(with_java=with_java)
+    """Check the machine, then run the pending steps; raises `SetupError` with one line for the user."""
+    found = inspect_machine(with_java=with_java)
     problem = missing_python(found) or (missing_java(found) if with_java else None)
     if problem or found.python is None:
         raise SetupError(problem or "no Python")
     pending = any(not step.done for step, _ in steps(found.python, with_java=with_java))
-    problem = missing_space(found, LEAST_DISK_MEGABYTES if pending else RUN_DISK_MEGABYTES)
-    problem = problem or (missing_memory(found, least_memory_megabytes()) if with_java else None)
+    problem = missing_space(found, MIN_DISK_MEGABYTES if pending else RUN_DISK_MEGABYTES)
+    problem = problem or (missing_memory(found, min_memory_megabytes()) if with_java else None)
     if problem:
         raise SetupError(problem)
     if not pending:
@@ -358,20 +358,20 @@ def set_up(*, with_java: bool) -> None:
 
 
 def _timed(step: Step, make: Callable[[Step], None]) -> None:
-    _say(f"setup: {step.name} ... ")
+    _print(f"setup: {step.name} ... ")
     began = time.monotonic()
     try:
         step.begin()
         make(step)
         step.finish()
     except SetupError:
-        _say("failed\n")
+        _print("failed\n")
         raise
-    _say(f"{time.monotonic() - began:.0f} s\n")
+    _print(f"{time.monotonic() - began:.0f} s\n")
 
 
 def main(arguments: list[str]) -> int:
-    """0: everything is in place; 1: something is missing or failed, said in one line; 2: not a way to call it."""
+    """Set up; returns 0 when all is in place, 1 and one line if a step is missing or failed, 2 for wrong arguments."""
     if arguments not in ([], ["environment"]):
         sys.stderr.write("usage: bootstrap.py [environment]\n")
         return 2

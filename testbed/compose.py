@@ -1,4 +1,4 @@
-"""The stack of deploy/compose as one project of its own: own name, own port, images of one's choice.
+"""The stack of deploy/compose as a separate project: own name, own port, images of one's choice.
 
 Built on testcontainers' `DockerCompose`, which knows Compose v2 only; where there is none, docker-compose 1.29 is called.
 """
@@ -32,8 +32,8 @@ OPERATOR_TOKEN = "/run/weir/operator"  # noqa: S105 - where it is
 def compose_command() -> list[str] | None:
     """How Compose is called on this machine: v2, else v1; None if there is neither."""
     if shutil.which("docker"):
-        asked = subprocess.run(["docker", "compose", "version"], capture_output=True, timeout=30, check=False)
-        if asked.returncode == 0:
+        version = subprocess.run(["docker", "compose", "version"], capture_output=True, timeout=30, check=False)
+        if version.returncode == 0:
             return ["docker", "compose"]
     return ["docker-compose"] if shutil.which("docker-compose") else None
 
@@ -73,7 +73,7 @@ class ComposeStack:
         )
 
     def up(self, *services: str) -> None:
-        """`up -d`: what is there and as it should be stays. Blocks until what others wait for is ready."""
+        """Run `up -d`; unchanged containers stay. Blocks until dependencies are ready."""
         try:
             self._run("up", "--detach", *services)
         except TestbedError as error:
@@ -81,7 +81,7 @@ class ComposeStack:
 
     def down(self) -> None:
         """End and remove everything of the project, volumes included."""
-        # Compose v2 ends only what the profiles that it is told of have; the first, which knows no `*`, ends all.
+        # Compose v2 ends the containers of the given profiles only; v1 does not know `*` and ends all.
         every = [] if compose_command() == ["docker-compose"] else ["--profile", "*"]
         self._run(*every, "down", "--volumes", "--remove-orphans", "--timeout", "15")
 
@@ -90,7 +90,7 @@ class ComposeStack:
         return self._run("ps", "--all") if compose_command() != ["docker-compose"] else self._run("ps")
 
     def exec(self, service: str, *command: str) -> str:
-        """What a command in a service's container writes; `TestbedError` with its complaint if it fails."""
+        """Return the output of a command in a service's container; raises `TestbedError` with its error output."""
         return self._run("exec", "-T", service, *command)
 
     def logs(self, *services: str, lines: int = 40) -> str:
@@ -130,11 +130,11 @@ class ComposeStack:
         return [str(each.name) for each in found]
 
     def memory_bytes(self) -> dict[str, int]:
-        """What each container's processes hold, by its name without the project's; the page cache it could give back is left out."""
+        """Return each container's memory without reclaimable page cache, by name without the project's."""
         return {self._short(container): _held(container) for container in self.containers()}
 
     def limits_bytes(self) -> dict[str, int]:
-        """What each container may hold, by the same names."""
+        """Return the memory limit of each container, by the same names."""
         return {self._short(each): int(each.attrs["HostConfig"]["Memory"]) for each in self.containers()}
 
     def _short(self, container: Container) -> str:

@@ -1,4 +1,4 @@
-"""A Docker daemon of the testbed's own, beside any that the machine has: own data, socket and process, and nothing left behind.
+"""A Docker daemon for the testbed, next to the machine's: own data, socket and process, all removed afterwards.
 
 `python -m testbed.docker` runs one until it is told to stop. Only continuous integration does so; whoever has Docker uses that.
 """
@@ -38,7 +38,7 @@ def own_folder() -> Path:
 
 
 def missing() -> str | None:
-    """What keeps this machine from starting a daemon of ours, and what to do; None if nothing does."""
+    """Return why this machine cannot start a daemon and the remedy; None if it can."""
     if shutil.which("dockerd") is None:
         return "there is no dockerd on the PATH: install it (Debian: apt install docker.io)"
     if os.geteuid() != 0:
@@ -47,7 +47,7 @@ def missing() -> str | None:
 
 
 def unanswered() -> str | None:
-    """Why no daemon answers where `DOCKER_HOST` says (or at its usual place), and what to do; None if one does.
+    """Return why no daemon answers at `DOCKER_HOST` (or its default) and the remedy; None if one does.
 
     Whoever tried to start one and could not tells the reason in `WEIR_DOCKER_PROBLEM`.
     """
@@ -75,7 +75,7 @@ def _ask(url: str, timeout_seconds: int) -> None:
 
 
 class DockerDaemon(Launcher):
-    """`dockerd` with data, socket, process id and bridge network in places of its own.
+    """Runs `dockerd` with its own data, socket, process id file and bridge network.
 
     `data` is kept from one start to the next (images, build cache); `folder` holds what belongs to one run.
     """

@@ -89,7 +89,7 @@ class FlinkError(TestbedError):
 
 
 class FlinkApi:
-    """The REST calls a testbed needs, of this cluster or of somebody else's."""
+    """REST calls of the testbed, to its own cluster or another."""
 
     def __init__(self, rest_url: str) -> None:
         self.rest_url = rest_url.rstrip("/")
@@ -162,7 +162,7 @@ class FlinkApi:
         self._call("POST", f"/jobs/{job_id}/checkpoints", json={"checkpointType": "CONFIGURED"})
 
     def wait_running(self, job_id: str, timeout_seconds: float = 60.0) -> None:
-        """Until every task runs; `TestbedError` with the job's exception if it fails or the time passes."""
+        """Wait until every task runs; raises `TestbedError` with the job's exception if it fails or the time passes."""
 
         def running() -> bool:
             state = self.job_state(job_id)
@@ -181,7 +181,7 @@ class FlinkApi:
                 raise
 
     def wait_ended(self, job_id: str, timeout_seconds: float = 30.0) -> str:
-        """Until the job has ended, and so has given its slots back; returns its last state."""
+        """Wait until the job has ended and released its slots; returns its last state."""
 
         def ended() -> str | None:
             state = str(self.get(f"/jobs/{job_id}")["state"])
@@ -291,7 +291,7 @@ class FlinkCluster(FlinkApi, Launcher):
         self.task_managers.pop().kill()
 
     def restart_job_manager(self, timeout_seconds: float = 90.0) -> None:
-        """Start it again after a crash. Its jobs are gone; the TaskManagers come back to it by themselves."""
+        """Start it again after a crash. Its jobs are lost; the TaskManagers reconnect by themselves."""
         claim_port("flink", self._port)
         claim_port("flink", self._rpc_port)
         self.job_manager.start_ready(self.answers, timeout_seconds=timeout_seconds)
@@ -303,7 +303,7 @@ class FlinkCluster(FlinkApi, Launcher):
         return f"file://{max(found, key=lambda path: path.stat().st_mtime).parent.resolve()}" if found else None
 
     def wait_slots(self, count: int, timeout_seconds: float = 60.0) -> None:
-        """Until `count` slots have registered."""
+        """Wait until `count` slots have registered."""
 
         def registered() -> bool:
             for process in self.processes:

@@ -1,4 +1,4 @@
-"""Images for tests, where no registry of images can be reached: a base made by debootstrap, what stands in for the official ones
+"""Images for tests without access to a registry of images: a base from debootstrap, stand-ins for the official ones
 on top of it, and Weir's own by the same Dockerfiles as ever.
 
 `python -m testbed.images` makes all of them on the daemon that `DOCKER_HOST` names; each is made again only if what it is made of
@@ -20,9 +20,8 @@ from docker.errors import ImageNotFound
 
 from .bootstrap import CACHE, PROJECT, digest
 from .docker import ANSWER_SECONDS, unanswered
-from .jars import jars
+from .jars import jars, standalone_jar
 from .process import TestbedError
-from .standalone import standalone_jar
 
 RELEASE = "bookworm"
 PACKAGES = ("ca-certificates", "python3")
@@ -64,7 +63,7 @@ BUILD_ARGUMENTS: Mapping[str, str] = {
 
 
 def missing() -> str | None:
-    """What keeps this machine from making a base, and what to do; None if nothing does."""
+    """Return why this machine cannot make a base and the remedy; None if it can."""
     if shutil.which("debootstrap") is None:
         return "no debootstrap on the PATH: install it (Debian: apt install debootstrap)"
     if os.geteuid() != 0:
@@ -75,7 +74,7 @@ def missing() -> str | None:
 def run(command: Sequence[str], log: Path, *, timeout_seconds: float = BUILD_SECONDS) -> None:
     """Run a command, output to `log`; `TestbedError` with the end of what it said if it fails."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    # A builder that runs as a container of its own would not see the images made here; the daemon's own does.
+    # A builder in a separate container would not see the images made here; the daemon's own does.
     environment = {**os.environ, "DOCKER_BUILDKIT": os.environ.get("DOCKER_BUILDKIT", "0")}
     with log.open("wb") as out:
         try:
@@ -105,10 +104,10 @@ def run(command: Sequence[str], log: Path, *, timeout_seconds: float = BUILD_SEC
 
 
 def package_source() -> str:
-    """Where this machine's apt has its packages of the release from; `TestbedError` if it does not say."""
+    """Where this machine's apt has its packages of the release from; `TestbedError` if it does not report."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", f"Codename: {RELEASE}", "Created-By: Packages"]
-        found = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+        command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", f"Codename: {RELEASE}", "Created-By: Packages"]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
         if found:
             return found[0]
     raise TestbedError(f"apt-get knows no source of Debian {RELEASE}, which the base for images is made from")
@@ -127,7 +126,7 @@ def bootstrap_base(archive: Path) -> None:
 
 
 def pack(root: Path, archive: Path) -> None:
-    """A folder that debootstrap made, without what no container reads, as one file; the folder is gone then."""
+    """Pack a folder from debootstrap into one file, without files that no container reads, and delete the folder."""
     for name in _UNUSED:
         for path in (root / name).glob("*"):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -141,11 +140,11 @@ def pack(root: Path, archive: Path) -> None:
 
 
 class Images:
-    """What there is on a daemon, and what has to be made."""
+    """Images on a daemon; makes the missing ones."""
 
-    def __init__(self, client: docker.DockerClient, say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, client: docker.DockerClient, report: Callable[[str], None] = lambda _: None) -> None:
         self._client = client
-        self._say = say
+        self._report = report
 
     def local(self) -> None:
         """The base and all that stands in for official images."""
@@ -156,7 +155,7 @@ class Images:
     def own(self, tag: str = "dev", arguments: Mapping[str, str] = BUILD_ARGUMENTS) -> None:
         """Weir's own images, by the same target as any user's."""
         given = " ".join(f"--build-arg {name}={value}" for name, value in {**arguments, **pip_arguments()}.items())
-        self._say(f"images: Weir's own, :{tag}")
+        self._report(f"images: Weir's own, :{tag}")
         command = ["make", "--no-print-directory", "images", f"IMAGE_TAG={tag}", f"BUILD_ARGS=--network host {given}"]
         run(command, CACHE / "logs" / "image-own.log")
 
@@ -174,7 +173,7 @@ class Images:
         return settings | {f"WEIR_{name.upper()}_IMAGE": LOCAL[name] for name in others}
 
     def recipe(self, tag: str) -> str | None:
-        """What an image was made by; None if there is none."""
+        """Return the label with the inputs of an image; None if the image is missing."""
         try:
             return str(self._client.images.get(tag).labels.get(RECIPE_LABEL))
         except ImageNotFound:
@@ -185,7 +184,7 @@ class Images:
         return dict(self._client.images.get(tag).labels)
 
     def size(self, tag: str) -> int:
-        """Of all its layers, in bytes."""
+        """Return the size of all layers in bytes."""
         return int(self._client.images.get(tag).attrs["Size"])
 
     def _base(self) -> str:
@@ -194,7 +193,7 @@ class Images:
             return recipe
         archive = CACHE / "docker" / f"base-{recipe}.tar"
         if not archive.exists():
-            self._say(f"images: {BASE} by debootstrap")
+            self._report(f"images: {BASE} by debootstrap")
             bootstrap_base(archive)
         command = ["docker", "import", "--change", f"LABEL {RECIPE_LABEL}={recipe}", str(archive), BASE]
         run(command, CACHE / "logs" / "image-import.log")
@@ -206,7 +205,7 @@ class Images:
         recipe = hashlib.sha256(made_of.encode()).hexdigest()[:16]
         if self.recipe(tag) == recipe:
             return recipe
-        self._say(f"images: {tag}")
+        self._report(f"images: {tag}")
         context = CACHE / "docker" / "context" / name
         shutil.rmtree(context, ignore_errors=True)
         shutil.copytree(RECIPES / name, context)
@@ -223,7 +222,7 @@ class Images:
 
 
 def readable_by_all(folder: Path) -> None:
-    """Whatever the umask here: a container's user is somebody else."""
+    """Make files readable for a container's user regardless of the umask."""
     for path in (folder, *folder.rglob("*")):
         path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
 
@@ -239,14 +238,14 @@ def _jars_of(name: str) -> list[Path]:
 
 
 def pip_arguments() -> dict[str, str]:
-    """Where this machine's pip has its packages from, for a build: what is set, and nothing that is not."""
+    """Return this machine's settings of pip's package index for a build; unset ones are left out."""
     names = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT")
     found = {name: os.environ[name] for name in names if os.environ.get(name)}
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        told = subprocess.run(
+        listed = subprocess.run(
             [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, timeout=60, check=True
         ).stdout
-        for line in told.splitlines():
+        for line in listed.splitlines():
             key, _, value = line.partition("=")
             name = f"PIP_{key.rpartition('.')[2].upper().replace('-', '_')}"
             if name in names and not key.startswith(":env:"):
@@ -261,7 +260,7 @@ def main() -> int:
         return 1
     try:
         with contextlib.closing(docker.from_env(timeout=ANSWER_SECONDS)) as client:
-            images = Images(client, say=lambda text: print(text, file=sys.stderr))  # noqa: T201 - a command of its own
+            images = Images(client, report=lambda text: print(text, file=sys.stderr))  # noqa: T201 - a command
             images.local()
             images.own()
     except TestbedError as error:

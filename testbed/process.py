@@ -43,7 +43,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Runs between fork and exec, as a program of its own: Python's preexec_fn may deadlock where there are threads. The pid stays
+# Runs between fork and exec, as a separate program: Python's preexec_fn may deadlock where there are threads. The pid stays
 # the same. An owner that died before the signal was armed is noticed by the child's new parent.
 _ARM_AND_RUN = """
 import ctypes, os, signal, sys
@@ -66,11 +66,11 @@ class TestbedError(Exception):
 
 
 class NotInTime(TestbedError):
-    """What was waited for did not come before its deadline."""
+    """A condition was not met before its deadline."""
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on at this moment, a different one at each call.
+    """Return a TCP port of the loopback interface without a listener, a different one at each call.
 
     It lies below the range from which the kernel takes ports for outgoing connections: a server that is stopped and started
     again on such a port may find it taken by its own client, which may even have connected to itself.
@@ -103,7 +103,7 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def claim_port(name: str, port: int, timeout_seconds: float = 5.0) -> None:
-    """Wait until `port` is free, as it becomes soon after its last owner's end; `TestbedError` if somebody keeps it.
+    """Wait until `port` is free, soon after its last owner's end; raises `TestbedError` if it stays in use.
 
     Without this, a server that could not open its port would be taken for ready, because somebody answers there.
     """
@@ -117,7 +117,7 @@ def claim_port(name: str, port: int, timeout_seconds: float = 5.0) -> None:
 
 
 def accepts_connections(port: int, host: str = "127.0.0.1", timeout_seconds: float = 1.0) -> bool:
-    """Whether somebody listens on `port`."""
+    """Return whether a process listens on `port`."""
     try:
         with socket.create_connection((host, port), timeout=timeout_seconds):
             return True
@@ -142,7 +142,7 @@ def wait_until(condition: Callable[[], T | None], *, timeout_seconds: float, wha
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process and its children use: resident memory now, processor time so far."""
+    """Resident memory now and processor time so far of a process and its children."""
 
     rss_bytes: int
     cpu_seconds: float
@@ -263,8 +263,8 @@ class ManagedProcess:
             return
         self.signal_group(signal.SIGKILL)
         self._process.wait(timeout=10)
-        # Some made groups of their own (Spark's Python workers do), and a group whose leader is gone cannot be signalled
-        # safely: its number may be somebody else's by now.
+        # Some made groups of their own (Spark's Python workers do), and a group whose leader has ended cannot be signalled
+        # safely: its number may belong to another process by now.
         for process in register.members(self._process.pid, register.own_mark()):
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -278,7 +278,7 @@ class ManagedProcess:
         self.kill()
 
     def usage(self) -> Usage | None:
-        """Memory and processor time of the process and its children; None once it is gone."""
+        """Memory and processor time of the process and its children; None once it has ended."""
         try:
             root = psutil.Process(self.pid)
             family = [root, *root.children(recursive=True)]
@@ -302,7 +302,7 @@ class ManagedProcess:
 
 
 class Launcher(ABC):
-    """What starts a part and ends it again; as a context manager it does both."""
+    """Starts a part and ends it again; as a context manager it does both."""
 
     @abstractmethod
     def start(self) -> Self:

@@ -27,7 +27,7 @@ def program(name: str) -> str:
 
 
 def promtool(*arguments: str, folder: Path | None = None, timeout_seconds: float = 300.0) -> str:
-    """What promtool says; `TestbedError` with it if it fails."""
+    """Return the output of promtool; raises `TestbedError` with it if promtool fails."""
     done = subprocess.run(
         [program("promtool"), *arguments],
         cwd=folder,
@@ -109,9 +109,9 @@ class Prometheus(Launcher):
         for one in result["result"]:
             values = one["values"] if "values" in one else [one["value"]]
             points = [(float(at), float(value)) for at, value in values]
-            known = [(at, value) for at, value in points if math.isfinite(value)]
-            if known:
-                found[tuple(sorted(one["metric"].items()))] = known
+            finite = [(at, value) for at, value in points if math.isfinite(value)]
+            if finite:
+                found[tuple(sorted(one["metric"].items()))] = finite
         return found
 
     def get(self, path: str, parameters: Mapping[str, str] | None = None) -> Any:

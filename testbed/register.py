@@ -119,7 +119,7 @@ def living(folder: Path) -> list[Started]:
 
 
 def reap_leftovers(runs_folder: Path) -> list[str]:
-    """Kill what earlier runs left behind: what their registers name and what that started, if the owner is gone.
+    """Kill processes that earlier runs left behind: those in registers whose owner has ended, and their children.
 
     Returns the names. A run whose owner still lives is another trial at work, and is left alone.
     """

@@ -1,4 +1,4 @@
-"""One of Weir's own services as a process of its own."""
+"""One of Weir's services as a separate process."""
 
 import sys
 import time
@@ -15,7 +15,7 @@ from .process import Launcher, ManagedProcess, NotInTime, claim_port, free_port,
 def loop_settings(
     bootstrap_servers: str, partitions: int, api_url: str, redis_url: str, folder: Path
 ) -> dict[str, str]:
-    """What the five services of one loop on this machine must be told; each reads its own part. State is kept in `folder`."""
+    """Return the settings of the five services of one loop on this machine. State is kept in `folder`."""
     return {
         "WEIR_KAFKA_BOOTSTRAP_SERVERS": bootstrap_servers,
         "WEIR_PARTITIONS": str(partitions),
@@ -34,7 +34,7 @@ class WeirService(Launcher):
         self.name = name
         self.port = port or free_port()
         self.ready_seconds: float | None = None
-        """From the process's start until it first said that it is ready."""
+        """Seconds from the process's start until it was first ready."""
         self._started_at: float | None = None
         self.process = ManagedProcess(
             name,
@@ -61,11 +61,11 @@ class WeirService(Launcher):
         return self
 
     def wait_ready(self, timeout_seconds: float = 90.0) -> None:
-        """Until `/health/ready` says so; `TestbedError` with the end of its log otherwise."""
+        """Wait for `/health/ready`; raises `TestbedError` with the end of its log otherwise."""
         self.process.wait_ready(self.ready, timeout_seconds=timeout_seconds)
 
     def ready(self) -> bool:
-        """Whether it says that it is ready; the first time it does is kept in `ready_seconds`."""
+        """Return whether the service reports that it is ready; the first time is kept in `ready_seconds`."""
         try:
             ready = httpx.get(f"{self.url}/health/ready", timeout=2.0, trust_env=False).status_code == 200
         except httpx.HTTPError:
@@ -79,12 +79,12 @@ class WeirService(Launcher):
 
 
 def wait_all_ready(services: Sequence[WeirService], timeout_seconds: float = 120.0) -> None:
-    """Until each of several services, started side by side, is ready; `TestbedError` naming one that ended or those missing."""
+    """Wait until each of several services is ready; raises `TestbedError` naming one that ended or those missing."""
 
     def ready() -> bool:
         for service in services:
             service.process.check()
-        # Every one is asked each time, so that each one's `ready_seconds` is its own.
+        # Each service is polled every time, so that each `ready_seconds` is exact.
         return all([service.ready_seconds is not None or service.ready() for service in services])  # noqa: C419
 
     try:

@@ -53,12 +53,12 @@ class SparkWorker:
         return self
 
     def executors(self) -> list[Mapping[str, Any]]:
-        """What runs on it now; empty if it does not answer."""
+        """Return its running executors; empty if it does not answer."""
         found: list[Mapping[str, Any]] = _json(self.web_port).get("executors", [])
         return found
 
     def kill(self) -> None:
-        """As if its machine were gone: executors and Python workers go at the same moment."""
+        """Kill it as a failing machine would: executors and Python workers end at the same moment."""
         self.process.kill()
 
 
@@ -88,7 +88,7 @@ class SparkCluster(Launcher):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a driver needs to be reached on the loopback interface."""
+        """Return the settings with which a driver is reachable on the loopback interface."""
         return _environment()
 
     @property
@@ -118,7 +118,7 @@ class SparkCluster(Launcher):
         return worker
 
     def wait_for_workers(self, count: int, timeout_seconds: float = 120.0) -> None:
-        """Until the master counts so many alive."""
+        """Wait until the master counts `count` live workers."""
 
         def there() -> bool:
             self.master.check()
@@ -127,7 +127,7 @@ class SparkCluster(Launcher):
         wait_until(there, timeout_seconds=timeout_seconds, what=f"{count} Spark workers alive")
 
     def state(self) -> Mapping[str, Any]:
-        """What the master says of itself: workers, applications; empty while it does not answer."""
+        """Return the master's status: workers, applications; empty while it does not answer."""
         return _json(self.web_port)
 
     def stop(self) -> None:
@@ -147,7 +147,7 @@ def _json(port: int) -> Mapping[str, Any]:
     try:
         answer = httpx.get(f"http://127.0.0.1:{port}/json/", timeout=5.0, trust_env=False)
         answer.raise_for_status()
-        said: Mapping[str, Any] = answer.json()
+        status: Mapping[str, Any] = answer.json()
     except (httpx.HTTPError, ValueError):
         return {}
-    return said
+    return status

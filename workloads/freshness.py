@@ -1,30 +1,30 @@
-"""How old results are: the probe's arithmetic, apart from its consumer. Pure; times in seconds since the epoch."""
+"""Age of results: the probe's calculations, without its consumer. Pure; times in seconds since the epoch."""
 
 from collections import deque
 from dataclasses import dataclass
 from statistics import median
 
 RECENT_SECONDS = 2.0
-"""Results come in a burst per window; a lag is the largest of those that arrived so lately."""
+"""Results arrive in a burst per window; the lag is the largest of this interval."""
 
-MOST_SECONDS_KEPT = 24 * 3600
+MAX_SAMPLES = 24 * 3600
 
 
 class UnreadableResult(ValueError):
-    """A sink record that is no result; the sentence says which field."""
+    """A sink record is not a result; the sentence names the field."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a sink record says about freshness."""
+    """Freshness of a sink record: produce times of its oldest and newest order."""
 
     oldest_seconds: float
-    """Produce time of the oldest order in it."""
+    """Produce time of its oldest order."""
     newest_seconds: float
 
     @classmethod
     def read(cls, line: bytes) -> "Result":
-        """Reads `<key>;<count>;<payload_bytes>;<oldest_ms>;<newest_ms>;<window_end_ms>`."""
+        """Parse `<key>;<count>;<payload_bytes>;<oldest_ms>;<newest_ms>;<window_end_ms>`."""
         fields = line.split(b";")
         if len(fields) != 6:
             raise UnreadableResult(f"{len(fields)} fields where there should be 6")
@@ -50,10 +50,10 @@ class ProbeSample:
 
 
 class Freshness:
-    """Collects results in order of arrival and answers how far behind they are."""
+    """Collects results in order of arrival and returns their lag."""
 
     def __init__(self) -> None:
-        self._samples: deque[ProbeSample] = deque(maxlen=MOST_SECONDS_KEPT)
+        self._samples: deque[ProbeSample] = deque(maxlen=MAX_SAMPLES)
         self._second: int | None = None
         self._lags: list[float] = []
         self._recent: deque[tuple[float, float]] = deque()
@@ -61,13 +61,13 @@ class Freshness:
         self._newest: float | None = None
 
     def add(self, result: Result, arrived_at: float) -> None:
-        """Count one result. A producer's clock that is ahead gives no negative lag."""
+        """Add one result. A producer's clock that is ahead gives a lag of 0."""
         lag = max(0.0, arrived_at - result.oldest_seconds)
         if self._second != int(arrived_at):
             self._close_second()
             self._second = int(arrived_at)
         self._lags.append(lag)
-        # Kept as a falling sequence: its first is always the largest of what is recent.
+        # A falling sequence: its first element is always the largest recent lag.
         while self._recent and self._recent[-1][1] <= lag:
             self._recent.pop()
         self._recent.append((arrived_at, lag))
@@ -76,11 +76,10 @@ class Freshness:
         self._newest = max(self._newest or 0.0, result.newest_seconds)
 
     def lag_seconds(self, now: float, newest_input: float | None = None) -> float | None:
-        """The larger of: the largest lag among recent results; the age of the freshest result of all.
+        """Return the larger of the largest lag among recent results and the age of the freshest result.
 
-        The second grows while results fail to come, and holds only while there is input they should have come for:
-        `newest_input` is the produce time of the newest order in the job's input; None: unknown, so there may be.
-        None: no result was ever seen.
+        The age counts only while there is input without a result: `newest_input` is the produce time of the newest order
+        in the job's input, None if unknown. Returns None before the first result.
         """
         if self._newest_oldest is None or self._newest is None:
             return None
@@ -90,11 +89,11 @@ class Freshness:
         return recent if complete else max(recent, now - self._newest_oldest)
 
     def latest(self) -> ProbeSample | None:
-        """The last second in which results arrived, perhaps still going on; None before the first."""
+        """Return the last second in which results arrived, possibly incomplete; None before the first."""
         return self._open_second() or (self._samples[-1] if self._samples else None)
 
     def series(self) -> list[ProbeSample]:
-        """Every second in which results arrived, oldest first."""
+        """Return every second in which results arrived, oldest first."""
         last = self._open_second()
         return [*self._samples, *([last] if last else [])]
 

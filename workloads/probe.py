@@ -1,6 +1,6 @@
 """The independent probe: a consumer at the sample job's sink that compares produce timestamps with its own clock.
 
-It shares nothing with Weir: no group, no metrics, no topic of the loop. What it says is what a user of the job's results sees.
+It shares nothing with Weir: no group, no metrics, no topic of the loop. It measures the lag of the job's results.
 """
 
 import threading
@@ -14,20 +14,20 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from .freshness import Freshness, ProbeSample, Result, UnreadableResult
 
 _POLL_SECONDS = 0.05
-"""Bounds how much too old a result looks because it was waiting to be read."""
+"""Bounds the error of a lag by a result that waits to be read."""
 _ADMIN_TIMEOUT_SECONDS = 10.0
 _INPUT_EVERY_SECONDS = 1.0
 
 
 class ProbeError(Exception):
-    """The probe cannot read its topic; the sentence says why."""
+    """The probe cannot read its topic; the sentence has the reason."""
 
 
 class Probe:
-    """Reads all partitions of the sink's topic from its end, on a thread of its own.
+    """Reads all partitions of the sink's topic from its end, on its own thread.
 
-    With `input_topic` it also looks, once a second, how new the job's newest input is, so that an application without
-    input is not taken for one that is late. Without it, results that stop coming always count as late.
+    With `input_topic` it also reads the time of the job's newest input once a second, so that an application without
+    input does not count as late. Without it, missing results always count as late.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Probe:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.unreadable = 0
-        """Sink records that were no results."""
+        """Sink records that are not results."""
         self.problem: str | None = None
-        """What Kafka said last when it could not be read; None once records came again."""
+        """Kafka's last error; None after the next record."""
         self._configuration = {"bootstrap.servers": bootstrap_servers, "client.id": "weir-probe", "log_level": 2}
         self._topic = topic
         self._input_topic = input_topic
@@ -53,11 +53,11 @@ class Probe:
         self._threads: list[threading.Thread] = []
 
     def start(self, timeout_seconds: float = 10.0) -> Self:
-        """Begin at the end of every partition; `ProbeError` if the topic is not there in time or Kafka does not answer."""
+        """Begin at the end of every partition; raises `ProbeError` if topic or Kafka stay unavailable."""
         consumer = Consumer(
             {
                 **self._configuration,
-                # Partitions are assigned, never subscribed to; the library wants a name all the same.
+                # Partitions are assigned, not subscribed to, but the library requires a group.
                 "group.id": "weir-probe",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "latest",
@@ -78,37 +78,37 @@ class Probe:
         return self
 
     def stop(self) -> None:
-        """End the threads; what was seen stays. May be called again."""
+        """End the threads; the samples stay. Idempotent."""
         self._stop.set()
         for thread in self._threads:
             thread.join(5.0)
 
     def lag_seconds(self, now: float | None = None) -> float | None:
-        """How far behind the job's results are at `now`, in seconds since the epoch (None: the probe's clock).
+        """Return the lag of the job's results at `now`, in seconds since the epoch (None: the probe's clock).
 
-        None: no result has been seen since the start. See `Freshness.lag_seconds`.
+        None before the first result. See `Freshness.lag_seconds`.
         """
         with self._lock:
             return self._freshness.lag_seconds(self._clock() if now is None else now, self._newest_input)
 
     def latest(self) -> ProbeSample | None:
-        """The last second in which results arrived."""
+        """Return the last second in which results arrived."""
         with self._lock:
             return self._freshness.latest()
 
     def series(self) -> list[ProbeSample]:
-        """Every second in which results arrived, oldest first."""
+        """Return every second in which results arrived, oldest first."""
         with self._lock:
             return self._freshness.series()
 
     def _ends(self, consumer: Consumer, deadline: float) -> list[TopicPartition]:
         found = consumer.list_topics(self._topic, timeout=_left(deadline)).topics[self._topic]
-        # A topic that was just made is not known everywhere at once.
+        # A new topic takes time to reach every broker.
         while found.error is not None or not found.partitions:
             if time.monotonic() >= deadline or self._stop.wait(0.2):
                 raise ProbeError(found.error.str() if found.error else "has no partitions")
             found = consumer.list_topics(self._topic, timeout=_left(deadline)).topics[self._topic]
-        # Offsets and not OFFSET_END: what is written between here and the first fetch counts too.
+        # Offsets instead of OFFSET_END: records written before the first fetch count too.
         ends = []
         for number in found.partitions:
             partition = TopicPartition(self._topic, number, OFFSET_END)
@@ -156,7 +156,7 @@ class Probe:
             return None
         answers = admin.list_offsets(wanted, request_timeout=_ADMIN_TIMEOUT_SECONDS)
         newest = [int(answer.result(_ADMIN_TIMEOUT_SECONDS).timestamp) for answer in answers.values()]
-        # An empty partition has no newest record; an empty topic has nothing that anyone could be late with.
+        # An empty partition has no newest record; with an empty topic no result can be late.
         return max(0, *newest) / 1000
 
     def _note_problem(self, error: KafkaError) -> None:
@@ -164,5 +164,5 @@ class Probe:
 
 
 def _left(deadline: float) -> float:
-    """Of the time until a deadline, but always enough for one try."""
+    """Return the seconds until a deadline, at least 1 for one attempt."""
     return max(1.0, deadline - time.monotonic())

@@ -1,7 +1,7 @@
 """`python -m workloads.submit --flink http://HOST:8081 --jar JOB.jar -- ARGUMENTS`: submits the sample job and waits until it runs.
 
-A job of the same name that has not ended is left alone, so that it may be run again at any time. With `--stay` it goes on looking, and
-submits the job again when the cluster has lost it, as a session cluster does with its JobManager.
+Idempotent: a running job of the same name is left alone. With `--stay` it keeps checking, and submits the job again when
+the cluster has lost it, as a session cluster does with its JobManager.
 """
 
 import argparse
@@ -26,21 +26,21 @@ LOOK_SECONDS = 5.0
 URL_VARIABLE = "WEIR_FLINK_URL"
 NAME_OPTION = "--job-name"
 DEFAULT_NAME = "orders"
-"""What the sample job calls itself unless told otherwise."""
+"""Default name of the sample job."""
 
 
 class SubmitError(Exception):
-    """The job does not run; the sentence says why."""
+    """The job does not run; the sentence has the reason."""
 
 
 class Cluster:
-    """The calls that submitting takes."""
+    """REST calls for submitting."""
 
     def __init__(self, client: httpx.Client) -> None:
         self._client = client
 
     def slots(self) -> int | None:
-        """How many have registered; None while the cluster cannot be reached."""
+        """Return the number of registered slots; None while the cluster cannot be reached."""
         try:
             answer = self._client.get("/overview")
         except httpx.TransportError:
@@ -48,28 +48,28 @@ class Cluster:
         return int(answer.json()["slots-total"]) if answer.status_code == 200 else None
 
     def state(self, job_id: str) -> tuple[str, int]:
-        """Flink's own word, and how many tasks do not run yet."""
-        job = self._asked("GET", f"/jobs/{job_id}")
+        """Return Flink's state of the job, and the number of tasks that do not run yet."""
+        job = self._call("GET", f"/jobs/{job_id}")
         counts: dict[str, int] = job["status-counts"]
         return str(job["state"]), sum(n for name, n in counts.items() if name not in ("RUNNING", "FINISHED"))
 
     def living(self, name: str) -> str | None:
-        """The job of this name that has not ended."""
-        jobs = self._asked("GET", "/jobs/overview")["jobs"]
+        """Return the id of the job of this name that has not ended."""
+        jobs = self._call("GET", "/jobs/overview")["jobs"]
         return next((str(j["jid"]) for j in jobs if j["name"] == name and j["state"] not in ENDED), None)
 
     def submit(self, jar: Path, arguments: Sequence[str], parallelism: int | None) -> str:
-        """Upload and run; the job's id."""
+        """Upload and run the jar; returns the job's id."""
         with jar.open("rb") as content:
             files = {"jarfile": (jar.name, content, "application/x-java-archive")}
-            uploaded = self._asked("POST", "/jars/upload", files=files)
+            uploaded = self._call("POST", "/jars/upload", files=files)
         body: dict[str, Any] = {"programArgsList": list(arguments)}
         if parallelism is not None:
             body["parallelism"] = parallelism
         jar_id = str(uploaded["filename"]).rsplit("/", 1)[-1]
-        return str(self._asked("POST", f"/jars/{jar_id}/run", json=body)["jobid"])
+        return str(self._call("POST", f"/jars/{jar_id}/run", json=body)["jobid"])
 
-    def _asked(self, method: str, path: str, **arguments: Any) -> Any:
+    def _call(self, method: str, path: str, **arguments: Any) -> Any:
         try:
             answer = self._client.request(method, path, **arguments)
         except httpx.HTTPError as error:
@@ -80,22 +80,22 @@ class Cluster:
 
 
 def name_of(arguments: Sequence[str]) -> str:
-    """What the job will be called, by its own arguments."""
+    """Return the name that the arguments give the job."""
     given = [value for option, value in pairwise(arguments) if option == NAME_OPTION]
     return given[-1] if given else DEFAULT_NAME
 
 
 def until(condition: Callable[[], bool], deadline: float, stop: threading.Event, what: str) -> None:
-    """Wait for it; `SubmitError` that names it when the time has passed or the end was asked for."""
+    """Wait for the condition; raises `SubmitError` that names it after the deadline or when `stop` is set."""
     while not condition():
         if time.monotonic() >= deadline:
-            raise SubmitError(f"{what}: not in time")
+            raise SubmitError(f"{what}: not reached in time")
         if stop.wait(POLL_SECONDS):
-            raise SubmitError(f"{what}: told to stop")
+            raise SubmitError(f"{what}: stopped")
 
 
 def submit(cluster: Cluster, options: argparse.Namespace, stop: threading.Event) -> str:
-    """One line that says what was done."""
+    """Submit the job unless it runs; returns a sentence with the result."""
     deadline = time.monotonic() + options.timeout
     slots = f"{options.slots} slots of {options.flink}"
     until(lambda: (cluster.slots() or 0) >= options.slots, deadline, stop, slots)
@@ -114,21 +114,21 @@ def submit(cluster: Cluster, options: argparse.Namespace, stop: threading.Event)
 
 
 def stay(cluster: Cluster, options: argparse.Namespace, stop: threading.Event) -> None:
-    """Look until told to stop. A cluster that cannot be asked is waited for."""
-    name, said = name_of(options.arguments), ""
+    """Keep the job submitted until `stop` is set; an unavailable cluster is retried."""
+    name, reported = name_of(options.arguments), ""
     while not stop.wait(LOOK_SECONDS):
         try:
             if cluster.living(name) is None:
-                _say(submit(cluster, options, stop))
-            said = ""
+                _print(submit(cluster, options, stop))
+            reported = ""
         except SubmitError as error:
-            if str(error) != said and not stop.is_set():
-                said = str(error)
-                sys.stderr.write(f"submit: {said}\n")
+            if str(error) != reported and not stop.is_set():
+                reported = str(error)
+                sys.stderr.write(f"submit: {reported}\n")
 
 
 def check(cluster: Cluster, name: str) -> str:
-    """Why the job does not run; empty if it does."""
+    """Return the reason why the job does not run; empty if it does."""
     job_id = cluster.living(name)
     if job_id is None:
         return f"no job {name}"
@@ -136,13 +136,13 @@ def check(cluster: Cluster, name: str) -> str:
     return "" if state == "RUNNING" else f"job {name} is {state}"
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; a wrong one ends the program with code 2."""
+    """Parse the options; a wrong one exits with code 2."""
     parser = argparse.ArgumentParser(prog="python -m workloads.submit", description=__doc__)
     address = os.environ.get(URL_VARIABLE) or None
     parser.add_argument(
@@ -153,8 +153,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--slots", type=int, default=1, help="wait for so many before (default: 1)")
     parser.add_argument("--timeout", type=float, default=180.0, help="until it runs, in s (default: 180)")
     parser.add_argument("--sample-costs", action="store_true", help="records take what they take in the trial")
-    parser.add_argument("--stay", action="store_true", help="go on looking, and submit it again when it is gone")
-    parser.add_argument("--check", action="store_true", help="only say whether it runs, by the exit code")
+    parser.add_argument(
+        "--stay", action="store_true", help="keep checking, and submit the job again when it is missing"
+    )
+    parser.add_argument("--check", action="store_true", help="only report by the exit code whether it runs")
     parser.add_argument("arguments", nargs="*", help="the job's own, after --")
     options = parser.parse_args(arguments)
     if not options.check and (options.jar is None or not options.jar.is_file()):
@@ -165,7 +167,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 once it runs, with `--stay` when told to stop; 1 and the reason if it does not run; 2 on wrong arguments."""
+    """Submit the job; returns 0 once it runs (`--stay`: when stopped), 1 if it does not run, 2 for wrong arguments."""
     options = parse(arguments)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -175,9 +177,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             cluster = Cluster(client)
             if options.check:
                 problem = check(cluster, name_of(options.arguments))
-                _say(problem or "running")
+                _print(problem or "running")
                 return 1 if problem else 0
-            _say(submit(cluster, options, stop))
+            _print(submit(cluster, options, stop))
             if options.stay:
                 stay(cluster, options, stop)
     except SubmitError as error:

@@ -82,7 +82,7 @@ def measure(settings: Mapping[str, str], applications: int, folder: Path, say: C
         say(f"up after {up:g} s")
         acted = first_action(stack, port, began)
         say(f"first action: {acted}")
-        stack.exec("load", "python", "-m", "workloads.loadgen.tell", "paused=true")
+        stack.exec("load", "python", "-m", "workloads.loadgen.set_load", "paused=true")
         time.sleep(REST_SECONDS)
         rest = megabytes(stack)
         say(f"at rest: {sum(rest.values()):.0f} MB")
@@ -123,7 +123,7 @@ def main() -> int:
         settings: Mapping[str, str] = {}
         if not arguments.official:
             with contextlib.closing(docker.from_env(timeout=ANSWER_SECONDS)) as client:
-                settings = Images(client, say=print).for_tests()
+                settings = Images(client, report=print).for_tests()
         with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
             results = measure(settings, arguments.applications, Path(folder), say=lambda text: print(text, flush=True))
     except TestbedError as error:

@@ -6,7 +6,7 @@ from cli.trial.stack import SLOTS
 from simulator import Application, Observer, Simulation, chain
 from simulator.spec import parse
 from workloads import sample_job
-from workloads.loadgen.keys import DEFAULT_KEYS
+from workloads.loadgen.records import DEFAULT_KEYS
 
 STEP_SECONDS = 0.1
 
@@ -48,7 +48,7 @@ def simulate(recording: Recording, application: Application) -> Recording:
     for at in sorted({*wanted, *scraped, *(look.at_seconds for look in recording.looks)}):
         simulation.advance(at)
         if at in wanted:
-            refused = simulation.request(wanted[at].parallelism) or simulation.nudge()
+            refused = simulation.request(wanted[at].parallelism) or simulation.trigger_checkpoint()
             if refused is not None:
                 raise ValueError(f"the simulated cluster refuses the rescale at {at:g} s: {refused}")
         if at in scraped:

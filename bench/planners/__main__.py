@@ -113,7 +113,7 @@ def _sums(planner: str, results: Sequence[Held]) -> dict[str, Any]:
         "situations": len(scores),
         "violation_share": mean([score.violation_share or 0.0 for score in scores]),
         "worst_violation_share": max((score.violation_share or 0.0 for score in scores), default=0.0),
-        "times_least": mean([score.times_least or 0.0 for score in scores]),
+        "times_optimum": mean([score.times_optimum or 0.0 for score in scores]),
         "of_peak": mean([score.slot_seconds / max(1e-9, score.peak_slot_seconds) for score in scores]),
         "rescales_per_hour": round(sum(score.rescales for score in scores) / max(1e-9, hours), 2),
         "largest_lag_seconds": max((score.max_lag_seconds for score in scores), default=0.0),
@@ -127,7 +127,7 @@ def summary(results: Sequence[Held], planners: Sequence[str]) -> Table:
         "planner",
         "late",
         "at worst",
-        "times the least",
+        "times the optimum",
         "of the peak's",
         "rescales/h",
         "largest lag",
@@ -143,7 +143,7 @@ def summary(results: Sequence[Held], planners: Sequence[str]) -> Table:
             name,
             f"{s['violation_share']:.2%}",
             f"{s['worst_violation_share']:.1%}",
-            f"{s['times_least']:.2f}",
+            f"{s['times_optimum']:.2f}",
             f"{s['of_peak']:.0%}",
             f"{s['rescales_per_hour']:.1f}",
             f"{s['largest_lag_seconds']:,.0f} s",
@@ -154,10 +154,10 @@ def summary(results: Sequence[Held], planners: Sequence[str]) -> Table:
 
 
 def _each(results: Sequence[Held]) -> Table:
-    drawn = Table("load", "topology", "planner", "late", "times the least", "rescales", "largest lag", "plans")
+    drawn = Table("load", "topology", "planner", "late", "times the optimum", "rescales", "largest lag", "plans")
     for r in results:
         codes = ", ".join(f"{n} {code}" for code, n in list(r.codes.items())[:4])
-        times, late = r.score.times_least or 0.0, r.score.violation_share or 0.0
+        times, late = r.score.times_optimum or 0.0, r.score.violation_share or 0.0
         where = (r.situation.trace, r.situation.topology, r.planner)
         drawn.add_row(
             *where, f"{late:.2%}", f"{times:.2f}", str(r.score.rescales), f"{r.score.max_lag_seconds:,.0f} s", codes
@@ -176,10 +176,10 @@ def picture(results: Sequence[Held]) -> list[Panel]:
         score = result.score
         figures = (
             f"{result.planner}: late {score.violation_share or 0.0:.1%}, "
-            f"{score.times_least or 0.0:.2f} times the optimum, {score.rescales} rescales"
+            f"{score.times_optimum or 0.0:.2f} times the optimum, {score.rescales} rescales"
         )
         curves = [
-            Curve("offline optimum", "least", [(p.at_seconds, p.least_slots) for p in result.points], stepped=True),
+            Curve("offline optimum", "optimum", [(p.at_seconds, p.optimum_slots) for p in result.points], stepped=True),
             Curve("held", "held", [(p.at_seconds, p.slots) for p in result.points]),
         ]
         panels.append(Panel(figures, curves, top=most, height=90))

@@ -19,7 +19,7 @@ from replay.options import DAY_SECONDS, START_UTILISATION, Replay, ReplayOptions
 from replay.run import run
 from replay.score import Point, Score
 from simulator import PRESETS, Application
-from simulator.clairvoyant import Clairvoyant
+from simulator.capacity import OfflineOptimum
 from simulator.observe import START
 from workloads.loadgen.trace import BUNDLED, LoadTrace, Recording, Shape, Sine, Spike, Step, named
 
@@ -117,7 +117,7 @@ def prepared(situation: Situation, planner: str | None, duration_seconds: float 
     replay = prepare(ReplayOptions(trace="sine", interval_seconds=INTERVAL_SECONDS, duration_seconds=lasts))
     application = TOPOLOGIES[situation.topology]()
     most = replay.policy.spec.bounds.max
-    clairvoyant = Clairvoyant(application, most)
+    optimum = OfflineOptimum(application, most)
     policy = replay.policy
     if planner is not None:
         choice = policy.spec.planner.model_copy(
@@ -127,18 +127,18 @@ def prepared(situation: Situation, planner: str | None, duration_seconds: float 
         policy = policy.model_copy(
             update={"spec": policy.spec.model_copy(update={"planner": choice, "signals": SIGNALS})}
         )
-    started = application.started_with(clairvoyant.least(load.rate_at(0.0) / START_UTILISATION))
+    started = application.started_with(optimum.parallelism(load.rate_at(0.0) / START_UTILISATION))
     return replace(replay, trace=load, application=started, policy=policy, duration_seconds=duration_seconds or lasts)
 
 
 def parameters_of(planner: str, application: Application, load: LoadTrace, seconds: float, most: int) -> dict[str, Any]:
     """What a careful user would set: defaults, `PARAMETERS`, and for those that only do as they are told, from the load."""
-    clairvoyant = Clairvoyant(application, most)
+    optimum = OfflineOptimum(application, most)
     if planner == "static":
         mean = sum(load.rate_at(at) for at in _moments(seconds)) / len(_moments(seconds))
-        return {"operators": clairvoyant.least(mean / STATIC_UTILISATION)}
+        return {"operators": optimum.parallelism(mean / STATIC_UTILISATION)}
     if planner == "schedule":
-        return _schedule(clairvoyant, load, seconds)
+        return _schedule(optimum, load, seconds)
     return dict(PARAMETERS.get(planner, {}))
 
 
@@ -162,7 +162,7 @@ PARAMETERS: Mapping[str, Mapping[str, Any]] = {
 BLOCK_SECONDS = 600.0
 
 
-def _schedule(clairvoyant: Clairvoyant, load: LoadTrace, seconds: float) -> dict[str, Any]:
+def _schedule(optimum: OfflineOptimum, load: LoadTrace, seconds: float) -> dict[str, Any]:
     """Every ten minutes what they needed yesterday at 80 %: a recording's day before, a pattern's own."""
     if isinstance(load.shape, Recording) and load.start_seconds >= DAY_SECONDS:
         load = replace(load, start_seconds=load.start_seconds - DAY_SECONDS)
@@ -171,7 +171,7 @@ def _schedule(clairvoyant: Clairvoyant, load: LoadTrace, seconds: float) -> dict
     for begins in range(0, int(seconds), int(BLOCK_SECONDS)):
         # A minute early, so that the restart is over when the load comes.
         rate = max(load.rate_at(float(begins + at)) for at in range(0, int(BLOCK_SECONDS) + 60, 15))
-        wanted = clairvoyant.least(rate / STATIC_UTILISATION)
+        wanted = optimum.parallelism(rate / STATIC_UTILISATION)
         at = START + timedelta(seconds=max(0, begins - 60))
         if wanted != before:
             entries.append({"cron": f"{at.minute} {at.hour} {at.day} {at.month} *", "operators": wanted})
@@ -186,7 +186,7 @@ def _moments(seconds: float) -> list[float]:
 def held(situation: Situation, contestant: str, *, seed: int = 0, duration_seconds: float | None = None) -> Held:
     """One contestant in one situation."""
     if contestant == CLAIRVOYANT:
-        return _clairvoyant(situation, duration_seconds)
+        return _optimum(situation, duration_seconds)
     if contestant == STATIC_PEAK:
         replay = prepared(situation, None, duration_seconds)
         found = static(replay, max(replay.trace.rate_at(s) for s in _moments(replay.duration_seconds)))
@@ -195,38 +195,38 @@ def held(situation: Situation, contestant: str, *, seed: int = 0, duration_secon
     return Held(situation, contestant, result.score, result.points, result.codes, result.ends)
 
 
-def _clairvoyant(situation: Situation, duration_seconds: float | None) -> Held:
-    """Somebody who knows the load and rescales for free: never late, with the least slots there could be."""
+def _optimum(situation: Situation, duration_seconds: float | None) -> Held:
+    """Return the offline optimum's figures: it knows the load, rescales for free and is never late."""
     replay = prepared(situation, None, duration_seconds)
-    known = Clairvoyant(replay.application, replay.policy.spec.bounds.max)
+    optimum = OfflineOptimum(replay.application, replay.policy.spec.bounds.max)
     each = replay.duration_seconds / round(replay.duration_seconds / BUCKET_SECONDS)
     points = []
     for i in range(round(replay.duration_seconds / BUCKET_SECONDS)):
         rate = replay.trace.rate_at((i + 0.5) * each)
-        least = known.slots(rate, (i + 0.5) * each)
-        points.append(Point(i * each, rate, 0.0, float(least), least))
+        slots = optimum.slots(rate, (i + 0.5) * each)
+        points.append(Point(i * each, rate, 0.0, float(slots), slots))
     whole = sum(p.slots for p in points) * each
-    peak = max(p.least_slots for p in points) * replay.duration_seconds
+    peak = max(p.optimum_slots for p in points) * replay.duration_seconds
     score = Score(
         seconds=replay.duration_seconds,
         objective_seconds=replay.policy.spec.objective.bound_seconds,
         violation_share=0.0,
         slot_seconds=round(whole, 1),
-        rescales=sum(1 for a, b in pairwise(points) if a.least_slots != b.least_slots),
+        rescales=sum(1 for a, b in pairwise(points) if a.optimum_slots != b.optimum_slots),
         max_lag_seconds=0.0,
-        least_slot_seconds=round(whole, 1),
+        optimum_slot_seconds=round(whole, 1),
         peak_slot_seconds=round(peak, 1),
     )
     return Held(situation, CLAIRVOYANT, score, points, {}, {})
 
 
 def elasticity(points: Sequence[Point]) -> dict[str, float]:
-    """Under- and over-provisioning in % (SPEC RG's thU, thO, tU, tO): of slots, against the least that the load needed."""
+    """Return under- and over-provisioning in % (SPEC RG's thU, thO, tU, tO): of slots, against the offline optimum."""
     if not points:
         return {}
     n = len(points)
-    under = [max(0.0, p.least_slots - p.slots) / max(1, p.least_slots) for p in points]
-    over = [max(0.0, p.slots - p.least_slots) / max(1, p.least_slots) for p in points]
+    under = [max(0.0, p.optimum_slots - p.slots) / max(1, p.optimum_slots) for p in points]
+    over = [max(0.0, p.slots - p.optimum_slots) / max(1, p.optimum_slots) for p in points]
     return {
         "under_accuracy_percent": round(100 * sum(under) / n, 2),
         "over_accuracy_percent": round(100 * sum(over) / n, 2),

@@ -67,7 +67,7 @@ def charts(points: Sequence["Point"], objective_seconds: float | None, *, width:
         panel(
             "slots",
             [
-                Curve("least", [p.least_slots for p in points], "blue"),
+                Curve("offline optimum", [p.optimum_slots for p in points], "blue"),
                 Curve("held", [p.slots for p in points], "green"),
             ],
             width=width,

@@ -108,7 +108,7 @@ def _document(options: "ReplayOptions", prepared: "Replay", result: "Result") ->
                 "arrivals": round(p.arrivals, 2),
                 "lag_seconds": round(p.lag_seconds, 2),
                 "slots": round(p.slots, 2),
-                "least_slots": round(p.least_slots, 2),
+                "optimum_slots": round(p.optimum_slots, 2),
                 "peak_arrivals": round(p.peak_arrivals, 2),
             }
             for p in result.points
@@ -125,8 +125,8 @@ def _table(prepared: "Replay", result: "Result") -> RenderableType:
         what = "lag" if prepared.policy.spec.objective.max_latency is None else "latency"
         table.add_row("violation", f"{score.violation_share:.2%} of the time above {objective:g} s of {what}")
     table.add_row("largest lag", f"{score.max_lag_seconds:,.1f} s")
-    table.add_row("slot-seconds", f"{score.slot_seconds:,.0f}{_times_least(score)}")
-    table.add_row("least", f"{score.least_slot_seconds:,.0f} for who knows the load and rescales for free")
+    table.add_row("slot-seconds", f"{score.slot_seconds:,.0f}{_times_optimum(score)}")
+    table.add_row("offline optimum", f"{score.optimum_slot_seconds:,.0f}: knows the load and rescales for free")
     table.add_row("static peak", f"{score.peak_slot_seconds:,.0f} with as much as the highest load needs, all the time")
     table.add_row(
         "rescales",
@@ -142,12 +142,12 @@ def _table(prepared: "Replay", result: "Result") -> RenderableType:
     return table
 
 
-def _times_least(score: "Score") -> str:
-    times = score.times_least
+def _times_optimum(score: "Score") -> str:
+    times = score.times_optimum
     if times is None:
         return ""
-    told = f", {times:.2f} times the least there could be"
+    told = f", {times:.2f} times the offline optimum"
     if round(times, 2) >= 1:
         return told
-    # The least carries each load when it comes; who lets work lie gets by with less.
+    # The optimum carries each load as it arrives; a planner that lets work wait needs fewer slots.
     return told + (": the run was late, so it used less" if score.violation_share else ": some work waited")

@@ -32,11 +32,11 @@ def preflight(options: TrialOptions) -> None:
         raise TrialError(str(error)) from None
     check_planners(policy)
     try:
-        least_memory_megabytes = bootstrap.least_memory_megabytes()
+        min_memory_megabytes = bootstrap.min_memory_megabytes()
         problem = bootstrap.missing(
-            bootstrap.facts(),
-            least_memory_megabytes=least_memory_megabytes,
-            least_disk_megabytes=LEAST_DISK_MEGABYTES,
+            bootstrap.inspect_machine(),
+            min_memory_megabytes=min_memory_megabytes,
+            min_disk_megabytes=LEAST_DISK_MEGABYTES,
         )
     except bootstrap.SetupError as error:
         raise TrialError(str(error)) from None

@@ -34,7 +34,7 @@ class Loop:
     def tell(self, **load: float | None) -> None:
         """Change the load, from inside its container: nobody else reaches the generator."""
         words = [f"{name}={json.dumps(value)}" for name, value in load.items()]
-        self.stack.exec("load", "python", "-m", "workloads.loadgen.tell", *words)
+        self.stack.exec("load", "python", "-m", "workloads.loadgen.set_load", *words)
 
     def until(self, what: str, condition: Callable[[Mapping[str, Any]], Any], seconds: float = 300) -> None:
         """Until the application is as it should be; the error tells how it was instead and what the services say."""

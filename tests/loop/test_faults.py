@@ -109,7 +109,7 @@ def test_rare_commits_are_not_misread_as_lag(interval: float, told: bool) -> Non
     world.live(60)
     assert world.p() >= 5
     assert max(o.restart_seconds or 0.0 for o in world.outcomes) < 20
-    assert world.simulation.nudges >= 1
+    assert world.simulation.checkpoints_triggered >= 1
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from runtime.origins import SameOrigin
 
 from .control import WorkloadBoard, create_app
 from .generator import Generator, run
-from .keys import DEFAULT_KEYS
 from .load import Load, LoadChange
 from .output import KafkaOutput, OutputError
+from .records import DEFAULT_KEYS
 from .trace import InvalidTrace, LoadTrace, Shape, Step, default_speedup, named
 
 BROKER_TIMEOUT_SECONDS = 30.0
@@ -28,13 +28,13 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--bootstrap", required=True, help="Kafka's bootstrap servers")
     parser.add_argument("--topic", required=True, help="topic to write to")
-    parser.add_argument("--partitions", type=int, help="make the topic, with so many, if it is missing")
+    parser.add_argument("--partitions", type=int, help="create a missing topic with this many")
     parser.add_argument("--trace", default="step", help="step, sine, spike, a bundled recording's stem or a CSV file")
     parser.add_argument("--levels", help="levels of the step trace as seconds:level,… (its default: 0:1,40:3)")
     parser.add_argument("--peak-rate", type=float, default=2400.0, help="records/s at the trace's highest point")
     parser.add_argument("--speedup", type=float, help="how much faster than recorded (shapes: 1, recordings: 120)")
     parser.add_argument("--start-at", type=float, default=0.0, help="second of the trace to begin at")
-    parser.add_argument("--paused", action="store_true", help='begin when told: PUT /load {"paused": false}')
+    parser.add_argument("--paused", action="store_true", help='start paused, until PUT /load {"paused": false}')
     parser.add_argument("--keys", type=int, default=DEFAULT_KEYS, help="number of keys")
     parser.add_argument("--key-skew", type=float, help="Zipf's exponent; 0 is uniform (default: the trace's, else 0)")
     parser.add_argument("--record-bytes", type=int, help="size of a record's value (default: the trace's, else 160)")
@@ -52,7 +52,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     except InvalidTrace as error:
         parser.error(f"argument --trace: {error}")
     except ValueError as error:
-        # The same bounds as over HTTP, said once: the first field that is out of them.
+        # LoadChange has the bounds, as over HTTP: report the first field outside.
         field, message = error.errors()[0]["loc"][0], error.errors()[0]["msg"]  # type: ignore[attr-defined]
         parser.error(f"argument --{str(field).replace('_', '-')}: {message}")
     return options
@@ -75,7 +75,7 @@ def _load(options: argparse.Namespace) -> Load:
 
 
 def _listener(port: int) -> socket.socket:
-    """Bound before anything else, so that a port in use is a line and not a half-started generator."""
+    """Bind first, so that a port in use is an error and not a half-started generator."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -87,7 +87,7 @@ def _listener(port: int) -> socket.socket:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 after SIGTERM or SIGINT; 1 if the topic cannot be written to or producing has failed; 2 on wrong arguments.
+    """Run the generator; returns 0 after SIGTERM or SIGINT, 1 if producing failed, 2 for wrong arguments.
 
     A port in use counts as a wrong argument.
     """
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def control_server(generator: Generator) -> uvicorn.Server:
-    """A server of the control API, not yet running."""
+    """Return a server of the control API, not yet running."""
     app = SameOrigin(create_app(generator, WorkloadBoard()))
     return uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS))
 

@@ -1,4 +1,4 @@
-"""The load generator's HTTP face: the load to produce, and the costs that the sample job asks for."""
+"""HTTP API of the load generator: the load to produce, and the costs that the sample job polls."""
 
 import threading
 from dataclasses import asdict
@@ -15,11 +15,11 @@ from .workload import Workload
 
 
 class State(BaseModel):
-    """What is produced now. Rates in records/s."""
+    """Load that is produced now. Rates in records/s."""
 
     target_rate: float
     rate: float | None
-    """Arrived at the broker, over the last two seconds."""
+    """Rate of delivery to the broker over the last two seconds."""
     produced: int
     delivered: int
     failed: int
@@ -35,7 +35,7 @@ class State(BaseModel):
 
 
 class WorkloadBoard:
-    """The costs that were set last."""
+    """Holds the costs that were set last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,34 +53,34 @@ class WorkloadBoard:
 
 
 def create_app(generator: Generator, board: WorkloadBoard) -> FastAPI:
-    """The application; it starts nothing by itself."""
+    """Return the API's application."""
     app = FastAPI(title="Weir load generator", version="1", docs_url="/", redoc_url=None)
 
     @app.get("/health")
     def health() -> JSONResponse:
-        """200 while records arrive or none are asked for; 503 with the broker's last word otherwise."""
+        """Return 200 while records arrive or none are requested; otherwise 503 with the broker's last error."""
         now = generator.statistics()
         problem = now.problem if now.target_rate > 0 else None
         return JSONResponse({"status": "failing" if problem else "ok", "problem": problem}, 503 if problem else 200)
 
     @app.get("/state")
     def state() -> State:
-        """What is produced now."""
+        """Return the load that is produced now."""
         return _state(generator, generator.load)
 
     @app.put("/load")
     def put_load(change: LoadChange) -> State:
-        """Set rate, factor, pause, key skew or record size; what is left out stays."""
+        """Set rate, factor, pause, key skew or record size; an omitted field stays."""
         return _state(generator, generator.change(change))
 
     @app.get("/workload")
     def workload() -> dict[str, Any]:
-        """The costs that differ from the job's arguments."""
+        """Return the costs that differ from the job's arguments."""
         return _document(board.current)
 
     @app.put("/workload")
     def put_workload(change: Workload) -> dict[str, Any]:
-        """Set costs; what is left out stays, null goes back to the job's argument. The job notices within a second."""
+        """Set costs; an omitted field stays, null restores the job's argument. Takes effect within a second."""
         return _document(board.change(change))
 
     @app.exception_handler(RequestValidationError)
@@ -108,5 +108,5 @@ def _document(workload: Workload) -> dict[str, Any]:
 
 
 def _named(error: Any) -> dict[str, str]:
-    """A validation error with its field as a path, `operators.enrich.service_time_us`."""
+    """Return a validation error with its field as a path, `operators.enrich.service_time_us`."""
     return {"field": ".".join(str(part) for part in error["loc"][1:]) or "body", "message": error["msg"]}

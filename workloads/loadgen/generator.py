@@ -1,35 +1,59 @@
-"""Produces what the load asks for, tick by tick. `Generator` is the part without a thread; `run` gives it one's time."""
+"""Produces the requested load, tick by tick. `Generator` starts no thread; `run` drives it."""
 
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .keys import DEFAULT_KEYS, Keys
 from .load import Load, LoadChange
 from .output import Output
-from .pace import Pace
-from .records import Records
+from .records import DEFAULT_KEYS, Keys, Records
 
 TICK_SECONDS = 0.01
 RATE_WINDOW_SECONDS = 2.0
+MAX_CATCH_UP_SECONDS = 1.0
+"""Records due before that are dropped after a stall (machine asleep, broker away): a burst would distort the load."""
 _SERVE_EVERY = 500
-"""Records between two looks at what has arrived."""
+"""Records between two polls of the delivery reports."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Records due between two ticks, so that a rate is exact on an irregular clock. Pure."""
+
+    since_seconds: float
+    """Clock at the last tick."""
+    fraction: float = 0.0
+    """Fraction of a record that was due at the last tick."""
+    let_go: float = 0.0
+    """Records dropped because a stall was too long."""
+
+    def advance(self, now_seconds: float, rate: float) -> "tuple[Pace, int]":
+        """Return the pace after this tick and the records due, at `rate` records/s since the last tick.
+
+        No record is due after a clock goes backwards.
+        """
+        elapsed = max(0.0, now_seconds - self.since_seconds)
+        counted = min(elapsed, MAX_CATCH_UP_SECONDS)
+        records = self.fraction + counted * rate
+        due = int(records)
+        let_go = self.let_go + (elapsed - counted) * rate
+        return Pace(max(now_seconds, self.since_seconds), records - due, let_go), due
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What the generator does and has done."""
+    """Counters and current rates of the generator."""
 
     target_rate: float
-    """Records/s asked for now."""
+    """Records/s requested now."""
     rate: float | None
     """Records/s that arrived in the last two seconds; None before there was time to measure."""
     produced: int
     delivered: int
     failed: int
     let_go: int
-    """Records not produced after a stall that was too long to catch up."""
+    """Records dropped after a stall that was too long to catch up."""
     problem: str | None
 
 
@@ -56,7 +80,7 @@ class Generator:
             return self._load
 
     def change(self, change: LoadChange) -> Load:
-        """Set what the change names; it holds from the next tick on."""
+        """Apply the change from the next tick on."""
         with self._lock:
             self._load = self._load.changed(change)
             return self._load
@@ -76,7 +100,7 @@ class Generator:
             )
 
     def tick(self, now_seconds: float, now_millis: int) -> int:
-        """Produce what is due at this monotonic time and return how much that was; `now_millis` is the wall clock."""
+        """Produce the records due at this monotonic time and return their number; `now_millis` is the wall clock."""
         with self._lock:
             load = self._load = self._load.after(now_seconds - self._pace.since_seconds)
             self._pace, due = self._pace.advance(now_seconds, load.target_rate())
@@ -93,7 +117,7 @@ class Generator:
     def _send(self, due: int, record_bytes: int, now_millis: int) -> int:
         for sent, key in enumerate(self._keys.draw(due)):
             if not self._output.send(key, self._records.value(now_millis, key, record_bytes), now_millis):
-                # No room: the broker is away or slow. What is due meanwhile is bounded by the pace.
+                # The queue is full: the broker is away or slow. The pace bounds the records due meanwhile.
                 self._output.serve(TICK_SECONDS)
                 return sent
             if sent % _SERVE_EVERY == _SERVE_EVERY - 1:
@@ -106,13 +130,13 @@ class Generator:
             self._history.popleft()
 
     def close(self, timeout_seconds: float = 5.0) -> None:
-        """Wait for what is on its way."""
+        """Wait for records in flight."""
         self._output.close(timeout_seconds)
 
 
 def run(
     generator: Generator, stop: threading.Event, *, monotonic: Callable[[], float], wall: Callable[[], float]
 ) -> None:
-    """Tick until told to stop."""
+    """Tick until `stop` is set."""
     while not stop.wait(TICK_SECONDS):
         generator.tick(monotonic(), int(wall() * 1000))

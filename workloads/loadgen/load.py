@@ -1,24 +1,24 @@
-"""What is to be produced: the trace, and what was set over HTTP instead of it. Pure."""
+"""Load to produce: the trace, and the overrides set over HTTP. Pure."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from .records import LEAST_BYTES, MOST_BYTES
-from .trace import MOST_SKEW, LoadTrace
+from .records import MAX_BYTES, MIN_BYTES
+from .trace import MAX_SKEW, LoadTrace
 
-MOST_RATE = 1_000_000.0
+MAX_RATE = 1_000_000.0
 DEFAULT_BYTES = 160
 
-Rate = Annotated[float, Field(ge=0, le=MOST_RATE, allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=0, le=MAX_RATE, allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
-Skew = Annotated[float, Field(ge=0, le=MOST_SKEW, allow_inf_nan=False)]
-RecordBytes = Annotated[int, Field(ge=LEAST_BYTES, le=MOST_BYTES)]
+Skew = Annotated[float, Field(ge=0, le=MAX_SKEW, allow_inf_nan=False)]
+RecordBytes = Annotated[int, Field(ge=MIN_BYTES, le=MAX_BYTES)]
 
 
 class LoadChange(BaseModel):
-    """What a user sets; what is left out stays as it is. In `rate` null goes back to the trace."""
+    """Change of the load by a user; an omitted field stays. A `rate` of null restores the trace."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -28,7 +28,7 @@ class LoadChange(BaseModel):
     )
 
     rate: Rate | None = Field(None, description="records/s to hold instead of the trace; null: follow the trace")
-    factor: Factor = Field(1.0, description="multiplies whatever rate there would be")
+    factor: Factor = Field(1.0, description="multiplies the rate")
     paused: bool = Field(False, description="true: produce nothing and stop the trace's time")
     key_skew: Skew | None = Field(
         None, description="Zipf's exponent of the keys, 0 is uniform; null: the trace's, else 0"
@@ -46,33 +46,33 @@ class Load:
     factor: float = 1.0
     paused: bool = False
     key_skew: float | None = None
-    """None: the trace's, as with the size of records."""
+    """None: the trace's; the same for `record_bytes`."""
     record_bytes: int | None = None
     trace_seconds: float = 0.0
     """How long the load has run; stands still while paused."""
 
     def target_rate(self) -> float:
-        """Records/s to produce at this moment."""
+        """Return the records/s to produce now."""
         if self.paused:
             return 0.0
         rate = self.trace.rate_at(self.trace_seconds) if self.rate is None else self.rate
         return rate * self.factor
 
     def skew_now(self) -> float:
-        """Zipf's exponent of the keys at this moment."""
+        """Return Zipf's exponent of the keys now."""
         wanted = self.trace.key_skew_at(self.trace_seconds) if self.key_skew is None else self.key_skew
         return 0.0 if wanted is None else wanted
 
     def bytes_now(self) -> int:
-        """Size of a record's value at this moment."""
+        """Return the size of a record's value now."""
         wanted = self.trace.record_bytes_at(self.trace_seconds) if self.record_bytes is None else self.record_bytes
         return DEFAULT_BYTES if wanted is None else wanted
 
     def after(self, seconds: float) -> "Load":
-        """The load that much later."""
+        """Return the load `seconds` later."""
         return self if self.paused else replace(self, trace_seconds=self.trace_seconds + max(0.0, seconds))
 
     def changed(self, change: LoadChange) -> "Load":
-        """With what the change names."""
+        """Return the load with the change applied."""
         named: dict[str, Any] = {name: getattr(change, name) for name in change.model_fields_set}
         return replace(self, **named)

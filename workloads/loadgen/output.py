@@ -1,4 +1,4 @@
-"""Where records go: a Kafka topic, or memory."""
+"""Outputs of the generator: a Kafka topic, or memory."""
 
 import time
 from typing import Any, Protocol
@@ -8,35 +8,35 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 _ADMIN_TIMEOUT_SECONDS = 10.0
 _NEW_TOPIC_SECONDS = 5.0
-"""A topic that was just made is not known everywhere at once; after this it is taken to be missing."""
+"""A new topic takes time to reach every broker; after this it counts as missing."""
 
 
 class OutputError(Exception):
-    """The topic cannot be written to; the sentence says where and why."""
+    """The topic cannot be written to; the sentence names broker and reason."""
 
 
 class Output(Protocol):
-    """Takes records; never blocks for longer than it is told."""
+    """Accepts records; never blocks for longer than the given timeout."""
 
     delivered: int
-    """Records that have arrived."""
+    """Records acknowledged by the broker."""
     failed: int
-    """Records that were given up."""
+    """Records that could not be delivered."""
     problem: str | None
-    """Why the last record was given up or is late; None once one has arrived since."""
+    """Reason why the last record failed or is late; None after the next delivery."""
 
     def send(self, key: bytes, value: bytes, produced_at_millis: int) -> bool:
-        """Hand over one record; False if there is no room for it now."""
+        """Enqueue one record; returns False if the queue is full."""
 
     def serve(self, timeout_seconds: float = 0.0) -> None:
-        """Note what has arrived; waits up to `timeout_seconds` for something to note."""
+        """Poll delivery reports for up to `timeout_seconds`."""
 
     def close(self, timeout_seconds: float) -> None:
-        """Wait for what is on its way."""
+        """Wait for records in flight."""
 
 
 class MemoryOutput:
-    """Keeps records in a list. `room` bounds it: a broker that does not answer looks like that."""
+    """Keeps records in a list of at most `room`: full, it looks like a broker that does not answer."""
 
     def __init__(self, room: int = 1_000_000) -> None:
         self.records: list[tuple[bytes, bytes, int]] = []
@@ -59,7 +59,7 @@ class MemoryOutput:
 
 
 class KafkaOutput:
-    """A topic, written with the Java client's partitioner, as a Java producer of the same keys would.
+    """Writes to a topic with the Java client's partitioner, as a Java producer of the same keys would.
 
     Acknowledged by the leader only: a load generator measures others' delivery, not its own.
     """
@@ -78,7 +78,7 @@ class KafkaOutput:
                 "compression.type": "lz4",
                 "linger.ms": 5,
                 "acks": 1,
-                # Beyond two seconds at full speed a queue would only hide that the broker is away.
+                # A longer queue than two seconds at full speed would hide that the broker is away.
                 "queue.buffering.max.messages": 20_000,
                 "message.timeout.ms": 30_000,
                 "error_cb": self._late,
@@ -87,9 +87,9 @@ class KafkaOutput:
         )
 
     def wait_topic(self, timeout_seconds: float, partitions: int | None = None) -> int:
-        """Wait until the topic is there and return its partitions; with `partitions` it is made if it is missing.
+        """Wait until the topic exists and return its partition count; with `partitions` a missing topic is created.
 
-        Raises `OutputError` when the time passes, or soon if there is no such topic and none is to be made.
+        Raises `OutputError` after the timeout, or sooner if the topic is missing and must not be created.
         """
         admin = AdminClient({"bootstrap.servers": self._bootstrap_servers, "log_level": 0})
         began = time.monotonic()

@@ -1,6 +1,6 @@
 """Load over time: built-in shapes and recordings, scaled to a rate. Pure but for reading a recording's file.
 
-A shape says how load goes up and down, in a unit of its own; a `LoadTrace` scales its highest value to records/s.
+A shape is a curve in any unit; a `LoadTrace` scales its highest value to records/s.
 """
 
 import csv
@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from .records import LEAST_BYTES, MOST_BYTES
+from .records import MAX_BYTES, MIN_BYTES
 
 BUNDLED = Path(__file__).resolve().parent.parent / "traces"
 RECORDING_SPEEDUP = 120.0
@@ -22,18 +22,18 @@ RECORDING_SPEEDUP = 120.0
 
 _HEADER = ["timestamp", "value"]
 _MORE = ("key_skew", "record_bytes")
-"""Columns that a recording may have besides."""
+"""Optional columns of a recording."""
 
-MOST_SKEW = 5.0
+MAX_SKEW = 5.0
 
 
-MOST = 1e12
-"""Records/s, and a recording's largest value: beyond it counts are no longer whole numbers after a day."""
-MOST_SPEEDUP = 1e6
+MAX_VALUE = 1e12
+"""Most records/s, and largest value of a recording: above it, a day's counts are not exact in a double."""
+MAX_SPEEDUP = 1e6
 
 
 class InvalidTrace(Exception):
-    """A trace that cannot be used: the sentence names file, line and field, or the parameter."""
+    """The trace cannot be used; the sentence names file, line and field, or the parameter."""
 
 
 class Shape(Protocol):
@@ -45,7 +45,7 @@ class Shape(Protocol):
 
     @property
     def turn_seconds(self) -> float:
-        """The shortest time that it is high, or takes from low to high: sampled at a quarter of this, no peak is missed."""
+        """Shortest duration of a peak or of a rise: sampling at a quarter of it misses no peak."""
 
     def value_at(self, seconds: float) -> float:
         """The load at a time ≥ 0; never negative."""
@@ -67,7 +67,7 @@ class Step:
 
     @classmethod
     def parse(cls, text: str) -> "Step":
-        """Reads `0:1,40:3`: seconds and level, separated by commas."""
+        """Parse `0:1,40:3`: seconds and level, separated by commas."""
         levels = []
         for part in text.split(","):
             seconds, _, level = part.partition(":")
@@ -83,7 +83,7 @@ class Step:
 
     @property
     def turn_seconds(self) -> float:
-        """Of its levels but the first, which begins before anything looks, and the last, which stays."""
+        """Shortest level, without the first, which begins before any sample, and the last, which does not end."""
         return min((later - earlier for (earlier, _), (later, _) in pairwise(self.levels[1:])), default=math.inf)
 
     def value_at(self, seconds: float) -> float:
@@ -184,30 +184,30 @@ class LoadTrace:
     start_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, most in (("peak_rate", MOST), ("speedup", MOST_SPEEDUP)):
+        for name, limit in (("peak_rate", MAX_VALUE), ("speedup", MAX_SPEEDUP)):
             value = getattr(self, name)
-            if not 0 < value <= most:
-                raise InvalidTrace(f"{name}: must be above 0 and at most {most:g}, is {value:g}")
+            if not 0 < value <= limit:
+                raise InvalidTrace(f"{name}: must be above 0 and at most {limit:g}, is {value:g}")
         if not math.isfinite(self.start_seconds) or self.start_seconds < 0:
             raise InvalidTrace(f"start_seconds: must not be negative, is {self.start_seconds}")
 
     @property
     def turn_seconds(self) -> float:
-        """The shortest time that the load is high, or takes from low to high, at this speed."""
+        """Shortest duration of a peak or of a rise, at this speed."""
         return self.shape.turn_seconds / self.speedup
 
     def rate_at(self, seconds: float) -> float:
-        """Records/s `seconds` after the load began."""
+        """Return the records/s `seconds` after the load began."""
         return self.shape.value_at(self.start_seconds + seconds * self.speedup) / self.shape.peak * self.peak_rate
 
     def key_skew_at(self, seconds: float) -> float | None:
-        """Zipf's exponent of the keys; None if the trace says nothing of it."""
+        """Return Zipf's exponent of the keys; None if the trace has none."""
         if not isinstance(self.shape, Recording) or self.shape.key_skews is None:
             return None
         return self.shape.key_skews[self.shape.sample_at(self.start_seconds + seconds * self.speedup)]
 
     def record_bytes_at(self, seconds: float) -> int | None:
-        """Size of a record's value; None if the trace says nothing of it."""
+        """Return the size of a record's value; None if the trace has none."""
         if not isinstance(self.shape, Recording) or self.shape.record_sizes is None:
             return None
         return self.shape.record_sizes[self.shape.sample_at(self.start_seconds + seconds * self.speedup)]
@@ -217,7 +217,7 @@ SHAPES: Mapping[str, Callable[[], Shape]] = {"step": Step, "sine": Sine, "spike"
 
 
 def named(name: str) -> Shape:
-    """The shape of that name, the bundled recording of that stem, or the CSV file at that path. Raises `InvalidTrace`."""
+    """Return the shape, the bundled recording, or the CSV file at that path. Raises `InvalidTrace`."""
     if name in SHAPES:
         return SHAPES[name]()
     bundled = {path.stem: path for path in BUNDLED.glob("*.csv")}
@@ -226,12 +226,12 @@ def named(name: str) -> Shape:
     path = Path(name)
     if path.suffix.lower() == ".csv":
         return load(path)
-    known = ", ".join([*SHAPES, *sorted(bundled)])
-    raise InvalidTrace(f"trace {name!r} is none of {known}, nor a .csv file")
+    names = ", ".join([*SHAPES, *sorted(bundled)])
+    raise InvalidTrace(f"trace {name!r} is none of {names}, nor a .csv file")
 
 
 def default_speedup(shape: Shape) -> float:
-    """1 for shapes, which are made for minutes; for recordings, which are made of days, `RECORDING_SPEEDUP`."""
+    """Return 1 for shapes, which last minutes, and `RECORDING_SPEEDUP` for recordings, which last days."""
     return RECORDING_SPEEDUP if isinstance(shape, Recording) else 1.0
 
 
@@ -294,14 +294,14 @@ def _time(place: str, text: str) -> float:
             raise InvalidTrace(
                 f"{place}, field timestamp: {text!r} is neither a time such as 2014-07-01 00:30:00 nor seconds"
             ) from None
-        # Without a zone any will do, as long as it is one without summer time: only differences matter.
+        # Only differences matter, so any zone without daylight saving time serves.
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
     if not math.isfinite(seconds):
         raise InvalidTrace(f"{place}, field timestamp: {text!r} is not finite")
     return seconds
 
 
-_LIMITS: Mapping[str, tuple[float, float]] = {"key_skew": (0.0, MOST_SKEW), "record_bytes": (LEAST_BYTES, MOST_BYTES)}
+_LIMITS: Mapping[str, tuple[float, float]] = {"key_skew": (0.0, MAX_SKEW), "record_bytes": (MIN_BYTES, MAX_BYTES)}
 
 
 def _number(place: str, column: str, text: str) -> float:
@@ -311,7 +311,7 @@ def _number(place: str, column: str, text: str) -> float:
         raise InvalidTrace(f"{place}, field {column}: {text!r} is not a number") from None
     if not math.isfinite(value) or value < 0:
         raise InvalidTrace(f"{place}, field {column}: {text!r} must be finite and not negative")
-    least, most = _LIMITS.get(column, (0.0, MOST))
-    if not least <= value <= most:
-        raise InvalidTrace(f"{place}, field {column}: {text!r} must lie between {least:g} and {most:g}")
+    low, high = _LIMITS.get(column, (0.0, MAX_VALUE))
+    if not low <= value <= high:
+        raise InvalidTrace(f"{place}, field {column}: {text!r} must lie between {low:g} and {high:g}")
     return value

@@ -1,4 +1,4 @@
-"""What the sample job's records are to cost, as it asks for it once a second. Pure."""
+"""Cost of the sample job's records, polled by the job once a second. Pure."""
 
 from typing import Annotated, Literal
 
@@ -15,14 +15,14 @@ class _Document(BaseModel):
 
 
 class OperatorCost(_Document):
-    """One operator's records. Null: what the job was started with."""
+    """Cost of one operator's records. Null: the job's argument."""
 
     service_time_us: Microseconds | None = Field(None, description="time a record takes, in microseconds")
     contention: Contention | None = Field(None, description="s in capacity(p) = c·p / (1 + s·(p − 1))")
 
 
 class Workload(_Document):
-    """Costs that differ from those the job was started with. A change holds what it names; null takes it back."""
+    """Costs that differ from the job's arguments. A change sets the fields it names; null restores the argument."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -34,7 +34,7 @@ class Workload(_Document):
     sink_limit_per_second: Limit | None = Field(None, description="records/s all sink subtasks together may write")
 
     def changed(self, change: "Workload") -> "Workload":
-        """With what the change names."""
+        """Return the costs with the change applied."""
         operators = dict(self.operators)
         for name, cost in change.operators.items():
             before = operators.get(name, OperatorCost())

@@ -1,7 +1,7 @@
-"""What the door to Docker (`docker_gate.py`) takes for a copy of a container: known keys, harmless values, and those of its sibling.
+"""Checks of the Docker socket proxy (`docker_gate.py`) for a copy of a container.
 
-Two questions, asked of each document: may anybody have that, whatever its siblings have? And is it what a sibling has? Docker reads keys in
-any case of letters and merges what comes twice, so a key is allowed as it is written here, once, or it is refused.
+Each document is checked twice: are its keys and values permitted for any container, and are they those of a sibling?
+Docker reads keys in any case and merges duplicates, so a key must be spelled as it is here and occur once.
 """
 
 import json
@@ -17,11 +17,11 @@ ANONYMOUS = re.compile(r"[0-9a-f]{64}")
 
 
 class Refused(Exception):
-    """Why not."""
+    """The request is not permitted; the sentence has the reason."""
 
 
 class Unreadable(Exception):
-    """What is not understood."""
+    """The request cannot be read; the sentence names the place."""
 
 
 # -- what a document may hold -------------------------------------------------------------------------------------------
@@ -40,12 +40,12 @@ def flag(value: Any) -> bool:
 
 
 def empty(value: Any) -> bool:
-    """Docker tells of what was not asked for with nulls, zeros and empty lists."""
+    """Return whether the value is unset: Docker reports unset fields as null, zero or empty."""
     return not value
 
 
 def kept(value: Any) -> bool:
-    """A list of paths that are kept from the container: an empty one would open them all."""
+    """Return whether the value is a non-empty list of masked paths: an empty list would unmask all."""
     return type(value) is list and bool(value)
 
 
@@ -57,7 +57,7 @@ def each(*keys: str, be: Any) -> dict[str, Any]:
     return dict.fromkeys(keys, be)
 
 
-# A dictionary allows its keys ("*": any), a list any number of what it holds, a function says whether. Null is allowed: as good as absent.
+# A dictionary allows its keys ("*": any), a list any number of its items, a function decides. Null counts as absent.
 _PLACE = like(r"/[^:]*")
 _MOUNT = {
     "Type": like("volume|tmpfs"),
@@ -91,7 +91,7 @@ _HOST = {
     **each("CpusetCpus", "CpusetMems", be=text),
     **each("Memory", "MemoryReservation", "MemorySwap", "MemorySwappiness", be=number),
     **each("OomScoreAdj", "PidsLimit", "ShmSize", be=number),
-    # Docker tells of these, and nobody gets them.
+    # Docker reports these, and no container may set them.
     **each("CapAdd", "Capabilities", "Privileged", "Devices", "DeviceCgroupRules", "DeviceRequests", be=empty),
     **each("PidMode", "UTSMode", "UsernsMode", "Cgroup", "CgroupParent", "Sysctls", "Annotations", be=empty),
     **each("ContainerIDFile", "Links", "StorageOpt", "VolumeDriver", "VolumesFrom", "OomKillDisable", be=empty),
@@ -122,7 +122,7 @@ JOIN = {"Container": like(NAME), "EndpointConfig": _END}
 
 
 def allow(value: Any, rule: Any, where: str = "") -> None:
-    """`Refused`, with the key, for what the rule does not know."""
+    """Raise `Refused` with the first key that the rule does not permit."""
     if value is None:
         return
     if type(rule) is dict and type(value) is dict:
@@ -139,7 +139,7 @@ def allow(value: Any, rule: Any, where: str = "") -> None:
 
 
 def allowed(body: bytes, rule: dict[str, Any]) -> dict[str, Any]:
-    """What was sent, of allowed keys only and each of them once: Docker would take the last of several, and in any case of letters."""
+    """Return the document, of allowed keys only and each once: Docker would take the last duplicate, in any case."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -173,7 +173,7 @@ def flat(config: dict[str, Any], host: dict[str, Any]) -> dict[str, Any]:
 
 
 def copied(original: Any, its_number: str) -> dict[str, Any]:
-    """What a copy has: all but the anonymous volumes, which are one container's."""
+    """Return the mounts a copy shares: all but anonymous volumes, which belong to one container."""
     config, host = original["Config"], dict(original["HostConfig"])
     labels = {key: value for key, value in config["Labels"].items() if key != REPLACED} | {NUMBER: its_number}
     if host.get("Binds"):
@@ -187,13 +187,13 @@ def copied(original: Any, its_number: str) -> dict[str, Any]:
 
 
 def names_in(original: Any, network: str, name: str) -> set[str]:
-    """By which a copy called `name` may be found there: its own, and the service's."""
+    """Return the names of a copy called `name` in a network: its own, and the service's."""
     end = original["NetworkSettings"]["Networks"][network]
     return (set(end.get("Aliases") or []) - {original["Name"].removeprefix("/"), original["Id"][:12]}) | {name}
 
 
 def unlike(new: dict[str, Any], original: Any, name: str) -> list[str]:
-    """The keys in which it is no copy."""
+    """Return the keys in which a document differs from its sibling."""
     mine = flat(new, new.get("HostConfig") or {})
     its = copied(original, new["Labels"].get(NUMBER, ""))
     found = [key for key in sorted(mine.keys() | its.keys()) if mine.get(key) != its.get(key)]

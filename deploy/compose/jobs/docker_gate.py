@@ -1,9 +1,10 @@
-"""A door to Docker that is only as wide as the `docker` driver: the containers of the allowed compose projects, and copies of them.
+"""Docker socket proxy for the `docker` driver: serves the containers of the allowed compose projects, and copies of them.
 
-Whoever may use Docker's socket is root on the machine. So the executor is not given that one but this: it can list containers, look at,
-start, stop and remove those of the projects, and make some that are like another one of the same service in everything but their number.
-A copy is made only of keys and values that are known here and give nothing of the host: no privileges, capabilities, devices or folders,
-and volumes and networks of the projects only. What is not allowed is answered 403; what Docker gets is written here, never passed on.
+Access to Docker's socket is root access to the machine, so the executor uses this proxy instead. It may list containers,
+inspect, start, stop and remove those of the projects, and create copies that equal another container of the service except
+for its number. A copy may have only keys and values that are listed here and expose nothing of the host: no privileges,
+capabilities, devices or folders, and volumes and networks of the projects only. Everything else gets 403; requests to Docker
+are written here, never passed on.
 """
 
 import http.client
@@ -45,7 +46,7 @@ PROJECTS = frozenset(filter(None, re.split(r"[\s,]+", os.environ.get("WEIR_DOCKE
 OWNER = int(os.environ.get("WEIR_UID", "10001"))
 BACKEND_SECONDS = 120.0
 IDLE_SECONDS = 30.0
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 
 TARGET = re.compile(r"(/v1\.[4-9][0-9])?(/[A-Za-z0-9_.:/@-]+)(?:\?([!-~]+))?")
 
@@ -53,7 +54,7 @@ Answer = tuple[int, str, bytes]
 
 
 class Answered(Exception):
-    """Docker's own answer to a look at something, which is not the 200 that was hoped for."""
+    """Docker's response to an inspection, other than 200."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer[0])
@@ -64,7 +65,7 @@ class Answered(Exception):
 
 
 class UnixConnection(http.client.HTTPConnection):
-    """To Docker's own socket."""
+    """Connection to Docker's socket."""
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -73,7 +74,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def ask(method: str, path: str, body: Any = None) -> Answer:
-    """Docker's answer: status, content type, body."""
+    """Send a request to Docker; returns status, content type, body."""
     with closing(UnixConnection("docker", timeout=BACKEND_SECONDS)) as docker:
         headers = {"Content-Type": "application/json"} if body else {}
         docker.request(method, path, json.dumps(body).encode() if body else None, headers)
@@ -82,7 +83,7 @@ def ask(method: str, path: str, body: Any = None) -> Answer:
 
 
 def look(path: str) -> Any:
-    """What Docker has there; `Answered` if it says anything else."""
+    """Return the document at `path`; raises `Answered` for another status than 200."""
     answer = ask("GET", path)
     if answer[0] != 200:
         raise Answered(answer)
@@ -90,18 +91,18 @@ def look(path: str) -> Any:
 
 
 def owned(version: str, kind: str, name: str) -> Any:
-    """A container, volume or network of the projects; `Refused` for somebody else's. One that is not there is for Docker to say."""
+    """Return a container, volume or network of the projects; raises `Refused` for others, `Answered` if missing."""
     if not re.fullmatch(NAME, name):
         raise Refused(f"{kind}: the name {name}")
     found = look(f"{version}/{kind}/{name}{'/json' if kind == 'containers' else ''}")
     owner = ((found["Config"] if kind == "containers" else found).get("Labels") or {}).get(LABEL)
     if owner not in PROJECTS:
-        raise Refused(f"{kind} of {owner or 'nobody'}: {name}")
+        raise Refused(f"{kind} of {owner or 'no project'}: {name}")
     return found
 
 
 def used(version: str, kind: str, name: str) -> None:
-    """`Refused` if a container may not have this volume or network. Docker would make a volume that is not there, and nobody's."""
+    """Raise `Refused` if a container may not use this volume or network: Docker would create a missing volume."""
     try:
         found = owned(version, kind, name)
     except Answered as error:
@@ -113,13 +114,13 @@ def used(version: str, kind: str, name: str) -> None:
 
 
 def listed(version: str, **query: str) -> list[Any]:
-    """The containers of the projects."""
+    """Return the containers of the projects."""
     found = look(f"{version}/containers/json?{urlencode(query)}")
     return [line for line in found if (line.get("Labels") or {}).get(LABEL) in PROJECTS]
 
 
 def inspected(version: str, lines: list[Any]) -> Iterator[Any]:
-    """These, whole; without those that have gone meanwhile."""
+    """Yield the inspected containers, without those deleted meanwhile."""
     for line in lines:
         try:
             yield owned(version, "containers", line["Id"])
@@ -129,7 +130,7 @@ def inspected(version: str, lines: list[Any]) -> Iterator[Any]:
 
 
 def siblings(version: str, labels: dict[str, str]) -> Iterator[Any]:
-    """The containers of the same service."""
+    """Return the containers of the same service."""
     of = [f"{LABEL}={labels.get(LABEL)}", f"{SERVICE}={labels.get(SERVICE)}", f"{ONE_OFF}=False"]
     return inspected(version, listed(version, all="1", filters=json.dumps({"label": of})))
 
@@ -138,7 +139,7 @@ def siblings(version: str, labels: dict[str, str]) -> Iterator[Any]:
 
 
 class Request(NamedTuple):
-    """One that was found in `ROUTES`. `one`: what it is about."""
+    """Request that matched one of `ROUTES`; `one` names its object."""
 
     method: str
     version: str
@@ -163,10 +164,10 @@ def look_at_container(request: Request) -> Answer:
 
 
 def look_at_image(request: Request) -> Answer:
-    """By the name that a container was made with, too: it may be another image's by now, and then the list does not show it."""
+    """Return an image by its id or by a container's image name, which may belong to another image by now."""
     lines = listed(request.version, all="1")
     if not any(request.one in (line.get("Image"), line.get("ImageID")) for line in lines) and not any(
-        request.one == whole["Config"]["Image"] for whole in inspected(request.version, lines)
+        request.one == each["Config"]["Image"] for each in inspected(request.version, lines)
     ):
         raise Refused(f"image {request.one}, which no container uses")
     return as_asked(request)
@@ -177,31 +178,31 @@ def create(request: Request) -> Answer:
     labels, host = new.get("Labels") or {}, new.get("HostConfig") or {}
     stem = [labels.get(key) or "" for key in (LABEL, SERVICE, NUMBER)]
     if stem[0] not in PROJECTS:
-        raise Refused(f"a container of {stem[0] or 'nobody'}")
+        raise Refused(f"a container of {stem[0] or 'no project'}")
     if name not in ("-".join(stem), "_".join(stem)) or not re.fullmatch(r"[0-9]{1,8}", stem[2]):
         raise Refused(f"the name {name}")
-    why = ["there is none"]
+    reasons = ["there is none"]
     for sibling in siblings(version, labels):
-        why = unlike(new, sibling, name)
-        if not why:
+        reasons = unlike(new, sibling, name)
+        if not reasons:
             break
-    if why:
-        raise Refused(f"no copy of a container of {stem[0]}/{stem[1]}: {', '.join(why)}")
+    if reasons:
+        raise Refused(f"no copy of a container of {stem[0]}/{stem[1]}: {', '.join(reasons)}")
     for volume in (*(bind.split(":")[0] for bind in host.get("Binds") or ()), *sources(host)):
         used(version, "volumes", volume)
     for network in {host["NetworkMode"], *ends_of(new)} - {"none"}:
         used(version, "networks", network)
-    # Docker's own are put in: no container gets others.
+    # Docker's defaults apply: no container may set others.
     new["HostConfig"] = {key: value for key, value in host.items() if key not in ("MaskedPaths", "ReadonlyPaths")}
     return ask("POST", f"{version}/containers/create?{urlencode({'name': name})}", new)
 
 
 def connect(request: Request) -> Answer:
-    """Where another container of its service is, by names that this one has, too."""
-    asked, version = allowed(request.body, JOIN), request.version
-    container = owned(version, "containers", asked.get("Container") or "")
+    """Connect a container to a network of another container of its service, by names that both have."""
+    joining, version = allowed(request.body, JOIN), request.version
+    container = owned(version, "containers", joining.get("Container") or "")
     network = owned(version, "networks", request.one)
-    own, aliases = container["Name"].removeprefix("/"), (asked.get("EndpointConfig") or {}).get("Aliases") or []
+    own, aliases = container["Name"].removeprefix("/"), (joining.get("EndpointConfig") or {}).get("Aliases") or []
     for sibling in siblings(version, container["Config"]["Labels"]):
         joined = sibling["Id"] != container["Id"] and network["Name"] in sibling["NetworkSettings"]["Networks"]
         if joined and set(aliases) <= names_in(sibling, network["Name"], own):
@@ -213,7 +214,7 @@ def connect(request: Request) -> Answer:
 
 
 def act(request: Request) -> Answer:
-    """On the container that was looked at, whoever has its name by now."""
+    """Act on the inspected container by its id, even if another one has its name by now."""
     container = owned(request.version, "containers", request.one)
     place = request.path.split("/")
     place[2] = container["Id"]
@@ -237,7 +238,7 @@ ROUTES: tuple[tuple[str, Callable[[Request], Answer], dict[str, str]], ...] = (
 
 
 def answered(method: str, target: str, body: bytes) -> Answer:
-    """Docker's answer; `Refused` for what the driver has no use for."""
+    """Return Docker's response; raises `Refused` for a request that the driver does not need."""
     parts = TARGET.fullmatch(target)
     if parts is None or ".." in parts[2] or "//" in parts[2]:
         raise Refused(f"the address {target}")
@@ -253,12 +254,12 @@ def answered(method: str, target: str, body: bytes) -> Answer:
     raise Refused(f"{method} {parts[2]}")
 
 
-def said(status: int, message: str) -> Answer:
+def message_response(status: int, message: str) -> Answer:
     return status, "application/json", json.dumps({"message": message}).encode()
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection of the executor's: one request, so that nothing hides behind it."""
+    """One connection with one request, so that no second request can hide behind it."""
 
     protocol_version = "HTTP/1.1"
     timeout = IDLE_SECONDS
@@ -268,7 +269,11 @@ class Handler(BaseHTTPRequestHandler):
         try:
             self._send(*self._found())
         except ConnectionError as error:
-            print(f"docker-gate: nobody waits for the answer any more: {error}", file=sys.stderr, flush=True)
+            print(
+                f"docker-gate: the client closed the connection before the response: {error}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _found(self) -> Answer:
         try:
@@ -276,13 +281,13 @@ class Handler(BaseHTTPRequestHandler):
         except Answered as other:
             return other.answer
         except Refused as error:
-            why = re.sub(r"[^ -~]", "?", str(error))[:500]
-            print(f"docker-gate: refused: {why}", file=sys.stderr, flush=True)
-            return said(403, f"not let through: {why}")
+            reason = re.sub(r"[^ -~]", "?", str(error))[:500]
+            print(f"docker-gate: refused: {reason}", file=sys.stderr, flush=True)
+            return message_response(403, f"refused: {reason}")
         except Unreadable as error:
-            return said(400, f"not understood: {error}")
+            return message_response(400, f"unreadable request: {error}")
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
-            return said(502, f"docker: {type(error).__name__}: {error}")
+            return message_response(502, f"docker: {type(error).__name__}: {error}")
 
     do_GET = do_HEAD = do_POST = do_DELETE = _pass  # noqa: N815 - the library's names
 
@@ -291,7 +296,7 @@ class Handler(BaseHTTPRequestHandler):
             if name in self.headers:
                 raise Refused(f"the header {name}")
         lengths = self.headers.get_all("Content-Length") or ["0"]
-        if len(lengths) > 1 or not re.fullmatch("[0-9]{1,9}", lengths[0]) or int(lengths[0]) > MOST_BYTES:
+        if len(lengths) > 1 or not re.fullmatch("[0-9]{1,9}", lengths[0]) or int(lengths[0]) > MAX_BYTES:
             raise Refused("a body without a length, or a large one")
         body = self.rfile.read(int(lengths[0]))
         if len(body) < int(lengths[0]):
@@ -309,21 +314,21 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_arguments: object) -> None:
-        """What was let through is Docker's to log."""
+        """Log nothing: Docker logs permitted requests."""
 
 
 class Gate(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """A connection does not wait for another."""
+    """Serves connections concurrently."""
 
     daemon_threads = True
 
 
 def main() -> int:
-    # The first process of a container is not ended by what it does not handle.
+    # The first process of a container ignores signals without a handler.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     OWN.unlink(missing_ok=True)
     if not PROJECTS:
-        # To end would be to be started again, for ever: without a socket this stays, and its health check says that it is not well.
+        # Ending would restart the container forever: without a socket it stays, and its health check fails.
         print(
             "docker-gate: closed: WEIR_DOCKER_PROJECTS names no project whose containers may be scaled",
             file=sys.stderr,
@@ -332,7 +337,7 @@ def main() -> int:
         while True:
             signal.pause()
     with Gate(str(OWN), Handler) as gate:
-        # For the executor, and for the health check of this container: root without capabilities may what its group may.
+        # For the executor, and for this container's health check: root without capabilities has its group's rights.
         OWN.chmod(0o660)
         os.chown(OWN, OWNER, 0)
         print(f"docker-gate: for {', '.join(sorted(PROJECTS))}", flush=True)

@@ -1,4 +1,4 @@
-"""Writes dashboards/*.json: `python -m deploy.monitoring.grafana.generate`. Queries stand here once, in words that can be read.
+"""Writes dashboards/*.json: `python -m deploy.monitoring.grafana.generate`. Each query is written here once.
 
 A dashboard is rows of panels (panels.py). Whoever changes one in Grafana saves it under another name: these are provisioned and come back
 as they are.
@@ -16,7 +16,7 @@ SILENCE = "time() - min by (stage) (max by (application, stage) (weir_applicatio
 
 
 def loop() -> dict[str, Any]:
-    """How the loop itself is: time, decisions, what went wrong."""
+    """Return the dashboard of the loop: times, decisions, errors."""
     return dashboard(
         "weir-loop",
         "Weir: the loop",
@@ -144,26 +144,26 @@ def loop() -> dict[str, Any]:
 
 
 def of_application(metric: str, *labels: str, **matched: str) -> str:
-    """An application's gauge; two replicas may both show it for a moment."""
+    """Return an application's gauge; two replicas may both export it for a moment."""
     matchers = "".join(f", {name}='{value}'" for name, value in matched.items())
     by = f" by ({', '.join(labels)})" if labels else ""
     return f"max{by} ({metric}{{application='$application'{matchers}}})"
 
 
 def of_operators(metric: str) -> str:
-    """The chosen operators' gauge."""
+    """Return the gauge of the chosen operators."""
     return f"max by (operator) (weir_operator_{metric}{{application='$application', operator=~'$operator'}})"
 
 
 def of_bottleneck(rate: str) -> str:
-    """A rate of the operator that is the bottleneck at the time."""
+    """Return a rate of the current bottleneck."""
     here = "{application='$application'}"
     limits = f"(weir_operator_bottleneck{here} == 1)"
     return f"max by (operator) (weir_operator_{rate}_records_per_second{here} and on (operator) {limits})"
 
 
 def application() -> dict[str, Any]:
-    """How one application is: load, lag against its objective, parallelism, capacity."""
+    """Return the dashboard of one application: load, lag and objective, parallelism, capacity."""
     ages = of_application("weir_application_last_message_timestamp_seconds", "stage")
     return dashboard(
         "weir-application",
@@ -278,7 +278,7 @@ DASHBOARDS = {"loop": loop, "application": application}
 
 
 def text(name: str) -> str:
-    """A dashboard's file as it should be."""
+    """Return the content of a dashboard's file."""
     return json.dumps(DASHBOARDS[name](), indent=1, ensure_ascii=False) + "\n"
 
 

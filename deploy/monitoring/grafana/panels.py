@@ -1,4 +1,4 @@
-"""What a dashboard is made of, as Grafana's JSON (schema 39, Grafana 11 and newer)."""
+"""Parts of a dashboard, as Grafana's JSON (schema 39, Grafana 11 and newer)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,12 +7,12 @@ SOURCE = {"type": "prometheus", "uid": "weir-prometheus"}
 COLUMNS = 24
 RECORDS = "suffix: rec/s"
 Query = tuple[str, str]
-"""What is asked, and how its series are called."""
+"""A query, and the legend of its series."""
 Panel = dict[str, Any]
 
 
 def panel(kind: str, title: str, queries: Sequence[Query], unit: str, about: str, **custom: Any) -> Panel:
-    """What all kinds have in common. `about` is shown with the title."""
+    """Return the fields that all panels have. `about` is shown with the title."""
     instant = kind in ("stat", "table")
     targets = [
         {
@@ -31,7 +31,7 @@ def panel(kind: str, title: str, queries: Sequence[Query], unit: str, about: str
 
 
 def lines(title: str, *queries: Query, unit: str = "short", about: str = "", **custom: Any) -> Panel:
-    """Values over time."""
+    """Return a panel with values over time."""
     style = {"drawStyle": "line", "lineWidth": 1, "fillOpacity": 5, "showPoints": "never", "spanNulls": 60_000}
     made = panel("timeseries", title, queries, unit, about, **{**style, **custom})
     made["fieldConfig"]["defaults"]["min"] = 0
@@ -43,18 +43,18 @@ def lines(title: str, *queries: Query, unit: str = "short", about: str = "", **c
 
 
 def steps(title: str, *queries: Query, unit: str = "short", about: str = "") -> Panel:
-    """Whole numbers that jump."""
+    """Return a panel with stepped integers."""
     return lines(title, *queries, unit=unit, about=about, lineInterpolation="stepAfter", lineWidth=2, fillOpacity=0)
 
 
 def bars(title: str, *queries: Query, unit: str = "short", about: str = "") -> Panel:
-    """Parts of a whole over time."""
+    """Return a panel with stacked shares over time."""
     stacking = {"mode": "normal", "group": "A"}
     return lines(title, *queries, unit=unit, about=about, drawStyle="bars", fillOpacity=80, stacking=stacking)
 
 
 def states(title: str, *queries: Query, about: str = "") -> Panel:
-    """Which of several states when: a bar for each series while it is 1."""
+    """Return a panel with the state over time: a bar for each series while it is 1."""
     made = panel("state-timeline", title, queries, "short", about, fillOpacity=70, lineWidth=0)
     mapping = {"0": {"text": "no", "color": "transparent"}, "1": {"text": "yes", "color": "blue"}}
     made["fieldConfig"]["defaults"]["mappings"] = [{"type": "value", "options": mapping}]
@@ -65,7 +65,7 @@ def states(title: str, *queries: Query, about: str = "") -> Panel:
 def number(
     title: str, query: str, legend: str = "", *, unit: str = "short", about: str = "", red: float | None = None
 ) -> Panel:
-    """The newest value; with a legend, the newest series' name. Red from `red` on."""
+    """Return a panel with the last value, or with the last series' legend. Red from `red` on."""
     made = panel("stat", title, [(query, legend)], unit, about)
     colours: list[dict[str, Any]] = [{"color": "text" if red is None else "green", "value": None}]
     if red is not None:
@@ -81,7 +81,7 @@ def number(
 
 
 def table(title: str, query: str, hidden: Sequence[str], *, about: str = "") -> Panel:
-    """The series there are now, their labels in columns."""
+    """Return a panel with the current series, their labels in columns."""
     made = panel("table", title, [(query, "")], "short", about)
     made["targets"][0]["format"] = "table"
     made["transformations"] = [{"id": "organize", "options": {"excludeByName": dict.fromkeys(hidden, True)}}]
@@ -89,14 +89,14 @@ def table(title: str, query: str, hidden: Sequence[str], *, about: str = "") -> 
 
 
 def quantile(metric: str, window: str = "$__rate_interval") -> str:
-    """Of a histogram, all its processes together."""
+    """Return a quantile of a histogram over all processes."""
     return f"histogram_quantile($quantile, sum by (le) (rate({metric}_bucket[{window}])))"
 
 
 def dashboard(
     uid: str, title: str, variables: list[dict[str, Any]], rows: Sequence[tuple[int, Sequence[Panel]]]
 ) -> dict[str, Any]:
-    """Rows of (height, panels of equal width)."""
+    """Return the panels with positions; `rows` are (height, panels of equal width)."""
     panels: list[Panel] = []
     y = 0
     for height, row in rows:
@@ -122,7 +122,7 @@ def dashboard(
 
 
 def variable(name: str, query: str, *, every: bool = False) -> dict[str, Any]:
-    """A choice among the values of a label."""
+    """Return a variable with the values of a label."""
     made: dict[str, Any] = {"type": "query", "name": name, "datasource": SOURCE, "refresh": 2, "sort": 1}
     made["definition"] = query
     made["query"] = {"query": query, "refId": name}
@@ -134,6 +134,6 @@ def variable(name: str, query: str, *, every: bool = False) -> dict[str, Any]:
 
 
 def choice(name: str, *values: str) -> dict[str, Any]:
-    """A choice among fixed values; the first is chosen."""
+    """Return a variable with fixed values; the first is the default."""
     options = [{"text": value, "value": value, "selected": place == 0} for place, value in enumerate(values)]
     return {"type": "custom", "name": name, "query": ",".join(values), "options": options, "current": options[0]}

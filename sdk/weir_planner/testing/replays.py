@@ -24,7 +24,7 @@ class Score:
     """Share of the time with more lag than the objective; None without an objective in seconds."""
     max_lag_seconds: float
     slot_seconds: float
-    least_slot_seconds: float
+    optimum_slot_seconds: float
     """Of somebody who knows the load and rescales for free."""
     peak_slot_seconds: float
     """Of the smallest constant parallelism that carries the highest load."""
@@ -37,8 +37,8 @@ class Score:
     def __str__(self) -> str:
         late = "" if self.violation_share is None else f"{self.violation_share:.2%} of the time late, "
         return (
-            f"{self.planner}: {late}largest lag {self.max_lag_seconds:.1f} s, {self.slot_seconds:,.0f} slot-seconds (least "
-            f"{self.least_slot_seconds:,.0f}, static peak {self.peak_slot_seconds:,.0f}), {self.rescales} rescales"
+            f"{self.planner}: {late}largest lag {self.max_lag_seconds:.1f} s, {self.slot_seconds:,.0f} slot-seconds (optimum "
+            f"{self.optimum_slot_seconds:,.0f}, static peak {self.peak_slot_seconds:,.0f}), {self.rescales} rescales"
         )
 
 
@@ -97,7 +97,7 @@ def replay(
         violation_share=found.violation_share,
         max_lag_seconds=found.max_lag_seconds,
         slot_seconds=found.slot_seconds,
-        least_slot_seconds=found.least_slot_seconds,
+        optimum_slot_seconds=found.optimum_slot_seconds,
         peak_slot_seconds=found.peak_slot_seconds,
         rescales=found.rescales,
         plans=dict(result.codes),

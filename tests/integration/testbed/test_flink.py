@@ -15,7 +15,7 @@ from testbed.process import TestbedError, wait_until
 
 @pytest.fixture
 def job(flink_cluster: FlinkCluster, kafka: KafkaBroker, sample_job: Path) -> Iterator[str]:
-    """The sample job on topics of its own."""
+    """The sample job on its own topics."""
     name = f"testbed-{uuid.uuid4().hex[:8]}"
     for topic in (f"{name}-in", f"{name}-out"):
         kafka.create_topic(topic, 4)
@@ -46,7 +46,7 @@ def test_the_shared_cluster_can_rescale(flink_cluster: FlinkCluster) -> None:
 
 
 def test_a_job_runs_and_is_rescaled_in_seconds(flink_cluster: FlinkCluster, job: str) -> None:
-    """With the testbed's timings a wish is granted soon after the next checkpoint, not after Flink's cautious defaults."""
+    """With the testbed's timings a rescale begins soon after the next checkpoint, not after Flink's defaults."""
     assert set(flink_cluster.parallelism(job).values()) == {1}
     requirements = f"{flink_cluster.rest_url}/jobs/{job}/resource-requirements"
     wanted = httpx.get(requirements, timeout=10).json()
@@ -81,7 +81,9 @@ def test_a_cancelled_job_can_go_on_from_its_checkpoint(
         flink_cluster.wait_ended(again)
 
 
-def test_a_job_that_cannot_start_says_why(flink_cluster: FlinkCluster, sample_job: Path, tmp_path: Path) -> None:
+def test_a_job_that_cannot_start_reports_the_reason(
+    flink_cluster: FlinkCluster, sample_job: Path, tmp_path: Path
+) -> None:
     """The cluster's own reason reaches the reader, without a page of stack."""
     with pytest.raises(FlinkError) as refused:
         flink_cluster.submit(sample_job, entry_class="dev.weir.sample.NoSuchJob")

@@ -43,7 +43,7 @@ def _first_value(broker: KafkaBroker, topic: str) -> bytes | None:
 
 
 def test_the_shared_broker_answers(kafka: KafkaBroker) -> None:
-    """What is produced can be consumed, by a consumer group too: the internal topics work on one node."""
+    """Produced records can be consumed, by a consumer group too: the internal topics work on one node."""
     kafka.create_topic("testbed-echo")
     _produce(kafka, "testbed-echo", b"hello")
     assert _first_value(kafka, "testbed-echo") == b"hello"
@@ -72,7 +72,7 @@ def test_a_stopped_broker_leaves_nothing(broker: KafkaBroker) -> None:
     wait_until(lambda: not accepts_connections(broker.port), timeout_seconds=5, what="port closed")
 
 
-def test_a_port_in_use_is_said_before_anything_starts(kafka: KafkaBroker, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_before_anything_starts(kafka: KafkaBroker, tmp_path: Path) -> None:
     """Two brokers on one port: the second must not take the first one's answers for its own."""
     second = KafkaBroker(tmp_path, port=kafka.port, heap_megabytes=256)
     with pytest.raises(TestbedError, match=f"kafka: port {kafka.port} of 127.0.0.1 is in use"):

@@ -29,7 +29,7 @@ def test_what_a_crash_leaves_of_the_data(tmp_path: Path, append_only: bool, expe
         assert client.get("key") == expected
 
 
-def test_a_port_in_use_is_said(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(redis_server: RedisServer, tmp_path: Path) -> None:
     """Another server's answers are not taken for its own."""
     with pytest.raises(TestbedError, match=f"redis: port {redis_server.port} of 127.0.0.1 is in use"):
         RedisServer(tmp_path, port=redis_server.port).start()

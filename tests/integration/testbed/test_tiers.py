@@ -25,7 +25,7 @@ def _pytest_without_jars(cache: Path, required: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("required", "code", "says"),
+    ("required", "code", "message"),
     [
         ("", 0, "integration: no jars of kafka: run `make setup`"),
         ("e2e", 0, "1 skipped"),
@@ -33,8 +33,8 @@ def _pytest_without_jars(cache: Path, required: str) -> tuple[int, str]:
         ("integraton", 4, "WEIR_REQUIRE: no such tier: integraton; there are integration, e2e, containers"),
     ],
 )
-def test_a_tier_without_its_means(tmp_path: Path, required: str, code: int, says: str) -> None:
-    """What to do is in the line, whether it is a skip, a failure or a misspelt setting."""
+def test_a_tier_without_its_means(tmp_path: Path, required: str, code: int, message: str) -> None:
+    """The line has the remedy, for a skip, a failure and a misspelt setting."""
     returned, output = _pytest_without_jars(tmp_path, required)
-    assert says in output
+    assert message in output
     assert returned == code

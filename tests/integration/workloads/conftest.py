@@ -90,19 +90,19 @@ class Totals:
         return None if len(ends) < windows else sum(self.by_window[end] for end in ends[-windows:]) / windows
 
     def wait_rate(self, expected: float, *, within: float, since_millis: int, timeout_seconds: float = 45.0) -> None:
-        """Until six windows in a row have the rate, to within a share of it; says what it was if that does not come."""
-        seen: list[float] = []
+        """Wait until six windows in a row have the rate, to within a share of it; fails with the rates that it saw."""
+        rates: list[float] = []
 
         def held() -> bool:
             rate = self.rate_since(since_millis)
             if rate is not None:
-                seen.append(round(rate))
+                rates.append(round(rate))
             return rate is not None and abs(rate - expected) <= within * expected
 
         try:
             wait_until(held, timeout_seconds=timeout_seconds, what=f"{expected:g} orders/s")
         except NotInTime as error:
-            raise AssertionError(f"{error}; there were {seen}") from None
+            raise AssertionError(f"{error}; there were {rates}") from None
 
     def written(self) -> int:
         """Results in the output topic, by its end offsets."""

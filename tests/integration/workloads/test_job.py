@@ -154,7 +154,7 @@ def test_a_bounded_job_ends_with_every_order_counted(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--windw-ms", "1000"), "--windw-ms: no such argument"),
         (("--window-ms", "soon"), "--window-ms: not a number: soon"),
@@ -165,7 +165,7 @@ def test_a_bounded_job_ends_with_every_order_counted(
         (("--control-url", "ftp://127.0.0.1/x"), "--control-url: not an http URL"),
     ],
 )
-def test_a_wrong_argument_is_named(start_job: Callable[..., str], arguments: tuple[str, str], said: str) -> None:
+def test_a_wrong_argument_is_named(start_job: Callable[..., str], arguments: tuple[str, str], message: str) -> None:
     """Before the job starts."""
-    with pytest.raises(TestbedError, match=said):
+    with pytest.raises(TestbedError, match=message):
         start_job(*arguments)

@@ -41,21 +41,22 @@ def _orders_in(topics: Topics) -> list[tuple[int, bytes, bytes]]:
 
 
 def _delivered_per_second(generator: LoadGenerator, seconds: float) -> tuple[float, float]:
-    """The least and the most that it can have been: each count was taken some time between its question and its answer."""
-    asked, first = time.monotonic(), generator.state()["delivered"]
+    """Return bounds of the rate: each count was taken some time between its request and its response."""
+    requested, first = time.monotonic(), generator.state()["delivered"]
     answered = time.monotonic()
-    wait_until(lambda: time.monotonic() - asked >= seconds, timeout_seconds=2 * seconds, what="time", poll_seconds=0.05)
+    wait_until(
+        lambda: time.monotonic() - requested >= seconds, timeout_seconds=2 * seconds, what="time", poll_seconds=0.05
+    )
     asked_again, more = time.monotonic(), generator.state()["delivered"] - first
-    return more / (time.monotonic() - asked), more / (asked_again - answered)
+    return more / (time.monotonic() - requested), more / (asked_again - answered)
 
 
 def test_five_thousand_a_second_are_held(start_loadgen: Callable[..., LoadGenerator], topics: Topics) -> None:
-    """To within 2 % over ten seconds, by the broker's acknowledgements; records are what the job expects. (A machine that stood still
-    for a moment may have to be looked at again.)"""
+    """The rate is exact to 2 % over ten seconds, by the broker's acknowledgements; one of three tries is enough."""
     generator = start_loadgen("--peak-rate", "5000", "--levels", "0:1")
     wait_until(lambda: generator.state()["delivered"] > 15_000, timeout_seconds=20, what="records")
     held = [_delivered_per_second(generator, 10) for _ in range(3)]
-    assert any(least < 5100 and most > 4900 for least, most in held), held
+    assert any(low < 5100 and high > 4900 for low, high in held), held
     generator.put("/load", {"paused": True})
     wait_until(lambda: generator.state()["rate"] == 0, timeout_seconds=10, what="silence")
     state = generator.state()
@@ -67,7 +68,7 @@ def test_five_thousand_a_second_are_held(start_loadgen: Callable[..., LoadGenera
     assert {len(value) for _, _, value in records} == {160}
 
 
-def test_it_ends_at_once_when_told(start_loadgen: Callable[..., LoadGenerator]) -> None:
+def test_it_ends_at_once_when_stopped(start_loadgen: Callable[..., LoadGenerator]) -> None:
     """SIGTERM: exit code 0 within seconds, nothing left to be delivered."""
     generator = start_loadgen("--peak-rate", "1000")
     generator.process.signal_group(signal.SIGTERM)
@@ -75,7 +76,7 @@ def test_it_ends_at_once_when_told(start_loadgen: Callable[..., LoadGenerator]) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--trace", "stap"], "argument --trace: trace 'stap' is none of"),
         (["--peak-rate", "0"], "argument --trace: peak_rate"),
@@ -84,15 +85,15 @@ def test_it_ends_at_once_when_told(start_loadgen: Callable[..., LoadGenerator]) 
         (["--trace", "sine", "--levels", "0:1"], "levels are for the step trace"),
     ],
 )
-def test_wrong_options_are_named_before_anything_starts(arguments: list[str], said: str) -> None:
+def test_wrong_options_are_named_before_anything_starts(arguments: list[str], message: str) -> None:
     """Exit code 2, without waiting for a broker."""
     command = [sys.executable, "-m", "workloads.loadgen", "--bootstrap", "127.0.0.1:1", "--topic", "orders"]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
 
 
-def test_a_missing_topic_or_a_taken_port_is_said_in_a_line(topics: Topics) -> None:
+def test_a_missing_topic_or_a_taken_port_is_one_line(topics: Topics) -> None:
     """Before anything is produced."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -140,7 +141,7 @@ def test_the_probe_sees_a_job_become_late_and_fresh_again(
     assert (probe.unreadable, probe.problem) == (0, None)
 
 
-def test_a_probe_without_its_topic_says_so(topics: Topics) -> None:
+def test_a_probe_without_its_topic_reports_it(topics: Topics) -> None:
     """Instead of waiting for results that cannot come."""
     with pytest.raises(ProbeError, match="no-such-topic"):
         Probe(topics.bootstrap_servers, "no-such-topic").start(timeout_seconds=1)

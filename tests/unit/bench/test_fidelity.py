@@ -36,7 +36,7 @@ def recording() -> Recording:
         simulation.advance(at)
         if at == RESCALED_AT:
             simulation.request(wanted)
-            simulation.nudge()
+            simulation.trigger_checkpoint()
         looks.append(Look(at_seconds=at, running=simulation.state == "RUNNING", latency_seconds=None))
         if quarter % 4 == 0:
             observations += observer.scrape(POLICY)

@@ -37,7 +37,7 @@ def test_the_references_hold_every_situation() -> None:
         peak = held(situation, STATIC_PEAK, duration_seconds=1800.0)
         assert best.score.violation_share == peak.score.violation_share == 0.0
         assert best.score.slot_seconds <= peak.score.slot_seconds
-        assert best.score.times_least == 1.0
+        assert best.score.times_optimum == 1.0
 
 
 def test_a_planner_is_measured_and_drawn() -> None:

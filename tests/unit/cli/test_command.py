@@ -439,9 +439,9 @@ def test_the_trial_refuses_what_cannot_be_before_it_starts(tmp_path: Path) -> No
 @pytest.mark.usefixtures("nothing_starts")
 def test_a_setting_that_is_no_number_is_said_before_a_trial_starts() -> None:
     """As an option would be: one line, code 2."""
-    done = weir("trial", WEIR_LEAST_MEMORY_MB="x")
+    done = weir("trial", WEIR_MIN_MEMORY_MB="x")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("weir: WEIR_LEAST_MEMORY_MB: 'x'")
+    assert done.stderr.startswith("weir: WEIR_MIN_MEMORY_MB: 'x'")
 
 
 def test_an_application_without_a_namespace_is_in_default() -> None:

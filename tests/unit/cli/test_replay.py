@@ -17,14 +17,14 @@ from weir_planner.installed import built_in
 from cli.replay.chart import LABEL, _short, check_place
 from cli.replay.command import _table
 from replay.driver import SimulatedDriver
-from replay.least import Least
 from replay.loop import Loop
+from replay.optimum import BoundedOptimum
 from replay.options import InvalidReplay, ReplayOptions, prepare
 from replay.run import Result, run
 from replay.score import Meter, Point, Score
 from services.executor.core import Accepted, Snapshot, Unanswered
 from simulator import PRESETS, Noise, Simulation, chain
-from simulator.clairvoyant import Clairvoyant
+from simulator.capacity import OfflineOptimum
 from simulator.observe import START, Observer
 from tests.unit.cli.test_command import Done, weir
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
@@ -91,12 +91,12 @@ def test_the_score_is_printed_for_people(tmp_path: Path) -> None:
 
 
 def test_the_score_is_printed_for_programs() -> None:
-    """The same figures with their units in their names; slot-seconds are never below the least."""
+    """The same figures with their units in their names; slot-seconds are never below the offline optimum."""
     done = replayed("-o", "json", "--topology", "two-sources", "--seed", "3")
     found = json.loads(done.stdout)
     score = found["score"]
     assert score["seconds"] == 90
-    assert score["slot_seconds"] >= score["least_slot_seconds"] > 0
+    assert score["slot_seconds"] >= score["optimum_slot_seconds"] > 0
     assert 0 <= score["violation_share"] <= 1
     assert sum(found["plans"].values()) == 9
     assert [point["at_seconds"] for point in found["points"]] == [10.0 * i for i in range(9)]
@@ -153,7 +153,7 @@ def test_a_bound_on_latency_is_scored_by_latency() -> None:
         prepared = prepare(policy_for())
         objective = Objective.model_validate({bound: "1s"})
         simulation = Simulation(prepared.application, prepared.trace.rate_at, step_seconds=1.0)
-        meter = Meter(simulation, Clairvoyant(prepared.application, 32), objective, 10.0)
+        meter = Meter(simulation, OfflineOptimum(prepared.application, 32), objective, 10.0)
         simulation.advance(90.0)
         scores[bound] = meter.score(0)
     assert scores["max_latency"].violation_share > scores["max_lag"].violation_share > 0
@@ -270,10 +270,10 @@ def test_a_default_look_does_not_miss_a_spike() -> None:
     [("sine", 24.0, 10.0), ("sine", 240.0, 5.0), ("spike", 24.0, 60.0), ("spike", 23.0, 10.0), ("sine", 1.0, 300.0)],
 )
 def test_no_peak_falls_between_two_looks(trace: str, speedup: float, interval: float) -> None:
-    """Sped up, a whole wave passes within 10 s: the least, the static peak and the load itself still see its top and its mean."""
+    """Sped up, a whole wave passes within 10 s: the optimum, the static peak and the load itself still see its top and its mean."""
     prepared = prepare(ReplayOptions(trace, speedup=speedup, interval_seconds=interval, duration_seconds=1200.0))
     score, points = (result := run(prepared)).score, result.points
-    assert score.peak_slot_seconds / score.seconds == Clairvoyant(prepared.application, 16).slots(2400.0) == 6
+    assert score.peak_slot_seconds / score.seconds == OfflineOptimum(prepared.application, 16).slots(2400.0) == 6
     assert max(point.peak_arrivals for point in points) == pytest.approx(2400, rel=0.01)
     moments = [i / 50 for i in range(60_000)]
     mean = sum(prepared.trace.rate_at(at) for at in moments) / len(moments)
@@ -323,21 +323,21 @@ def test_a_ready_made_cluster_has_room_for_what_the_bounds_allow(
 
 
 def test_a_high_load_is_carried_where_the_policy_allows_it(tmp_path: Path) -> None:
-    """Nothing is refused for want of slots, and about the least is used."""
+    """Nothing is refused for want of slots, and about the optimum is used."""
     file = policy_file(tmp_path, "interval: 10s, bounds: {max: 64}")
     done = replayed("--policy", str(file), "--peak-rate", "10000", "--duration", "600", "-o", "json")
     found = json.loads(done.stdout)
     assert "slots" not in found["plans"]
     assert found["score"]["violation_share"] < 0.2
-    assert found["score"]["times_least"] > 0.9
+    assert found["score"]["times_optimum"] > 0.9
 
 
-def test_the_least_is_what_policy_and_cluster_allow(tmp_path: Path) -> None:
+def test_the_optimum_is_what_policy_and_cluster_allow(tmp_path: Path) -> None:
     """Of a file's cluster no more than its slots, of an operator no more than its own bound, be it lower or higher than the others'."""
     file = tmp_path / "small.yaml"
     document = chain(1).on(slots=12).model_dump(mode="json")
     file.write_text(json.dumps(document))
-    for bounds, least in (
+    for bounds, optimum in (
         ("max: 64", 12),
         ("max: 9", 9),
         ("max: 2, operators: {enrich: {max: 5}}", 5),
@@ -345,9 +345,9 @@ def test_the_least_is_what_policy_and_cluster_allow(tmp_path: Path) -> None:
     ):
         policy = policy_file(tmp_path, f"bounds: {{{bounds}}}")
         prepared = prepare(ReplayOptions("step", topology=str(file), policy_file=policy, peak_rate=20_000.0))
-        found = Least(prepared.application, prepared.policy.spec.bounds)
-        assert found.slots(20_000.0) == least, bounds
-        assert run(replace(prepared, duration_seconds=60.0)).score.peak_slot_seconds == least * 60
+        found = BoundedOptimum(prepared.application, prepared.policy.spec.bounds)
+        assert found.slots(20_000.0) == optimum, bounds
+        assert run(replace(prepared, duration_seconds=60.0)).score.peak_slot_seconds == optimum * 60
 
 
 @pytest.mark.parametrize(
@@ -394,10 +394,11 @@ def test_what_the_load_needs_does_not_depend_on_how_long_it_is_looked_at(shape: 
     )
     assert hour.score.peak_slot_seconds == 6 * 3_600
     assert longer.score.peak_slot_seconds == 6 * 28_800
-    assert longer.score.least_slot_seconds == pytest.approx(8 * hour.score.least_slot_seconds, rel=0.02)
+    assert longer.score.optimum_slot_seconds == pytest.approx(8 * hour.score.optimum_slot_seconds, rel=0.02)
     assert len(longer.points) < 360
-    assert longer.score.least_slot_seconds == pytest.approx(
-        sum(p.least_slots * (after.at_seconds - p.at_seconds) for p, after in pairwise([*longer.points, END])), rel=0.01
+    assert longer.score.optimum_slot_seconds == pytest.approx(
+        sum(p.optimum_slots * (after.at_seconds - p.at_seconds) for p, after in pairwise([*longer.points, END])),
+        rel=0.01,
     )
     assert max(p.peak_arrivals for p in longer.points) == pytest.approx(2_400, rel=0.01)
 
@@ -411,7 +412,7 @@ def test_what_is_odd_about_the_figures_is_told_below_them() -> None:
     high = json.loads(replayed("--peak-rate", "1e12", "-o", "json").stdout)
     assert not high["score"]["peak_is_carried"]
     assert high["notes"] == [
-        "the highest load is more than policy and cluster allow: least and static peak are all that they do"
+        "the highest load is more than policy and cluster allow: optimum and static peak are all that they do"
     ]
     assert json.loads(replayed("-o", "json").stdout)["notes"] == []
     told = replayed("--peak-rate", "1e12").stdout
@@ -426,14 +427,16 @@ def test_what_is_odd_about_the_figures_is_told_below_them() -> None:
         (64, "max: 64, operators: {enrich: {max: 3}}", 2_400.0, False),
     ],
 )
-def test_whether_the_least_is_enough(tmp_path: Path, slots: int, bounds: str, rate: float, carried: bool) -> None:
+def test_whether_the_optimum_carries_the_load(
+    tmp_path: Path, slots: int, bounds: str, rate: float, carried: bool
+) -> None:
     """It is not where the cluster's slots or an operator's own bound end before."""
     file = tmp_path / "small.yaml"
     file.write_text(json.dumps(chain(1).on(slots=slots).model_dump(mode="json")))
     prepared = prepare(
         ReplayOptions("step", topology=str(file), policy_file=policy_file(tmp_path, f"bounds: {{{bounds}}}"))
     )
-    assert Least(prepared.application, prepared.policy.spec.bounds).carries(rate) is carried
+    assert BoundedOptimum(prepared.application, prepared.policy.spec.bounds).carries(rate) is carried
 
 
 def test_the_hardest_moment_need_not_have_the_highest_load(tmp_path: Path) -> None:
@@ -470,12 +473,12 @@ def test_a_label_keeps_to_its_column(value: float, label: str) -> None:
 @pytest.mark.parametrize(
     ("share", "used", "told"),
     [
-        (0.83, 39.0, "39, 0.39 times the least there could be: the run was late, so it used less"),
-        (0.0, 98.0, "98, 0.98 times the least there could be: some work waited"),
-        (0.83, 100.0, "100, 1.00 times the least there could be"),
+        (0.83, 39.0, "39, 0.39 times the offline optimum: the run was late, so it used less"),
+        (0.0, 98.0, "98, 0.98 times the offline optimum: some work waited"),
+        (0.83, 100.0, "100, 1.00 times the offline optimum"),
     ],
 )
-def test_less_than_the_least_is_explained(share: float, used: float, told: str) -> None:
+def test_less_than_the_optimum_is_explained(share: float, used: float, told: str) -> None:
     """In the same row; who is late gets by with less."""
     score = Score(600.0, 30.0, share, used, 0, 1.0, 100.0, 100.0)
     console = Console(file=StringIO(), width=140)

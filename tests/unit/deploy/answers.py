@@ -6,8 +6,8 @@ from http.server import BaseHTTPRequestHandler
 class Answers(BaseHTTPRequestHandler):
     """Handlers of single methods are the story's."""
 
-    def say(self, status: int, body: bytes = b"") -> None:
-        """The whole answer."""
+    def respond(self, status: int, body: bytes = b"") -> None:
+        """Send the complete response."""
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

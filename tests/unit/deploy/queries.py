@@ -1,4 +1,4 @@
-"""What dashboards and alerts ask of Prometheus."""
+"""Queries of dashboards and alerts."""
 
 import json
 import re

@@ -79,24 +79,24 @@ def test_all_of_it_fits_a_laptop_of_8_gb() -> None:
 
 
 def limits(profile: str | None = None) -> int:
-    """What all that stays may hold together, without a profile or with this one alone, in MiB."""
+    """Return the sum of the memory limits of all services, without a profile or with this one alone, in MiB."""
     wanted = None if profile is None else [profile]
     return sum(megabytes(s) for name, s in SERVICES.items() if s.get("profiles") == wanted and name not in JOBS)
 
 
-def test_what_is_said_of_the_limits_is_what_they_are() -> None:
-    """Of what everybody starts, and of each profile."""
-    said = re.sub(r"\s+", " ", (FOLDER / "README.md").read_text())
+def test_the_readme_has_the_memory_limits() -> None:
+    """The sums of the default services, and of each profile."""
+    readme = re.sub(r"\s+", " ", (FOLDER / "README.md").read_text())
     every = {profile for s in SERVICES.values() for profile in s.get("profiles", [])}
     assert every == {"monitoring", "docker-driver", "docker-demo"}
     gigabytes = {profile: f"{limits(profile) * 2**20 / 1e9:.1f} GB" for profile in every}
-    assert f"All limits together are {limits() * 2**20 / 1e9:.1f} GB ({limits() / 1024:.2f} GiB)" in said
-    assert f"monitoring {gigabytes['monitoring']}, " in said
-    assert all(f"`{profile}` {gigabytes[profile]}" in said for profile in ("docker-driver", "docker-demo"))
+    assert f"All limits together are {limits() * 2**20 / 1e9:.1f} GB ({limits() / 1024:.2f} GiB)" in readme
+    assert f"monitoring {gigabytes['monitoring']}, " in readme
+    assert all(f"`{profile}` {gigabytes[profile]}" in readme for profile in ("docker-driver", "docker-demo"))
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_container_says_whether_it_is_well(name: str) -> None:
+def test_every_container_has_a_health_check(name: str) -> None:
     """By itself, or as its image asks; what runs once and ends has an exit code for that."""
     check = SERVICES[name]["healthcheck"]
     if name in JOBS:
@@ -123,7 +123,7 @@ def test_what_is_waited_for_is_there() -> None:
 
 
 def test_only_the_knowledge_api_is_published_and_only_on_this_machine() -> None:
-    """Grafana beside it, for who asks for monitoring."""
+    """Grafana is added by the profile monitoring."""
     published = {name: s["ports"] for name, s in SERVICES.items() if "ports" in s}
     assert published == {"knowledge": ["127.0.0.1:8080:8080"], "grafana": ["127.0.0.1:3000:3000"]}
     assert SERVICES["grafana"]["profiles"] == ["monitoring"]
@@ -156,8 +156,8 @@ def test_ours_may_do_nothing_to_the_system(name: str) -> None:
 def test_every_setting_exists(name: str) -> None:
     """One that is misspelt would be ignored."""
     model = SETTINGS[name]
-    known = {variable(model, field, info) for field, info in model.model_fields.items()}
-    assert set(SERVICES[name]["environment"]) <= known
+    variables = {variable(model, field, info) for field, info in model.model_fields.items()}
+    assert set(SERVICES[name]["environment"]) <= variables
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -190,27 +190,29 @@ def test_dockers_socket_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_driver_comes_without_the_demonstration() -> None:
-    """Whoever names a project of their own is not given a job whose policy names this one."""
+    """A user's own project gets no job whose policy names this one."""
     assert [name for name, s in SERVICES.items() if "docker-driver" in s.get("profiles", [])] == ["docker-gate"]
     assert all(s["profiles"] == ["docker-demo"] for name, s in SERVICES.items() if name.startswith("reactive-"))
-    said = (FOLDER / "README.md").read_text()
+    readme = (FOLDER / "README.md").read_text()
     project = dotenv()["COMPOSE_PROJECT_NAME"]
     assert (
-        f"`WEIR_DOCKER_PROJECTS={project} docker compose --profile docker-driver --profile docker-demo up -d`" in said
+        f"`WEIR_DOCKER_PROJECTS={project} docker compose --profile docker-driver --profile docker-demo up -d`" in readme
     )
 
 
 def test_the_loop_may_meet_on_other_brokers() -> None:
     """All services of Weir go there, and the job that makes their topics; the sample stays on the Kafka of this file."""
     services = compose(WEIR_KAFKA_BOOTSTRAP_SERVERS="theirs:9092")["services"]
-    told = {name: s["environment"]["WEIR_KAFKA_BOOTSTRAP_SERVERS"] for name, s in services.items() if name in SETTINGS}
-    assert told == {**dict.fromkeys([*WEIR, "topics"], "theirs:9092"), "sample-topics": "kafka:9092"}
+    servers = {
+        name: s["environment"]["WEIR_KAFKA_BOOTSTRAP_SERVERS"] for name, s in services.items() if name in SETTINGS
+    }
+    assert servers == {**dict.fromkeys([*WEIR, "topics"], "theirs:9092"), "sample-topics": "kafka:9092"}
     assert "--also" not in services["topics"]["command"]
-    assert "theirs" not in str([s for name, s in services.items() if name not in told])
+    assert "theirs" not in str([s for name, s in services.items() if name not in servers])
 
 
 def test_images_say_what_they_are() -> None:
-    """The version of this tree, and the revision that is given: a build by Compose is told both."""
+    """The version of this tree, and the revision that is given: a build by Compose is servers both."""
     version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
     assert dotenv()["WEIR_VERSION"] == version
     services = compose(WEIR_REVISION="4f2c9d1")["services"]
@@ -219,7 +221,7 @@ def test_images_say_what_they_are() -> None:
 
 
 def test_policies_are_remembered_where_down_forgets_them() -> None:
-    """In a volume of its own, which the first job gives to the others' user."""
+    """In a dedicated volume, which the first job gives to the others' user."""
     for name in ("policy", "reactive-policy"):
         assert "policies:/var/lib/weir/policies" in SERVICES[name]["volumes"]
         assert "user" not in SERVICES[name]

@@ -1,4 +1,4 @@
-"""The door to Docker: what the driver does goes through, what would make root of it does not, and Docker is not even asked."""
+"""The Docker socket proxy permits the driver's requests; one that would give root access never reaches Docker."""
 
 import http.client
 import json
@@ -44,7 +44,7 @@ Ask = Callable[..., tuple[int, Any]]
 
 
 def sibling(name: str, project: str | None = "shop") -> dict[str, Any]:
-    """A container as Docker 28 tells of one that Compose 2 has made."""
+    """A container as Docker 28 reports one made by Compose 2."""
     labels = {
         LABEL: project,
         "com.docker.compose.service": "tm",
@@ -121,11 +121,11 @@ def sibling(name: str, project: str | None = "shop") -> dict[str, Any]:
 
 @dataclass
 class World:
-    """What a Docker has, and what it was asked to change: with which document, and as which bytes."""
+    """Objects of a fake Docker, and the changes requested of it: as documents and bytes."""
 
     containers: dict[str, Any] = field(default_factory=dict)
     owners: dict[str, Any] = field(default_factory=dict)
-    asked: list[tuple[str, Any]] = field(default_factory=list)
+    requested: list[tuple[str, Any]] = field(default_factory=list)
     pause: threading.Event = field(default_factory=threading.Event)
     arrived: threading.Event = field(default_factory=threading.Event)
 
@@ -133,11 +133,11 @@ class World:
         return next((c for c in self.containers.values() if key in (c["Id"], c["Name"].removeprefix("/"))), None)
 
     def asks(self) -> list[str]:
-        return [request for request, _ in self.asked]
+        return [request for request, _ in self.requested]
 
 
 class Docker(Answers):
-    """Answers as Docker does; takes whatever it is asked for."""
+    """Answers as Docker does; takes whatever it is requested for."""
 
     world: World
 
@@ -155,22 +155,22 @@ class Docker(Answers):
             found = {"Name": rest[0], "Id": f"id-of-{rest[0]}", "Labels": labels if all(labels.values()) else None}
         elif noun == "images":
             found = {"Id": IMAGE_ID}
-        self._say(404 if found is None else 200, {"message": "none"} if found is None else found)
+        self._respond(404 if found is None else 200, {"message": "none"} if found is None else found)
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         document = json.loads(body) if body else None
-        self.world.asked.append((f"{self.command} {self.path}", document))
+        self.world.requested.append((f"{self.command} {self.path}", document))
         self.world.arrived.set()
         self.world.pause.wait(5)
         if self.path.startswith("/v1.50/containers/create"):
-            name, id = parse_qs(urlsplit(self.path).query)["name"][0], f"{len(self.world.asked):064x}"
+            name, id = parse_qs(urlsplit(self.path).query)["name"][0], f"{len(self.world.requested):064x}"
             ends = (document.get("NetworkingConfig") or {}).get("EndpointsConfig") or {}
             made = {"Id": id, "Name": f"/{name}", "Image": IMAGE_ID, "NetworkSettings": {"Networks": ends}}
             self.world.containers[name] = {**made, "Config": document, "HostConfig": document["HostConfig"]}
-            self._say(201, {"Id": id})
+            self._respond(201, {"Id": id})
         else:
-            self._say(200, {})
+            self._respond(200, {})
 
     do_DELETE = do_POST  # noqa: N815 - the library's names
 
@@ -184,8 +184,8 @@ class Docker(Answers):
     def _fits(line: Any, wanted: list[str]) -> bool:
         return all(line["Labels"].get(label.split("=")[0]) == label.split("=")[1] for label in wanted)
 
-    def _say(self, status: int, document: Any) -> None:
-        self.say(status, json.dumps(document).encode())
+    def _respond(self, status: int, document: Any) -> None:
+        self.respond(status, json.dumps(document).encode())
 
 
 class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -210,7 +210,7 @@ def world() -> World:
 
 
 @pytest.fixture
-def door(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def proxy(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Where the gate listens."""
     monkeypatch.setenv("WEIR_DOCKER_PROJECTS", "shop")
     monkeypatch.syspath_prepend(GATE.parent)
@@ -231,13 +231,13 @@ def door(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def ask(door: str) -> Ask:
+def ask(proxy: str) -> Ask:
     """Asks the gate: a document, or text as it is."""
 
     def through(method: str, path: str, document: Any = None) -> tuple[int, Any]:
         with closing(http.client.HTTPConnection("gate")) as client:
             client.sock = socket.socket(socket.AF_UNIX)
-            client.sock.connect(door)
+            client.sock.connect(proxy)
             text = document if document is None or isinstance(document, str) else json.dumps(document)
             client.request(method, path, text)
             answer = client.getresponse()
@@ -247,7 +247,7 @@ def ask(door: str) -> Ask:
 
 
 def driver_asks(original: dict[str, Any]) -> dict[str, Any]:
-    """What the driver asks for instead of a third one."""
+    """The driver's request for a third container."""
     body = copy_of(Inspected.model_validate(original), 3, IMAGE).body
     return {key: deepcopy(value) for key, value in body.items() if value is not None}
 
@@ -266,9 +266,9 @@ def changed(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return document
 
 
-def test_the_driver_scales_through_it(door: str, world: World) -> None:
-    """A copy, its second network, start, stop and removal; Docker gets what the driver asked for, but for the paths that it sets itself."""
-    daemon = DockerDaemon(f"unix://{door}", 5)
+def test_the_driver_scales_through_it(proxy: str, world: World) -> None:
+    """A copy, its second network, start, stop and removal; Docker gets the driver's request, except for the paths that it sets itself."""
+    daemon = DockerDaemon(f"unix://{proxy}", 5)
     one, two = sorted(daemon.containers("shop", "tm"), key=lambda container: container.number)
     assert (one.name, two.name) == ("shop-tm-1", "shop-tm-2")
     three = daemon.copy(one, 3)
@@ -285,14 +285,14 @@ def test_the_driver_scales_through_it(door: str, world: World) -> None:
         f"DELETE /v1.50/containers/{three.id}?v=True&link=False&force=False",
     ]
     host = {key: value for key, value in NEW["HostConfig"].items() if key not in ("MaskedPaths", "ReadonlyPaths")}
-    assert world.asked[0][1] == {**NEW, "HostConfig": host}
+    assert world.requested[0][1] == {**NEW, "HostConfig": host}
     ends = {"Aliases": ["tm", "workers", "shop-tm-3"]}
-    assert world.asked[1][1] == {"Container": three.id, "EndpointConfig": ends}
+    assert world.requested[1][1] == {"Container": three.id, "EndpointConfig": ends}
     assert world.asks()[5].endswith(f"create?name={four.name}")
 
 
 def test_copies_by_image_id_and_of_the_first_compose(ask: Ask, world: World) -> None:
-    """The sibling's tag is another image's by now: the driver asks for the id, and is told what the name means."""
+    """The sibling's tag is another image's by now: the driver requests the id, and receives the name's image."""
     world.containers["shop-tm-2"]["Config"]["Image"] = "flink:old"
     assert ask("GET", "/v1.50/images/flink:old/json")[0] == 200
     first = json.dumps({**NEW, "Image": IMAGE_ID}).replace("shop-tm-3", "shop_tm_3")
@@ -324,7 +324,7 @@ def test_what_the_driver_does_goes_through(ask: Ask, method: str, path: str, doc
 
 
 def test_others_are_not_listed(ask: Ask) -> None:
-    """Whatever is asked for."""
+    """Whatever is requested for."""
     for query in ("", "?all=1"):
         assert [line["Names"] for line in ask("GET", f"/v1.50/containers/json{query}")[1]] == [
             ["/shop-tm-1"],
@@ -386,8 +386,8 @@ def test_everything_else_does_not(ask: Ask, world: World, method: str, path: str
     """Other people's containers and networks, addresses that may mean two things, and whatever else Docker could do."""
     status, answer = ask(method, path, document)
     assert status == 403
-    assert "not let through" in answer["message"]
-    assert world.asked == []
+    assert "refused" in answer["message"]
+    assert world.requested == []
 
 
 def test_a_network_of_others_is_not_joined_even_with_a_sibling(ask: Ask, world: World) -> None:
@@ -398,7 +398,7 @@ def test_a_network_of_others_is_not_joined_even_with_a_sibling(ask: Ask, world: 
     assert (status, "networks of bank" in answer["message"]) == (403, True)
     new = changed(NEW, "NetworkingConfig/EndpointsConfig", {"bank_loop": {}})
     assert ask("POST", MAKE, new)[0] == 403
-    assert world.asked == []
+    assert world.requested == []
 
 
 BIND = {
@@ -458,7 +458,7 @@ def test_what_gives_more_is_not_made(ask: Ask, world: World, key: str, value: An
     status, answer = ask("POST", MAKE, new)
     assert status == 403
     assert key in answer["message"] or any(noun in answer["message"] for noun in ("volumes", "networks"))
-    assert world.asked == []
+    assert world.requested == []
 
 
 @pytest.mark.parametrize(
@@ -497,19 +497,19 @@ def test_what_gives_more_is_not_made(ask: Ask, world: World, key: str, value: An
 def test_what_is_no_copy_is_not_made(ask: Ask, world: World, path: str, value: Any) -> None:
     """A copy has what a sibling has: no more, and none of its fetters less."""
     status, answer = ask("POST", MAKE, changed(NEW, path, value))
-    assert status == 403 and "not let through" in answer["message"]
-    assert world.asked == []
+    assert status == 403 and "refused" in answer["message"]
+    assert world.requested == []
 
 
 @pytest.mark.parametrize("name", ["", "?name=theirs-2", "?name=shop-tm-4", "?name=shop-tm-3&platform=x"])
 def test_a_copy_has_its_own_name(ask: Ask, world: World, name: str) -> None:
-    """That of its project, service and number."""
+    """A container's name has its project, service and number."""
     assert ask("POST", f"/v1.50/containers/create{name}", NEW)[0] == 403
-    assert world.asked == []
+    assert world.requested == []
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("more", "message"),
     [
         ('"hostconfig": {"Privileged": true, "Binds": ["/:/host"]}', "hostconfig"),
         ('"HostConfig": {"Privileged": true}', "HostConfig more than once"),
@@ -518,19 +518,19 @@ def test_a_copy_has_its_own_name(ask: Ask, world: World, name: str) -> None:
         ('"Labels": {}', "Labels more than once"),
     ],
 )
-def test_keys_mean_one_thing(ask: Ask, world: World, more: str, says: str) -> None:
+def test_keys_mean_one_thing(ask: Ask, world: World, more: str, message: str) -> None:
     """Docker reads them in any case of letters, and merges those that come twice."""
     status, answer = ask("POST", MAKE, f"{json.dumps(NEW)[:-1]}, {more}}}")
-    assert (status, says in answer["message"]) == (403, True), answer
+    assert (status, message in answer["message"]) == (403, True), answer
     status, answer = ask("POST", MAKE, json.dumps(NEW).replace('"Memory":', '"privileged": true, "Memory":'))
     assert (status, "HostConfig.privileged" in answer["message"]) == (403, True), answer
-    assert world.asked == []
+    assert world.requested == []
 
 
 def test_docker_gets_what_was_read(ask: Ask, world: World) -> None:
-    """Written anew, whatever way it came."""
+    """The proxy writes the request again, whatever its form was."""
     assert ask("POST", MAKE, json.dumps(NEW, indent=7).replace("Image", "\\u0049mage"))[0] == 201
-    assert world.asked[0][1]["Image"] == IMAGE
+    assert world.requested[0][1]["Image"] == IMAGE
 
 
 @pytest.mark.parametrize(
@@ -543,56 +543,58 @@ def test_docker_gets_what_was_read(ask: Ask, world: World) -> None:
         "Upgrade: tcp\r\nConnection: Upgrade",
     ],
 )
-def test_one_request_and_no_other_behind_it(door: str, world: World, heads: str) -> None:
+def test_one_request_and_no_other_behind_it(proxy: str, world: World, heads: str) -> None:
     """Neither after it nor in its body."""
     stop, theirs = "POST /v1.50/containers/shop-tm-1/stop", "POST /v1.50/containers/shop-tm-2/stop HTTP/1.1\r\n\r\n"
-    for sent, said in (
+    for sent, response in (
         (f"{stop} HTTP/1.1\r\n{heads}\r\n\r\n{theirs}", " 403 "),
         (f"{stop} HTTP/1.1\r\n\r\n{theirs}", " 200 "),
     ):
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(5)
-            client.connect(door)
+            client.connect(proxy)
             client.sendall(sent.encode())
             answer = b""
             while part := client.recv(65536):
                 answer += part
-        assert said in answer.decode().splitlines()[0]
+        assert response in answer.decode().splitlines()[0]
         assert answer.count(b"HTTP/1.1 ") == 1
     assert world.asks() == [f"POST /v1.50/containers/{IDS['shop-tm-1']}/stop"]
 
 
-def test_what_is_not_there_or_makes_no_sense(ask: Ask, door: str) -> None:
+def test_missing_objects_and_unreadable_requests(ask: Ask, proxy: str) -> None:
     """The one is for Docker to say; the other does not end the gate."""
     status, answer = ask("GET", "/v1.50/containers/none/json")
     assert (status, answer["message"]) == (404, "none")
     for text in (["no", "container"], "{", "[" * 100_000, '{"Memory": NaN}', '"\\ud800"'):
         assert ask("POST", MAKE, text)[0] in (400, 403)
-    daemon = DockerDaemon(f"unix://{door}", 5)
-    with pytest.raises(DockerRefused, match="not let through"):
+    daemon = DockerDaemon(f"unix://{proxy}", 5)
+    with pytest.raises(DockerRefused, match="refused"):
         daemon.start(Container(IDS["theirs"], "theirs", 1, "exited"))
     daemon.close()
 
 
-def test_who_does_not_wait_for_an_answer(door: str, ask: Ask, world: World, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_client_that_does_not_wait_for_the_response(
+    proxy: str, ask: Ask, world: World, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The executor's own patience has an end: that is a line in the log, and no more."""
     world.pause.clear()
     with socket.socket(socket.AF_UNIX) as client:
-        client.connect(door)
+        client.connect(proxy)
         client.sendall(b"POST /v1.50/containers/shop-tm-1/stop HTTP/1.1\r\n\r\n")
         assert world.arrived.wait(5)
     world.pause.set()
-    said = ""
+    response = ""
     for _ in range(500):
-        said += capfd.readouterr().err
-        if "\n" in said or threading.Event().wait(0.01):
+        response += capfd.readouterr().err
+        if "\n" in response or threading.Event().wait(0.01):
             break
-    assert said.startswith("docker-gate: nobody waits for the answer") and "Traceback" not in said
+    assert response.startswith("docker-gate: the client closed the connection") and "Traceback" not in response
     assert ask("GET", "/version")[0] == 200
 
 
 def test_without_a_project_it_is_closed() -> None:
-    """And says which setting is missing. It stays, not well: what ends is started again, for ever. It goes when it is told to."""
+    """It names the missing setting and stays, unhealthy: ending would restart it forever. It ends on SIGTERM."""
     gate = [sys.executable, str(GATE)]
     with subprocess.Popen(gate, env={"WEIR_DOCKER_PROJECTS": " ,"}, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

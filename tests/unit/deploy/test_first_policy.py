@@ -1,4 +1,4 @@
-"""The job that puts the first policy: once, only where there certainly is none, and never again what somebody has deleted."""
+"""The job that puts the first policy: once, only where there is none, and never again after a user deleted it."""
 
 import runpy
 import threading
@@ -19,7 +19,7 @@ class Knowledge(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
         self.policy: bytes | None = None
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.conditions: list[str | None] = []
         self.trouble: list[int] = []
         """Answered one after the other instead; 0 closes the connection."""
@@ -34,20 +34,20 @@ class _Answers(Answers):
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.server.asked.append(f"{self.command} {self.path}")
+        self.server.requested.append(f"{self.command} {self.path}")
         if self.server.trouble:
             if status := self.server.trouble.pop(0):
-                self.say(status, b"Redis is away")
+                self.respond(status, b"Redis is away")
             return
         if self.command == "GET":
-            self.say(200 if self.server.policy else 404)
+            self.respond(200 if self.server.policy else 404)
             return
         self.server.conditions.append(self.headers.get("If-None-Match"))
         if self.server.policy is not None:
-            self.say(409)
+            self.respond(409)
             return
         self.server.policy = body
-        self.say(201)
+        self.respond(201)
 
     do_GET = do_PUT = _answer  # noqa: N815 - the library's names
 
@@ -72,13 +72,13 @@ class Job:
         self._token = folder / "operator"
         self._token.write_text("a-token")
 
-    def run(self, name: str = "policy", patience_seconds: float = 30.0) -> int:
+    def run(self, name: str = "policy", timeout_seconds: float = 30.0) -> int:
         module = runpy.run_path(str(JOBS / "policy.py"))
         module["main"].__globals__.update(
             KNOWLEDGE=self._knowledge.url,
             TOKEN=self._token,
             REMEMBERED=self.volume,
-            PATIENCE_SECONDS=patience_seconds,
+            TIMEOUT_SECONDS=timeout_seconds,
             PAUSE_SECONDS=0.01,
         )
         self._monkeypatch.setattr("sys.argv", ["policy.py", str(JOBS / f"{name}.yaml")])
@@ -96,7 +96,7 @@ def job(knowledge: Knowledge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_first_start_puts_it(job: Job, knowledge: Knowledge) -> None:
     """On the condition that there is none, so that two who come at the same time make one."""
     assert job.run() == 0
-    assert knowledge.asked == ["GET /v1/policies/demo/orders", "PUT /v1/policies/demo/orders"]
+    assert knowledge.requested == ["GET /v1/policies/demo/orders", "PUT /v1/policies/demo/orders"]
     assert knowledge.conditions == ["*"]
     assert knowledge.policy == (JOBS / "policy.yaml").read_bytes()
 
@@ -134,14 +134,14 @@ def test_trouble_is_no_answer(job: Job, knowledge: Knowledge, trouble: list[int]
     assert knowledge.policy == (there or (JOBS / "policy.yaml").read_bytes())
 
 
-def test_trouble_that_stays_is_told(job: Job, knowledge: Knowledge, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_persistent_failure_is_reported(job: Job, knowledge: Knowledge, capsys: pytest.CaptureFixture[str]) -> None:
     """With what was answered last; nothing is put, and the next start tries again."""
     knowledge.trouble = [503] * 10_000
-    assert job.run(patience_seconds=0.1) == 1
-    said = capsys.readouterr().err
-    assert "demo/orders: not within 0.1 s; the last answer: GET " in said
-    assert said.rstrip().endswith("/v1/policies/demo/orders: 503 Redis is away")
-    assert not any(line.startswith("PUT") for line in knowledge.asked)
+    assert job.run(timeout_seconds=0.1) == 1
+    log = capsys.readouterr().err
+    assert "demo/orders: not within 0.1 s; the last response: GET " in log
+    assert log.rstrip().endswith("/v1/policies/demo/orders: 503 Redis is away")
+    assert not any(line.startswith("PUT") for line in knowledge.requested)
     knowledge.trouble = []
     assert job.run() == 0
     assert knowledge.policy is not None
@@ -153,5 +153,5 @@ def test_what_could_not_be_remembered_is_not_put(
     """It would come back after having been deleted."""
     job.volume.rmdir()
     assert job.run() == 1
-    assert knowledge.asked == []
+    assert knowledge.requested == []
     assert f"{job.volume} cannot be written to" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The job of a first start: who is given which token, and that a start that was cut off leaves no half of a set."""
+"""The job of a first start: which service gets which token, and no incomplete set after an interruption."""
 
 import json
 import os
@@ -19,7 +19,7 @@ Start = Callable[[], int]
 
 @pytest.fixture
 def owners(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Who was given what: only root can."""
+    """The owner of each file; only root can set it."""
     given: dict[str, int] = {}
     monkeypatch.setattr(os, "chown", lambda path, uid, _gid: given.__setitem__(Path(path).name, uid))
     monkeypatch.setenv("WEIR_UID", "10001")
@@ -52,17 +52,17 @@ def test_everybody_is_given_what_they_need_and_no_more(start: Start, tmp_path: P
     executor = (tmp_path / "executor" / "WEIR_KNOWLEDGE_TOKEN").read_text()
     knowledge = (tmp_path / "knowledge" / "WEIR_KNOWLEDGE_PLANNER_TOKEN").read_text()
     assert len({person, executor, knowledge}) == 3
-    told = {token: api.caller(token) for token in (person, executor, knowledge)}
-    assert [caller and (caller.name, caller.role) for caller in told.values()] == [
+    callers = {token: api.caller(token) for token in (person, executor, knowledge)}
+    assert [caller and (caller.name, caller.role) for caller in callers.values()] == [
         ("operator", "write"),
         ("executor", "write"),
         None,
     ]
-    assert (asked := planner.caller(knowledge)) is not None
-    assert asked.role == "read"
+    assert (caller := planner.caller(knowledge)) is not None
+    assert caller.role == "read"
     assert planner.caller(person) is not None
     assert planner.caller(executor) is None
-    assert all(others.caller(token) is None for token in told)
+    assert all(others.caller(token) is None for token in callers)
     modes = {path.stat().st_mode & 0o777 for reader in READERS for path in (tmp_path / reader).iterdir()}
     assert modes == {0o400}
     assert (owners[".WEIR_TOKENS"], owners[".password"], owners["flink"]) == (10001, 472, 9999)
@@ -82,6 +82,6 @@ def test_a_start_that_was_cut_off_is_made_anew(start: Start, tmp_path: Path) -> 
     start()
     (tmp_path / "knowledge" / "WEIR_TOKENS").unlink()
     start()
-    known = json.loads((tmp_path / "knowledge" / "WEIR_TOKENS").read_text())
-    assert (tmp_path / "executor" / "WEIR_KNOWLEDGE_TOKEN").read_text() in known
-    assert (tmp_path / "knowledge" / "operator").read_text() in known
+    tokens = json.loads((tmp_path / "knowledge" / "WEIR_TOKENS").read_text())
+    assert (tmp_path / "executor" / "WEIR_KNOWLEDGE_TOKEN").read_text() in tokens
+    assert (tmp_path / "knowledge" / "operator").read_text() in tokens

@@ -37,12 +37,12 @@ _CHILDREN = ("lhs", "rhs", "expr", "vector_selector", "param")
 def _series() -> dict[str, Known]:
     """Every series' name with its labels: a histogram has three."""
     found = dict(OTHERS)
-    for name, known in documented().items():
-        if known.kind == "histogram":
-            found |= {f"{name}_{part}": known for part in ("sum", "count")}
-            found[f"{name}_bucket"] = Known("histogram", known.labels | {"le"})
+    for name, documented_metric in documented().items():
+        if documented_metric.kind == "histogram":
+            found |= {f"{name}_{part}": documented_metric for part in ("sum", "count")}
+            found[f"{name}_bucket"] = Known("histogram", documented_metric.labels | {"le"})
         else:
-            found[name] = known
+            found[name] = documented_metric
     return found
 
 
@@ -62,16 +62,16 @@ def _selectors(node: Any) -> list[promql.VectorSelector]:
 
 
 def problems(query: str) -> list[str]:
-    """What a query asks for that there is not."""
+    """Return the metrics and labels of a query that do not exist."""
     tree = promql.parse(query)
     found: list[str] = []
     for selector in _selectors(tree):
-        known = SERIES.get(selector.name)
-        if known is None:
+        documented_metric = SERIES.get(selector.name)
+        if documented_metric is None:
             found.append(f"no metric {selector.name}")
             continue
         labels = {matcher.name for matcher in selector.matchers.matchers}
-        found += [f"{selector.name} has no label {label}" for label in labels - known.labels - TARGET]
+        found += [f"{selector.name} has no label {label}" for label in labels - documented_metric.labels - TARGET]
     for node in _nodes(tree):
         if isinstance(node, promql.AggregateExpr) and node.modifier is not None:
             for selector in _selectors(node.expr):
@@ -90,10 +90,10 @@ def test_a_query_for_what_is_not_there_is_found() -> None:
     assert problems(grouped) == ["weir_planner_plans_total has no label reason to group by"]
 
 
-@pytest.mark.parametrize("asked", [of_dashboards, of_alerts])
-def test_every_query_names_what_there_is(asked: Any) -> None:
+@pytest.mark.parametrize("query", [of_dashboards, of_alerts])
+def test_every_query_names_existing_metrics(query: Any) -> None:
     """Metrics and labels, of dashboards and of alerts."""
-    queries = asked()
+    queries = query()
     assert len(queries) > 15
     assert {place: found for place, query in queries.items() if (found := problems(filled(query)))} == {}
 
@@ -117,7 +117,7 @@ def test_a_legend_names_labels_its_query_keeps() -> None:
 
 
 def test_no_variable_is_left_open() -> None:
-    """What is not filled in here would not be filled in there either."""
+    """A variable that is not expanded here would not be expanded in Grafana either."""
     assert {place for place, query in of_dashboards().items() if "$" in filled(query)} == set()
 
 
@@ -144,16 +144,16 @@ def test_panels_have_a_place_and_a_source_that_is_provisioned() -> None:
             taken |= cells
 
 
-def test_every_alert_is_tested_and_says_what_to_do() -> None:
-    """Its story in alerts_test.yml, its section in the runbook, and no section of an alert that is gone."""
-    told = (MONITORING / "prometheus" / "alerts_test.yml").read_text()
+def test_every_alert_has_a_test_and_a_runbook() -> None:
+    """Its story in alerts_test.yml, its section in the runbook, and no section of a removed alert."""
+    stories = (MONITORING / "prometheus" / "alerts_test.yml").read_text()
     sections = set(re.findall(r"^### (Weir\w+)$", runbook().read_text(), re.MULTILINE))
     assert sections == set(of_alerts())
     for rule in rules():
         name = rule["alert"]
         assert rule["annotations"]["runbook"] == f"docs/how-to/runbook.md#{name.lower()}"
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
-        assert name in told or re.sub(r"([a-z])[A-Z]\w*$", r"\1", name) in told
+        assert name in stories or re.sub(r"([a-z])[A-Z]\w*$", r"\1", name) in stories
 
 
 def test_every_service_is_scraped() -> None:

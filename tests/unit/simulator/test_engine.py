@@ -19,7 +19,7 @@ def running(application: Application, rate: float, seconds: float) -> Simulation
 
 
 def assert_conserved(simulation: Simulation) -> None:
-    """Within a run what came to an operator was taken or is queued; what was appended was read or waits."""
+    """Within a run, an operator's input is taken or queued; an appended record is read or waits."""
     flow = simulation.flow
     assert simulation.appended == pytest.approx(
         sum(topic.taken for topic in simulation.topics.values()) + simulation.backlog
@@ -121,11 +121,11 @@ def test_a_rescale_waits_for_a_checkpoint_and_keeps_every_record() -> None:
     assert_conserved(simulation)
 
 
-def test_a_nudge_lets_it_begin_at_once() -> None:
+def test_a_triggered_checkpoint_lets_a_rescale_begin_at_once() -> None:
     """It triggers the checkpoint that the rescale waits for."""
     simulation = running(chain(2), 800, 93)
     simulation.request(dict.fromkeys(simulation.observed, 4))
-    assert simulation.nudge() is None
+    assert simulation.trigger_checkpoint() is None
     simulation.advance(94)
     assert simulation.state == "RESTARTING"
 
@@ -249,7 +249,7 @@ def test_a_restart_that_hangs_goes_on_when_it_may() -> None:
     assert (simulation.state, simulation.backlog) == ("RUNNING", 0.0)
 
 
-def test_a_rescale_without_checkpoints_goes_after_its_longest_wait_and_replays_more() -> None:
+def test_a_rescale_without_checkpoints_proceeds_after_its_maximum_wait_and_replays_more() -> None:
     """They fail since second 50: the rescale of second 93 waits for three intervals, and begins where 50 was."""
     simulation = running(chain(2), 100, 51)
     simulation.conditions.checkpoints_fail = True
@@ -276,7 +276,7 @@ def test_a_job_that_lags_too_much_crashes_until_it_is_given_more() -> None:
 
 
 def test_another_job_takes_over_where_the_last_one_was() -> None:
-    """It was cancelled at 95; its successor with another graph begins at the last checkpoint, of 90, as a job of its own."""
+    """It was cancelled at 95; its successor with another graph begins at the last checkpoint, of 90, as another job."""
     simulation = running(chain(2), 100, 95)
     before = simulation.graph_hash
     simulation.end("CANCELED")

@@ -62,7 +62,7 @@ def test_partitions_are_read_in_turn_each_as_far_as_it_was_fetched() -> None:
     topic.curve.append(10.0, 300.0)
     assert topic.take(90.0, per_subtask=90.0) == pytest.approx(90.0)
     assert topic.positions() == pytest.approx([60.0, 30.0, 0.0])
-    assert topic.told_positions() == [pytest.approx(60.0), pytest.approx(30.0), None]
+    assert topic.reported_positions() == [pytest.approx(60.0), pytest.approx(30.0), None]
     topic.curve.append(11.0, 0.0)
     assert topic.lag_seconds(11.0) == pytest.approx(11.0)
     topic.take(150.0, per_subtask=150.0)
@@ -84,11 +84,11 @@ def test_what_was_appended_was_read_or_waits(
     topic = Topic(weights)
     topic.assign(subtasks)
     before = topic.positions()
-    for i, (records, most, per_subtask) in enumerate(steps):
+    for i, (records, max_records, per_subtask) in enumerate(steps):
         topic.curve.append(float(i + 1), records)
         waiting = topic.backlog
-        taken = topic.take(most, per_subtask)
-        assert -1e-6 <= taken <= min(most, waiting) * (1 + 1e-9) + 1e-6
+        taken = topic.take(max_records, per_subtask)
+        assert -1e-6 <= taken <= min(max_records, waiting) * (1 + 1e-9) + 1e-6
         after = topic.positions()
         assert sum(after) == pytest.approx(topic.taken, abs=1e-5)
         assert topic.taken + topic.backlog == pytest.approx(topic.curve.total, abs=1e-5)

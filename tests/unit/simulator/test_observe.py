@@ -25,22 +25,22 @@ def scrapes(simulation: Simulation, observer: Observer, seconds: float, every: f
     return found
 
 
-def test_a_running_job_is_told_whole() -> None:
+def test_a_running_job_is_reported_completely() -> None:
     """Counters from 0 with the run, times that add up, offsets of every partition, and it is a valid message."""
     simulation = Simulation(chain(2), lambda _: 600.0)
-    seen = scrapes(simulation, Observer(simulation), 60)[-1]
-    assert Observation.model_validate_json(seen.model_dump_json()) == seen
-    assert seen.status == "running"
-    assert seen.run is not None and seen.run.attempt == 0
-    assert seen.deployment is not None and seen.deployment.observed == seen.deployment.requested
-    assert seen.deployment.slots is not None and seen.deployment.slots.available == 14
-    enrich = seen.operators[2]
+    observation = scrapes(simulation, Observer(simulation), 60)[-1]
+    assert Observation.model_validate_json(observation.model_dump_json()) == observation
+    assert observation.status == "running"
+    assert observation.run is not None and observation.run.attempt == 0
+    assert observation.deployment is not None and observation.deployment.observed == observation.deployment.requested
+    assert observation.deployment.slots is not None and observation.deployment.slots.available == 14
+    enrich = observation.operators[2]
     assert (enrich.operator, enrich.records_in) == ("enrich", 36_000)
     assert enrich.busy_ms is not None and enrich.idle_ms is not None and enrich.backpressured_ms is not None
     assert abs(enrich.busy_ms + enrich.idle_ms + enrich.backpressured_ms - 2 * 60_000) < 1
     assert enrich.busy_share_mean is not None and abs(enrich.busy_share_mean - 0.612) < 0.06
-    assert len(seen.partitions) == 12
-    assert all(p.log_end_offset == p.current_offset == 3000 for p in seen.partitions)
+    assert len(observation.partitions) == 12
+    assert all(p.log_end_offset == p.current_offset == 3000 for p in observation.partitions)
 
 
 def test_a_restarting_job_has_offsets_and_no_counters() -> None:
@@ -63,24 +63,24 @@ def test_a_restarting_job_has_offsets_and_no_counters() -> None:
 def test_the_same_seed_gives_the_same_run() -> None:
     """Noise, losses and delays included; another seed gives another."""
 
-    def told(seed: int) -> list[str]:
+    def messages(seed: int) -> list[str]:
         simulation = Simulation(diamond(2), lambda t: 300 + 5 * t)
         noise = Noise(relative=0.05, lost_share=0.1, delayed_share=0.2, delay_seconds=7, missing_share=0.1)
         return [o.model_dump_json() for o in scrapes(simulation, Observer(simulation, noise=noise, seed=seed), 200)]
 
-    assert told(4) == told(4)
-    assert told(4) != told(5)
+    assert messages(4) == messages(4)
+    assert messages(4) != messages(5)
 
 
 def test_noise_never_lets_a_record_counter_fall() -> None:
     """It blurs the moment of a reading; it does not make records."""
     simulation = Simulation(chain(2), lambda _: 700.0)
-    seen = scrapes(simulation, Observer(simulation, noise=Noise(relative=0.5), seed=1), 300)
-    counts = [o.operators[2].records_in or 0 for o in seen]
+    observation = scrapes(simulation, Observer(simulation, noise=Noise(relative=0.5), seed=1), 300)
+    counts = [o.operators[2].records_in or 0 for o in observation]
     assert counts == sorted(counts)
     assert all(
-        700 * (o.observed_at - seen[0].observed_at).total_seconds() + 3500 >= c
-        for o, c in zip(seen, counts, strict=True)
+        700 * (o.observed_at - observation[0].observed_at).total_seconds() + 3500 >= c
+        for o, c in zip(observation, counts, strict=True)
     )
 
 
@@ -97,20 +97,20 @@ def test_faults_hold_for_their_time() -> None:
         Fault("brokers-away", 70, 75),
     ]
     observer = Observer(simulation, faults=faults)
-    seen = scrapes(simulation, observer, 80)
-    at = {round((o.observed_at - observer.at(0)).total_seconds()): o for o in seen}
+    observation = scrapes(simulation, observer, 80)
+    at = {round((o.observed_at - observer.at(0)).total_seconds()): o for o in observation}
     assert [at[10].operators[i].busy_ms is None for i in range(5)] == [False, False, True, False, False]
     assert at[15].operators == at[20].operators == at[25].operators != at[30].operators
     assert at[25].partitions[0].log_end_offset != at[20].partitions[0].log_end_offset
     assert 35 not in at
-    assert [round((o.observed_at - observer.at(0)).total_seconds()) for o in seen][7:10] == [50, 55, 45]
+    assert [round((o.observed_at - observer.at(0)).total_seconds()) for o in observation][7:10] == [50, 55, 45]
     assert (at[60].status, at[65].status) == ("unreachable", "not_found")
     assert at[70].partitions == [] and at[70].problems
 
 
 def test_an_engine_that_refreshes_slowly_repeats_itself() -> None:
-    """Scraped every 5 s and refreshed every 10 s, each second scrape tells nothing new of the counters."""
+    """Scraped every 5 s and refreshed every 10 s, every second scrape reads the same counters again."""
     simulation = Simulation(chain(2), lambda _: 600.0)
-    seen = scrapes(simulation, Observer(simulation, noise=Noise(refresh_seconds=10)), 40)
-    counts = [o.operators[0].records_in for o in seen]
+    observation = scrapes(simulation, Observer(simulation, noise=Noise(refresh_seconds=10)), 40)
+    counts = [o.operators[0].records_in for o in observation]
     assert counts == [3000, 3000, 9000, 9000, 15000, 15000, 21000, 21000]

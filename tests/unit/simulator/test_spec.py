@@ -1,4 +1,4 @@
-"""Applications as files: what can be said, and how a mistake is told."""
+"""Applications as files: fields, defaults and errors."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import yaml
 
 from runtime.documents import read_file
 from simulator import PRESETS, Application, InvalidApplication, chain, parse
-from simulator.clairvoyant import Clairvoyant
+from simulator.capacity import OfflineOptimum
 
 SMALL = """
 operators:
@@ -29,8 +29,8 @@ def load(path: Path) -> Application:
     return parse(read_file(path), str(path))
 
 
-def test_a_file_says_all_there_is_to_say(tmp_path: Path) -> None:
-    """What it leaves out has its default; drift is a straight line between its points."""
+def test_a_file_may_set_every_field(tmp_path: Path) -> None:
+    """An omitted field has its default; drift is a straight line between its points."""
     application = load(written(tmp_path, SMALL))
     assert application.topology().names == ["in", "work"]
     assert application.topology().is_keyed("work")
@@ -40,7 +40,7 @@ def test_a_file_says_all_there_is_to_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ("operators.1.service_seconds=-1", "operators.1.service_seconds: must be greater than 0"),
         ("operators.1.speed=3", "operators.1.speed: is not a field"),
@@ -58,7 +58,7 @@ def test_a_file_says_all_there_is_to_say(tmp_path: Path) -> None:
         ("operators.1.service_seconds=.nan", "operators.1.service_seconds"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(tmp_path: Path, change: str, told: str) -> None:
+def test_an_error_names_its_field(tmp_path: Path, change: str, message: str) -> None:
     """File and field, in one line."""
     where, _, value = change.partition("=")
     *path, last = [int(part) if part.isdigit() else part for part in where.split(".")]
@@ -71,11 +71,11 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, change: str, told: str
     with pytest.raises(InvalidApplication) as error:
         load(file)
     assert str(file) in str(error.value)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("links", "told"),
+    ("links", "message"),
     [
         ("[{source: a, target: b}, {source: b, target: c}, {source: c, target: b}]", "links.2: closes a cycle: "),
         (
@@ -85,18 +85,18 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, change: str, told: str
     ],
     ids=["cycle", "order"],
 )
-def test_a_cycle_is_told_from_a_wrong_order(tmp_path: Path, links: str, told: str) -> None:
+def test_a_cycle_and_a_wrong_order_have_different_errors(tmp_path: Path, links: str, message: str) -> None:
     """Both by the file's own field, and a cycle with the operators on it."""
     operators = "[{name: a, service_seconds: 1, source: {topic: t}}, {name: b, service_seconds: 1}, {name: c, service_seconds: 1}]"
     file = written(tmp_path, f"{{operators: {operators}, links: {links}}}")
     with pytest.raises(InvalidApplication) as error:
         load(file)
-    assert f"{file}: {told}" in str(error.value)
-    assert ("b → c → b" in str(error.value) or "c → b → c" in str(error.value)) == ("cycle" in told)
+    assert f"{file}: {message}" in str(error.value)
+    assert ("b → c → b" in str(error.value) or "c → b → c" in str(error.value)) == ("cycle" in message)
 
 
 @pytest.mark.parametrize("text", ["- 1", ""], ids=["a list", "nothing"])
-def test_what_is_no_application_is_told_so(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_file_is_refused(tmp_path: Path, text: str) -> None:
     """With the file's name."""
     file = written(tmp_path, text)
     with pytest.raises(InvalidApplication, match=r"application\.yaml"):
@@ -116,13 +116,12 @@ def test_the_ready_made_ones_stand(name: str) -> None:
     assert PRESETS[name](4).started_with(2).parallelism == dict.fromkeys(PRESETS[name](1).parallelism, 2)
 
 
-def test_the_clairvoyant_takes_the_least_that_carries_a_load() -> None:
+def test_the_offline_optimum_is_the_smallest_parallelism_that_carries_a_load() -> None:
     """Enrich does 500/s alone and 500·p / (1 + 0.02·(p − 1)) on p: 900/s need 2, 1,000/s need 3; the rest needs 1."""
-    clairvoyant = Clairvoyant(chain(1), most=16)
-    assert clairvoyant.least(900)["enrich"] == 2
-    assert clairvoyant.least(1000)["enrich"] == 3
-    assert clairvoyant.slots(1000) == 3
-    assert clairvoyant.slot_seconds(lambda t: 400.0 if t < 50 else 900.0, 100) == pytest.approx(50 * 1 + 50 * 2)
+    optimum = OfflineOptimum(chain(1), max_parallelism=16)
+    assert optimum.parallelism(900)["enrich"] == 2
+    assert optimum.parallelism(1000)["enrich"] == 3
+    assert optimum.slots(1000) == 3
 
 
 def test_the_readme_s_example_can_be_run(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a fresh machine is told before anything is written, and how set-up knows what it has done."""
+"""Set-up on a fresh machine: its checks before anything is written, and the steps that it skips."""
 
 import ast
 import subprocess
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from testbed import bootstrap
-from testbed.bootstrap import Facts, SetupError, Step, digest, java_major, missing
+from testbed.bootstrap import Machine, SetupError, Step, digest, java_major, missing
 
-COMPLETE = Facts(
+COMPLETE = Machine(
     python="/usr/bin/python3.12",
     python_version=(3, 12),
     has_venv=True,
@@ -24,8 +24,8 @@ COMPLETE = Facts(
 )
 
 
-def _missing(facts: Facts) -> str | None:
-    return missing(facts, least_memory_megabytes=4096, least_disk_megabytes=2500)
+def _missing(machine: Machine) -> str | None:
+    return missing(machine, min_memory_megabytes=4096, min_disk_megabytes=2500)
 
 
 def test_a_complete_machine_lacks_nothing() -> None:
@@ -34,7 +34,7 @@ def test_a_complete_machine_lacks_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "says", "to_do"),
+    ("changes", "message", "to_do"),
     [
         ({"python": None, "python_version": None}, "Python 3.11 or 3.12 is needed", "install python3.11 or python3.12"),
         ({"python_version": (3, 13)}, "Python 3.11 or 3.12 is needed", "install"),
@@ -43,15 +43,17 @@ def test_a_complete_machine_lacks_nothing() -> None:
         ({"java_version": 11}, "this is Java 11", "apt install openjdk-17-jdk-headless"),
         ({"has_compiler": False}, "no compiler (javac)", "apt install openjdk-17-jdk-headless"),
         ({"has_maven": False}, "no mvn is on the PATH", "apt install maven"),
-        ({"free_memory_megabytes": 2000}, "4096 MB of free memory are needed and 2000 MB", "WEIR_LEAST_MEMORY_MB"),
+        ({"free_memory_megabytes": 2000}, "4096 MB of free memory are needed and 2000 MB", "WEIR_MIN_MEMORY_MB"),
         ({"free_disk_megabytes": 100}, "2500 MB of free disk are needed", "WEIR_CACHE"),
     ],
 )
-def test_what_is_missing_is_one_line_that_says_what_to_do(changes: dict[str, object], says: str, to_do: str) -> None:
+def test_a_missing_requirement_is_one_line_with_the_remedy(
+    changes: dict[str, object], message: str, to_do: str
+) -> None:
     """Each thing a machine can lack has its own sentence, with the remedy in it."""
     line = _missing(replace(COMPLETE, **changes))  # type: ignore[arg-type]
     assert line is not None and "\n" not in line
-    assert says in line and to_do in line
+    assert message in line and to_do in line
 
 
 def test_unknown_memory_or_disk_is_no_complaint() -> None:
@@ -83,7 +85,7 @@ def step(tmp_path: Path) -> Callable[[], Step]:
 
 
 def test_a_finished_step_is_not_done_again_until_its_input_changes(step: Callable[[], Step], tmp_path: Path) -> None:
-    """The stamp holds the inputs' hash: a new content, or a result that is gone, makes the step due."""
+    """The stamp holds the inputs' hash: a new content, or a missing result, makes the step due."""
     first = step()
     assert not first.done
     first.begin()
@@ -123,23 +125,23 @@ def test_a_failing_command_names_its_log_and_its_reason(step: Callable[[], Step]
 
 
 def test_a_digest_sees_names_contents_and_new_files(tmp_path: Path) -> None:
-    """A renamed, changed or added source file is a new build; an incomplete clone says so."""
+    """A renamed, changed or added source file is a new build; an incomplete clone is an error."""
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "A.java").write_text("a")
-    seen = {digest(tmp_path / "src")}
+    digests = {digest(tmp_path / "src")}
     (tmp_path / "src" / "B.java").write_text("")
-    seen.add(digest(tmp_path / "src"))
+    digests.add(digest(tmp_path / "src"))
     (tmp_path / "src" / "B.java").rename(tmp_path / "src" / "C.java")
-    seen.add(digest(tmp_path / "src"))
+    digests.add(digest(tmp_path / "src"))
     (tmp_path / "src" / "C.java").write_text("c")
-    seen.add(digest(tmp_path / "src"))
-    assert len(seen) == 4
-    with pytest.raises(SetupError, match=r"pom\.xml is missing: this is not a whole clone"):
+    digests.add(digest(tmp_path / "src"))
+    assert len(digests) == 4
+    with pytest.raises(SetupError, match=r"pom\.xml is missing: this clone of the project is incomplete"):
         digest(tmp_path / "pom.xml")
 
 
 def test_a_foreign_folder_is_never_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """WEIR_VENV that points at somebody's folder by mistake is refused, and the folder stays as it was."""
+    """A WEIR_VENV that is another folder by mistake is refused, and the folder stays as it was."""
     (tmp_path / "thesis.tex").write_text("years of work")
     monkeypatch.setattr(bootstrap, "VENV", tmp_path)
     step = Step("environment", [], tmp_path / "bin" / "weir", cache=tmp_path.parent / "cache")
@@ -149,14 +151,14 @@ def test_a_foreign_folder_is_never_cleared(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "code", "says"),
+    ("arguments", "environment", "code", "message"),
     [
         (["nonsense"], {}, 2, "usage: bootstrap.py [environment]"),
         ([], {"PATH": "/nonexistent"}, 1, "setup: Python 3.11 or 3.12 is needed"),
     ],
 )
-def test_set_up_that_cannot_begin_says_one_line_and_writes_nothing(
-    tmp_path: Path, arguments: list[str], environment: dict[str, str], code: int, says: str
+def test_set_up_that_cannot_begin_prints_one_line_and_writes_nothing(
+    tmp_path: Path, arguments: list[str], environment: dict[str, str], code: int, message: str
 ) -> None:
     """As `make setup` on a bare machine: an exit code, a line, and no traces."""
     cache = tmp_path / "cache"
@@ -169,15 +171,15 @@ def test_set_up_that_cannot_begin_says_one_line_and_writes_nothing(
         check=False,
     )
     assert done.returncode == code
-    assert done.stderr.startswith(says) and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(message) and done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_memory_setting_that_is_no_number_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bad input at this border too."""
-    monkeypatch.setenv("WEIR_LEAST_MEMORY_MB", "4 GB")
-    with pytest.raises(SetupError, match="WEIR_LEAST_MEMORY_MB: '4 GB' is not a whole number"):
-        bootstrap.least_memory_megabytes()
+    monkeypatch.setenv("WEIR_MIN_MEMORY_MB", "4 GB")
+    with pytest.raises(SetupError, match="WEIR_MIN_MEMORY_MB: '4 GB' is not a whole number"):
+        bootstrap.min_memory_megabytes()
 
 
 def test_any_old_python_can_read_the_script() -> None:

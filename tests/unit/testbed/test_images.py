@@ -1,4 +1,4 @@
-"""What a machine is told that cannot build or run images, and what a build is told of this machine."""
+"""Errors on a machine that cannot build or run images, and the settings of a build."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ DOCKERFILES = [*sorted((PROJECT / "services").glob("*/Dockerfile")), PROJECT / "
 
 
 def test_what_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No daemon program, or somebody who may not start one: each says what to do instead."""
+    """Without a daemon program, or the right to start one, the sentence has the remedy."""
     monkeypatch.setenv("PATH", "/nonexistent")
     assert daemons.missing() == "there is no dockerd on the PATH: install it (Debian: apt install docker.io)"
     assert daemons.unanswered() == "no docker on the PATH: install it (Debian: apt install docker.io)"
@@ -30,13 +30,15 @@ def test_a_daemon_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/docker")
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     monkeypatch.delenv("WEIR_DOCKER_PROBLEM", raising=False)
-    said = daemons.unanswered() or ""
-    assert said.startswith(f"no Docker daemon answers at unix://{tmp_path}/none.sock: start it, or set DOCKER_HOST (")
+    message = daemons.unanswered() or ""
+    assert message.startswith(
+        f"no Docker daemon answers at unix://{tmp_path}/none.sock: start it, or set DOCKER_HOST ("
+    )
     monkeypatch.setenv("WEIR_DOCKER_PROBLEM", "dockerd: no cgroups here")
     assert (daemons.unanswered() or "").endswith("(dockerd: no cgroups here)")
 
 
-def test_a_step_that_fails_says_how_it_ended(tmp_path: Path) -> None:
+def test_a_step_that_fails_reports_how_it_ended(tmp_path: Path) -> None:
     """The log keeps all of it."""
     with pytest.raises(TestbedError, match=r"sh -c .* failed, see .*; it ends with: first \| second"):
         images.run(["sh", "-c", "echo first; echo second >&2; exit 3"], tmp_path / "log")
@@ -49,7 +51,7 @@ def test_a_step_that_fails_says_how_it_ended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
 def test_every_dockerfile_keeps_the_rules(path: Path) -> None:
-    """Bases by argument with the official ones as default, hashes checked, a numeric user, labels, nothing that only BuildKit knows."""
+    """Official bases by default, hashes checked, a numeric user, labels, no features of BuildKit alone."""
     text = path.read_text()
     assert set(re.findall(r"^FROM (?!builder|python)(\S+)", text, re.MULTILINE)) <= {
         f"${{{name}}}" for name in images.BUILD_ARGUMENTS
@@ -71,7 +73,7 @@ def test_every_dockerfile_keeps_the_rules(path: Path) -> None:
 
 
 def test_what_stands_in_for_official_images_is_everybodys(tmp_path: Path) -> None:
-    """Made with a umask that keeps it to oneself, it would be read by nobody in the container."""
+    """Made under a strict umask, it would be unreadable for the container's user."""
     (tmp_path / "jars").mkdir(mode=0o700)
     (tmp_path / "jars" / "one.jar").touch(mode=0o600)
     images.readable_by_all(tmp_path)
@@ -80,13 +82,13 @@ def test_what_stands_in_for_official_images_is_everybodys(tmp_path: Path) -> Non
 
 
 def test_a_spark_worker_may_write_to_its_folder() -> None:
-    """Which lies under Spark's own unless it is told otherwise, and that is nobody's to write to."""
+    """By default it lies under Spark's folder, which no user may write to."""
     text = (PROJECT / "services" / "analyzer" / "Dockerfile").read_text()
     assert "SPARK_WORKER_DIR=/tmp/" in text
 
 
 def test_each_lock_is_part_of_the_one_resolution() -> None:
-    """What runs in a container is what was tested outside of it, version by version and hash by hash."""
+    """A container has the tested packages: the same versions and hashes."""
     pinned = re.compile(r"^([a-z0-9-]+==\S+)", re.MULTILINE)
     whole = (PROJECT / "requirements.lock").read_text()
     for path in DOCKERFILES:

@@ -30,7 +30,7 @@ def _python(script: str) -> list[str]:
     return [sys.executable, "-c", script]
 
 
-def _gone(pid: int) -> bool:
+def _ended(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -38,7 +38,7 @@ def _gone(pid: int) -> bool:
 
 
 def _wait_gone(*pids: int) -> None:
-    wait_until(lambda: all(_gone(pid) for pid in pids), timeout_seconds=10, what=f"end of {pids}")
+    wait_until(lambda: all(_ended(pid) for pid in pids), timeout_seconds=10, what=f"end of {pids}")
 
 
 def _wait_number(path: Path) -> int:
@@ -57,7 +57,7 @@ def test_output_goes_to_a_log_and_the_environment_is_passed_on(tmp_path: Path) -
     process.stop()
 
 
-def test_a_program_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+def test_a_missing_program_is_reported_at_once(tmp_path: Path) -> None:
     """Nothing was started, so there is no id to ask for."""
     process = ManagedProcess("ghost", ["no-such-program"], tmp_path)
     with pytest.raises(TestbedError, match="ghost: cannot run no-such-program: not found"):
@@ -116,7 +116,7 @@ while True:
 
 
 def test_what_a_process_started_ends_with_it(tmp_path: Path) -> None:
-    """Also what made a process group of its own, as Spark's Python workers do, and what outlives its crashed parent."""
+    """Also a child with its own process group, as Spark's Python workers have, and one that outlives its parent."""
     script = f"""
 import os, subprocess
 child = subprocess.Popen(['sleep', '60'])
@@ -128,7 +128,7 @@ os.kill(os.getpid(), 9)
     process = ManagedProcess("parent", _python(script), tmp_path).start()
     wait_until(lambda: not process.running, timeout_seconds=10, what="crash")
     child, apart = _wait_number(tmp_path / "child"), _wait_number(tmp_path / "apart")
-    assert not _gone(child) and not _gone(apart)
+    assert not _ended(child) and not _ended(apart)
     process.stop()
     _wait_gone(child, apart)
 
@@ -153,7 +153,7 @@ def test_a_killed_owner_takes_its_processes_with_it(tmp_path: Path, number: sign
     """kill -9 of the parent leaves no child; the end of the thread that started it does no harm."""
     owner = subprocess.Popen([sys.executable, "-c", _OWNER, str(tmp_path)], cwd=PROJECT)
     child = _wait_number(tmp_path / "pid")
-    assert not _gone(child)
+    assert not _ended(child)
     owner.send_signal(number)
     owner.wait(timeout=10)
     _wait_gone(child)
@@ -191,7 +191,7 @@ def test_free_ports_differ_and_lie_outside_the_kernels_own_range() -> None:
 
 
 def test_a_port_in_use_cannot_be_claimed() -> None:
-    """Whoever has it, listening or only bound, is named by the port; once it is given back it can be claimed."""
+    """A port in use, listening or only bound, is an error that names it; once released it can be claimed."""
     port = free_port()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", port))

@@ -28,8 +28,8 @@ async def client(output: MemoryOutput) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_the_state_says_what_is_produced(client: httpx.AsyncClient) -> None:
-    """The trace's rate, and no rate of its own before there was time to measure one."""
+async def test_the_state_has_the_current_load(client: httpx.AsyncClient) -> None:
+    """The target is the trace's rate; the measured rate is None before there was time to measure it."""
     state = (await client.get("/state")).json()
     assert state["target_rate"] == 800
     assert state["rate"] is None
@@ -38,7 +38,7 @@ async def test_the_state_says_what_is_produced(client: httpx.AsyncClient) -> Non
 
 
 async def test_the_load_is_set_and_answered_with_the_state(client: httpx.AsyncClient) -> None:
-    """What is left out stays; null goes back to the trace."""
+    """An omitted field stays; null restores the trace."""
     assert (await client.put("/load", json={"rate": 1200})).json()["target_rate"] == 1200
     assert (await client.put("/load", json={"factor": 0.5})).json()["target_rate"] == 600
     assert (await client.put("/load", json={"rate": None, "factor": 1})).json()["target_rate"] == 800
@@ -94,7 +94,7 @@ async def test_what_is_no_json_is_refused(client: httpx.AsyncClient) -> None:
     assert answer.json()["errors"][0]["message"]
 
 
-async def test_health_says_what_the_broker_said(client: httpx.AsyncClient, output: MemoryOutput) -> None:
+async def test_health_reports_the_brokers_last_error(client: httpx.AsyncClient, output: MemoryOutput) -> None:
     """Failing while records are asked for and none arrive; a paused generator is well."""
     assert (await client.get("/health")).status_code == 200
     output.problem = "1/1 brokers are down"

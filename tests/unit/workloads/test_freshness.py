@@ -20,7 +20,7 @@ def test_a_result_is_read_from_the_sinks_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (b"", "1 fields"),
         (b"a;1;2;3;4", "5 fields"),
@@ -28,9 +28,9 @@ def test_a_result_is_read_from_the_sinks_line() -> None:
         (b"a;1;2;3;-4;5", "newest_ms"),
     ],
 )
-def test_what_is_no_result_is_refused_with_its_field(line: bytes, said: str) -> None:
-    """Somebody else's record at the sink does not stop the probe: its reader counts it."""
-    with pytest.raises(UnreadableResult, match=said):
+def test_an_unreadable_result_is_refused_with_its_field(line: bytes, message: str) -> None:
+    """A foreign record at the sink does not stop the probe: its reader counts it."""
+    with pytest.raises(UnreadableResult, match=message):
         Result.read(line)
 
 
@@ -41,47 +41,47 @@ def test_before_the_first_result_the_lag_is_unknown() -> None:
 
 def test_the_lag_is_the_worst_of_the_recent_results() -> None:
     """One key late by five seconds counts, until it is two seconds past."""
-    seen = Freshness()
-    seen.add(_result(T0 - 5), T0)
-    seen.add(_result(T0 + 0.5), T0 + 1.5)
-    assert seen.lag_seconds(T0 + 1.9) == 5
-    assert seen.lag_seconds(T0 + 2.1) == pytest.approx(1.6)
+    freshness = Freshness()
+    freshness.add(_result(T0 - 5), T0)
+    freshness.add(_result(T0 + 0.5), T0 + 1.5)
+    assert freshness.lag_seconds(T0 + 1.9) == 5
+    assert freshness.lag_seconds(T0 + 2.1) == pytest.approx(1.6)
 
 
 def test_when_results_stop_the_lag_grows() -> None:
     """The freshest result was a second old when it came; a minute later the lag is 61 seconds, not 1."""
-    seen = Freshness()
-    seen.add(_result(T0 - 1), T0)
-    assert [seen.lag_seconds(T0 + later) for later in (0, 10, 60)] == [1, 11, 61]
+    freshness = Freshness()
+    freshness.add(_result(T0 - 1), T0)
+    assert [freshness.lag_seconds(T0 + later) for later in (0, 10, 60)] == [1, 11, 61]
 
 
 def test_it_does_not_grow_when_there_is_nothing_to_be_late_with() -> None:
     """The newest input is in a result already: the job is idle, not late. New input makes it late again."""
-    seen = Freshness()
-    seen.add(_result(T0 - 1, newest=T0 - 0.5), T0)
-    assert seen.lag_seconds(T0 + 1, newest_input=T0 - 0.5) == 1
-    assert seen.lag_seconds(T0 + 60, newest_input=T0 - 0.5) == 0
-    assert seen.lag_seconds(T0 + 60, newest_input=T0 + 50) == 61
+    freshness = Freshness()
+    freshness.add(_result(T0 - 1, newest=T0 - 0.5), T0)
+    assert freshness.lag_seconds(T0 + 1, newest_input=T0 - 0.5) == 1
+    assert freshness.lag_seconds(T0 + 60, newest_input=T0 - 0.5) == 0
+    assert freshness.lag_seconds(T0 + 60, newest_input=T0 + 50) == 61
 
 
 def test_results_of_a_replay_do_not_make_the_job_look_fresher() -> None:
     """After a restart old windows come again: their age is their lag; what is freshest stays what it was."""
-    seen = Freshness()
-    seen.add(_result(T0 - 1), T0)
-    seen.add(_result(T0 - 8), T0 + 6)
-    assert seen.lag_seconds(T0 + 6) == 14
-    assert seen.lag_seconds(T0 + 9) == 10
+    freshness = Freshness()
+    freshness.add(_result(T0 - 1), T0)
+    freshness.add(_result(T0 - 8), T0 + 6)
+    assert freshness.lag_seconds(T0 + 6) == 14
+    assert freshness.lag_seconds(T0 + 9) == 10
 
 
 def test_the_series_has_a_sample_for_each_second_with_results() -> None:
     """Largest, median and number; the second that is still going on included."""
-    seen = Freshness()
+    freshness = Freshness()
     for lag, at in ((1.0, 0.1), (3.0, 0.2), (2.0, 0.3), (4.0, 2.5)):
-        seen.add(_result(T0 + at - lag), T0 + at)
-    first, last = seen.series()
+        freshness.add(_result(T0 + at - lag), T0 + at)
+    first, last = freshness.series()
     assert (first.second, first.results) == (int(T0), 3)
     assert (first.max_lag_seconds, first.p50_lag_seconds) == (pytest.approx(3), pytest.approx(2))
-    assert seen.latest() == last
+    assert freshness.latest() == last
     assert (last.second, last.results) == (int(T0) + 2, 1)
 
 
@@ -90,14 +90,14 @@ def test_the_series_has_a_sample_for_each_second_with_results() -> None:
 )
 def test_the_lag_is_never_below_the_age_of_the_freshest(lags: list[tuple[float, float]], silence: float) -> None:
     """And never below any result that arrived within the last two seconds."""
-    seen, now = Freshness(), T0
+    freshness, now = Freshness(), T0
     arrivals = []
     for lag, pause in lags:
         now += pause
-        seen.add(_result(now - lag), now)
+        freshness.add(_result(now - lag), now)
         arrivals.append((now, now - lag))
     at = now + silence
-    lag_now = seen.lag_seconds(at)
+    lag_now = freshness.lag_seconds(at)
     assert lag_now is not None
     assert lag_now >= at - max(oldest for _, oldest in arrivals) - 1e-6
     assert all(lag_now >= arrived - oldest - 1e-6 for arrived, oldest in arrivals if arrived >= at - 2)

@@ -1,4 +1,4 @@
-"""What a record is made of: a key drawn by Zipf's law, and a line of the wanted size."""
+"""Records: a key drawn by Zipf's law, and a line of the wanted size."""
 
 from collections import Counter
 
@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.loadgen.keys import Keys
-from workloads.loadgen.records import MOST_BYTES, Records
+from workloads.loadgen.records import MAX_BYTES, Keys, Records
 
 
 def test_without_skew_all_keys_are_alike() -> None:
@@ -21,11 +20,11 @@ def test_with_skew_the_first_key_has_its_share() -> None:
     """Exponent 1 over 100 keys: the first has 1/H(100) = 19.3 % and the second half of it."""
     keys = Keys(100, skew=1.0)
     drawn = Counter(keys.draw(100_000))
-    (first, most), (_, second) = drawn.most_common(2)
+    (first, count), (_, second) = drawn.most_common(2)
     assert first == b"customer-000000"
     assert keys.share_of_first() == pytest.approx(0.1928, abs=1e-4)
-    assert most / 100_000 == pytest.approx(0.1928, rel=0.05)
-    assert second / most == pytest.approx(0.5, rel=0.1)
+    assert count / 100_000 == pytest.approx(0.1928, rel=0.05)
+    assert second / count == pytest.approx(0.5, rel=0.1)
 
 
 def test_the_same_seed_draws_the_same_keys() -> None:
@@ -49,7 +48,7 @@ def test_impossible_keys_are_refused_by_name(count: int, skew: float, name: str)
         Keys(count, skew)
 
 
-@given(size=st.integers(0, MOST_BYTES), at=st.integers(1, 10**13))
+@given(size=st.integers(0, MAX_BYTES), at=st.integers(1, 10**13))
 def test_a_record_has_the_size_it_was_asked_for(size: int, at: int) -> None:
     """Unless its timestamp and key alone need more."""
     key = b"customer-000042"

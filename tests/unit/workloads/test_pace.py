@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.loadgen.pace import MOST_CATCH_UP_SECONDS, Pace
+from workloads.loadgen.generator import MAX_CATCH_UP_SECONDS, Pace
 
 
 def test_fractions_of_a_record_are_not_lost() -> None:
@@ -36,11 +36,11 @@ def test_a_clock_that_goes_back_owes_nothing() -> None:
 
 
 @given(
-    steps=st.lists(st.floats(0, MOST_CATCH_UP_SECONDS), min_size=1, max_size=200),
+    steps=st.lists(st.floats(0, MAX_CATCH_UP_SECONDS), min_size=1, max_size=200),
     rate=st.floats(0, 10_000),
 )
 def test_what_is_produced_is_rate_times_time(steps: list[float], rate: float) -> None:
-    """To within one record, however unevenly the ticks come, as long as none is a stall."""
+    """The count is exact to one record with irregular ticks, as long as none is a stall."""
     pace, now, produced = Pace(0.0), 0.0, 0
     for step in steps:
         now += step

@@ -63,9 +63,9 @@ def options(jar: Path, *more: str) -> Any:
 
 def test_it_is_submitted_once(flink: Flink, cluster: Cluster, jar: Path) -> None:
     """A second start finds the first one's job and leaves it alone."""
-    told = options(jar, "--parallelism", "2", "--", "--input-topic", "orders")
-    assert submit.submit(cluster, told, threading.Event()) == "orders runs as job job1"
-    assert submit.submit(cluster, told, threading.Event()) == "orders ran already as job job1"
+    parsed = options(jar, "--parallelism", "2", "--", "--input-topic", "orders")
+    assert submit.submit(cluster, parsed, threading.Event()) == "orders runs as job job1"
+    assert submit.submit(cluster, parsed, threading.Event()) == "orders ran already as job job1"
     assert flink.submitted == [{"programArgsList": ["--input-topic", "orders"], "parallelism": 2}]
     assert submit.check(cluster, "orders") == ""
 
@@ -79,7 +79,7 @@ def test_costs_as_in_the_trial(jar: Path) -> None:
 def test_a_lost_job_is_submitted_again(
     flink: Flink, cluster: Cluster, jar: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One that has failed for good counts as lost; a cluster that does not answer is waited for, and said once."""
+    """One that has failed for good counts as lost; a cluster that does not answer is waited for, and printed once."""
     monkeypatch.setattr(submit, "LOOK_SECONDS", 0.0)
     looks = iter([lambda: setattr(flink, "refuses", True), None, lambda: setattr(flink, "refuses", False), None])
     flink.jobs["job0"] = ("orders", "FAILED")
@@ -95,15 +95,15 @@ def test_a_lost_job_is_submitted_again(
     monkeypatch.setattr(stop, "wait", wait)
     submit.stay(cluster, options(jar), stop)
     assert len(flink.submitted) == 1
-    said = capsys.readouterr()
-    assert said.out == "orders runs as job job1\n"
-    assert said.err.count("submit: flink: GET /jobs/overview: 500 no") == 1
+    printed = capsys.readouterr()
+    assert printed.out == "orders runs as job job1\n"
+    assert printed.err.count("submit: flink: GET /jobs/overview: 500 no") == 1
 
 
-def test_what_is_missing_is_said(flink: Flink, cluster: Cluster, jar: Path) -> None:
+def test_missing_slots_and_jobs_are_named(flink: Flink, cluster: Cluster, jar: Path) -> None:
     """No slots in time, a job that ends at once, no job at all."""
     flink.slots = 0
-    with pytest.raises(SubmitError, match="1 slots of http://flink: not in time"):
+    with pytest.raises(SubmitError, match="1 slots of http://flink: not reached in time"):
         submit.submit(cluster, options(jar), threading.Event())
     assert submit.check(cluster, "orders") == "no job orders"
     flink.slots = 1

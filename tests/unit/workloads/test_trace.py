@@ -84,7 +84,7 @@ def test_speed_and_start_move_through_the_trace() -> None:
     ],
 )
 def test_how_fast_a_load_turns(shape: Shape, seconds: float) -> None:
-    """The time that it is high at least; a step that stays is missed by nobody."""
+    """The shortest duration of a peak; a step that stays cannot be missed."""
     assert LoadTrace(shape, 100.0, speedup=2.0).turn_seconds == seconds / 2
 
 
@@ -124,7 +124,7 @@ def test_a_scale_that_makes_no_sense_is_refused_by_name(name: str, value: float)
 
 @pytest.mark.parametrize("stem", ["nyc_taxi", "twitter_volume_amzn", "worldcup98_minutes"])
 def test_the_bundled_recordings_load(stem: str) -> None:
-    """Each has its licence beside it and lasts for weeks."""
+    """Each has its licence next to it and lasts for weeks."""
     shape = named(stem)
     assert isinstance(shape, Recording)
     assert shape.period_seconds > 14 * 86_400
@@ -137,7 +137,7 @@ def test_shapes_run_at_their_own_speed() -> None:
     assert [default_speedup(named(name)) for name in ("step", "sine", "spike")] == [1, 1, 1]
 
 
-def test_an_unknown_trace_is_told_what_there_is() -> None:
+def test_the_error_for_an_unknown_trace_lists_the_traces() -> None:
     """The sentence lists shapes and bundled recordings."""
     with pytest.raises(InvalidTrace, match=r"'stap' is none of step, sine, spike, nyc_taxi"):
         named("stap")
@@ -193,9 +193,9 @@ def test_key_skew_and_record_size_may_follow_the_trace(tmp_path: Path) -> None:
     """They hold from one sample to the next; what is set over HTTP comes before them, and null goes back."""
     text = "timestamp,value,key_skew,record_bytes\n0,1,0,160\n60,2,1.5,400\n120,1,0.5,100\n"
     trace = LoadTrace(load(_file(tmp_path, text)), 1000.0)
-    told = [Load(trace, trace_seconds=at) for at in (0.0, 59.0, 60.0, 130.0)]
-    assert [(one.skew_now(), one.bytes_now()) for one in told] == [(0, 160), (0, 160), (1.5, 400), (0.5, 100)]
-    changed = told[2].changed(LoadChange(key_skew=0.2))
+    loads = [Load(trace, trace_seconds=at) for at in (0.0, 59.0, 60.0, 130.0)]
+    assert [(one.skew_now(), one.bytes_now()) for one in loads] == [(0, 160), (0, 160), (1.5, 400), (0.5, 100)]
+    changed = loads[2].changed(LoadChange(key_skew=0.2))
     assert (changed.skew_now(), changed.bytes_now()) == (0.2, 400)
     assert changed.changed(LoadChange(key_skew=None)).skew_now() == 1.5
     assert (Load(LoadTrace(Step(), 10.0)).skew_now(), Load(LoadTrace(Step(), 10.0)).bytes_now()) == (0.0, 160)

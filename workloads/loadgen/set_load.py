@@ -1,6 +1,6 @@
-"""`python -m workloads.loadgen.tell rate=2400`: changes the load of a generator that runs on this machine, and prints what it then is.
+"""`python -m workloads.loadgen.set_load rate=2400`: sets the load of this machine's generator and prints the state.
 
-For where nothing but the generator itself reaches its API, as in a container: `docker compose exec load python -m …`.
+For containers, where only the generator itself reaches its API: `docker compose exec load python -m …`.
 """
 
 import json
@@ -19,16 +19,16 @@ DEFAULT_PORT = 8090
 
 
 def parse(arguments: Sequence[str]) -> dict[str, Any]:
-    """`name=value`, each a field of `LoadChange`; `ValueError` naming the one that cannot be."""
+    """Parse `name=value` arguments into fields of `LoadChange`; raises `ValueError` that names a wrong one."""
     document: dict[str, Any] = {}
     for argument in arguments:
         name, equals, text = argument.partition("=")
         try:
             document[name] = json.loads(text)
         except ValueError:
-            raise ValueError(f"{argument}: is not name=value, with null, true, false or a number") from None
+            raise ValueError(f"{argument}: must be name=value; a value is null, true, false or a number") from None
         if not equals or name not in LoadChange.model_fields:
-            raise ValueError(f"{argument}: there are {', '.join(LoadChange.model_fields)}")
+            raise ValueError(f"{argument}: unknown; fields are {', '.join(LoadChange.model_fields)}")
     try:
         LoadChange.model_validate(document)
     except ValidationError as error:
@@ -38,7 +38,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 with the load that is in force on standard output; 1 if nobody answers, 2 for wrong arguments."""
+    """Set the load; returns 0 and prints the state, 1 if the generator does not answer, 2 for wrong arguments."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if not given or given[0] in ("-h", "--help"):
         fields = "\n".join(f"  {name}=…  {info.description or ''}" for name, info in LoadChange.model_fields.items())
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         body = json.dumps(parse(given)).encode()
     except ValueError as error:
-        sys.stderr.write(f"tell: {error}\n")
+        sys.stderr.write(f"set_load: {error}\n")
         return 2
     url = f"http://127.0.0.1:{os.environ.get('WEIR_LOAD_PORT') or DEFAULT_PORT}/load"
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="PUT")
@@ -56,10 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with direct.open(request, timeout=10) as answer:
             sys.stdout.write(answer.read().decode() + "\n")
     except urllib.error.HTTPError as error:
-        sys.stderr.write(f"tell: {error.code} {error.read(500).decode(errors='replace')}\n")
+        sys.stderr.write(f"set_load: {error.code} {error.read(500).decode(errors='replace')}\n")
         return 1
     except OSError as error:
-        sys.stderr.write(f"tell: {url}: {error}\n")
+        sys.stderr.write(f"set_load: {url}: {error}\n")
         return 1
     return 0
 

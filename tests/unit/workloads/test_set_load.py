@@ -1,8 +1,8 @@
-"""Telling a running load generator what to produce, from beside it."""
+"""The command that sets the load of a running generator."""
 
 import pytest
 
-from workloads.loadgen.tell import main, parse
+from workloads.loadgen.set_load import main, parse
 
 
 def test_what_is_named_is_changed() -> None:
@@ -12,17 +12,17 @@ def test_what_is_named_is_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "said"),
+    ("argument", "message"),
     [
-        ("rate", "is not name=value"),
-        ("rate=", "is not name=value"),
-        ("rate=fast", "is not name=value"),
-        ("speed=3", "there are rate, factor"),
+        ("rate", "must be name=value"),
+        ("rate=", "must be name=value"),
+        ("rate=fast", "must be name=value"),
+        ("speed=3", "unknown; fields are rate, factor"),
         ("rate=-1", "rate: Input should be greater"),
         ("rate=NaN", "rate: Input should be"),
     ],
 )
-def test_what_cannot_be_is_said(argument: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_argument_is_named(argument: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     """In one line, and before anybody is asked."""
     assert main([argument]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
