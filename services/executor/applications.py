@@ -9,7 +9,7 @@ from weir_contracts import ActionState, Outcome, Plan, Target, precedes
 
 from runtime.envelope import new_traceparent
 
-from .core import Fleet, Memory, Rules, Wish, wish_after
+from .core import ActionHistory, Fleet, Recommendation, Rules, recommendation_after
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Application:
 
     id: str
     partition: int
-    memory: Memory = field(default_factory=Memory)
+    history: ActionHistory = field(default_factory=ActionHistory)
     target: Target | None = None
     """Of the action in flight: it stays what it was even if the policy is deleted meanwhile."""
     planned_version: int | None = None
@@ -26,7 +26,7 @@ class Application:
     """The action before the present one."""
     traceparent: str | None = None
     """Of the plan that the action follows."""
-    nudged_at: float | None = None
+    checkpoint_triggered_at: float | None = None
     resumed: bool = True
     """The action was begun by another process, or by an earlier life of this one."""
     recalled: bool = False
@@ -36,12 +36,12 @@ class Application:
 
     @property
     def in_flight(self) -> bool:
-        return self.memory.action is not None and not self.memory.action.terminal
+        return self.history.action is not None and not self.history.action.terminal
 
     @property
     def trace(self) -> str | None:
         """Of its action; one that was begun by another process has the trace of the reading it follows from."""
-        action = self.memory.action
+        action = self.history.action
         return self.traceparent or (new_traceparent(action.observation_id) if action is not None else None)
 
     @property
@@ -93,11 +93,11 @@ class NewestOutcomes:
 class Applications:
     """All of them, by id. `told` is kept fresh by the service."""
 
-    def __init__(self, told: NewestOutcomes, rules: Rules) -> None:
+    def __init__(self, published: NewestOutcomes, rules: Rules) -> None:
         self.own: dict[str, Application] = {}
-        self.told = told
+        self.published = published
         self._reserved: dict[str, str] = {}
-        self._wishes: dict[str, Wish] = {}
+        self._recommendations: dict[str, Recommendation] = {}
         self._rules = rules
 
     def get(self, application: str, partition: int) -> Application:
@@ -113,14 +113,16 @@ class Applications:
         """Its partition belongs to somebody else now."""
         self.own.pop(app.id, None)
         self._reserved.pop(app.id, None)
-        self._wishes.pop(app.id, None)
+        self._recommendations.pop(app.id, None)
 
-    def note_wish(self, plan: Plan, now: datetime) -> None:
+    def note_recommendation(self, plan: Plan, now: datetime) -> None:
         """Every plan counts, holds and advice included: they are the fleet that a shrinking share is taken of."""
-        self._wishes[plan.application] = wish_after(self._wishes.get(plan.application), plan, now, self._rules)
-        if len(self._wishes) > 2 * len(self.own) + 100:
+        self._recommendations[plan.application] = recommendation_after(
+            self._recommendations.get(plan.application), plan, now, self._rules
+        )
+        if len(self._recommendations) > 2 * len(self.own) + 100:
             life = timedelta(seconds=self._rules.fleet_hold_seconds)
-            self._wishes = {a: w for a, w in self._wishes.items() if now - w.at <= life}
+            self._recommendations = {a: w for a, w in self._recommendations.items() if now - w.at <= life}
 
     def reserve(self, application: str, cluster: str) -> None:
         """Count an action that is about to be told."""
@@ -140,12 +142,14 @@ class Applications:
             first = (intent.started_at, intent.id)
             actions = [a for a in actions if a.phase != "intended" or (a.started_at, a.id) < first]
         reserved = self._reserved if intent is None else {}
-        return Fleet({**{a.application: a.cluster for a in actions}, **reserved}, dict(self._wishes))
+        return Fleet({**{a.application: a.cluster for a in actions}, **reserved}, dict(self._recommendations))
 
     def _in_flight(self) -> list[ActionState]:
         """Of applications that are not owned here as they were published last."""
         others = (
-            outcome.newest_action for application, outcome in self.told.latest.items() if application not in self.own
+            outcome.newest_action
+            for application, outcome in self.published.latest.items()
+            if application not in self.own
         )
-        actions = (*others, *(app.memory.action for app in self.own.values()))
+        actions = (*others, *(app.history.action for app in self.own.values()))
         return [action for action in actions if action is not None and not action.terminal]

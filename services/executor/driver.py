@@ -46,7 +46,7 @@ class Driver(Protocol):
         """
         ...
 
-    async def nudge(self, target: Target, job_id: str) -> str | None:
+    async def trigger_checkpoint(self, target: Target, job_id: str) -> str | None:
         """Help a requested rescale to begin (Flink: trigger a checkpoint); None, or why it did not work."""
         ...
 

@@ -22,10 +22,10 @@ from runtime.loop import Stop, run_forever
 from runtime.records import Record
 from runtime.table import GlobalTable
 
+from .action_runner import ActionRunner, Pace
 from .analyses import LatestAnalyses
 from .applications import Application, Applications, NewestOutcomes
-from .conductor import Conductor, Pace
-from .core import Memory, Rules, recall, taken_over
+from .core import ActionHistory, Rules, recall, taken_over
 from .driver import Driver, Knowledge
 from .fence import LostPartition, Ownership
 
@@ -76,7 +76,7 @@ class Executor:
         self.analyses = LatestAnalyses()
         self.applications = Applications(self._newest_outcomes, rules)
         self._ownership = Ownership(self.applications.own, clock)
-        self._conductor = Conductor(
+        self._runner = ActionRunner(
             bus,
             drivers,
             knowledge,
@@ -144,7 +144,7 @@ class Executor:
             if decoded is None:
                 continue
             plan = decoded.message
-            self.applications.note_wish(plan, self._clock.now())
+            self.applications.note_recommendation(plan, self._clock.now())
             last = found.setdefault(plan.application, decoded)
             if last.message.id == plan.id:
                 continue  # the first of its application, or the same once more
@@ -153,7 +153,7 @@ class Executor:
             app = self.applications.get(plan.application, older.record.partition)
             async with app.lock:
                 try:
-                    await self._conductor.outrun(app, older.message, newer.message, older.traceparent)
+                    await self._runner.refuse_superseded(app, older.message, newer.message, older.traceparent)
                 except LostPartition as lost:
                     self._log.info("dropped", reason=str(lost))
         return found
@@ -172,7 +172,7 @@ class Executor:
         app = self.applications.get(plan.application, decoded.record.partition)
         try:
             async with self._gates, app.lock:
-                begun = await self._conductor.consider(app, plan, decoded.traceparent, self.applications)
+                begun = await self._runner.consider(app, plan, decoded.traceparent, self.applications)
                 if begun and self._owns(app):  # the partition may have been taken meanwhile
                     self._drive(app)
         except LostPartition as lost:
@@ -206,7 +206,7 @@ class Executor:
             pause_seconds: float | None = self._pace.watching
             try:
                 async with app.lock:
-                    pause_seconds = await self._conductor.advance(app)
+                    pause_seconds = await self._runner.advance(app)
             except LostPartition as lost:
                 self._log.info("dropped", application=app.id, reason=str(lost))
                 return
@@ -245,27 +245,27 @@ class Executor:
         """Go on with what others began on partitions that are new here: everything needed is in their outcomes."""
         while self._gained and not self._stop.requested:
             partitions = frozenset(self._gained)
-            memories = await self._remembered(partitions)
-            if memories is None or not partitions <= self._gained:
+            histories = await self._remembered(partitions)
+            if histories is None or not partitions <= self._gained:
                 continue
-            for (application, partition), memory in memories.items():
+            for (application, partition), history in histories.items():
                 app = self.applications.get(application, partition)
-                app.memory, app.recalled = taken_over(memory), True
+                app.history, app.recalled = taken_over(history), True
                 self._drive(app)
             self._gained -= partitions
             in_flight = [a.id for a in self.applications.of(partitions) if a.in_flight]
-            self._log.info("recovered", partitions=sorted(partitions), applications=len(memories), in_flight=in_flight)
+            self._log.info("recovered", partitions=sorted(partitions), applications=len(histories), in_flight=in_flight)
 
-    async def _remembered(self, partitions: frozenset[int]) -> dict[tuple[str, int], Memory] | None:
+    async def _remembered(self, partitions: frozenset[int]) -> dict[tuple[str, int], ActionHistory] | None:
         """Memory folded over the outcomes of some partitions; None when the brokers went away meanwhile."""
-        memories: dict[tuple[str, int], Memory] = {}
+        histories: dict[tuple[str, int], ActionHistory] = {}
         reader = self._bus.reader(OUTCOMES.name, partitions=partitions)
         try:
             while not self._stop.requested:
                 for record in await reader.receive(timeout_seconds=0.2):
-                    self._fold(memories, record)
+                    self._fold(histories, record)
                 if await reader.caught_up():
-                    return memories
+                    return histories
         except BusError as error:
             self._log.warning("held", reason=f"outcomes cannot be read: {error}")
             await self._stop.wait(RETRY_SECONDS)
@@ -273,25 +273,25 @@ class Executor:
             await reader.close()
         return None
 
-    def _fold(self, memories: dict[tuple[str, int], Memory], record: Record) -> None:
+    def _fold(self, histories: dict[tuple[str, int], ActionHistory], record: Record) -> None:
         if record.key is None:
             return
         place = (record.key, record.partition)
         if record.value is None:
-            memories.pop(place, None)
+            histories.pop(place, None)
             return
         try:
             outcome = decode(record, Outcome).message
         except Undecodable as error:
             self._log.warning("outcome-skipped", place=record.place, reason=error.reason, field=error.field)
             return
-        memories[place] = recall(memories.get(place, Memory()), outcome)
+        histories[place] = recall(histories.get(place, ActionHistory()), outcome)
 
     async def _repeat_buried(self) -> None:
         """Publish the newest outcome again if an earlier holder's came after it: compaction keeps the last record."""
         outcomes = self._newest_outcomes
         for application in sorted(outcomes.buried & self.applications.own.keys()):
-            if await self._conductor.repeat(self.applications.own[application], outcomes.latest[application]):
+            if await self._runner.repeat(self.applications.own[application], outcomes.latest[application]):
                 outcomes.buried.discard(application)
 
     # -- what others say -------------------------------------------------------------------------------------------
@@ -332,6 +332,6 @@ class Executor:
             for task in late:
                 task.cancel()
         await asyncio.gather(*followers, *driving, return_exceptions=True)
-        await self._conductor.drain()
+        await self._runner.drain()
         if self._consumer is not None:
             await self._consumer.close()

@@ -1,4 +1,4 @@
-"""The executor's metrics of actions: what was told, and how long each part of an action took."""
+"""The executor's metrics of actions: outcomes published, and how long each part of an action took."""
 
 from datetime import datetime
 
@@ -8,7 +8,7 @@ from weir_contracts import Outcome, Plan
 from .core import Step
 
 _LONG = (1, 2, 3, 5, 8, 13, 20, 30, 60, 120, 300)
-_TOLD = Counter("weir_executor_outcomes_total", "Outcomes told", ["phase", "code"])
+_OUTCOMES = Counter("weir_executor_outcomes_total", "Outcomes published", ["phase", "code"])
 _PLAN_AGE = Histogram(
     "weir_executor_plan_age_seconds",
     "From a plan to the decision to act on it",
@@ -34,9 +34,9 @@ def admitted(plan: Plan, now: datetime) -> None:
     _PLAN_AGE.observe(max(0.0, (now - plan.created_at).total_seconds()))
 
 
-def told(outcome: Outcome) -> None:
+def published(outcome: Outcome) -> None:
     """An outcome was acknowledged by the brokers."""
-    _TOLD.labels(outcome.phase, outcome.code).inc()
+    _OUTCOMES.labels(outcome.phase, outcome.code).inc()
 
 
 def moved(step: Step, now: datetime) -> None:

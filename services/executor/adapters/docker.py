@@ -20,10 +20,8 @@ import structlog
 from weir_contracts import DockerTarget, Parallelism, Target, Topology
 
 from runtime.clock import Clock
-from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
+from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered, changes, contested, vector
 from services.executor.core.gate import ENDED
-from services.executor.core.refusal import contested
-from services.executor.core.words import changes, vector
 from services.executor.driver import Driver, Fence
 
 T = TypeVar("T")
@@ -31,7 +29,7 @@ T = TypeVar("T")
 PROJECTS = "WEIR_EXECUTOR_DOCKER_PROJECTS"
 NUMBERS_TRIED = 20
 """Names that may be taken by others before a copy is given up."""
-MOST_CALLS_AT_ONCE = 16
+MAX_CONCURRENT_CALLS = 16
 _STOPPED = frozenset({"created", "exited"})
 
 
@@ -115,7 +113,7 @@ class DockerDriver:
         self._daemon = daemon
         self._projects = frozenset(projects)
         self._checkpoint_seconds = checkpoint_seconds
-        self._calls = asyncio.Semaphore(MOST_CALLS_AT_ONCE)
+        self._calls = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._resourced: dict[tuple[str, str], tuple[int, datetime | None]] = {}
         self._log = structlog.get_logger("executor")
@@ -202,12 +200,12 @@ class DockerDriver:
             return Unanswered(str(error))
         return Accepted(self._clock.now())
 
-    async def nudge(self, target: Target, job_id: str) -> str | None:
-        return await self._cluster.nudge(target, job_id)
+    async def trigger_checkpoint(self, target: Target, job_id: str) -> str | None:
+        return await self._cluster.trigger_checkpoint(target, job_id)
 
     async def _checkpoint(self, target: Target, job_id: str, seen: Snapshot) -> None:
         """Have one taken just before slots go away, since the job goes back to the last: as far as it comes in time."""
-        if await self._cluster.nudge(target, job_id) is not None:
+        if await self._cluster.trigger_checkpoint(target, job_id) is not None:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(self._checkpoint_seconds):

@@ -18,7 +18,7 @@ from weir_contracts import InvalidDocument
 from .docker import Container, DockerAway, DockerRefused, NameTaken
 from .docker_copy import NUMBER, ONE_OFF, PROJECT, SERVICE, Inspected, Uncopyable, copy_of
 
-LONGEST_GRACE_SECONDS = 60
+MAX_GRACE_SECONDS = 60
 DEFAULT_GRACE_SECONDS = 10
 """Docker's own, where the container says nothing."""
 _LEAVING = frozenset({"removing", "dead"})
@@ -87,7 +87,7 @@ class DockerDaemon:
         with _told(f"POST /containers/{container.name}/stop"), suppress(NotFound):
             grace = self._inspected(container).Config.StopTimeout
             grace = DEFAULT_GRACE_SECONDS if grace is None else grace
-            self._api().stop(container.id, timeout=max(0, min(grace, LONGEST_GRACE_SECONDS)))
+            self._api().stop(container.id, timeout=max(0, min(grace, MAX_GRACE_SECONDS)))
 
     def remove(self, container: Container) -> None:
         with _told(f"DELETE /containers/{container.name}"), suppress(NotFound):

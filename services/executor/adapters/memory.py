@@ -28,9 +28,9 @@ from services.executor.core import (
     Rejected,
     Snapshot,
     Unanswered,
+    changes,
+    contested,
 )
-from services.executor.core.refusal import contested
-from services.executor.core.words import changes
 from services.executor.driver import Fence
 
 _CRASHES_AFTER_SECONDS = 1.0
@@ -58,7 +58,7 @@ class MemoryJob:
     begun_at: datetime | None = None
     running_since: datetime | None = None
     checkpoint_at: datetime | None = None
-    nudges: int = 0
+    checkpoints_triggered: int = 0
 
     def __post_init__(self) -> None:
         self.requested = self.requested or dict(self.observed)
@@ -142,12 +142,12 @@ class MemoryDriver:
             return Unanswered("the answer was lost")
         return Accepted(self._clock.now())
 
-    async def nudge(self, target: Target, job_id: str) -> str | None:
+    async def trigger_checkpoint(self, target: Target, job_id: str) -> str | None:
         url, name = _key(target)
         job = self._find(url, name)
         if url in self.away or job is None or job.job_id != job_id:
             return self.away.get(url, f"the cluster has no job {job_id}")
-        job.nudges += 1
+        job.checkpoints_triggered += 1
         job.checkpoint_at = self._clock.now()
         return None
 

@@ -2,8 +2,8 @@
 
 from weir_contracts import Deployment, Parallelism, PolicySpec, Topology
 
-from .refusal import Refusal
-from .words import changes
+from .messages import changes
+from .observed import Refusal
 
 
 def out_of_bounds(
@@ -27,8 +27,8 @@ def out_of_bounds(
         return Refusal(
             "out-of-bounds", "the policy has a budget, and the slots cannot be counted: the graph is unknown"
         )
-    slots, least_slots = (topology.slots(wanted), topology.slots(allowed)) if topology is not None else (0, 0)
-    if budget is not None and slots > max(budget[0], least_slots):
+    slots, min_slots = (topology.slots(wanted), topology.slots(allowed)) if topology is not None else (0, 0)
+    if budget is not None and slots > max(budget[0], min_slots):
         return Refusal("out-of-bounds", f"{slots} slots are more than the {budget[0]} of the budget's {budget[1]}")
     if total is None:
         return None
@@ -36,7 +36,7 @@ def out_of_bounds(
     if total.max is not None and count > max(total.max, least):
         return Refusal("out-of-bounds", f"{count} subtasks are more than the {total.max} of the policy's total")
     # Where what runs exceeds a maximum or the budget, that comes before the total's minimum.
-    fits = least == sum(now.values()) and (budget is None or least_slots <= budget[0])
+    fits = least == sum(now.values()) and (budget is None or min_slots <= budget[0])
     if fits and total.min is not None and count < min(total.min, least):
         return Refusal("out-of-bounds", f"{count} subtasks are fewer than the {total.min} of the policy's total")
     return None

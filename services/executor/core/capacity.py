@@ -11,7 +11,7 @@ _COLD = ("warming-up", "restarting", "gap", "retention-gap", "not-running", "unr
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CapacityComparison:
     """`unknown` is not `fine`: nothing could be compared."""
 
     kind: Literal["unknown", "fine", "worse"]
@@ -43,29 +43,29 @@ def baselines(
     return found
 
 
-def judge(action: ActionState, analysis: Analysis | None, rules: Rules) -> Verdict:
+def judge(action: ActionState, analysis: Analysis | None, rules: Rules) -> CapacityComparison:
     """Compare capacities over a warm window at comparable demand."""
     cold = _not_warm(action, analysis, rules)
     if cold is not None or analysis is None:
-        return Verdict("unknown", cold or "there is no analysis")
+        return CapacityComparison("unknown", cold or "there is no analysis")
     compared = []
     for baseline in action.baselines:
         operator = analysis.operator(baseline.operator)
         if operator is None or operator.parallelism != action.wanted.get(baseline.operator):
             continue
         was, is_now = baseline.capacity_records_per_second, _trusted(operator.true_processing_rate, rules)
-        if was is None or is_now is None or not _tells(operator, baseline, rules):
+        if was is None or is_now is None or not _is_comparable(operator, baseline, rules):
             continue
         text = (
             f"{baseline.operator} can do {is_now:.0f} records/s at parallelism {operator.parallelism}, "
             f"before {was:.0f} at {action.before.get(baseline.operator)}"
         )
         if is_now < rules.capacity_share * was:
-            return Verdict("worse", text)
+            return CapacityComparison("worse", text)
         compared.append(text)
     if not compared:
-        return Verdict("unknown", "no raised operator could be compared at comparable input")
-    return Verdict("fine", "; ".join(compared[:3]))
+        return CapacityComparison("unknown", "no raised operator could be compared at comparable input")
+    return CapacityComparison("fine", "; ".join(compared[:3]))
 
 
 def _not_warm(action: ActionState, analysis: Analysis | None, rules: Rules) -> str | None:
@@ -85,10 +85,10 @@ def _not_warm(action: ActionState, analysis: Analysis | None, rules: Rules) -> s
     return None
 
 
-def _tells(operator: OperatorAnalysis, baseline: OperatorBaseline, rules: Rules) -> bool:
+def _is_comparable(operator: OperatorAnalysis, baseline: OperatorBaseline, rules: Rules) -> bool:
     """Whether the operator is busy enough and its demand near enough to before for its capacity to mean something."""
     utilisation, demand = _trusted(operator.utilisation, rules), _demand(operator)
-    if utilisation is None or utilisation < rules.least_utilisation or demand is None or baseline.input_rate is None:
+    if utilisation is None or utilisation < rules.min_utilisation or demand is None or baseline.input_rate is None:
         return False
     return abs(demand - baseline.input_rate) <= rules.comparable_demand * baseline.input_rate
 
@@ -104,11 +104,11 @@ def _capacity(operator: OperatorAnalysis, parallelism: int, rules: Rules) -> flo
         now = _trusted(operator.true_processing_rate, rules)
         if now is not None:
             return now
-    seen = [c for c in operator.capacities if c.parallelism == parallelism and c.confidence >= rules.least_confidence]
+    seen = [c for c in operator.capacities if c.parallelism == parallelism and c.confidence >= rules.min_confidence]
     return max(seen, key=lambda point: point.measured_at).records_per_second if seen else None
 
 
 def _trusted(estimate: Estimate, rules: Rules) -> float | None:
-    if estimate.value is None or estimate.value < 0 or estimate.confidence < rules.least_confidence:
+    if estimate.value is None or estimate.value < 0 or estimate.confidence < rules.min_confidence:
         return None
     return estimate.value

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from weir_contracts import Analysis, Deployment
 
-from .facts import Snapshot
+from .observed import Snapshot
 from .rules import Rules
 
 # Flink 2.x, where the cluster does not say otherwise (`jobmanager.adaptive-scheduler.…`).
@@ -55,7 +55,7 @@ def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rule
     return timedelta(seconds=start + max(rules.deadline_floor_seconds, total))
 
 
-def nudge_is_due(snapshot: Snapshot, requested_at: datetime, now: datetime) -> bool:
+def checkpoint_is_due(snapshot: Snapshot, requested_at: datetime, now: datetime) -> bool:
     """Whether a checkpoint should be triggered for a requested rescale that has not begun.
 
     The engine rescales when a checkpoint completes after the request, but not during its cooldown, and while it lacks

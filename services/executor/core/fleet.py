@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from weir_contracts import Parallelism, Plan
 
-from .refusal import Refusal
+from .observed import Refusal
 from .rules import Rules
 
 
@@ -28,7 +28,7 @@ def _size(parallelism: Parallelism) -> int:
 
 
 @dataclass(frozen=True)
-class Wish:
+class Recommendation:
     """What is known of an application's plans: when the newest was seen, and since when and until when they wanted less."""
 
     at: datetime
@@ -37,16 +37,16 @@ class Wish:
     """A wish that is not repeated by then has ended."""
 
 
-def wish_after(before: Wish | None, plan: Plan, now: datetime, rules: Rules) -> Wish:
+def recommendation_after(before: Recommendation | None, plan: Plan, now: datetime, rules: Rules) -> Recommendation:
     """The wish after one more plan. A wish goes on over a gap of a window or of the plan's own life (a restart, a reading that was
     lost), whichever is longer."""
     if before is None or before.less_until is None or now > before.less_until:
-        before = Wish(now)
+        before = Recommendation(now)
     less = _wants_less(plan)
     if less:
         gap = max(timedelta(seconds=rules.fleet_window_seconds), plan.expires_at - plan.created_at)
-        return Wish(now, before.less_since or now, now + gap)
-    return replace(before, at=now) if less is None else Wish(now)
+        return Recommendation(now, before.less_since or now, now + gap)
+    return replace(before, at=now) if less is None else Recommendation(now)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Fleet:
     """
 
     in_flight: Mapping[str, str | None] = field(default_factory=dict)
-    wishes: Mapping[str, Wish] = field(default_factory=dict)
+    recommendations: Mapping[str, Recommendation] = field(default_factory=dict)
 
     def room(self, application: str, cluster: str | None, rules: Rules) -> Refusal | None:
         """Refuses when enough is going on already, in all or on this cluster."""
@@ -78,7 +78,7 @@ class Fleet:
             )
         return None
 
-    def collapse(self, plan: Plan, now: datetime, rules: Rules) -> Refusal | None:
+    def input_outage(self, plan: Plan, now: datetime, rules: Rules) -> Refusal | None:
         """Refuses to shrink for a while when a large share of all applications began to want less within the same minute: that
         has rather one cause upstream, or in what they are measured by, than that many evenings.
 
@@ -86,17 +86,17 @@ class Fleet:
         """
         if not shrinks(plan):
             return None
-        own = self.wishes.get(plan.application)
+        own = self.recommendations.get(plan.application)
         since = own.less_since if own is not None and own.less_since is not None else now
         until = since + timedelta(seconds=rules.fleet_hold_seconds)
         if now >= until:
             return None
         others = [
-            wish
-            for who, wish in self.wishes.items()
-            if who != plan.application and (now - wish.at).total_seconds() <= rules.fleet_hold_seconds
+            recommendation
+            for who, recommendation in self.recommendations.items()
+            if who != plan.application and (now - recommendation.at).total_seconds() <= rules.fleet_hold_seconds
         ]
-        together = 1 + sum(_began_with(wish, since, now, rules) for wish in others)
+        together = 1 + sum(_began_with(recommendation, since, now, rules) for recommendation in others)
         if together < rules.fleet_least or together < rules.fleet_share * (len(others) + 1):
             return None
         return Refusal(
@@ -107,7 +107,7 @@ class Fleet:
         )
 
 
-def _began_with(wish: Wish, since: datetime, now: datetime, rules: Rules) -> bool:
-    if wish.less_since is None or wish.less_until is None or now > wish.less_until:
+def _began_with(recommendation: Recommendation, since: datetime, now: datetime, rules: Rules) -> bool:
+    if recommendation.less_since is None or recommendation.less_until is None or now > recommendation.less_until:
         return False
-    return abs((wish.less_since - since).total_seconds()) <= rules.fleet_window_seconds
+    return abs((recommendation.less_since - since).total_seconds()) <= rules.fleet_window_seconds

@@ -6,15 +6,14 @@ from uuid import UUID
 
 from weir_contracts import ActionState, Analysis, Deployment, Parallelism, Plan, ScalingPolicy, derive_id
 
-from .accounts import Memory
 from .bounds import out_of_bounds
 from .capacity import baselines
-from .facts import PolicyReading, Snapshot
 from .fleet import Fleet
-from .refusal import Refusal
+from .history import ActionHistory
+from .messages import changes, vector
+from .observed import PolicyReading, Refusal, Snapshot
 from .rules import Rules
 from .table import LEGAL
-from .words import changes, vector
 
 ENDED = frozenset({"FAILED", "CANCELED", "CANCELLING", "FINISHED", "SUSPENDED"})
 """States that a job does not come back from, as engines name them."""
@@ -25,7 +24,7 @@ class Context:
     """All that the gate looks at beside the plan, read just before."""
 
     now: datetime
-    memory: Memory
+    history: ActionHistory
     policy: PolicyReading
     snapshot: Snapshot
     attempt_id: UUID
@@ -34,14 +33,14 @@ class Context:
     rules: Rules = field(default_factory=Rules)
 
 
-def is_for_us(plan: Plan, memory: Memory) -> bool:
+def is_for_us(plan: Plan, history: ActionHistory) -> bool:
     """Holds need nobody, and a plan that was answered once is not answered again."""
-    return plan.kind == "scale" and plan.id not in memory.answered
+    return plan.kind == "scale" and plan.id not in history.answered
 
 
-def glance(plan: Plan, memory: Memory, fleet: Fleet, now: datetime, rules: Rules) -> Refusal | None:
+def precheck(plan: Plan, history: ActionHistory, fleet: Fleet, now: datetime, rules: Rules) -> Refusal | None:
     """What can be refused without looking at anything outside."""
-    action = memory.action
+    action = history.action
     if plan.mode != "act":
         return Refusal("not-act", f"the policy's mode was {plan.mode} when this was planned")
     if now >= plan.expires_at:
@@ -49,7 +48,7 @@ def glance(plan: Plan, memory: Memory, fleet: Fleet, now: datetime, rules: Rules
         return Refusal("expired", f"the plan was good until {plan.expires_at:%H:%M:%S}, {late:.0f} s ago")
     if action is not None and not action.terminal and not may_supersede(action):
         return Refusal("in-flight", f"an action is {action.phase}: {action.sentence}")
-    return fleet.collapse(plan, now, rules)
+    return fleet.input_outage(plan, now, rules)
 
 
 def may_supersede(action: ActionState) -> bool:
@@ -59,10 +58,10 @@ def may_supersede(action: ActionState) -> bool:
 
 def admit(plan: Plan, context: Context) -> Refusal | ActionState | None:
     """The intent to act on `plan`, why not, or None for what needs no answer. Looks at everything anew."""
-    if not is_for_us(plan, context.memory):
+    if not is_for_us(plan, context.history):
         return None
     refusal = (
-        glance(plan, context.memory, context.fleet, context.now, context.rules)
+        precheck(plan, context.history, context.fleet, context.now, context.rules)
         or _by_policy(plan, context)
         or _by_target(plan, context)
         or _by_requirements(plan, context)
@@ -151,10 +150,10 @@ def _by_requirements(plan: Plan, context: Context) -> Refusal | None:
 
 
 def _contested(there: Deployment, context: Context) -> Refusal | None:
-    ours = context.memory.ours(there.job_id)
+    ours = context.history.ours(there.job_id)
     if there.requested is None or not ours or there.requested in ours:
         return None
-    since, policy = context.memory.contested_since, context.policy.policy
+    since, policy = context.history.contested_since, context.policy.policy
     touched_at = policy.metadata.updated_at if policy else None
     if since is not None and touched_at is not None and touched_at > since:
         return None  # somebody changed (or paused and resumed) the policy knowing of it: Weir may take over again
@@ -173,7 +172,7 @@ def _by_bounds(plan: Plan, context: Context) -> Refusal | None:
 
 
 def _quarantined(wanted: Parallelism, context: Context) -> Refusal | None:
-    for kept in context.memory.quarantine:
+    for kept in context.history.quarantine:
         if kept.parallelism == wanted and context.now < kept.until:
             return Refusal("quarantined", f"{vector(wanted)} was rolled back and waits until {kept.until:%H:%M:%S}")
     return None
@@ -181,7 +180,7 @@ def _quarantined(wanted: Parallelism, context: Context) -> Refusal | None:
 
 def _intend(plan: Plan, wanted: Parallelism, deployment: Deployment, context: Context) -> ActionState:
     before = deployment.observed
-    last = context.memory.action
+    last = context.history.action
     # Ending an action that is still watched takes a version of its own.
     version = 1 if last is None else last.version + (1 if last.terminal else 2)
     return ActionState(

@@ -27,9 +27,9 @@ class Rules:
     """Less than this share of the old capacity at the new parallelism is worse."""
     comparable_demand: float = 0.25
     """Demand may differ by this share from before for two capacities to be compared."""
-    least_confidence: float = 0.5
+    min_confidence: float = 0.5
     """Estimates below this confidence prove nothing."""
-    least_utilisation: float = 0.5
+    min_utilisation: float = 0.5
     """An operator less busy than this is no bottleneck, and its capacity an extrapolation: it proves nothing."""
     capacity_window_seconds: float = 30.0
     """A warm window is at least this long and began after the new parallelism ran."""

@@ -6,27 +6,28 @@ from uuid import UUID
 
 from weir_contracts import ActionState, derive_id
 
-from .accounts import rollback_target
 from .capacity import judge
-from .deadlines import nudge_is_due, rescale_limit
-from .facts import (
+from .deadlines import checkpoint_is_due, rescale_limit
+from .gate import ENDED, may_supersede, still_wanted
+from .history import rollback_target
+from .messages import changes, short, vector
+from .observed import (
     Accepted,
     Conflict,
-    Nudge,
     Observed,
     PolicyReading,
     Record,
     Recorded,
+    Refusal,
     Rejected,
     Request,
     Snapshot,
     Step,
+    TriggerCheckpoint,
+    contested,
 )
-from .gate import ENDED, may_supersede, still_wanted
-from .refusal import Refusal, contested
 from .rules import Rules
 from .table import LEGAL, Event, move
-from .words import changes, short, vector
 
 BLIND_SECONDS = 5.0
 """Not having seen the target for longer than this stops the clock of a deadline."""
@@ -65,7 +66,7 @@ def supersede(action: ActionState, now: datetime) -> Step:
     return Step(move(action, "superseded", now, code="superseded-running", sentence=sentence), "superseded")
 
 
-def second_thoughts(
+def late_rollback(
     action: ActionState, observed: Observed, now: datetime, attempt_id: UUID, rules: Rules
 ) -> Step | None:
     """An action of its own that takes a verified one back: its first warm window, which comes later than verification,
@@ -83,7 +84,7 @@ def second_thoughts(
         return None
     taken_back = action.model_copy(
         update={
-            "id": derive_id(action.id, "second-thoughts"),
+            "id": derive_id(action.id, "late-rollback"),
             "attempt_id": attempt_id,
             "version": action.version + 1,
             "phase": LEGAL[(None, "worse")],
@@ -173,7 +174,7 @@ def _accepted(
         deadline_at=at + limit,
         sentence=f"requested {changes(action.before, action.wanted)}, has {limit.total_seconds():.0f} s to run",
     )
-    return Step(verifying, event, Nudge())
+    return Step(verifying, event, TriggerCheckpoint())
 
 
 def _verifying(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
@@ -202,9 +203,9 @@ def _verifying(action: ActionState, observed: Observed, now: datetime, rules: Ru
     due = (
         action.requested_at is not None
         and action.running_at is None
-        and nudge_is_due(snapshot, action.requested_at, now)
+        and checkpoint_is_due(snapshot, action.requested_at, now)
     )
-    return Step(action, instruction=Nudge() if due else None)
+    return Step(action, instruction=TriggerCheckpoint() if due else None)
 
 
 def _runs(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
@@ -273,8 +274,8 @@ def _returning(action: ActionState, snapshot: Snapshot, now: datetime) -> Step:
         state = snapshot.deployment.state if snapshot.deployment else "unknown"
         sentence = f"{vector(target)} was requested again and does not run (the job is {state}): somebody should look"
         return Step(move(action, "stuck", now, code="rollback-stuck", sentence=sentence), "stuck")
-    due = action.rollback_requested_at is not None and nudge_is_due(snapshot, action.rollback_requested_at, now)
-    return Step(action, instruction=Nudge() if due else None)
+    due = action.rollback_requested_at is not None and checkpoint_is_due(snapshot, action.rollback_requested_at, now)
+    return Step(action, instruction=TriggerCheckpoint() if due else None)
 
 
 def _rollback_accepted(
@@ -292,7 +293,7 @@ def _rollback_accepted(
         code="rollback-requested",
         sentence=sentence,
     )
-    return Step(moved, event, Nudge())
+    return Step(moved, event, TriggerCheckpoint())
 
 
 def _roll_back(action: ActionState, event: Event, because: str, now: datetime, rules: Rules) -> Step:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from weir_contracts import TERMINAL, ActionState, Phase
 
-from .words import short
+from .messages import short
 
 Event = Literal[
     "admitted",

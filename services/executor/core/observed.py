@@ -5,8 +5,20 @@ from datetime import datetime
 
 from weir_contracts import ActionState, Analysis, Deployment, Parallelism, ScalingPolicy, Topology
 
-from .refusal import Refusal
 from .table import Event
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A code for programs and a sentence for people."""
+
+    code: str
+    sentence: str
+
+
+def contested(there: str) -> Refusal:
+    """Refusal because the requirements are not what the action expects; `there` says what they are."""
+    return Refusal("contested", f"somebody else set the requirements meanwhile: {there}")
 
 
 @dataclass(frozen=True)
@@ -63,11 +75,11 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Nudge:
+class TriggerCheckpoint:
     """Trigger a checkpoint: a rescale waits for one to complete."""
 
 
-Instruction = Record | Request | Nudge
+Instruction = Record | Request | TriggerCheckpoint
 
 
 @dataclass(frozen=True)

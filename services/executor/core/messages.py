@@ -2,23 +2,23 @@
 
 from weir_contracts import Parallelism
 
-MOST_OPERATORS = 8
-LONGEST_NAME = 60
-LONGEST_SENTENCE = 2000
+MAX_OPERATORS = 8
+MAX_NAME_LENGTH = 60
+MAX_SENTENCE_LENGTH = 2000
 
 
 def short(text: str) -> str:
     """A sentence that fits the contract."""
-    return text if len(text) <= LONGEST_SENTENCE else text[: LONGEST_SENTENCE - 1] + "…"
+    return text if len(text) <= MAX_SENTENCE_LENGTH else text[: MAX_SENTENCE_LENGTH - 1] + "…"
 
 
 def _name(operator: str) -> str:
-    return operator if len(operator) <= LONGEST_NAME else operator[: LONGEST_NAME - 1] + "…"
+    return operator if len(operator) <= MAX_NAME_LENGTH else operator[: MAX_NAME_LENGTH - 1] + "…"
 
 
 def _joined(parts: list[str]) -> str:
-    more = len(parts) - MOST_OPERATORS
-    return ", ".join(parts[:MOST_OPERATORS]) + (f" and {more} more" if more > 0 else "")
+    more = len(parts) - MAX_OPERATORS
+    return ", ".join(parts[:MAX_OPERATORS]) + (f" and {more} more" if more > 0 else "")
 
 
 def vector(parallelism: Parallelism) -> str:

@@ -10,18 +10,17 @@ from uuid import UUID
 
 from weir_contracts import MAX_RESTARTS, ActionState, Outcome, Parallelism, Plan, QuarantinedVector, derive_id, precedes
 
-from .facts import Snapshot, Step
-from .refusal import Refusal
+from .messages import short
+from .observed import Conflict, Recorded, Refusal, Snapshot, Step
 from .rules import Rules
 from .table import ROLLBACK_EVENTS
-from .words import short
 
 MAX_ANSWERED = 20
 MAX_QUARANTINE = 50
 
 
 @dataclass(frozen=True)
-class Memory:
+class ActionHistory:
     """One application's: the newest action and what must outlive it."""
 
     action: ActionState | None = None
@@ -59,10 +58,10 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Account:
+class Transition:
     """Memory after a move, and what to tell of it."""
 
-    memory: Memory
+    history: ActionHistory
     outcome: Outcome
 
 
@@ -76,38 +75,40 @@ def expected(action: ActionState) -> Parallelism:
     return action.wanted if action.phase == "rolling-back" else rollback_target(action)
 
 
-def recall(memory: Memory, outcome: Outcome) -> Memory:
+def recall(history: ActionHistory, outcome: Outcome) -> ActionHistory:
     """Return memory after an outcome: this process's own, or one read from the topic.
 
     An outcome that is older than the newest one only answers its plan.
     """
-    answered = tuple(dict.fromkeys((outcome.plan_id, *memory.answered)))[:MAX_ANSWERED]
-    if memory.newest is not None and precedes(outcome.order, memory.newest.order):
-        return replace(memory, answered=answered)
-    action = outcome.newest_action or memory.action
-    return Memory(
+    answered = tuple(dict.fromkeys((outcome.plan_id, *history.answered)))[:MAX_ANSWERED]
+    if history.newest is not None and precedes(outcome.order, history.newest.order):
+        return replace(history, answered=answered)
+    action = outcome.newest_action or history.action
+    return ActionHistory(
         action=action,
         last_written=outcome.last_written,
-        original=_original(memory, action) if outcome.original is None else outcome.original,
+        original=_original(history, action) if outcome.original is None else outcome.original,
         quarantine=tuple(outcome.quarantine),
         restarts_seconds=tuple(outcome.restarts_seconds),
         contested_since=outcome.contested_since or (outcome.at if outcome.code == "contested" else None),
         answered=answered,
         newest=outcome,
-        epoch=max(memory.epoch, outcome.epoch or 0),
+        epoch=max(history.epoch, outcome.epoch or 0),
     )
 
 
-def taken_over(memory: Memory) -> Memory:
+def taken_over(history: ActionHistory) -> ActionHistory:
     """Return recalled memory for this process, whose outcomes are newer than all of the holders before."""
-    return replace(memory, epoch=memory.epoch + 1)
+    return replace(history, epoch=history.epoch + 1)
 
 
-def account(memory: Memory, step: Step, snapshot: Snapshot | None, now: datetime, rules: Rules) -> Account:
+def record_transition(
+    history: ActionHistory, step: Step, snapshot: Snapshot | None, now: datetime, rules: Rules
+) -> Transition:
     """The outcome of a step that moved, and memory with it."""
     action = step.action
     outcome = Outcome(
-        id=derive_id(action.id, f"{action.version}:{action.phase}:{action.attempt_id}:{memory.epoch}"),
+        id=derive_id(action.id, f"{action.version}:{action.phase}:{action.attempt_id}:{history.epoch}"),
         application=action.application,
         plan_id=action.plan_id,
         observation_id=action.observation_id,
@@ -121,18 +122,20 @@ def account(memory: Memory, step: Step, snapshot: Snapshot | None, now: datetime
         restart_seconds=action.restart_seconds,
         action=None if step.event == "lost" else action,
         last_action=step.rival,
-        last_written=_written(memory, step),
-        quarantine=_quarantine(memory, step, snapshot, now, rules),
-        restarts_seconds=_restarts(memory, action),
-        original=_original(memory, action),
-        contested_since=_contested_since(memory, action.phase, action.code, now),
-        epoch=memory.epoch,
-        sequence=memory.sequence,
+        last_written=_written(history, step),
+        quarantine=_quarantine(history, step, snapshot, now, rules),
+        restarts_seconds=_restarts(history, action),
+        original=_original(history, action),
+        contested_since=_contested_since(history, action.phase, action.code, now),
+        epoch=history.epoch,
+        sequence=history.sequence,
     )
-    return Account(recall(memory, outcome), outcome)
+    return Transition(recall(history, outcome), outcome)
 
 
-def refuse(memory: Memory, plan: Plan, refusal: Refusal, snapshot: Snapshot | None, now: datetime) -> Account:
+def record_refusal(
+    history: ActionHistory, plan: Plan, refusal: Refusal, snapshot: Snapshot | None, now: datetime
+) -> Transition:
     """The outcome of a plan that did not become an action; it carries along what the application's last one told."""
     outcome = Outcome(
         id=derive_id(plan.id, "refused"),
@@ -146,59 +149,59 @@ def refuse(memory: Memory, plan: Plan, refusal: Refusal, snapshot: Snapshot | No
         before=plan.current,
         wanted=plan.approved or {},
         observed=_observed(snapshot),
-        last_action=memory.action,
-        last_written=memory.last_written,
-        quarantine=list(memory.quarantine),
-        restarts_seconds=list(memory.restarts_seconds),
-        original=memory.original,
-        contested_since=_contested_since(memory, "refused", refusal.code, now),
-        epoch=memory.epoch,
-        sequence=memory.sequence,
+        last_action=history.action,
+        last_written=history.last_written,
+        quarantine=list(history.quarantine),
+        restarts_seconds=list(history.restarts_seconds),
+        original=history.original,
+        contested_since=_contested_since(history, "refused", refusal.code, now),
+        epoch=history.epoch,
+        sequence=history.sequence,
     )
-    return Account(recall(memory, outcome), outcome)
+    return Transition(recall(history, outcome), outcome)
 
 
-def _original(memory: Memory, action: ActionState | None) -> Parallelism | None:
-    last = memory.action
+def _original(history: ActionHistory, action: ActionState | None) -> Parallelism | None:
+    last = history.action
     if action is None or (last is not None and last.deployment.job_id == action.deployment.job_id):
-        return memory.original
+        return history.original
     return rollback_target(action)
 
 
-def _contested_since(memory: Memory, phase: str, code: str, now: datetime) -> datetime | None:
+def _contested_since(history: ActionHistory, phase: str, code: str, now: datetime) -> datetime | None:
     """Return since when others set the requirements; an action of Weir's own that begins ends that."""
     if code == "contested":
-        return memory.contested_since or now
-    return None if phase == "applying" else memory.contested_since
+        return history.contested_since or now
+    return None if phase == "applying" else history.contested_since
 
 
 def _observed(snapshot: Snapshot | None) -> Parallelism | None:
     return snapshot.deployment.observed if snapshot is not None and snapshot.deployment is not None else None
 
 
-def _written(memory: Memory, step: Step) -> Parallelism | None:
+def _written(history: ActionHistory, step: Step) -> Parallelism | None:
     action = step.action
-    last = memory.action
+    last = history.action
     if last is not None and last.deployment.job_id != action.deployment.job_id:
         return None  # requirements went with their job
     if step.event in ("accepted", "found-requested"):
         return action.wanted if action.phase == "verifying" else rollback_target(action)
-    return memory.last_written
+    return history.last_written
 
 
-def _restarts(memory: Memory, action: ActionState) -> list[float]:
+def _restarts(history: ActionHistory, action: ActionState) -> list[float]:
     """Each action counts once, when it is first known how long it took."""
-    took, before = action.restart_seconds, memory.action
+    took, before = action.restart_seconds, history.action
     if took is None or (before is not None and before.id == action.id and before.restart_seconds is not None):
-        return list(memory.restarts_seconds)
-    return [took, *memory.restarts_seconds][:MAX_RESTARTS]
+        return list(history.restarts_seconds)
+    return [took, *history.restarts_seconds][:MAX_RESTARTS]
 
 
 def _quarantine(
-    memory: Memory, step: Step, snapshot: Snapshot | None, now: datetime, rules: Rules
+    history: ActionHistory, step: Step, snapshot: Snapshot | None, now: datetime, rules: Rules
 ) -> list[QuarantinedVector]:
     forget = timedelta(seconds=rules.quarantine_longest_seconds)
-    kept = [vector for vector in memory.quarantine if now < vector.until + forget]
+    kept = [vector for vector in history.quarantine if now < vector.until + forget]
     failed_for_good = (
         step.event == "gone"
         and step.action.requested_at is not None
@@ -221,3 +224,30 @@ def strike(
     until = now + timedelta(seconds=min(doubled, rules.quarantine_longest_seconds))
     new = QuarantinedVector(parallelism=parallelism, until=until, strikes=strikes, because=because)
     return [new, *(replaced for replaced in kept if replaced.parallelism != parallelism)]
+
+
+@dataclass(frozen=True)
+class CompareAndSwap:
+    """Try again against this version (0: nothing there)."""
+
+    version: int
+
+
+def resolve_conflict(
+    action: ActionState, current: ActionState | None, known: ActionState | None
+) -> Recorded | Conflict | CompareAndSwap:
+    """Read a conflict. `known` is the newest action of the application in the outcome topic before this one.
+
+    My own attempt id there means that an earlier try came through and only its answer was lost. Knowledge may lag behind
+    the topic, or have been emptied: then what is there is no rival, only old.
+    """
+    if current is None:
+        return CompareAndSwap(0)
+    is_older = current.version < action.version
+    same_action = current.id == action.id
+    if same_action and current.attempt_id == action.attempt_id and not is_older:
+        return Recorded()
+    known_to_have_moved_on = known is not None and current.id == known.id
+    if is_older and (current.terminal or same_action or known_to_have_moved_on):
+        return CompareAndSwap(current.version)
+    return Conflict(current)
