@@ -1,4 +1,4 @@
-"""Moves one application's action: looks, lets the core decide, tells, and does, in this order.
+"""Runs one application's action: observe, decide in the core, publish the outcome, then carry it out.
 
 The invariant of `fence` holds directly before each effect.
 """
@@ -61,28 +61,28 @@ from .fence import ActionFence, LostPartition, Ownership
 
 @dataclass(frozen=True)
 class Pace:
-    """Pauses between two looks and other waits, in seconds."""
+    """Pauses between observations, and other waits, in seconds."""
 
     expecting: float = 0.5
-    """While something is about to happen, so that restart times are precise."""
+    """Pause while a change is imminent, so that restart times are precise."""
     watching: float = 1.0
     receiving: float = 0.5
-    """Longest wait for records, and so for noticing a stop."""
+    """Maximum wait for records, and so for noticing a stop."""
     retrying: float = 1.0
-    """Until an outcome that was not acknowledged is published again."""
+    """Pause before an unacknowledged outcome is published again."""
 
 
 TRIGGER_PAUSE_SECONDS = 2.0
-"""Flink shows a checkpoint that was triggered only after its statistics were refreshed."""
+"""Pause between two triggers: Flink shows a triggered checkpoint only after a refresh of its statistics."""
 GATE_SECONDS = 6.0
-"""What the gate may take to look at policy and target."""
+"""Time limit of the gate for reading policy and target."""
 READ_SECONDS = 2.0
-"""Longest wait for the own intent to come back from its topic before the target is looked at again."""
+"""Maximum wait for the own intent to be read back from its topic before the next observation."""
 MAX_MOVES = 6
 
 
 class ActionRunner:
-    """Everything outside that an action needs. `analyses` and `policies` are views that somebody else keeps fresh."""
+    """Observes, publishes and requests for actions. `analyses` and `policies` are views that the service updates."""
 
     def __init__(
         self,
@@ -113,10 +113,10 @@ class ActionRunner:
         self._mirrors: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger("executor")
 
-    # -- a plan comes ----------------------------------------------------------------------------------------------
+    # -- plans -----------------------------------------------------------------------------------------------------
 
     async def consider(self, app: Application, plan: Plan, traceparent: str | None, applications: Applications) -> bool:
-        """Let a plan through the gate; returns whether there is an action to be driven now."""
+        """Pass a plan to the gate; return whether an action is in flight now."""
         if not is_for_us(plan, app.history):
             return False
         trace = traceparent or new_traceparent(plan.observation_id)
@@ -133,7 +133,7 @@ class ActionRunner:
         return app.in_flight
 
     async def refuse_superseded(self, app: Application, plan: Plan, newer: Plan, traceparent: str | None) -> None:
-        """Refuse a plan that came together with a newer one, so that every plan has its end."""
+        """Refuse a plan that arrived together with a newer one, so that every plan has an outcome."""
         if is_for_us(plan, app.history):
             refusal = Refusal("superseded-plan", f"plan {newer.id} is newer and arrived with it")
             await self._publish_refusal(app, plan, refusal, snapshot=None, traceparent=traceparent)
@@ -141,7 +141,7 @@ class ActionRunner:
     async def _gate(
         self, app: Application, plan: Plan, traceparent: str, applications: Applications
     ) -> Refusal | ActionState | None:
-        """Look at policy and target, decide, and begin what was admitted; None: nothing is to be done or said."""
+        """Read policy and target, decide, and begin an admitted action; None: the plan needs no answer."""
         policy, snapshot = await self._gather(app.id)
         if policy.policy is not None and not app.recalled:
             policy = await self._recall(app, policy)
@@ -187,7 +187,7 @@ class ActionRunner:
         await self._apply(app, Step(intent, "admitted"), snapshot)
 
     async def _recall(self, app: Application, policy: PolicyReading) -> PolicyReading:
-        """Recall what knowledge has of an application that the topic has forgotten: its action's version goes on from there."""
+        """Restore the history from knowledge if the topic no longer holds the application's outcomes."""
         outcome = await self._knowledge.outcome(app.id)
         if isinstance(outcome, Unanswered):
             return PolicyReading(reachable=False, because=outcome.reason)
@@ -202,17 +202,16 @@ class ActionRunner:
             async with asyncio.timeout(GATE_SECONDS):
                 policy = await self._knowledge.policy(application)
                 if policy.policy is None:
-                    return policy, Snapshot(now, reachable=False, because="not looked at without a policy")
+                    return policy, Snapshot(now, reachable=False, because="not observed without a policy")
                 return policy, await self._driver(policy.policy.spec.target).observe(policy.policy.spec.target)
         except TimeoutError:
             reason = f"no answer within {GATE_SECONDS:.0f} s"
             return PolicyReading(reachable=False, because=reason), Snapshot(now, reachable=False, because=reason)
 
-    # -- an action moves -------------------------------------------------------------------------------------------
+    # -- actions --------------------------------------------------------------------------------------------------
 
     async def advance(self, app: Application) -> float | None:
-        """One look and the moves that follow from it. Returns the seconds until the next look, None when there is no more
-        to be done."""
+        """Observe once and apply the steps that follow. Return the seconds until the next observation, None at the end."""
         action = app.history.action
         if action is None:
             return None
@@ -243,7 +242,7 @@ class ActionRunner:
         return self._pace.expecting if waiting else self._pace.watching
 
     async def _watch(self, app: Application, action: ActionState) -> float | None:
-        """A verified action may still be taken back when its first warm window comes."""
+        """Roll a verified action back if its first warm window shows less capacity than before."""
         if not is_watched(action, self._clock.now(), self._rules):
             return None
         if judge(action, self._analyses.get(app.id), self._rules).kind == "worse":
@@ -267,7 +266,7 @@ class ActionRunner:
         policy, crowded, contended = None, None, False
         if action is not None and action.phase == "intended":
             policy = await self._knowledge.policy(app.id)
-            # With its own intent an executor has read those that others published before.
+            # With its own intent an executor has read all intents published before it.
             read = await self._applications.published.wait_for(action, READ_SECONDS)
             crowded = self._applications.fleet(action).room(app.id, action.cluster, self._rules)
             everything = self._applications.fleet().room(app.id, action.cluster, self._rules)
@@ -289,10 +288,10 @@ class ActionRunner:
     def _driver(self, target: Target) -> Driver:
         return self._drivers[target.driver]
 
-    # -- tell, then do ---------------------------------------------------------------------------------------------
+    # -- publish, then act ---------------------------------------------------------------------------------------------
 
     async def _apply(self, app: Application, step: Step, snapshot: Snapshot | None) -> None:
-        """Remember a step; one that moved is told first, and only what was acknowledged is remembered."""
+        """Keep a step in the history; one with an event is published first, and kept once it is acknowledged."""
         if step.event is None:
             app.history = replace(app.history, action=step.action)
             return
@@ -327,7 +326,7 @@ class ActionRunner:
         )
 
     async def repeat(self, app: Application, outcome: Outcome) -> bool:
-        """Publish an outcome that was published before; False if the fence holds it back. `BusError` if the brokers are away."""
+        """Publish an outcome again; return False if the fence refuses. Raises `BusError` if the brokers are away."""
         try:
             if await self._ownership.unconfirmed(app) is not None:
                 return False
@@ -339,13 +338,13 @@ class ActionRunner:
         return True
 
     def _log_of(self, app: Application) -> Any:
-        """The log, of this application and its action's trace."""
+        """Return the log with this application and its action's trace."""
         return self._log.bind(application=app.id, traceparent=app.trace)
 
     async def _publish(self, app: Application, outcome: Outcome, body: bytes, headers: Mapping[str, str]) -> None:
-        """Publish until it is acknowledged: without the brokers no replica could continue from here.
+        """Publish until acknowledged: without the outcome no replica could continue from here.
 
-        However long this took, the effect that follows passes the fence again.
+        The effect that follows passes the fence again.
         """
         warned = False
         while True:
@@ -375,7 +374,7 @@ class ActionRunner:
             return await self._compare_and_swap(app, action)
         target = self._target(app)
         if target is None:
-            return Unanswered("the target is not known any more")
+            return Unanswered("the target is unknown")
         if isinstance(instruction, Request):
             return await self._request(app, target, action, instruction)
         if isinstance(instruction, TriggerCheckpoint):
@@ -429,17 +428,17 @@ class ActionRunner:
             if not isinstance(read, CompareAndSwap):
                 return read
             version = read.version
-        return Unanswered("the stored action changes faster than it can be claimed")
+        return Unanswered("the stored action changes faster than it can be replaced")
 
     def _mirror(self, app: Application, action: ActionState) -> None:
-        """Let knowledge have what was told, without waiting for it: verifying and rolling back go on when it is away."""
+        """Store the published action in knowledge in the background: verifying and rolling back continue without it."""
         previous, log = app.previous, self._log_of(app)
 
         async def record() -> None:
             try:
                 answer = await self._record(app, action, previous)
             except LostPartition:
-                return  # whoever goes on with it does this too
+                return  # the new owner stores it
             if not isinstance(answer, Recorded):
                 log.info("not-mirrored", phase=action.phase, answer=str(answer)[:300])
 
@@ -448,13 +447,13 @@ class ActionRunner:
         task.add_done_callback(self._mirrors.discard)
 
     async def drain(self) -> None:
-        """Wait for what is still on its way to knowledge."""
+        """Wait for the pending writes to knowledge."""
         if self._mirrors:
             await asyncio.gather(*self._mirrors, return_exceptions=True)
 
 
 def _encoded(outcome: Outcome, traceparent: str | None) -> tuple[bytes, dict[str, str]]:
-    """Return body and headers, as part of the trace or of the one that its observation begins."""
+    """Return body and headers, in the given trace or the one that the observation begins."""
     trace = traceparent or new_traceparent(outcome.observation_id)
     return encode(
         outcome,

@@ -30,17 +30,17 @@ _VERIFY = Histogram(
 
 
 def admitted(plan: Plan, now: datetime) -> None:
-    """A plan came through the gate."""
+    """Record the age of an admitted plan."""
     _PLAN_AGE.observe(max(0.0, (now - plan.created_at).total_seconds()))
 
 
 def published(outcome: Outcome) -> None:
-    """An outcome was acknowledged by the brokers."""
+    """Count an acknowledged outcome."""
     _OUTCOMES.labels(outcome.phase, outcome.code).inc()
 
 
 def moved(step: Step, now: datetime) -> None:
-    """An action has moved; what took how long is in its own timestamps."""
+    """Record the durations of a transition, from the action's timestamps."""
     action = step.action
     if step.event == "accepted" and action.phase == "verifying" and action.requested_at is not None:
         _ACCEPT.observe(max(0.0, (action.requested_at - action.started_at).total_seconds()))

@@ -86,7 +86,7 @@ class ReactiveCluster(MemoryDriver):
     def __init__(
         self, clock: Clock, running: Callable[[str, str], int], rescale: RescaleSettings | None = None
     ) -> None:
-        """`running` tells how many containers of a project's service run."""
+        """`running` returns how many containers of a project's service run."""
         super().__init__(clock, rescale)
         self._running = running
 

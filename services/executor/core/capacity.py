@@ -1,4 +1,4 @@
-"""Whether operators that were given more subtasks can do less than before."""
+"""Comparison of the capacity of scaled-up operators with the capacity before."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +12,7 @@ _COLD = ("warming-up", "restarting", "gap", "retention-gap", "not-running", "unr
 
 @dataclass(frozen=True)
 class CapacityComparison:
-    """`unknown` is not `fine`: nothing could be compared."""
+    """Result of a comparison; `unknown` (no comparable measurement) is not `fine`."""
 
     kind: Literal["unknown", "fine", "worse"]
     sentence: str
@@ -21,10 +21,10 @@ class CapacityComparison:
 def baselines(
     before: Parallelism, wanted: Parallelism, analysis: Analysis | None, rules: Rules
 ) -> list[OperatorBaseline]:
-    """How the operators that are to be raised do now.
+    """Return the present capacity and input rate, in records/s, of each operator that is to be scaled up.
 
-    Capacity is the true processing rate of this window, else what was seen at this parallelism earlier. The input rate is
-    the demand (target input rate) where known: while backlogged the actual input is the capacity itself.
+    Capacity is the true processing rate of this window, else an earlier measurement at this parallelism. The input rate is
+    the target input rate if measured, since a backlogged operator's actual input rate is its capacity.
     """
     if analysis is None:
         return []
@@ -57,20 +57,20 @@ def judge(action: ActionState, analysis: Analysis | None, rules: Rules) -> Capac
         if was is None or is_now is None or not _is_comparable(operator, baseline, rules):
             continue
         text = (
-            f"{baseline.operator} can do {is_now:.0f} records/s at parallelism {operator.parallelism}, "
+            f"{baseline.operator} processes {is_now:.0f} records/s at parallelism {operator.parallelism}, "
             f"before {was:.0f} at {action.before.get(baseline.operator)}"
         )
         if is_now < rules.capacity_share * was:
             return CapacityComparison("worse", text)
         compared.append(text)
     if not compared:
-        return CapacityComparison("unknown", "no raised operator could be compared at comparable input")
+        return CapacityComparison("unknown", "no scaled-up operator was busy enough at comparable input")
     return CapacityComparison("fine", "; ".join(compared[:3]))
 
 
 def _not_warm(action: ActionState, analysis: Analysis | None, rules: Rules) -> str | None:
     if not action.baselines:
-        return "no operator was raised, or none was measured before"
+        return "no operator was scaled up, or none was measured before"
     if analysis is None or action.running_at is None:
         return "there is no analysis of the new parallelism yet"
     deployment, window = analysis.deployment, analysis.window
@@ -86,7 +86,7 @@ def _not_warm(action: ActionState, analysis: Analysis | None, rules: Rules) -> s
 
 
 def _is_comparable(operator: OperatorAnalysis, baseline: OperatorBaseline, rules: Rules) -> bool:
-    """Whether the operator is busy enough and its demand near enough to before for its capacity to mean something."""
+    """Return whether the operator is busy enough, and its demand near enough to before, to compare capacities."""
     utilisation, demand = _trusted(operator.utilisation, rules), _demand(operator)
     if utilisation is None or utilisation < rules.min_utilisation or demand is None or baseline.input_rate is None:
         return False
@@ -104,8 +104,8 @@ def _capacity(operator: OperatorAnalysis, parallelism: int, rules: Rules) -> flo
         now = _trusted(operator.true_processing_rate, rules)
         if now is not None:
             return now
-    seen = [c for c in operator.capacities if c.parallelism == parallelism and c.confidence >= rules.min_confidence]
-    return max(seen, key=lambda point: point.measured_at).records_per_second if seen else None
+    measured = [c for c in operator.capacities if c.parallelism == parallelism and c.confidence >= rules.min_confidence]
+    return max(measured, key=lambda point: point.measured_at).records_per_second if measured else None
 
 
 def _trusted(estimate: Estimate, rules: Rules) -> float | None:

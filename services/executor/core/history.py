@@ -1,7 +1,7 @@
-"""What is remembered of an application's actions, and the outcome that tells each move.
+"""History of an application's actions, and the outcome that records each transition.
 
-Everything needed to go on is in each outcome, so that memory is `recall` folded over them. Outcomes of two holders of
-an application may be read in any order: the newest by `precedes` counts.
+Each outcome holds everything needed to continue, so that the history is `recall` folded over the outcomes. Outcomes of
+two owners of an application may be read in any order: the newest by `precedes` counts.
 """
 
 from dataclasses import dataclass, replace
@@ -21,64 +21,64 @@ MAX_QUARANTINE = 50
 
 @dataclass(frozen=True)
 class ActionHistory:
-    """One application's: the newest action and what must outlive it."""
+    """One application's newest action, and the state that outlives it."""
 
     action: ActionState | None = None
     last_written: Parallelism | None = None
-    """Requirements that Weir wrote last to the newest action's job; None: none yet."""
+    """Requirements that Weir wrote last to the newest action's job; None if it wrote none."""
     original: Parallelism | None = None
-    """Requirements of that job when Weir first acted on it: what it falls back to when the engine forgets."""
+    """Requirements of that job before Weir first acted on it; a restarted engine falls back to them."""
     quarantine: tuple[QuarantinedVector, ...] = ()
     restarts_seconds: tuple[float, ...] = ()
-    """Of the last rescales, from request to RUNNING, newest first."""
+    """Seconds from request to RUNNING of the last rescales, newest first."""
     contested_since: datetime | None = None
     answered: tuple[UUID, ...] = ()
-    """Newest plan ids that got their answer."""
+    """Ids of the plans that were answered last."""
     newest: Outcome | None = None
-    """The outcome that all this is from."""
+    """The outcome that this history was read from."""
     epoch: int = 0
-    """Of the outcomes that this process writes."""
+    """Epoch of the outcomes that this process writes."""
 
     @property
     def sequence(self) -> int:
-        """Of the next outcome."""
+        """Sequence number of the next outcome."""
         return 0 if self.newest is None else (self.newest.sequence or 0) + 1
 
     def ours(self, job_id: str) -> list[Parallelism]:
-        """Requirements of this job that are Weir's doing, newest first; empty: nothing was written yet."""
+        """Return the requirements that Weir set for this job, newest first; empty if it wrote none."""
         action = self.action
         if action is None or action.deployment.job_id != job_id or self.last_written is None:
             return []
         found = [self.last_written]
         if self.original is not None:
             found.append(self.original)
-        if action.phase == "failed":  # which of the two came through is not known
+        if action.phase == "failed":  # either of the two may have been applied
             found += [action.wanted, rollback_target(action)]
         return found
 
 
 @dataclass(frozen=True)
 class Transition:
-    """Memory after a move, and what to tell of it."""
+    """History after a transition, and the outcome to publish."""
 
     history: ActionHistory
     outcome: Outcome
 
 
 def rollback_target(action: ActionState) -> Parallelism:
-    """What was requested before the action, or else what was running."""
+    """Return the requirements before the action, or else the parallelism that ran."""
     return action.before if action.deployment.requested is None else action.deployment.requested
 
 
 def expected(action: ActionState) -> Parallelism:
-    """The requirements that the action's next request replaces."""
+    """Return the requirements that the action's next request replaces."""
     return action.wanted if action.phase == "rolling-back" else rollback_target(action)
 
 
 def recall(history: ActionHistory, outcome: Outcome) -> ActionHistory:
-    """Return memory after an outcome: this process's own, or one read from the topic.
+    """Return the history after an outcome of this process or of the topic.
 
-    An outcome that is older than the newest one only answers its plan.
+    An outcome older than the newest one only answers its plan.
     """
     answered = tuple(dict.fromkeys((outcome.plan_id, *history.answered)))[:MAX_ANSWERED]
     if history.newest is not None and precedes(outcome.order, history.newest.order):
@@ -98,14 +98,14 @@ def recall(history: ActionHistory, outcome: Outcome) -> ActionHistory:
 
 
 def taken_over(history: ActionHistory) -> ActionHistory:
-    """Return recalled memory for this process, whose outcomes are newer than all of the holders before."""
+    """Return the history with the next epoch, so that this process's outcomes are newer than all earlier owners'."""
     return replace(history, epoch=history.epoch + 1)
 
 
 def record_transition(
     history: ActionHistory, step: Step, snapshot: Snapshot | None, now: datetime, rules: Rules
 ) -> Transition:
-    """The outcome of a step that moved, and memory with it."""
+    """Return the outcome of a step with an event, and the history after it."""
     action = step.action
     outcome = Outcome(
         id=derive_id(action.id, f"{action.version}:{action.phase}:{action.attempt_id}:{history.epoch}"),
@@ -136,7 +136,7 @@ def record_transition(
 def record_refusal(
     history: ActionHistory, plan: Plan, refusal: Refusal, snapshot: Snapshot | None, now: datetime
 ) -> Transition:
-    """The outcome of a plan that did not become an action; it carries along what the application's last one told."""
+    """Return the outcome of a refused plan, which repeats the state of the application's last outcome."""
     outcome = Outcome(
         id=derive_id(plan.id, "refused"),
         application=plan.application,
@@ -169,7 +169,7 @@ def _original(history: ActionHistory, action: ActionState | None) -> Parallelism
 
 
 def _contested_since(history: ActionHistory, phase: str, code: str, now: datetime) -> datetime | None:
-    """Return since when others set the requirements; an action of Weir's own that begins ends that."""
+    """Return since when another client controls the requirements; None once an action of Weir begins."""
     if code == "contested":
         return history.contested_since or now
     return None if phase == "applying" else history.contested_since
@@ -190,7 +190,7 @@ def _written(history: ActionHistory, step: Step) -> Parallelism | None:
 
 
 def _restarts(history: ActionHistory, action: ActionState) -> list[float]:
-    """Each action counts once, when it is first known how long it took."""
+    """Return the restart times; each action counts once, when its time is first measured."""
     took, before = action.restart_seconds, history.action
     if took is None or (before is not None and before.id == action.id and before.restart_seconds is not None):
         return list(history.restarts_seconds)
@@ -216,30 +216,30 @@ def _quarantine(
 
 
 def strike(
-    kept: list[QuarantinedVector], parallelism: Parallelism, because: str, now: datetime, rules: Rules
+    kept: list[QuarantinedVector], parallelism: Parallelism, reason: str, now: datetime, rules: Rules
 ) -> list[QuarantinedVector]:
-    """Quarantine a vector, twice as long as the last time up to the longest; newest first."""
+    """Add a vector, for twice its last quarantine up to the maximum; newest first."""
     strikes = 1 + max((v.strikes for v in kept if v.parallelism == parallelism), default=0)
     doubled = rules.quarantine_first_seconds * 2.0 ** min(strikes - 1, 30)
     until = now + timedelta(seconds=min(doubled, rules.quarantine_longest_seconds))
-    new = QuarantinedVector(parallelism=parallelism, until=until, strikes=strikes, because=because)
+    new = QuarantinedVector(parallelism=parallelism, until=until, strikes=strikes, because=reason)
     return [new, *(replaced for replaced in kept if replaced.parallelism != parallelism)]
 
 
 @dataclass(frozen=True)
 class CompareAndSwap:
-    """Try again against this version (0: nothing there)."""
+    """Repeat the compare-and-swap against this version (0: nothing is stored)."""
 
     version: int
 
 
 def resolve_conflict(
-    action: ActionState, current: ActionState | None, known: ActionState | None
+    action: ActionState, current: ActionState | None, previous: ActionState | None
 ) -> Recorded | Conflict | CompareAndSwap:
-    """Read a conflict. `known` is the newest action of the application in the outcome topic before this one.
+    """Return what a conflict means. `previous` is the application's action before this one in the topic of outcomes.
 
-    My own attempt id there means that an earlier try came through and only its answer was lost. Knowledge may lag behind
-    the topic, or have been emptied: then what is there is no rival, only old.
+    This process's attempt id in the stored action means that an earlier try succeeded and its response was lost. Knowledge
+    may lag behind the topic, or have been emptied: then the stored action is outdated and no conflict.
     """
     if current is None:
         return CompareAndSwap(0)
@@ -247,7 +247,7 @@ def resolve_conflict(
     same_action = current.id == action.id
     if same_action and current.attempt_id == action.attempt_id and not is_older:
         return Recorded()
-    known_to_have_moved_on = known is not None and current.id == known.id
-    if is_older and (current.terminal or same_action or known_to_have_moved_on):
+    is_outdated = previous is not None and current.id == previous.id
+    if is_older and (current.terminal or same_action or is_outdated):
         return CompareAndSwap(current.version)
     return Conflict(current)

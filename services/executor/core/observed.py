@@ -1,24 +1,25 @@
-"""What an action is judged by: the target as it was seen, and how the last instruction was answered."""
+"""Observed state that an action is judged by: the target, and the response to the last instruction."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from weir_contracts import ActionState, Analysis, Deployment, Parallelism, ScalingPolicy, Topology
 
+from .messages import contested_now
 from .table import Event
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A code for programs and a sentence for people."""
+    """Reason why a plan is not applied: a code for programs and a sentence for users."""
 
     code: str
     sentence: str
 
 
 def contested(there: str) -> Refusal:
-    """Refusal because the requirements are not what the action expects; `there` says what they are."""
-    return Refusal("contested", f"somebody else set the requirements meanwhile: {there}")
+    """Return the refusal for requirements that differ from the expected ones; `there` describes them."""
+    return Refusal("contested", contested_now(there))
 
 
 @dataclass(frozen=True)
@@ -32,30 +33,30 @@ class Snapshot:
     all_running: bool = False
     """State RUNNING and every subtask running (or finished)."""
     running_since: datetime | None = None
-    """When the present execution began."""
+    """Start of the present execution."""
     steady_since: datetime | None = None
-    """When a subtask last changed its state: since then all of them run, if they do."""
+    """Last state change of a subtask; all subtasks run since then if `all_running`."""
     checkpoint_completed_at: datetime | None = None
     checkpoint_in_progress: bool | None = None
     because: str = ""
-    """Why it could not be reached or found."""
+    """Reason why the target was not reached or not found."""
     topology: Topology | None = None
-    """The graph that runs, where the driver tells it."""
+    """The running graph; None if the driver does not report it."""
     resourced_at: datetime | None = None
-    """Since when the engine has all the slots that are requested, while it does not use them; None: it lacks some, or waits for none."""
+    """Start of the time in which the engine has, but does not use, all requested slots; None: slots are missing or in use."""
     unsupported: str = ""
-    """Why this executor cannot act on it; empty: it can."""
+    """Reason why this executor cannot act on the target; empty if it can."""
     restartable: bool = False
-    """Some of what is requested has stopped, and asking again would start it."""
+    """Whether a repeated request would start requested parts that have stopped."""
 
     def runs(self, wanted: Parallelism) -> bool:
-        """Whether every subtask of exactly this parallelism runs."""
+        """Return whether exactly this parallelism runs, with every subtask."""
         return self.all_running and self.deployment is not None and self.deployment.observed == wanted
 
 
 @dataclass(frozen=True)
 class PolicyReading:
-    """The policy as knowledge has it now. `policy is None` although reachable: there is none."""
+    """The policy in knowledge now; `policy` is None while reachable if there is none."""
 
     reachable: bool
     policy: ScalingPolicy | None = None
@@ -64,19 +65,19 @@ class PolicyReading:
 
 @dataclass(frozen=True)
 class Record:
-    """Claim the action in knowledge by compare-and-swap."""
+    """Store the action in knowledge by compare-and-swap."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """Ask the engine for this parallelism."""
+    """Request this parallelism from the engine."""
 
     parallelism: Parallelism
 
 
 @dataclass(frozen=True)
 class TriggerCheckpoint:
-    """Trigger a checkpoint: a rescale waits for one to complete."""
+    """Trigger a checkpoint, since a rescale waits for one to complete."""
 
 
 Instruction = Record | Request | TriggerCheckpoint
@@ -84,66 +85,66 @@ Instruction = Record | Request | TriggerCheckpoint
 
 @dataclass(frozen=True)
 class Recorded:
-    """Knowledge holds the intent as mine."""
+    """Knowledge stores the intent with this process's attempt id."""
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """Somebody else's action is there."""
+    """Knowledge stores the action of another executor."""
 
     current: ActionState | None
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """The engine took the request, at this time."""
+    """The engine accepted the request at this time."""
 
     at: datetime
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """The engine refused for good; the reason is its own."""
+    """The engine refused permanently, with its own reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Unanswered:
-    """No answer, or one that says nothing: it may have been done or not. Trying again is the answer."""
+    """No conclusive response: the instruction may have been carried out or not, so it is repeated."""
 
     reason: str
 
 
 Answer = Recorded | Conflict | Accepted | Rejected | Unanswered | Refusal
-"""A refusal: the fence let nothing through, for good."""
+"""A `Refusal` is the fence's: the instruction will not be carried out."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """All that is known at one step."""
+    """Input of one step."""
 
     snapshot: Snapshot
     analysis: Analysis | None = None
-    """The newest of the application."""
+    """The application's newest analysis."""
     policy: PolicyReading | None = None
-    """Read only where the user's word counts: before anything is done."""
+    """Read only before the request, while the policy may still withdraw the intent."""
     planned_version: int | None = None
-    """The policy version of the plan, while the process that admitted it still lives."""
+    """The plan's policy version; None after the process that admitted it has ended."""
     answer: Answer | None = None
-    """To the instruction of the step before."""
+    """Response to the instruction of the step before."""
     crowded: Refusal | None = None
-    """Why an intent has to give way to other actions."""
+    """Refusal of an intent that yields to other actions."""
     contended: bool = False
-    """Whether it fits only if intents of other replicas give way to it, or these are not known yet."""
+    """Whether the intent fits only if intents of other replicas yield, or these are not read yet."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step's result. `event is None`: nothing moved, and `action` differs at most in its bookkeeping."""
+    """Result of one step. Without an `event` the phase is unchanged and `action` differs at most in its bookkeeping."""
 
     action: ActionState
     event: Event | None = None
     instruction: Instruction | None = None
     rival: ActionState | None = None
-    """The action that holds the application when a claim was lost."""
+    """The stored action of another executor, after a conflict."""

@@ -268,7 +268,7 @@ class TestVerifying:
         assert supersede(action("verifying"), after(9)) == Step(action("verifying"))
         made = supersede(action("verifying", running_at=after(4)), after(9))
         assert (made.event, made.action.phase, made.action.code) == ("superseded", "superseded", "superseded-running")
-        assert "did run after 4.0 s" in made.action.sentence
+        assert "ran after 4.0 s" in made.action.sentence
 
 
 class TestNudging:
@@ -405,7 +405,7 @@ class TestCapacity:
         )
         running = action("verifying", running_at=after(4), checked_at=after(50))
         made = step(running, snapshot(WANTED, steady_since=after(4)), at=50, analysis=seen)
-        assert made.action.sentence.startswith("enrich can do 700 records/s at parallelism 4, before 1000 at 1")
+        assert made.action.sentence.startswith("enrich processes 700 records/s at parallelism 4, before 1000 at 1")
         assert made.instruction == Request(BEFORE)
 
     def thoughts(self, at: float = 60, **changes: Any) -> Step | None:
