@@ -5,9 +5,7 @@ from datetime import datetime
 
 from weir_contracts import Checkpoints, Deployment, Parallelism, Target
 
-from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
-from services.executor.core.refusal import contested
-from services.executor.core.words import changes
+from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered, changes, contested
 from services.executor.driver import Fence
 from simulator import Simulation
 from simulator.observe import rescale_settings
@@ -64,7 +62,7 @@ class SimulatedDriver:
             return Unanswered("the answer was lost")
         return Accepted(self._at(found.now))
 
-    async def nudge(self, target: Target, job_id: str) -> str | None:
+    async def trigger_checkpoint(self, target: Target, job_id: str) -> str | None:
         found = self._find(target)
         if isinstance(found, Snapshot):
             return found.because

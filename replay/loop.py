@@ -19,11 +19,10 @@ from services.analyzer.core import advance as analyse
 from services.executor.applications import Applications as Fleet
 from services.executor.applications import NewestOutcomes
 from services.executor.core import (
+    ActionHistory,
     Answer,
     Context,
     Event,
-    Memory,
-    Nudge,
     Observed,
     PolicyReading,
     Record,
@@ -33,15 +32,16 @@ from services.executor.core import (
     Rules,
     Snapshot,
     Step,
-    account,
+    TriggerCheckpoint,
     admit,
     expected,
     is_for_us,
     is_watched,
     judge,
+    late_rollback,
     next_step,
-    refuse,
-    second_thoughts,
+    record_refusal,
+    record_transition,
     supersede,
 )
 from services.executor.driver import Unfenced
@@ -56,8 +56,8 @@ from .driver import SimulatedDriver
 
 PACE_SECONDS = 0.5
 """Between two looks of the executor at a target while an action is under way, as in its service."""
-NUDGE_PAUSE_SECONDS = 2.0
-MOST_MOVES = 6
+TRIGGER_PAUSE_SECONDS = 2.0
+MAX_MOVES = 6
 ATTEMPT = UUID("11111111-2222-5333-8444-555555555555")
 OBSERVATIONS_KEPT, HISTORY_KEPT = 30, 20
 
@@ -132,7 +132,7 @@ class Loop:
         self.gate: Callable[[], PolicyReading] = lambda: PolicyReading(reachable=True, policy=self.policy)
         self.said = records or Records()
         self.analysis: Analysis | None = None
-        self.executor = Memory()
+        self.executor = ActionHistory()
         self.knowledge = State(application=policy.application)
         self.planner = Applications(OBSERVATIONS_KEPT, HISTORY_KEPT)
         self._asks = asks
@@ -141,7 +141,7 @@ class Loop:
         self._fleet = fleet or Fleet(NewestOutcomes(), self.rules)
         self._answer: Answer | None = None
         self._planned_version: int | None = None
-        self._nudged_at: float | None = None
+        self._checkpoint_triggered_at: float | None = None
         self._limits = Limits(turns_count=20)
 
     @property
@@ -208,13 +208,13 @@ class Loop:
 
     async def consider(self, plan: Plan) -> None:
         """The gate, for one plan."""
-        self._fleet.note_wish(plan, self.now)
+        self._fleet.note_recommendation(plan, self.now)
         if not is_for_us(plan, self.executor):
             return
         policy, snapshot = self.gate(), await self.driver.observe(self.policy.spec.target)
         context = Context(
             now=self.now,
-            memory=self.executor,
+            history=self.executor,
             policy=policy,
             snapshot=snapshot,
             attempt_id=ATTEMPT,
@@ -224,13 +224,13 @@ class Loop:
         )
         found = admit(plan, context)
         if isinstance(found, Refusal):
-            told = refuse(self.executor, plan, found, snapshot, self.now)
-            self.executor = told.memory
-            self._tell(told.outcome, None)
+            transition = record_refusal(self.executor, plan, found, snapshot, self.now)
+            self.executor = transition.history
+            self._tell(transition.outcome, None)
         elif found is not None:
             if self.executor.action is not None and not self.executor.action.terminal:
                 self._move(supersede(self.executor.action, self.now), snapshot)
-            self._nudged_at = None
+            self._checkpoint_triggered_at = None
             self._planned_version = policy.policy.metadata.resource_version if policy.policy else None
             self._move(Step(found, "admitted"), snapshot)
             await self._drive()
@@ -258,7 +258,7 @@ class Loop:
             await self._watch(action)
             return
         snapshot = await self.driver.observe(target)
-        for _ in range(MOST_MOVES):
+        for _ in range(MAX_MOVES):
             action = self.executor.action
             if action is None:
                 return
@@ -284,11 +284,11 @@ class Loop:
             self._answer = await self.driver.request(
                 target, job_id, step.instruction.parallelism, expected(step.action), Unfenced()
             )
-        elif isinstance(step.instruction, Nudge):
+        elif isinstance(step.instruction, TriggerCheckpoint):
             now = self.simulation.now
-            if self._nudged_at is None or now - self._nudged_at >= NUDGE_PAUSE_SECONDS:
-                problem = await self.driver.nudge(target, job_id)
-                self._nudged_at = now if problem is None else None
+            if self._checkpoint_triggered_at is None or now - self._checkpoint_triggered_at >= TRIGGER_PAUSE_SECONDS:
+                problem = await self.driver.trigger_checkpoint(target, job_id)
+                self._checkpoint_triggered_at = now if problem is None else None
             return False
         return True
 
@@ -298,7 +298,7 @@ class Loop:
             return
         snapshot = await self.driver.observe(self.policy.spec.target)
         seen = Observed(snapshot, self.analysis, self.gate())
-        step = second_thoughts(action, seen, self.now, ATTEMPT, self.rules)
+        step = late_rollback(action, seen, self.now, ATTEMPT, self.rules)
         if step is not None:
             self._move(step, snapshot)
             await self._perform(step)
@@ -307,9 +307,9 @@ class Loop:
         if step.event is None:
             self.executor = replace(self.executor, action=step.action)
             return
-        told = account(self.executor, step, snapshot, self.now, self.rules)
-        self.executor = told.memory
-        self._tell(told.outcome, step.event)
+        transition = record_transition(self.executor, step, snapshot, self.now, self.rules)
+        self.executor = transition.history
+        self._tell(transition.outcome, step.event)
 
     def _tell(self, outcome: Outcome, event: Event | None) -> None:
         self.said.happened(outcome, event)

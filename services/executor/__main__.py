@@ -1,4 +1,4 @@
-"""Starts the executor: settings, adapters, loop."""
+"""Start the executor: settings, adapters, loop."""
 
 import asyncio
 import sys
@@ -61,7 +61,7 @@ async def start(settings: Settings) -> int:
 
 
 def _daemon(settings: Settings) -> Daemon | None:
-    """Docker, where the settings name a project that may be touched."""
+    """Return the Docker daemon, or None unless the settings name a project."""
     if not settings.docker_allowed:
         return None
     from .adapters.docker_daemon import DockerDaemon
@@ -70,7 +70,7 @@ def _daemon(settings: Settings) -> Daemon | None:
 
 
 def main() -> int:
-    """The entry point."""
+    """Run the command line."""
     return asyncio.run(start(load(Settings, sys.argv[1:])))
 
 

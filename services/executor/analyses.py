@@ -1,6 +1,6 @@
-"""The newest analysis of each owned application, kept as it came and read only when somebody asks.
+"""The newest analysis of each owned application, stored as received and decoded on demand.
 
-Analyses are large and come at every scrape; the executor needs one when an action begins and while it is watched.
+Analyses are large and arrive at every scrape; the executor needs one when an action begins and while it is verified.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ from runtime.records import Record
 
 
 class LatestAnalyses(Mapping[str, Analysis]):
-    """A view by application id. What cannot be read counts as absent: unknown is no verdict."""
+    """View by application id; an undecodable analysis counts as absent."""
 
     def __init__(self) -> None:
         self._records: dict[str, Record] = {}
@@ -21,7 +21,7 @@ class LatestAnalyses(Mapping[str, Analysis]):
         self._log = structlog.get_logger("executor")
 
     def note(self, records: Iterable[Record]) -> None:
-        """Keep what came; within a partition a later offset is newer."""
+        """Store the newest record of each application; within a partition a later offset is newer."""
         for record in records:
             if record.key is None:
                 continue
@@ -32,19 +32,19 @@ class LatestAnalyses(Mapping[str, Analysis]):
                 self._records[record.key] = record
 
     def forget(self, application: str) -> None:
-        """Its partition belongs to somebody else now."""
+        """Drop an application whose partition another replica owns."""
         self._records.pop(application, None)
         self._read.pop(application, None)
 
     def __getitem__(self, application: str) -> Analysis:
         record = self._records[application]
-        known = self._read.get(application)
-        if known is None or known[0] is not record:
-            known = (record, self._decoded(record))
-            self._read[application] = known
-        if known[1] is None:
+        cached = self._read.get(application)
+        if cached is None or cached[0] is not record:
+            cached = (record, self._decoded(record))
+            self._read[application] = cached
+        if cached[1] is None:
             raise KeyError(application)
-        return known[1]
+        return cached[1]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._records)

@@ -1,4 +1,4 @@
-"""How an application is scaled: what the executor needs of a kind of target, and of knowledge."""
+"""Protocols of the executor: fence, driver of a kind of target, knowledge service."""
 
 from typing import Protocol
 
@@ -8,15 +8,17 @@ from .core import Accepted, Conflict, PolicyReading, Recorded, Refusal, Rejected
 
 
 class Fence(Protocol):
-    """Check that a driver calls directly before each change. Unless it returns None, the driver changes nothing and
-    returns that as its own answer."""
+    """Check that a driver calls directly before each change.
+
+    Unless the result is None, the driver changes nothing and returns it as its own response.
+    """
 
     async def begin(self) -> Refusal | Unanswered | None:
-        """Before the first change of a request."""
+        """Check before the first change of a request."""
         ...
 
     async def go_on(self) -> Unanswered | None:
-        """Before each further change of the same request, which only the partition's owner may complete."""
+        """Check before each further change of the same request, which only the partition's owner may complete."""
         ...
 
 
@@ -31,45 +33,45 @@ class Unfenced:
 
 
 class Driver(Protocol):
-    """One kind of target. None of these raises for what a target says or for one that is away: that is an answer, too."""
+    """One kind of target. An error or outage of the target is a response, not an exception."""
 
     async def observe(self, target: Target) -> Snapshot:
-        """The target as it is now."""
+        """Return the target's current state."""
         ...
 
     async def request(
         self, target: Target, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
     ) -> Accepted | Rejected | Unanswered | Refusal:
-        """Ask for a parallelism of every operator. Asking twice for the same does no harm.
+        """Request a parallelism of every operator; idempotent.
 
         Reads the requirements itself, and refuses as `contested` if they are neither `expected` nor `parallelism`.
         """
         ...
 
-    async def nudge(self, target: Target, job_id: str) -> str | None:
-        """Help a requested rescale to begin (Flink: trigger a checkpoint); None, or why it did not work."""
+    async def trigger_checkpoint(self, target: Target, job_id: str) -> str | None:
+        """Trigger a checkpoint, which a requested rescale waits for; return None, or the reason of a failure."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Knowledge(Protocol):
-    """What the executor asks of the knowledge service."""
+    """The executor's requests to the knowledge service."""
 
     async def policy(self, application: str) -> PolicyReading:
-        """The policy in force, read now."""
+        """Read the current policy."""
         ...
 
     async def outcome(self, application: str) -> Outcome | Unanswered | None:
-        """The newest outcome that it has; None: it has none."""
+        """Return the newest stored outcome, or None."""
         ...
 
     async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Unanswered:
-        """Store the action if the stored one has `version` (0: there is none)."""
+        """Store the action if the stored one has `version` (0: none is stored)."""
         ...
 
     async def ping(self) -> None:
-        """Returns if it answers, raises otherwise."""
+        """Return if the service is usable, raise otherwise."""
         ...
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The executor's shell: takes the plans of its partitions, drives the actions that follow, recovers those of others.
+"""The executor's shell: receives the plans of its partitions, runs the actions, and resumes those of other replicas.
 
 Each application has one lock and, while its action is in flight, one task: sequential within an application, concurrent
 across them.
@@ -22,10 +22,10 @@ from runtime.loop import Stop, run_forever
 from runtime.records import Record
 from runtime.table import GlobalTable
 
+from .action_runner import ActionRunner, Pace
 from .analyses import LatestAnalyses
 from .applications import Application, Applications, NewestOutcomes
-from .conductor import Conductor, Pace
-from .core import Memory, Rules, recall, taken_over
+from .core import ActionHistory, Rules, recall, taken_over
 from .driver import Driver, Knowledge
 from .fence import LostPartition, Ownership
 
@@ -33,17 +33,17 @@ _IN_FLIGHT = Gauge("weir_executor_actions_in_flight", "Actions of this process t
 
 CONCURRENT_GATES = 32
 ANALYSES_SINCE = timedelta(minutes=5)
-"""How far back analyses are read at a takeover: older ones say nothing about now."""
+"""Maximum age of analyses that are read at a takeover; older ones are irrelevant."""
 RETRY_SECONDS = 1.0
 END_SECONDS = 3.0
 
 
 class NotReady(Exception):
-    """What is still waited for."""
+    """A dependency is not ready; the message names it."""
 
 
 class Executor:
-    """One replica. `run` is its only task; health asks `ping`."""
+    """One replica. `run` is its only task; the health endpoint calls `ping`."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Executor:
         self.analyses = LatestAnalyses()
         self.applications = Applications(self._newest_outcomes, rules)
         self._ownership = Ownership(self.applications.own, clock)
-        self._conductor = Conductor(
+        self._runner = ActionRunner(
             bus,
             drivers,
             knowledge,
@@ -95,7 +95,7 @@ class Executor:
         self._consumer: Consumer | None = None
 
     async def ping(self) -> None:
-        """For readiness: raises `NotReady` while the tables are read or gained partitions are recovered."""
+        """Raise `NotReady` while the tables are read or gained partitions are recovered."""
         for table in (self._policies, self._outcomes):
             if not table.ready:
                 raise NotReady(f"reading {table.topic}")
@@ -103,7 +103,7 @@ class Executor:
             raise NotReady("taking over partitions")
 
     async def run(self, stop: Stop) -> None:
-        """Until stopped. The brokers must be there; an outage later is waited out."""
+        """Run until stopped. The brokers must be reachable at the start; a later outage is waited out."""
         self._stop = stop
         followers = [
             asyncio.create_task(self._policies.follow(stop), name="policies"),
@@ -121,7 +121,7 @@ class Executor:
             await self._end(followers)
 
     async def cycle(self) -> None:
-        """Take what came, let the newest plan of each application through the gate, commit once all was told."""
+        """Receive records, pass each application's newest plan to the gate, commit once all outcomes are published."""
         if self._consumer is None:
             return
         await self._recover()
@@ -137,14 +137,14 @@ class Executor:
     # -- plans -----------------------------------------------------------------------------------------------------
 
     async def _newest(self, records: Iterable[Record]) -> dict[str, Decoded[Plan]]:
-        """By application; of those that a newer one came with it is told that they were outrun."""
+        """Return the newest plan of each application; refuse older ones of the same batch as superseded."""
         found: dict[str, Decoded[Plan]] = {}
         for record in records:
             decoded = await self._read_plan(record)
             if decoded is None:
                 continue
             plan = decoded.message
-            self.applications.note_wish(plan, self._clock.now())
+            self.applications.note_recommendation(plan, self._clock.now())
             last = found.setdefault(plan.application, decoded)
             if last.message.id == plan.id:
                 continue  # the first of its application, or the same once more
@@ -153,13 +153,13 @@ class Executor:
             app = self.applications.get(plan.application, older.record.partition)
             async with app.lock:
                 try:
-                    await self._conductor.outrun(app, older.message, newer.message, older.traceparent)
+                    await self._runner.refuse_superseded(app, older.message, newer.message, older.traceparent)
                 except LostPartition as lost:
                     self._log.info("dropped", reason=str(lost))
         return found
 
     async def _read_plan(self, record: Record) -> Decoded[Plan] | None:
-        """None where there is none to look at."""
+        """Return the plan, or None if the record was unreadable or sent to the dead-letter topic."""
         decoded = await self._dead_letters.decoded(record, Plan)
         if decoded is None or record.key == decoded.message.application:
             return decoded
@@ -172,14 +172,14 @@ class Executor:
         app = self.applications.get(plan.application, decoded.record.partition)
         try:
             async with self._gates, app.lock:
-                begun = await self._conductor.consider(app, plan, decoded.traceparent, self.applications)
+                begun = await self._runner.consider(app, plan, decoded.traceparent, self.applications)
                 if begun and self._owns(app):  # the partition may have been taken meanwhile
                     self._drive(app)
         except LostPartition as lost:
             self._log.info("dropped", application=app.id, reason=str(lost))
         except BusError:
             raise
-        except Exception as error:  # noqa: BLE001 - one odd plan must not cost the others of its batch their turn
+        except Exception as error:  # noqa: BLE001 - a bad plan must not block the others of its batch
             self._log.exception("plan-failed", application=app.id, place=decoded.record.place)
             reason = f"the plan could not be considered: {type(error).__name__}: {error}"
             await self._dead_letters.send(decoded.record, reason)
@@ -190,7 +190,7 @@ class Executor:
         try:
             await self._consumer.commit()
         except BusError as error:
-            # What was done is told in the outcomes; plans that come again are known there.
+            # The outcomes hold every answered plan, so plans that are read again are ignored.
             self._log.warning("commit-failed", reason=str(error))
 
     # -- actions ---------------------------------------------------------------------------------------------------
@@ -201,12 +201,12 @@ class Executor:
         self._count()
 
     async def _drive_on(self, app: Application) -> None:
-        """Look and move until there is nothing more to do. An unexpected error is this action's pause, nobody's end."""
+        """Advance the action until it ends. An unexpected error only delays this action."""
         while not self._stop.requested and self._owns(app):
             pause_seconds: float | None = self._pace.watching
             try:
                 async with app.lock:
-                    pause_seconds = await self._conductor.advance(app)
+                    pause_seconds = await self._runner.advance(app)
             except LostPartition as lost:
                 self._log.info("dropped", application=app.id, reason=str(lost))
                 return
@@ -242,30 +242,30 @@ class Executor:
         self._count()
 
     async def _recover(self) -> None:
-        """Go on with what others began on partitions that are new here: everything needed is in their outcomes."""
+        """Resume the actions of gained partitions from their outcomes."""
         while self._gained and not self._stop.requested:
             partitions = frozenset(self._gained)
-            memories = await self._remembered(partitions)
-            if memories is None or not partitions <= self._gained:
+            histories = await self._read_histories(partitions)
+            if histories is None or not partitions <= self._gained:
                 continue
-            for (application, partition), memory in memories.items():
+            for (application, partition), history in histories.items():
                 app = self.applications.get(application, partition)
-                app.memory, app.recalled = taken_over(memory), True
+                app.history, app.recalled = taken_over(history), True
                 self._drive(app)
             self._gained -= partitions
             in_flight = [a.id for a in self.applications.of(partitions) if a.in_flight]
-            self._log.info("recovered", partitions=sorted(partitions), applications=len(memories), in_flight=in_flight)
+            self._log.info("recovered", partitions=sorted(partitions), applications=len(histories), in_flight=in_flight)
 
-    async def _remembered(self, partitions: frozenset[int]) -> dict[tuple[str, int], Memory] | None:
-        """Memory folded over the outcomes of some partitions; None when the brokers went away meanwhile."""
-        memories: dict[tuple[str, int], Memory] = {}
+    async def _read_histories(self, partitions: frozenset[int]) -> dict[tuple[str, int], ActionHistory] | None:
+        """Return the histories folded over the outcomes of some partitions; None if the brokers became unreachable."""
+        histories: dict[tuple[str, int], ActionHistory] = {}
         reader = self._bus.reader(OUTCOMES.name, partitions=partitions)
         try:
             while not self._stop.requested:
                 for record in await reader.receive(timeout_seconds=0.2):
-                    self._fold(memories, record)
+                    self._fold(histories, record)
                 if await reader.caught_up():
-                    return memories
+                    return histories
         except BusError as error:
             self._log.warning("held", reason=f"outcomes cannot be read: {error}")
             await self._stop.wait(RETRY_SECONDS)
@@ -273,28 +273,28 @@ class Executor:
             await reader.close()
         return None
 
-    def _fold(self, memories: dict[tuple[str, int], Memory], record: Record) -> None:
+    def _fold(self, histories: dict[tuple[str, int], ActionHistory], record: Record) -> None:
         if record.key is None:
             return
         place = (record.key, record.partition)
         if record.value is None:
-            memories.pop(place, None)
+            histories.pop(place, None)
             return
         try:
             outcome = decode(record, Outcome).message
         except Undecodable as error:
             self._log.warning("outcome-skipped", place=record.place, reason=error.reason, field=error.field)
             return
-        memories[place] = recall(memories.get(place, Memory()), outcome)
+        histories[place] = recall(histories.get(place, ActionHistory()), outcome)
 
     async def _repeat_buried(self) -> None:
         """Publish the newest outcome again if an earlier holder's came after it: compaction keeps the last record."""
         outcomes = self._newest_outcomes
         for application in sorted(outcomes.buried & self.applications.own.keys()):
-            if await self._conductor.repeat(self.applications.own[application], outcomes.latest[application]):
+            if await self._runner.repeat(self.applications.own[application], outcomes.latest[application]):
                 outcomes.buried.discard(application)
 
-    # -- what others say -------------------------------------------------------------------------------------------
+    # -- inputs --------------------------------------------------------------------------------------------------
 
     async def _tables_ready(self) -> None:
         for table in (self._policies, self._outcomes):
@@ -302,7 +302,7 @@ class Executor:
                 self._log.warning("waiting", for_=table.topic)
 
     async def _follow_analyses(self, stop: Stop) -> None:
-        """The newest analysis of each owned application, for the capacities before and after."""
+        """Follow the analyses of the owned partitions, for the capacities before and after an action."""
         reader: Reader | None = None
         try:
             while not stop.requested:
@@ -323,7 +323,7 @@ class Executor:
         self.analyses.note(await reader.receive(timeout_seconds=self._pace.receiving))
 
     async def _end(self, followers: list[asyncio.Task[None]]) -> None:
-        """Let steps end, then leave the group, so that others take over from what was told."""
+        """Let steps end, then leave the group, so that other replicas take over from the outcomes."""
         for follower in followers:
             follower.cancel()
         driving = [app.task for app in self.applications.own.values() if app.task is not None]
@@ -332,6 +332,6 @@ class Executor:
             for task in late:
                 task.cancel()
         await asyncio.gather(*followers, *driving, return_exceptions=True)
-        await self._conductor.drain()
+        await self._runner.drain()
         if self._consumer is not None:
             await self._consumer.close()

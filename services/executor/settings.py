@@ -1,4 +1,4 @@
-"""The executor's settings: environment variables `WEIR_EXECUTOR_…`, beside those that every service shares."""
+"""The executor's settings: environment variables `WEIR_EXECUTOR_…`, in addition to those that every service shares."""
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -110,13 +110,13 @@ class Settings(TargetSettings):
         default="unix:///var/run/docker.sock",
         pattern=r"^(unix:///|tcp://[^\s/@]+:\d+$)",
         max_length=300,
-        description="where Docker listens, unix:///path or tcp://host:port; whoever may use it is root on that machine",
+        description="where Docker listens, unix:///path or tcp://host:port; a client of it is root on that machine",
     )
     docker_timeout_seconds: int = Field(
         default=10,
         ge=1,
         le=120,
-        description="longest wait for one answer of Docker, in seconds; to stop a container, beside its grace period",
+        description="longest wait for one answer of Docker, in seconds; to stop a container, in addition to its grace period",
     )
 
     @property

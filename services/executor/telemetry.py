@@ -1,4 +1,4 @@
-"""The executor's metrics of actions: what was told, and how long each part of an action took."""
+"""The executor's metrics of actions: outcomes published, and how long each part of an action took."""
 
 from datetime import datetime
 
@@ -8,7 +8,7 @@ from weir_contracts import Outcome, Plan
 from .core import Step
 
 _LONG = (1, 2, 3, 5, 8, 13, 20, 30, 60, 120, 300)
-_TOLD = Counter("weir_executor_outcomes_total", "Outcomes told", ["phase", "code"])
+_OUTCOMES = Counter("weir_executor_outcomes_total", "Outcomes published", ["phase", "code"])
 _PLAN_AGE = Histogram(
     "weir_executor_plan_age_seconds",
     "From a plan to the decision to act on it",
@@ -30,17 +30,17 @@ _VERIFY = Histogram(
 
 
 def admitted(plan: Plan, now: datetime) -> None:
-    """A plan came through the gate."""
+    """Record the age of an admitted plan."""
     _PLAN_AGE.observe(max(0.0, (now - plan.created_at).total_seconds()))
 
 
-def told(outcome: Outcome) -> None:
-    """An outcome was acknowledged by the brokers."""
-    _TOLD.labels(outcome.phase, outcome.code).inc()
+def published(outcome: Outcome) -> None:
+    """Count an acknowledged outcome."""
+    _OUTCOMES.labels(outcome.phase, outcome.code).inc()
 
 
 def moved(step: Step, now: datetime) -> None:
-    """An action has moved; what took how long is in its own timestamps."""
+    """Record the durations of a transition, from the action's timestamps."""
     action = step.action
     if step.event == "accepted" and action.phase == "verifying" and action.requested_at is not None:
         _ACCEPT.observe(max(0.0, (action.requested_at - action.started_at).total_seconds()))

@@ -287,7 +287,7 @@ def test_a_fleet_that_would_shrink_in_the_same_minute_is_held() -> None:
     together(worlds, HOLD_SECONDS - 20)
     assert [world.moves() for world in worlds] == [[]] * 5
     assert all("fleet-shrinking" in world.codes for world in worlds)
-    assert "5 of 5 applications began to want less" in worlds[0].outcomes[-1].sentence
+    assert "5 of 5 applications began to need less" in worlds[0].outcomes[-1].sentence
     worlds[0].load = 2400.0
     together(worlds, 60)
     assert [world.p() > 4 for world in worlds] == [True] + [False] * 4

@@ -1,10 +1,10 @@
-"""A job that takes every slot it finds, scaled by the containers of the compose service that runs its TaskManagers.
+"""Driver for a job in reactive mode, scaled by the containers of the compose service that runs its TaskManagers.
 
-Flink in reactive mode takes no requirements: what is requested is how many containers there are. They are compose's own, and stay
-so: a new one is a copy of its siblings with the next number, labels included, and the highest numbers go first.
+Flink in reactive mode takes no requirements: the number of containers is the request. They stay compose's containers: a new one
+is a copy of its siblings with the next number, labels included, and the highest numbers are removed first.
 
-What is half done must not look like somebody else's doing after a crash. So containers are all made before the first is started, and
-all stopped before the first is removed; those that were made and never started do not count as requested.
+After a crash a half-done change must not look like another client's. So all containers are created before the first is started,
+and all are stopped before the first is removed; containers that were never started do not count as requested.
 """
 
 import asyncio
@@ -20,24 +20,22 @@ import structlog
 from weir_contracts import DockerTarget, Parallelism, Target, Topology
 
 from runtime.clock import Clock
-from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
+from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered, changes, contested, vector
 from services.executor.core.gate import ENDED
-from services.executor.core.refusal import contested
-from services.executor.core.words import changes, vector
 from services.executor.driver import Driver, Fence
 
 T = TypeVar("T")
 
 PROJECTS = "WEIR_EXECUTOR_DOCKER_PROJECTS"
 NUMBERS_TRIED = 20
-"""Names that may be taken by others before a copy is given up."""
-MOST_CALLS_AT_ONCE = 16
+"""Occupied names that are tried before a copy fails."""
+MAX_CONCURRENT_CALLS = 16
 _STOPPED = frozenset({"created", "exited"})
 
 
 @dataclass(frozen=True)
 class Container:
-    """One container of a compose service. `state` as Docker tells it: created, running, restarting, paused, exited."""
+    """One container of a compose service. `state` is Docker's: created, running, restarting, paused, exited."""
 
     id: str
     name: str
@@ -46,11 +44,11 @@ class Container:
 
 
 class DockerAway(Exception):
-    """No usable answer: it may have been done or not."""
+    """No usable response: the call may have taken effect or not."""
 
 
 class DockerRefused(Exception):
-    """An answer that says no, for good."""
+    """A permanent refusal."""
 
 
 class NameTaken(DockerRefused):
@@ -58,7 +56,7 @@ class NameTaken(DockerRefused):
 
 
 class _Held(DockerRefused):
-    """The fence let nothing through. What was begun is undone, as far as the fence lets that through."""
+    """The fence refused. Changes already made are undone as far as the fence allows."""
 
     def __init__(self, answer: Refusal | Unanswered) -> None:
         self.answer = answer
@@ -66,23 +64,23 @@ class _Held(DockerRefused):
 
 
 class Daemon(Protocol):
-    """Docker, as far as the containers of compose services need it. Calls block; they raise `DockerAway` or `DockerRefused`.
+    """Docker's calls for containers of compose services. Calls block, and raise `DockerAway` or `DockerRefused`.
 
-    What is to be stopped or removed and is not there any more is done.
+    To stop or remove a missing container succeeds.
     """
 
     def containers(self, project: str, service: str) -> list[Container]:
-        """All of a service, those that are being removed left out."""
+        """List a service's containers, except those being removed."""
         ...
 
     def copy(self, original: Container, number: int) -> Container:
-        """Another one like `original`, not started; `NameTaken` if somebody has its name."""
+        """Create a copy of `original` without starting it; raise `NameTaken` if its name is in use."""
         ...
 
     def start(self, container: Container) -> None: ...
 
     def stop(self, container: Container) -> None:
-        """SIGTERM, and after the container's own grace SIGKILL."""
+        """Send SIGTERM, and SIGKILL after the container's grace period."""
         ...
 
     def remove(self, container: Container) -> None: ...
@@ -91,15 +89,15 @@ class Daemon(Protocol):
 
 
 class Cluster(Driver, Protocol):
-    """The engine, watched as any."""
+    """The engine's driver."""
 
     async def slots(self, target: Target) -> int | None:
-        """Slots that are registered; None: unknown."""
+        """Return the registered slots; None if unprevious."""
         ...
 
 
 class DockerDriver:
-    """Compose services by project and name. Without a daemon, or for a project that is not listed, it only says why it does nothing."""
+    """Driver for compose services. Without a daemon, or for an unlisted project, every call reports the reason."""
 
     def __init__(
         self,
@@ -115,7 +113,7 @@ class DockerDriver:
         self._daemon = daemon
         self._projects = frozenset(projects)
         self._checkpoint_seconds = checkpoint_seconds
-        self._calls = asyncio.Semaphore(MOST_CALLS_AT_ONCE)
+        self._calls = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._resourced: dict[tuple[str, str], tuple[int, datetime | None]] = {}
         self._log = structlog.get_logger("executor")
@@ -124,34 +122,34 @@ class DockerDriver:
         if self._daemon is not None:
             self._daemon.close()
 
-    # -- what is there ---------------------------------------------------------------------------------------------
+    # -- observe --------------------------------------------------------------------------------------------------
 
     async def observe(self, target: Target) -> Snapshot:
         docker = _docker(target)
-        why = self._forbidden(docker)
-        if why:
-            return Snapshot(self._clock.now(), reachable=False, because=why, unsupported=why)
-        seen, found = await asyncio.gather(self._cluster.observe(target), self._containers(docker))
+        reason = self._forbidden(docker)
+        if reason:
+            return Snapshot(self._clock.now(), reachable=False, because=reason, unsupported=reason)
+        observed, found = await asyncio.gather(self._cluster.observe(target), self._containers(docker))
         if isinstance(found, DockerAway | DockerRefused):
-            return Snapshot(seen.at, reachable=False, because=str(found))
-        if seen.deployment is None or seen.topology is None:
-            return seen
+            return Snapshot(observed.at, reachable=False, because=str(found))
+        if observed.deployment is None or observed.topology is None:
+            return observed
         started = [container for container in found if container.state != "created"]
         if not started:
-            return Snapshot(seen.at, reachable=True, because=_none_of(docker))
-        requested = seen.topology.uniform(docker.parallelism_of(seen.topology, len(started)))
+            return Snapshot(observed.at, reachable=True, because=_none_of(docker))
+        requested = observed.topology.uniform(docker.parallelism_of(observed.topology, len(started)))
         return Snapshot(
-            at=seen.at,
+            at=observed.at,
             reachable=True,
-            deployment=seen.deployment.model_copy(update={"requested": requested}),
-            all_running=seen.all_running,
-            running_since=seen.running_since,
-            steady_since=seen.steady_since,
-            checkpoint_completed_at=seen.checkpoint_completed_at,
-            checkpoint_in_progress=seen.checkpoint_in_progress,
-            topology=seen.topology,
+            deployment=observed.deployment.model_copy(update={"requested": requested}),
+            all_running=observed.all_running,
+            running_since=observed.running_since,
+            steady_since=observed.steady_since,
+            checkpoint_completed_at=observed.checkpoint_completed_at,
+            checkpoint_in_progress=observed.checkpoint_in_progress,
+            topology=observed.topology,
             resourced_at=await self._resourced_at(
-                target, docker, len(started), waits=seen.deployment.observed != requested
+                target, docker, len(started), waits=observed.deployment.observed != requested
             ),
             restartable=any(container.state == "exited" for container in started),
         )
@@ -159,40 +157,40 @@ class DockerDriver:
     async def _resourced_at(
         self, target: Target, docker: DockerTarget, containers: int, *, waits: bool
     ) -> datetime | None:
-        """When the slots of so many containers were first seen to be registered, as long as the job does not use them."""
+        """Return when the slots of all containers were first observed registered, while the job does not use them."""
         key = (docker.project, docker.service)
-        known = self._resourced.pop(key, None)
+        previous = self._resourced.pop(key, None)
         if not waits:
             return None
-        at = known[1] if known is not None and known[0] == containers else None
+        at = previous[1] if previous is not None and previous[0] == containers else None
         if at is None and await self._cluster.slots(target) == containers * docker.slots:
             at = self._clock.now()
         self._resourced[key] = (containers, at)
         return at
 
-    # -- what is asked for -----------------------------------------------------------------------------------------
+    # -- request --------------------------------------------------------------------------------------------------
 
     async def request(
         self, target: Target, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
     ) -> Accepted | Rejected | Unanswered | Refusal:
         docker = _docker(target)
-        why = self._forbidden(docker)
-        if why:
-            return Rejected(why)
-        seen = await self._cluster.observe(target)
-        if not seen.reachable:
-            return Unanswered(seen.because)
-        if seen.deployment is None or seen.topology is None or seen.deployment.job_id != job_id:
-            return Rejected(f"job {job_id} is not there any more: {seen.because or 'another one has its name'}")
-        if seen.deployment.state in ENDED:
-            return Rejected(f"the job is {seen.deployment.state}")
-        unfit = _unfit(parallelism, docker, seen)
+        reason = self._forbidden(docker)
+        if reason:
+            return Rejected(reason)
+        observed = await self._cluster.observe(target)
+        if not observed.reachable:
+            return Unanswered(observed.because)
+        if observed.deployment is None or observed.topology is None or observed.deployment.job_id != job_id:
+            return Rejected(f"job {job_id} is missing: {observed.because or 'another job has its name'}")
+        if observed.deployment.state in ENDED:
+            return Rejected(f"the job is {observed.deployment.state}")
+        unfit = _unfit(parallelism, docker, observed)
         if unfit:
             return Rejected(unfit)
-        before, count = (docker.containers_for(seen.topology, max(p.values())) for p in (expected, parallelism))
+        before, count = (docker.containers_for(observed.topology, max(p.values())) for p in (expected, parallelism))
         try:
             async with self._locks.setdefault((docker.project, docker.service), asyncio.Lock()):
-                checkpoint = partial(self._checkpoint, target, job_id, seen)
+                checkpoint = partial(self._checkpoint, target, job_id, observed)
                 await self._scale(docker, before, count, fence, before_fewer=checkpoint)
         except _Held as held:
             return held.answer
@@ -202,18 +200,18 @@ class DockerDriver:
             return Unanswered(str(error))
         return Accepted(self._clock.now())
 
-    async def nudge(self, target: Target, job_id: str) -> str | None:
-        return await self._cluster.nudge(target, job_id)
+    async def trigger_checkpoint(self, target: Target, job_id: str) -> str | None:
+        return await self._cluster.trigger_checkpoint(target, job_id)
 
-    async def _checkpoint(self, target: Target, job_id: str, seen: Snapshot) -> None:
-        """Have one taken just before slots go away, since the job goes back to the last: as far as it comes in time."""
-        if await self._cluster.nudge(target, job_id) is not None:
+    async def _checkpoint(self, target: Target, job_id: str, observed: Snapshot) -> None:
+        """Trigger a checkpoint just before slots are removed, since the job restores the last one; wait for it up to a limit."""
+        if await self._cluster.trigger_checkpoint(target, job_id) is not None:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(self._checkpoint_seconds):
                 while True:
                     now = await self._cluster.observe(target)
-                    if now.checkpoint_completed_at != seen.checkpoint_completed_at:
+                    if now.checkpoint_completed_at != observed.checkpoint_completed_at:
                         return
                     await asyncio.sleep(0.25)
 
@@ -224,7 +222,7 @@ class DockerDriver:
             return f"compose project {docker.project!r} is not among those of {PROJECTS}"
         return ""
 
-    # -- how many there are ----------------------------------------------------------------------------------------
+    # -- scale -----------------------------------------------------------------------------------------------------
 
     async def _scale(
         self,
@@ -295,7 +293,7 @@ class DockerDriver:
                 self._log.warning("container-left", container=container.name, reason=str(error))
 
     async def _drop(self, spare: Sequence[Container], fence: Fence) -> None:
-        """Stopped together, for each that goes alone restarts the job once more."""
+        """Stop containers together, since each one that stops alone restarts the job once more."""
         stopped = await self._each(fence, self._of.stop, [c for c in spare if c.state not in _STOPPED])
         failed = [problem for _, problem in stopped if problem is not None]
         if failed:
@@ -317,7 +315,7 @@ class DockerDriver:
 
         return list(zip(containers, await asyncio.gather(*map(one, containers)), strict=True))
 
-    # -- in threads ------------------------------------------------------------------------------------------------
+    # -- threads ---------------------------------------------------------------------------------------------------
 
     @property
     def _of(self) -> Daemon:
@@ -326,7 +324,7 @@ class DockerDriver:
         return self._daemon
 
     async def _containers(self, docker: DockerTarget) -> list[Container] | DockerAway | DockerRefused:
-        """Of a service by their numbers; or why they cannot be told."""
+        """Return a service's containers sorted by number, or the error."""
         try:
             found = await self._call(self._of.containers, docker.project, docker.service)
         except (DockerAway, DockerRefused) as error:
@@ -334,7 +332,7 @@ class DockerDriver:
         return sorted(found, key=lambda container: (container.number, container.name))
 
     async def _change(self, fence: Fence, call: Callable[..., T], *arguments: object) -> T:
-        """A call that changes something, directly behind the fence."""
+        """Make a changing call directly after the fence's check."""
         async with self._calls:
             held = await fence.go_on()
             if held is not None:
@@ -347,11 +345,11 @@ class DockerDriver:
 
 
 async def _in_thread(call: Callable[[], T]) -> T:
-    """In a thread that nobody waits for at the end: a container takes longer to stop than this process may."""
+    """Call in a daemon thread: a container may take longer to stop than this process."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def tell(result: T | None, error: BaseException | None) -> None:
+    def resolve(result: T | None, error: BaseException | None) -> None:
         if future.done():
             return
         if error is not None:
@@ -366,7 +364,7 @@ async def _in_thread(call: Callable[[], T]) -> T:
         except BaseException as raised:  # noqa: BLE001 - it is raised where it is awaited
             error = raised
         with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(tell, result, error)
+            loop.call_soon_threadsafe(resolve, result, error)
 
     Thread(target=run, name="docker", daemon=True).start()
     return await future
@@ -382,40 +380,40 @@ def _none_of(docker: DockerTarget) -> str:
     return f"compose project {docker.project!r} has no container of service {docker.service!r} to go by: start it with docker compose"
 
 
-def _unfit(parallelism: Parallelism, docker: DockerTarget, seen: Snapshot) -> str:
-    """Why so many containers do not make this parallelism; empty: they do."""
-    topology, deployment = seen.topology, seen.deployment
+def _unfit(parallelism: Parallelism, docker: DockerTarget, observed: Snapshot) -> str:
+    """Return why no number of containers gives this parallelism; empty if one does."""
+    topology, deployment = observed.topology, observed.deployment
     if topology is None or deployment is None:
-        return "the job's graph is unknown"
+        return "the job's graph is unprevious"
     if set(parallelism) != set(topology.names):
         odd = sorted(set(parallelism) ^ set(topology.names))
         return f"the job and the request differ in operators: {', '.join(odd[:5])}"
     return _unfit_level(parallelism, docker, topology) or _unfit_requirements(
-        parallelism, deployment.rescale.scheduler, seen
+        parallelism, deployment.rescale.scheduler, observed
     )
 
 
 def _unfit_level(parallelism: Parallelism, docker: DockerTarget, topology: Topology) -> str:
     level = max(parallelism.values())
-    most = max(operator.max_parallelism or level for operator in topology.operators)
-    if level > most:
-        return f"{level} is above the largest maximum parallelism of any operator, {most}"
+    max_level = max(operator.max_parallelism or level for operator in topology.operators)
+    if level > max_level:
+        return f"{level} is above the largest maximum parallelism of any operator, {max_level}"
     if parallelism != topology.uniform(level):
         return f"all operators have the same parallelism here, and {vector(parallelism)} is not one"
     reached = docker.parallelism_of(topology, docker.containers_for(topology, level))
     if reached != level:
-        return f"no whole number of containers of {docker.slots} slots gives {level}: the next is {reached}"
+        return f"no number of containers of {docker.slots} slots gives {level}: the next is {reached}"
     return ""
 
 
-def _unfit_requirements(parallelism: Parallelism, scheduler: str | None, seen: Snapshot) -> str:
-    """Outside reactive mode a job asks for what it was told to at most, however many slots there are."""
-    told = seen.deployment.requested if seen.deployment else None
-    if scheduler == "reactive" or told is None:
+def _unfit_requirements(parallelism: Parallelism, scheduler: str | None, observed: Snapshot) -> str:
+    """Return why the job would not use the slots: outside reactive mode its requirements limit it."""
+    requested = observed.deployment.requested if observed.deployment else None
+    if scheduler == "reactive" or requested is None:
         return ""
-    short = [f"{name} {told[name]}" for name, p in parallelism.items() if told.get(name, p) < p]
+    short = [f"{name} {requested[name]}" for name, p in parallelism.items() if requested.get(name, p) < p]
     if not short:
         return ""
     return (
-        f"the job asks for no more than {', '.join(short[:5])}, however many slots there are: run it in reactive mode"
+        f"the job requests no more than {', '.join(short[:5])}, however many slots there are: run it in reactive mode"
     )

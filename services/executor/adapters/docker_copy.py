@@ -1,7 +1,7 @@
-"""A copy of a compose service's container, as compose itself would make the next one. Pure.
+"""Copy of a compose service's container, as compose would create the next one. Pure.
 
-From what Docker tells of a sibling (`GET /containers/:id/json`): image, environment, mounts, limits, networks and labels stay, its
-number, name, host name and anonymous volumes are its own. What compose could not scale cannot be copied either.
+Built from Docker's description of a sibling (`GET /containers/:id/json`): image, environment, mounts, limits, networks and labels
+stay; number, name, host name and anonymous volumes are new. A container that compose cannot scale cannot be copied.
 """
 
 import re
@@ -16,18 +16,18 @@ SERVICE = "com.docker.compose.service"
 NUMBER = "com.docker.compose.container-number"
 ONE_OFF = "com.docker.compose.oneoff"
 _REPLACED = "com.docker.compose.replace"
-"""Of a container that took another one's place: says nothing about a new one."""
+"""Label of a replaced container, which does not apply to a copy."""
 
 _ANONYMOUS = re.compile(r"[0-9a-f]{64}")
 _SHORT_ID = 12
 
 
 class Uncopyable(ValueError):
-    """There cannot be two of it; the sentence says why."""
+    """The container cannot be copied; the message gives the reason."""
 
 
 class Configuration(BaseModel):
-    """The parts of `Config` that a copy is told by; the others are kept as they are."""
+    """The fields of `Config` that a copy depends on; the others are copied as they are."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -49,7 +49,7 @@ class Host(BaseModel):
 
 
 class Addressing(BaseModel):
-    """An address that was asked for, and not given by Docker."""
+    """A requested address, not one assigned by Docker."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -71,7 +71,7 @@ class Networks(BaseModel):
 
 
 class Inspected(BaseModel):
-    """A container, whole."""
+    """The inspected container."""
 
     Id: str = Field(min_length=_SHORT_ID)
     Name: str
@@ -83,7 +83,7 @@ class Inspected(BaseModel):
 
 @dataclass(frozen=True)
 class Copy:
-    """What to create, and the networks to connect it to before it is started (a container is created with one at most)."""
+    """Container to create, and networks to connect before its start (creation takes one at most)."""
 
     name: str
     body: dict[str, Any]
@@ -91,13 +91,13 @@ class Copy:
 
 
 def copy_of(original: Inspected, number: int, image: str) -> Copy:
-    """Another one of the same service, with its own number. `image`: what to make it of. Raises `Uncopyable`."""
+    """Return a copy of the container with its number, from `image`. Raises `Uncopyable`."""
     labels = original.Config.Labels
     name = _name(original, number)
     ends = _endpoints(original, name)
     config = original.Config.model_dump(exclude_unset=True)
     if original.Id.startswith(original.Config.Hostname):
-        config.pop("Hostname", None)  # Docker's own: the new one gets one, too
+        config.pop("Hostname", None)  # Docker assigns one to each container
     config.pop("MacAddress", None)
     config["Image"] = image
     config["Labels"] = {key: value for key, value in labels.items() if key != _REPLACED} | {NUMBER: str(number)}
@@ -127,7 +127,7 @@ def _host(original: Inspected) -> dict[str, Any]:
             raise Uncopyable(f"its port {port} is published as {fixed[0]}, which a second container cannot have")
     made = host.model_dump(exclude_unset=True)
     made.pop("ContainerIDFile", None)
-    # An anonymous volume belongs to one container: Docker makes the copy's own.
+    # An anonymous volume belongs to one container: Docker creates another for the copy.
     if host.Binds is not None:
         made["Binds"] = [bind for bind in host.Binds if not _ANONYMOUS.fullmatch(bind.split(":", 1)[0])]
     if host.Mounts is not None:
@@ -141,7 +141,7 @@ def _mount(mount: dict[str, Any]) -> dict[str, Any]:
 
 
 def _endpoints(original: Inspected, name: str) -> dict[str, dict[str, Any]]:
-    """Its end of each network, with the aliases that are the service's: its own id and name are not."""
+    """Return the endpoint of each network with the service's aliases, without the original's id and name."""
     mode = original.HostConfig.NetworkMode
     if mode in ("host", "none") or mode.startswith("container:"):
         return {}

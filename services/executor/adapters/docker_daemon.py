@@ -1,7 +1,7 @@
 """Docker through its SDK: the containers of compose services, found by the labels that compose gives them.
 
-Whoever may talk to Docker is root on its machine. So nothing is touched that does not carry a service's labels, and what Docker says
-is read like anybody's answer.
+A client of Docker is root on its machine. So only containers with the service's labels are changed, and Docker's responses are
+validated.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from weir_contracts import InvalidDocument
 from .docker import Container, DockerAway, DockerRefused, NameTaken
 from .docker_copy import NUMBER, ONE_OFF, PROJECT, SERVICE, Inspected, Uncopyable, copy_of
 
-LONGEST_GRACE_SECONDS = 60
+MAX_GRACE_SECONDS = 60
 DEFAULT_GRACE_SECONDS = 10
-"""Docker's own, where the container says nothing."""
+"""Docker's default grace period."""
 _LEAVING = frozenset({"removing", "dead"})
 
 
@@ -37,7 +37,7 @@ _LINES = TypeAdapter(list[_Line])
 
 
 class DockerDaemon:
-    """One daemon. Connects when it is first asked; every call has a timeout. Used from several threads."""
+    """One daemon. Connects at the first call; every call has a timeout. Thread-safe."""
 
     def __init__(self, url: str, timeout_seconds: int) -> None:
         self._url = url
@@ -53,23 +53,23 @@ class DockerDaemon:
 
     def containers(self, project: str, service: str) -> list[Container]:
         labels = [f"{PROJECT}={project}", f"{SERVICE}={service}", f"{ONE_OFF}=False"]
-        with _told("GET /containers/json"):
+        with _translated("GET /containers/json"):
             lines = _LINES.validate_python(self._api().containers(all=True, filters={"label": labels}))
-        # What an answer holds beside what was asked for is not touched.
+        # Other fields of the response are ignored.
         found = [_container(line) for line in lines if _belongs(line.Labels, project, service)]
         return [container for container in found if container is not None and container.state not in _LEAVING]
 
     def copy(self, original: Container, number: int) -> Container:
-        with _told(f"a copy of {original.name}"), _there(original):
+        with _translated(f"a copy of {original.name}"), _there(original):
             inspected = self._inspected(original)
-        with _told(f"a copy of {original.name}"):
+        with _translated(f"a copy of {original.name}"):
             copy = copy_of(inspected, number, self._image(inspected))
-        with _told(f"POST /containers/create ({copy.name})", creating=True):
+        with _translated(f"POST /containers/create ({copy.name})", creating=True):
             made = self._api().create_container_from_config(copy.body, copy.name)  # type: ignore[no-untyped-call]
             container = Container(str(made["Id"]), copy.name, number, "created")
         try:
             for network, end in copy.networks.items():
-                with _told(f"POST /networks/{network}/connect ({copy.name})"):
+                with _translated(f"POST /networks/{network}/connect ({copy.name})"):
                     self._api().connect_container_to_network(
                         container.id, network, aliases=end.get("Aliases"), links=end.get("Links")
                     )
@@ -80,17 +80,17 @@ class DockerDaemon:
         return container
 
     def start(self, container: Container) -> None:
-        with _told(f"POST /containers/{container.name}/start", final=True), _there(container):
+        with _translated(f"POST /containers/{container.name}/start", final=True), _there(container):
             self._api().start(container.id)
 
     def stop(self, container: Container) -> None:
-        with _told(f"POST /containers/{container.name}/stop"), suppress(NotFound):
+        with _translated(f"POST /containers/{container.name}/stop"), suppress(NotFound):
             grace = self._inspected(container).Config.StopTimeout
             grace = DEFAULT_GRACE_SECONDS if grace is None else grace
-            self._api().stop(container.id, timeout=max(0, min(grace, LONGEST_GRACE_SECONDS)))
+            self._api().stop(container.id, timeout=max(0, min(grace, MAX_GRACE_SECONDS)))
 
     def remove(self, container: Container) -> None:
-        with _told(f"DELETE /containers/{container.name}"), suppress(NotFound):
+        with _translated(f"DELETE /containers/{container.name}"), suppress(NotFound):
             try:
                 self._api().remove_container(container.id, v=True)  # its anonymous volumes go with it
             except APIError as error:
@@ -108,10 +108,10 @@ class DockerDaemon:
         return found
 
     def _image(self, inspected: Inspected) -> str:
-        """By the name that compose shows, as long as that is still the sibling's image; else by its id."""
+        """Return the image name that compose shows if it is still the sibling's image, else the image id."""
         with suppress(NotFound):
-            known = self._api().inspect_image(inspected.Config.Image)  # type: ignore[no-untyped-call]
-            if known.get("Id") == inspected.Image:
+            tagged = self._api().inspect_image(inspected.Config.Image)  # type: ignore[no-untyped-call]
+            if tagged.get("Id") == inspected.Image:
                 return inspected.Config.Image
         return inspected.Image
 
@@ -127,7 +127,7 @@ def _belongs(labels: dict[str, str], project: str, service: str) -> bool:
 
 
 def _container(line: _Line) -> Container | None:
-    """None: its number is not one, so compose did not make it."""
+    """Return the container, or None without a number, which compose did not create."""
     number = line.Labels.get(NUMBER, "")
     if not (number.isascii() and number.isdigit() and 1 <= int(number[:9]) < 10**8):
         return None
@@ -136,7 +136,7 @@ def _container(line: _Line) -> Container | None:
 
 @contextmanager
 def _there(container: Container) -> Iterator[None]:
-    """Somebody removed it meanwhile: what there is has to be looked at anew."""
+    """The container was removed meanwhile: the containers must be listed again."""
     try:
         yield
     except NotFound:
@@ -144,18 +144,18 @@ def _there(container: Container) -> Iterator[None]:
 
 
 @contextmanager
-def _told(call: str, *, creating: bool = False, final: bool = False) -> Iterator[None]:
-    """Docker's errors as the driver's. `final`: also an answer of 5xx says that it will not work, which is how Docker tells of a port
-    that is taken or a process that cannot be started."""
+def _translated(call: str, *, creating: bool = False, final: bool = False) -> Iterator[None]:
+    """Translate Docker's errors to the driver's. With `final` a 5xx response is permanent, too: Docker reports an occupied
+    port, or a process that cannot be started, that way."""
     try:
         yield
     except APIError as error:
-        why = f"{call}: {error.status_code} {str(error.explanation or error)[:500].strip()}"
+        reason = f"{call}: {error.status_code} {str(error.explanation or error)[:500].strip()}"
         if creating and error.status_code == 409:
-            raise NameTaken(why) from None
+            raise NameTaken(reason) from None
         if error.is_client_error() or creating or final:
-            raise DockerRefused(why) from None
-        raise DockerAway(why) from None
+            raise DockerRefused(reason) from None
+        raise DockerAway(reason) from None
     except Uncopyable as error:
         raise DockerRefused(f"{call} cannot be had: {error}") from None
     except ValidationError as error:

@@ -12,9 +12,7 @@ from weir_contracts import Parallelism, RescaleSettings, Target
 from runtime.addresses import TARGETS, Allowed
 from runtime.clock import Clock
 from runtime.http_client import async_client
-from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
-from services.executor.core.refusal import contested
-from services.executor.core.words import changes
+from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered, changes, contested
 from services.executor.driver import Fence
 
 from . import flink_answers as answers
@@ -123,7 +121,7 @@ class FlinkDriver:
             return Unanswered(str(error))
         return Accepted(self._clock.now())
 
-    async def nudge(self, target: Target, job_id: str) -> str | None:
+    async def trigger_checkpoint(self, target: Target, job_id: str) -> str | None:
         url, _ = _address(target)
         try:
             await self._call("POST", url, f"/jobs/{job_id}/checkpoints", json={"checkpointType": "CONFIGURED"})

@@ -15,22 +15,22 @@ from services.executor.core import Conflict, PolicyReading, Recorded, Unanswered
 TOKEN_SETTING = "WEIR_KNOWLEDGE_TOKEN"  # noqa: S105 - the name of a setting
 _TOKEN_REFUSED = (401, 403)
 _ANYTHING = "/v1/policies/weir/readiness"
-"""A policy that need not be there: to look for it takes knowledge one short question to its memory, and takes a token."""
+"""Policy that need not exist: the request is cheap for knowledge, and needs a token."""
 
 
 class NotUsable(Exception):
-    """Knowledge answers, and not with what is needed; the sentence says why."""
+    """The response of knowledge is unusable; the message gives the reason."""
 
 
 class HttpKnowledge:
-    """A client with timeouts (`runtime.http_client`). Whatever goes wrong is an answer, never an exception."""
+    """Client with timeouts (`runtime.http_client`); every error is a response, not an exception."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
         self._log = structlog.get_logger("executor")
         self._answered = False
         self._refused: str | None = None
-        """The method that the token was refused for, until it is taken again."""
+        """The method that the token was refused for, until it is accepted again."""
 
     async def _ask(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         response = await self._client.request(method, path, **arguments)
@@ -38,9 +38,9 @@ class HttpKnowledge:
         if response.status_code in _TOKEN_REFUSED:
             if self._refused is None:
                 self._refused = method
-                self._log.warning("knowledge-refuses-the-token", reason=_said(response))
+                self._log.warning("knowledge-refuses-the-token", reason=_detail(response))
         elif self._refused in ("GET", method):
-            # Whoever may read may not write for that.
+            # A token that may read need not be allowed to write.
             self._refused = None
             self._log.info("knowledge-accepts-the-token")
         return response
@@ -54,7 +54,7 @@ class HttpKnowledge:
         if response.status_code == 404:
             return PolicyReading(reachable=True, because="there is no such policy")
         if response.status_code != 200:
-            return PolicyReading(reachable=False, because=f"GET {path}: {_said(response)}")
+            return PolicyReading(reachable=False, because=f"GET {path}: {_detail(response)}")
         try:
             return PolicyReading(reachable=True, policy=ScalingPolicy.model_validate_json(response.content))
         except ValidationError as error:
@@ -72,7 +72,7 @@ class HttpKnowledge:
             return Unanswered(f"GET {path}: {str(error) or type(error).__name__}")
         except ValidationError as error:
             return Unanswered(f"GET {path}: {InvalidDocument.of(error, 'outcome')}")
-        return Unanswered(f"GET {path}: {_said(response)}")
+        return Unanswered(f"GET {path}: {_detail(response)}")
 
     async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Unanswered:
         path = f"/v1/applications/{action.application}/action"
@@ -89,16 +89,16 @@ class HttpKnowledge:
             return Recorded()
         if response.status_code in (409, 412):
             return _conflict(response, path)
-        return Unanswered(f"PUT {path}: {_said(response)}")
+        return Unanswered(f"PUT {path}: {_detail(response)}")
 
     async def ping(self) -> None:
-        """Returns if knowledge would answer what is asked of it, with this token; raises `NotUsable` or `httpx.HTTPError`."""
+        """Return if knowledge accepts this token; raise `NotUsable` or `httpx.HTTPError` otherwise."""
         response = await self._ask("GET", _ANYTHING)
         if response.status_code not in (200, 404):
-            raise NotUsable(_said(response))
+            raise NotUsable(_detail(response))
 
     async def until_answered(self, stop: Stop, again_seconds: float = 5.0) -> None:
-        """Ask until there is an answer, whatever it is: so a token that is refused stands in the log before a plan needs it."""
+        """Ask until a response arrives, so that a refused token is logged before a plan needs it."""
         while not stop.requested and not self._answered:
             with suppress(httpx.HTTPError, NotUsable):
                 await self.ping()
@@ -110,7 +110,7 @@ class HttpKnowledge:
 
 
 def _conflict(response: httpx.Response, path: str) -> Conflict | Unanswered:
-    """The action that is there: the body itself, or its member `current` where the body is a problem document."""
+    """Return the stored action: the body, or `current` of a problem document."""
     try:
         document = json.loads(response.content)
         current = document.get("current", document) if isinstance(document, dict) else document
@@ -121,17 +121,17 @@ def _conflict(response: httpx.Response, path: str) -> Conflict | Unanswered:
         return Unanswered(f"PUT {path}: 409 with a body that is no JSON")
 
 
-def _said(response: httpx.Response) -> str:
+def _detail(response: httpx.Response) -> str:
     try:
         document: Any = json.loads(response.content)
     except ValueError:
         document = None
     detail = document.get("detail") if isinstance(document, dict) else None
-    said = f"{str(detail)[:300] if detail else response.reason_phrase}"
+    detail = f"{str(detail)[:300] if detail else response.reason_phrase}"
     if response.status_code not in _TOKEN_REFUSED:
-        return f"{response.status_code} {said}"
+        return f"{response.status_code} {detail}"
     role = "" if response.status_code == 401 else " one of role write"
     return (
-        f"knowledge refused the token ({response.status_code} {said}): set{role} {TOKEN_SETTING}, "
+        f"knowledge refused the token ({response.status_code} {detail}): set{role} {TOKEN_SETTING}, "
         f"or the file {TOKEN_SETTING} in WEIR_SECRETS_FOLDER"
     )

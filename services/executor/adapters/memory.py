@@ -28,13 +28,13 @@ from services.executor.core import (
     Rejected,
     Snapshot,
     Unanswered,
+    changes,
+    contested,
 )
-from services.executor.core.refusal import contested
-from services.executor.core.words import changes
 from services.executor.driver import Fence
 
 _CRASHES_AFTER_SECONDS = 1.0
-"""How long a job runs that cannot run for long."""
+"""Time until a crashing job crashes."""
 
 
 @dataclass
@@ -54,18 +54,18 @@ class MemoryJob:
     """From the checkpoint that a rescale waits for until everything runs again."""
     waits_for_checkpoint: bool = True
     crash_above: int | None = None
-    """With any operator above this parallelism the job restarts all the time."""
+    """Above this parallelism of any operator the job restarts continuously."""
     begun_at: datetime | None = None
     running_since: datetime | None = None
     checkpoint_at: datetime | None = None
-    nudges: int = 0
+    checkpoints_triggered: int = 0
 
     def __post_init__(self) -> None:
         self.requested = self.requested or dict(self.observed)
         self.running_since = self.running_since or self.started_at
 
     def attainable(self) -> Parallelism:
-        """What the slots allow (one slot-sharing group)."""
+        """Return the parallelism that the slots allow (one slot-sharing group)."""
         return {name: min(p, self.slots) for name, p in self.requested.items()}
 
 
@@ -80,7 +80,7 @@ class MemoryDriver:
         self.jobs: dict[tuple[str, str], MemoryJob] = {}
         self.away: dict[str, str] = {}
         self.lost_answers = 0
-        """This many accepted requests are to look as if they got no answer."""
+        """Number of accepted requests whose response is lost."""
         self.requests: list[tuple[str, Parallelism]] = []
 
     def add(self, target: Target, topology: Topology, parallelism: Parallelism, job_id: str = "a" * 32) -> MemoryJob:
@@ -132,9 +132,9 @@ class MemoryDriver:
         if held is not None:
             return held
         for operator in job.topology.operators:
-            most, asked = operator.max_parallelism, parallelism[operator.name]
-            if most is not None and asked > most:
-                return Rejected(f"{operator.name}: {asked} exceeds its maximum parallelism {most}")
+            limit, requested = operator.max_parallelism, parallelism[operator.name]
+            if limit is not None and requested > limit:
+                return Rejected(f"{operator.name}: {requested} exceeds its maximum parallelism {limit}")
         job.requested = dict(parallelism)
         self.requests.append((name, dict(parallelism)))
         if self.lost_answers > 0:
@@ -142,12 +142,12 @@ class MemoryDriver:
             return Unanswered("the answer was lost")
         return Accepted(self._clock.now())
 
-    async def nudge(self, target: Target, job_id: str) -> str | None:
+    async def trigger_checkpoint(self, target: Target, job_id: str) -> str | None:
         url, name = _key(target)
         job = self._find(url, name)
         if url in self.away or job is None or job.job_id != job_id:
             return self.away.get(url, f"the cluster has no job {job_id}")
-        job.nudges += 1
+        job.checkpoints_triggered += 1
         job.checkpoint_at = self._clock.now()
         return None
 
@@ -159,7 +159,7 @@ class MemoryDriver:
         return self.jobs.get((url, wanted)) or next(by_id, None)
 
     def _advance(self, job: MemoryJob, now: datetime) -> None:
-        """Let a wanted rescale begin when a checkpoint allows it, and end when its time is over."""
+        """Begin a requested rescale when a checkpoint allows it, and end it after its duration."""
         took = timedelta(seconds=job.rescale_seconds)
         if job.state == "RUNNING" and job.observed != job.attainable():
             if not job.waits_for_checkpoint or job.checkpoint_at is not None:
@@ -173,7 +173,7 @@ class MemoryDriver:
             job.observed = job.attainable()
             job.state, job.running_since = "RUNNING", job.begun_at + took
             if self._crashes(job) and now - job.running_since > timedelta(seconds=_CRASHES_AFTER_SECONDS):
-                # Nobody looked: it has crashed since.
+                # Not observed for a while: the job has crashed since.
                 job.state, job.begun_at = "RESTARTING", now
                 job.restarts += 1
 
@@ -199,14 +199,14 @@ class MemoryDriver:
 
 
 class MemoryKnowledge:
-    """Policies and actions of a knowledge service. `away` makes it unreachable, `lost_answers` loses that many answers to
-    claims that were stored."""
+    """Policies and actions of a knowledge service. `away` makes it unreachable, `lost_answers` loses the responses to that many
+    stored actions."""
 
     def __init__(self) -> None:
         self.policies: dict[str, ScalingPolicy] = {}
         self.actions: dict[str, ActionState] = {}
         self.outcomes: dict[str, Outcome] = {}
-        """The newest that it would have read from their topic."""
+        """The newest outcomes, as read from their topic."""
         self.away: str | None = None
         self.lost_answers = 0
 

@@ -12,7 +12,7 @@ from services.executor.core import Snapshot
 from .docker import Container, DockerAway, DockerRefused, NameTaken
 from .memory import MemoryDriver, MemoryJob
 
-_LARGEST_PARALLELISM = 32768
+_MAX_PARALLELISM = 32768
 
 
 class MemoryDaemon:
@@ -86,13 +86,13 @@ class ReactiveCluster(MemoryDriver):
     def __init__(
         self, clock: Clock, running: Callable[[str, str], int], rescale: RescaleSettings | None = None
     ) -> None:
-        """`running` tells how many containers of a project's service run."""
+        """`running` returns how many containers of a project's service run."""
         super().__init__(clock, rescale)
         self._running = running
 
     def add(self, target: Target, topology: Topology, parallelism: Parallelism, job_id: str = "a" * 32) -> MemoryJob:
         job = super().add(target, topology, parallelism, job_id)
-        job.requested = topology.uniform(_LARGEST_PARALLELISM)
+        job.requested = topology.uniform(_MAX_PARALLELISM)
         return job
 
     async def observe(self, target: Target) -> Snapshot:

@@ -1,50 +1,61 @@
-"""What the executor decides, as plain functions: no clock, network, thread or framework.
+"""The executor's decisions as pure functions: no clock, network, thread or framework.
 
-`table` holds the legal moves, `gate` lets a plan in or refuses it, `steps` moves an action on, `accounts` turns every move
-into an outcome and remembers it.
+`table` holds the legal moves, `gate` admits or refuses a plan, `steps` moves an action on, `history` records each transition
+as an outcome.
 """
 
-from .accounts import Account, Memory, account, expected, recall, refuse, taken_over
-from .capacity import Verdict, judge
-from .facts import (
+from .capacity import CapacityComparison, judge
+from .fleet import Fleet, Recommendation, recommendation_after
+from .gate import Context, admit, cluster_of, is_for_us, precheck, still_wanted
+from .history import (
+    ActionHistory,
+    CompareAndSwap,
+    Transition,
+    expected,
+    recall,
+    record_refusal,
+    record_transition,
+    resolve_conflict,
+    taken_over,
+)
+from .messages import changes, vector
+from .observed import (
     Accepted,
     Answer,
     Conflict,
     Instruction,
-    Nudge,
     Observed,
     PolicyReading,
     Record,
     Recorded,
+    Refusal,
     Rejected,
     Request,
     Snapshot,
     Step,
+    TriggerCheckpoint,
     Unanswered,
+    contested,
 )
-from .fleet import Fleet, Wish, wish_after
-from .gate import Context, admit, cluster_of, glance, is_for_us, still_wanted
-from .recording import Claim, claim
-from .refusal import Refusal
 from .rules import Rules
-from .steps import is_watched, next_step, resume, second_thoughts, supersede
+from .steps import is_watched, late_rollback, next_step, resume, supersede
 from .table import LEGAL, Event, move
 
 __all__ = [
     "LEGAL",
     "Accepted",
-    "Account",
+    "ActionHistory",
     "Answer",
-    "Claim",
+    "CapacityComparison",
+    "CompareAndSwap",
     "Conflict",
     "Context",
     "Event",
     "Fleet",
     "Instruction",
-    "Memory",
-    "Nudge",
     "Observed",
     "PolicyReading",
+    "Recommendation",
     "Record",
     "Recorded",
     "Refusal",
@@ -53,26 +64,29 @@ __all__ = [
     "Rules",
     "Snapshot",
     "Step",
+    "Transition",
+    "TriggerCheckpoint",
     "Unanswered",
-    "Verdict",
-    "Wish",
-    "account",
     "admit",
-    "claim",
+    "changes",
     "cluster_of",
+    "contested",
     "expected",
-    "glance",
     "is_for_us",
     "is_watched",
     "judge",
+    "late_rollback",
     "move",
     "next_step",
+    "precheck",
     "recall",
-    "refuse",
+    "recommendation_after",
+    "record_refusal",
+    "record_transition",
+    "resolve_conflict",
     "resume",
-    "second_thoughts",
     "still_wanted",
     "supersede",
     "taken_over",
-    "wish_after",
+    "vector",
 ]

@@ -1,9 +1,10 @@
-"""Whether a plan keeps to the policy's bounds, its total and its budget, as the policy was read just before."""
+"""Check of a plan against the bounds, total and budget of the policy that was just read."""
 
 from weir_contracts import Deployment, Parallelism, PolicySpec, Topology
 
-from .refusal import Refusal
-from .words import changes
+from . import messages
+from .messages import changes
+from .observed import Refusal
 
 
 def out_of_bounds(
@@ -20,30 +21,28 @@ def out_of_bounds(
         low, high = limits[name]
         if not min(low, now[name]) <= p <= max(high, now[name]):
             changed = changes({name: now[name]}, {name: p})
-            return Refusal("out-of-bounds", f"{changed} is outside the policy's bounds of {low} to {high}")
+            return Refusal("out-of-bounds", messages.out_of_bounds(changed, low, high))
     allowed = {name: max(low, min(now[name], high)) for name, (low, high) in limits.items()}
     total, budget = spec.bounds.total, spec.budget.limit
     if budget is not None and topology is None:
-        return Refusal(
-            "out-of-bounds", "the policy has a budget, and the slots cannot be counted: the graph is unknown"
-        )
-    slots, least_slots = (topology.slots(wanted), topology.slots(allowed)) if topology is not None else (0, 0)
-    if budget is not None and slots > max(budget[0], least_slots):
-        return Refusal("out-of-bounds", f"{slots} slots are more than the {budget[0]} of the budget's {budget[1]}")
+        return Refusal("out-of-bounds", messages.UNKNOWN_GRAPH)
+    slots, min_slots = (topology.slots(wanted), topology.slots(allowed)) if topology is not None else (0, 0)
+    if budget is not None and slots > max(budget[0], min_slots):
+        return Refusal("out-of-bounds", messages.over_budget(slots, budget[0], budget[1]))
     if total is None:
         return None
-    count, least = sum(wanted.values()), sum(allowed.values())
-    if total.max is not None and count > max(total.max, least):
-        return Refusal("out-of-bounds", f"{count} subtasks are more than the {total.max} of the policy's total")
+    count, min_count = sum(wanted.values()), sum(allowed.values())
+    if total.max is not None and count > max(total.max, min_count):
+        return Refusal("out-of-bounds", messages.above_total(count, total.max))
     # Where what runs exceeds a maximum or the budget, that comes before the total's minimum.
-    fits = least == sum(now.values()) and (budget is None or least_slots <= budget[0])
-    if fits and total.min is not None and count < min(total.min, least):
-        return Refusal("out-of-bounds", f"{count} subtasks are fewer than the {total.min} of the policy's total")
+    fits = min_count == sum(now.values()) and (budget is None or min_slots <= budget[0])
+    if fits and total.min is not None and count < min(total.min, min_count):
+        return Refusal("out-of-bounds", messages.below_total(count, total.min))
     return None
 
 
 def _limits(name: str, spec: PolicySpec, topology: Topology | None) -> tuple[int, int]:
-    """Return the policy's lowest and highest parallelism, as far as key groups and whole containers can meet them."""
+    """Return the policy's lowest and highest parallelism, as far as key groups and containers can meet them."""
     low, high = spec.bounds.of(name)
     if topology is None:
         return low, high
@@ -57,5 +56,5 @@ def _limits(name: str, spec: PolicySpec, topology: Topology | None) -> tuple[int
 def _now(name: str, there: Deployment, limits: tuple[int, int]) -> int:
     """Return what runs or what is requested, whichever is nearer to the limits."""
     low, high = limits
-    known = (there.observed[name], (there.requested or there.observed).get(name, there.observed[name]))
-    return min(known, key=lambda p: max(low - p, p - high, 0))
+    candidates = (there.observed[name], (there.requested or there.observed).get(name, there.observed[name]))
+    return min(candidates, key=lambda p: max(low - p, p - high, 0))

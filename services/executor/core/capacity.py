@@ -1,4 +1,4 @@
-"""Whether operators that were given more subtasks can do less than before."""
+"""Comparison of the capacity of scaled-up operators with the capacity before."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,8 +11,8 @@ _COLD = ("warming-up", "restarting", "gap", "retention-gap", "not-running", "unr
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """`unknown` is not `fine`: nothing could be compared."""
+class CapacityComparison:
+    """Result of a comparison; `unknown` (no comparable measurement) is not `fine`."""
 
     kind: Literal["unknown", "fine", "worse"]
     sentence: str
@@ -21,10 +21,10 @@ class Verdict:
 def baselines(
     before: Parallelism, wanted: Parallelism, analysis: Analysis | None, rules: Rules
 ) -> list[OperatorBaseline]:
-    """How the operators that are to be raised do now.
+    """Return the present capacity and input rate, in records/s, of each operator that is to be scaled up.
 
-    Capacity is the true processing rate of this window, else what was seen at this parallelism earlier. The input rate is
-    the demand (target input rate) where known: while backlogged the actual input is the capacity itself.
+    Capacity is the true processing rate of this window, else an earlier measurement at this parallelism. The input rate is
+    the target input rate if measured, since a backlogged operator's actual input rate is its capacity.
     """
     if analysis is None:
         return []
@@ -43,34 +43,34 @@ def baselines(
     return found
 
 
-def judge(action: ActionState, analysis: Analysis | None, rules: Rules) -> Verdict:
+def judge(action: ActionState, analysis: Analysis | None, rules: Rules) -> CapacityComparison:
     """Compare capacities over a warm window at comparable demand."""
     cold = _not_warm(action, analysis, rules)
     if cold is not None or analysis is None:
-        return Verdict("unknown", cold or "there is no analysis")
+        return CapacityComparison("unknown", cold or "there is no analysis")
     compared = []
     for baseline in action.baselines:
         operator = analysis.operator(baseline.operator)
         if operator is None or operator.parallelism != action.wanted.get(baseline.operator):
             continue
         was, is_now = baseline.capacity_records_per_second, _trusted(operator.true_processing_rate, rules)
-        if was is None or is_now is None or not _tells(operator, baseline, rules):
+        if was is None or is_now is None or not _is_comparable(operator, baseline, rules):
             continue
         text = (
-            f"{baseline.operator} can do {is_now:.0f} records/s at parallelism {operator.parallelism}, "
+            f"{baseline.operator} processes {is_now:.0f} records/s at parallelism {operator.parallelism}, "
             f"before {was:.0f} at {action.before.get(baseline.operator)}"
         )
         if is_now < rules.capacity_share * was:
-            return Verdict("worse", text)
+            return CapacityComparison("worse", text)
         compared.append(text)
     if not compared:
-        return Verdict("unknown", "no raised operator could be compared at comparable input")
-    return Verdict("fine", "; ".join(compared[:3]))
+        return CapacityComparison("unknown", "no scaled-up operator was busy enough at comparable input")
+    return CapacityComparison("fine", "; ".join(compared[:3]))
 
 
 def _not_warm(action: ActionState, analysis: Analysis | None, rules: Rules) -> str | None:
     if not action.baselines:
-        return "no operator was raised, or none was measured before"
+        return "no operator was scaled up, or none was measured before"
     if analysis is None or action.running_at is None:
         return "there is no analysis of the new parallelism yet"
     deployment, window = analysis.deployment, analysis.window
@@ -85,10 +85,10 @@ def _not_warm(action: ActionState, analysis: Analysis | None, rules: Rules) -> s
     return None
 
 
-def _tells(operator: OperatorAnalysis, baseline: OperatorBaseline, rules: Rules) -> bool:
-    """Whether the operator is busy enough and its demand near enough to before for its capacity to mean something."""
+def _is_comparable(operator: OperatorAnalysis, baseline: OperatorBaseline, rules: Rules) -> bool:
+    """Return whether the operator is busy enough, and its demand near enough to before, to compare capacities."""
     utilisation, demand = _trusted(operator.utilisation, rules), _demand(operator)
-    if utilisation is None or utilisation < rules.least_utilisation or demand is None or baseline.input_rate is None:
+    if utilisation is None or utilisation < rules.min_utilisation or demand is None or baseline.input_rate is None:
         return False
     return abs(demand - baseline.input_rate) <= rules.comparable_demand * baseline.input_rate
 
@@ -104,11 +104,11 @@ def _capacity(operator: OperatorAnalysis, parallelism: int, rules: Rules) -> flo
         now = _trusted(operator.true_processing_rate, rules)
         if now is not None:
             return now
-    seen = [c for c in operator.capacities if c.parallelism == parallelism and c.confidence >= rules.least_confidence]
-    return max(seen, key=lambda point: point.measured_at).records_per_second if seen else None
+    measured = [c for c in operator.capacities if c.parallelism == parallelism and c.confidence >= rules.min_confidence]
+    return max(measured, key=lambda point: point.measured_at).records_per_second if measured else None
 
 
 def _trusted(estimate: Estimate, rules: Rules) -> float | None:
-    if estimate.value is None or estimate.value < 0 or estimate.confidence < rules.least_confidence:
+    if estimate.value is None or estimate.value < 0 or estimate.confidence < rules.min_confidence:
         return None
     return estimate.value

@@ -1,10 +1,10 @@
-"""By when a rescale must run: made of the cluster's own settings, not of a guess."""
+"""Deadline of a rescale, computed from the cluster's settings."""
 
 from datetime import datetime, timedelta
 
 from weir_contracts import Analysis, Deployment
 
-from .facts import Snapshot
+from .observed import Snapshot
 from .rules import Rules
 
 # Flink 2.x, where the cluster does not say otherwise (`jobmanager.adaptive-scheduler.…`).
@@ -14,33 +14,35 @@ DEFAULT_CHECKPOINT_FAILURES = 2
 UNKNOWN_CHECKPOINT_SECONDS = 10.0
 
 SLACK_SECONDS = 0.5
-"""Engine times are in whole milliseconds and of another clock."""
+"""Tolerance for engine times, which are rounded to milliseconds and read from another clock."""
 
 
 def cooldown_seconds(deployment: Deployment) -> float:
-    """The engine's quiet time after a rescale."""
-    known = deployment.rescale.cooldown_seconds
-    return DEFAULT_COOLDOWN_SECONDS if known is None else known
+    """Return the engine's cooldown after a rescale."""
+    configured = deployment.rescale.cooldown_seconds
+    return DEFAULT_COOLDOWN_SECONDS if configured is None else configured
 
 
 def stabilization_seconds(deployment: Deployment) -> float:
-    """How long the engine waits for slots that it lacks before it takes what there is."""
-    known = deployment.rescale.stabilization_seconds
-    return DEFAULT_STABILIZATION_SECONDS if known is None else known
+    """Return how long the engine waits for missing slots before it rescales to the available ones."""
+    configured = deployment.rescale.stabilization_seconds
+    return DEFAULT_STABILIZATION_SECONDS if configured is None else configured
 
 
 def trigger_delay_seconds(deployment: Deployment) -> float:
-    """How long the engine waits for a checkpoint: by default (failures + 1) · interval, 0 without checkpoints."""
-    known = deployment.rescale.max_trigger_delay_seconds
-    if known is not None:
-        return known
+    """Return how long the engine waits for a checkpoint: by default (failures + 1) · interval, 0 without checkpoints."""
+    configured = deployment.rescale.max_trigger_delay_seconds
+    if configured is not None:
+        return configured
     interval = deployment.checkpoints.interval_seconds if deployment.checkpoints else None
     return 0.0 if interval is None else (DEFAULT_CHECKPOINT_FAILURES + 1) * interval
 
 
 def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rules) -> timedelta:
-    """The longest a rescale may take: cooldown + stabilisation + trigger delay + checkpoint + restart, or the floor; and before all
-    that the start of containers, if it is by them."""
+    """Return the time limit of a rescale: cooldown + stabilisation + trigger delay + checkpoint + restart, at least the floor.
+
+    A rescale by containers gets the start of the containers on top.
+    """
     duration = deployment.checkpoints.last_duration_seconds if deployment.checkpoints else None
     restart = analysis.restart_times.seconds if analysis else None
     total = (
@@ -55,12 +57,12 @@ def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rule
     return timedelta(seconds=start + max(rules.deadline_floor_seconds, total))
 
 
-def nudge_is_due(snapshot: Snapshot, requested_at: datetime, now: datetime) -> bool:
-    """Whether a checkpoint should be triggered for a requested rescale that has not begun.
+def checkpoint_is_due(snapshot: Snapshot, requested_at: datetime, now: datetime) -> bool:
+    """Return whether a checkpoint should be triggered for a requested rescale that has not begun.
 
     The engine rescales when a checkpoint completes after the request, but not during its cooldown, and while it lacks
-    slots not before its stabilisation time; slots may come later than the request. So one completed checkpoint is wanted after each of
-    these instants.
+    slots not before its stabilisation time; slots may come later than the request. So each of these
+    instants needs one completed checkpoint after it.
     """
     deployment = snapshot.deployment
     if deployment is None or not snapshot.all_running or snapshot.checkpoint_in_progress is not False:

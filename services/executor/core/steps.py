@@ -1,4 +1,4 @@
-"""How an action moves on: one look at the target, at most one move."""
+"""Steps of an action: each observation of the target leads to at most one transition."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -6,42 +6,46 @@ from uuid import UUID
 
 from weir_contracts import ActionState, derive_id
 
-from .accounts import rollback_target
+from . import messages
 from .capacity import judge
-from .deadlines import nudge_is_due, rescale_limit
-from .facts import (
+from .deadlines import checkpoint_is_due, rescale_limit
+from .gate import ENDED, may_supersede, still_wanted
+from .history import rollback_target
+from .messages import changes, short, vector
+from .observed import (
     Accepted,
     Conflict,
-    Nudge,
     Observed,
     PolicyReading,
     Record,
     Recorded,
+    Refusal,
     Rejected,
     Request,
     Snapshot,
     Step,
+    TriggerCheckpoint,
+    contested,
 )
-from .gate import ENDED, may_supersede, still_wanted
-from .refusal import Refusal, contested
 from .rules import Rules
 from .table import LEGAL, Event, move
-from .words import changes, short, vector
 
-BLIND_SECONDS = 5.0
-"""Not having seen the target for longer than this stops the clock of a deadline."""
+MAX_GAP_SECONDS = 5.0
+"""A gap in observations longer than this does not count against a deadline."""
 
 
 def next_step(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
-    """What `observed` means for `action` at `now`. An action that has ended, or nothing new, gives a step without event."""
+    """Return the step that `observed` leads to at `now`: without event if the action has ended or nothing is new."""
     if action.terminal:
         return Step(action)
     return _STEPS[action.phase](action, observed, now, rules)
 
 
 def resume(action: ActionState, attempt_id: UUID, now: datetime) -> Step:
-    """Go on with an action that another process began. Only an intent needs a mark of its own, since the claim that
-    follows is by attempt id; what was sent already just continues."""
+    """Continue an action that another process began.
+
+    Only an intent gets this process's attempt id, which the compare-and-swap that follows goes by.
+    """
     if action.phase != "intended" or action.attempt_id == attempt_id:
         return Step(action)
     taken = move(
@@ -49,27 +53,26 @@ def resume(action: ActionState, attempt_id: UUID, now: datetime) -> Step:
         "resumed",
         now,
         attempt_id=attempt_id,
-        sentence=f"taken over: will set {changes(action.before, action.wanted)}",
+        sentence=f"taken over: {messages.will_set(action.before, action.wanted)}",
     )
     return Step(taken, "resumed")
 
 
 def supersede(action: ActionState, now: datetime) -> Step:
-    """End the watch over an action that did run, for a newer plan. No event while that is not allowed."""
+    """End an action that runs, for a newer plan; without event while that is not allowed."""
     if not may_supersede(action):
         return Step(action)
-    took = action.restart_seconds
-    sentence = f"a newer plan follows; {vector(action.wanted)} did run" + (
-        "" if took is None else f" after {took:.1f} s"
-    )
+    sentence = messages.superseded(action.wanted, action.restart_seconds)
     return Step(move(action, "superseded", now, code="superseded-running", sentence=sentence), "superseded")
 
 
-def second_thoughts(
+def late_rollback(
     action: ActionState, observed: Observed, now: datetime, attempt_id: UUID, rules: Rules
 ) -> Step | None:
-    """An action of its own that takes a verified one back: its first warm window, which comes later than verification,
-    shows less capacity than before. None: no reason, too late, or no longer ours to decide."""
+    """Return a new action that rolls a verified one back, or None if there is no reason or it is too late.
+
+    The reason: the first warm window, which comes after verification, shows less capacity than before.
+    """
     snapshot, policy = observed.snapshot, observed.policy
     if action.phase != "verified" or action.finished_at is None or not is_watched(action, now, rules):
         return None
@@ -78,12 +81,12 @@ def second_thoughts(
         return None
     if deployment.requested not in (None, action.wanted) or policy is None or policy.policy is None:
         return None
-    verdict = judge(action, observed.analysis, rules)
-    if verdict.kind != "worse" or policy.policy.spec.mode != "act":
+    comparison = judge(action, observed.analysis, rules)
+    if comparison.kind != "worse" or policy.policy.spec.mode != "act":
         return None
-    taken_back = action.model_copy(
+    rollback = action.model_copy(
         update={
-            "id": derive_id(action.id, "second-thoughts"),
+            "id": derive_id(action.id, "late-rollback"),
             "attempt_id": attempt_id,
             "version": action.version + 1,
             "phase": LEGAL[(None, "worse")],
@@ -93,14 +96,14 @@ def second_thoughts(
             "deadline_at": now + timedelta(seconds=rules.blind_patience_seconds),
             "restarts_before": deployment.restarts,
             "code": "capacity-worse",
-            "sentence": short(f"{verdict.sentence}: back to {vector(rollback_target(action))}"),
+            "sentence": short(messages.back_to(comparison.sentence, rollback_target(action))),
         }
     )
-    return Step(taken_back, "worse", Request(rollback_target(action)))
+    return Step(rollback, "worse", Request(rollback_target(action)))
 
 
 def is_watched(action: ActionState, now: datetime, rules: Rules) -> bool:
-    """Whether a verified action may still be taken back."""
+    """Return whether a verified action may still be rolled back."""
     if action.phase != "verified" or action.finished_at is None or not action.baselines:
         return False
     return now - action.finished_at <= timedelta(seconds=rules.capacity_watch_seconds)
@@ -118,9 +121,7 @@ def _intended(action: ActionState, observed: Observed, now: datetime, rules: Rul
         )
         return Step(applying, "recorded", Request(action.wanted))
     if isinstance(answer, Conflict):
-        lost = move(
-            action, "lost", now, code="in-flight", sentence="another executor holds an action of this application"
-        )
+        lost = move(action, "lost", now, code="in-flight", sentence=messages.ACTION_ELSEWHERE)
         return Step(lost, "lost", rival=answer.current)
     policy = observed.policy or PolicyReading(False, because="not read")
     refusal = observed.crowded or still_wanted(action, policy, observed.snapshot, now, observed.planned_version)
@@ -136,12 +137,12 @@ def _applying(action: ActionState, observed: Observed, now: datetime, rules: Rul
     if isinstance(answer, Accepted):
         return _accepted(action, "accepted", answer.at, observed, now=now, rules=rules)
     if isinstance(answer, Rejected):
-        sentence = f"the engine refused {vector(action.wanted)}: {answer.reason}"
+        sentence = messages.refused_by_engine(vector(action.wanted), answer.reason)
         return Step(move(action, "rejected", now, sentence=sentence), "rejected")
     if isinstance(answer, Refusal):
         event: Event = "contested" if answer.code == "contested" else "outdated"
         return Step(move(action, event, now, code=answer.code, sentence=answer.sentence), event)
-    lost = _gone(action, snapshot, now)
+    lost = _job_lost(action, snapshot, now)
     if lost is not None:
         return lost
     late = action.deadline_at is not None and now > action.deadline_at
@@ -155,8 +156,8 @@ def _applying(action: ActionState, observed: Observed, now: datetime, rules: Rul
         if not late:
             return Step(action, instruction=Request(action.wanted))
     if late:
-        why = f": {snapshot.because}" if not snapshot.reachable else ""
-        sentence = f"the request could not be sent or got no answer before {action.deadline_at:%H:%M:%S}{why}"
+        reason = "" if snapshot.reachable else snapshot.because
+        sentence = messages.request_unanswered(action.deadline_at, reason)
         return Step(move(action, "unreachable", now, sentence=sentence), "unreachable")
     return Step(action)
 
@@ -171,94 +172,88 @@ def _accepted(
         now,
         requested_at=at,
         deadline_at=at + limit,
-        sentence=f"requested {changes(action.before, action.wanted)}, has {limit.total_seconds():.0f} s to run",
+        sentence=messages.requested(changes(action.before, action.wanted), limit.total_seconds()),
     )
-    return Step(verifying, event, Nudge())
+    return Step(verifying, event, TriggerCheckpoint())
 
 
 def _verifying(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
     snapshot = observed.snapshot
     if not snapshot.reachable:
         return _unseen(action, snapshot, now, rules)
-    lost = _gone(action, snapshot, now)
+    lost = _job_lost(action, snapshot, now)
     if lost is not None or snapshot.deployment is None:
         return lost or Step(action)
-    action = _seen(action, now)
+    action = _observed_again(action, now)
     if snapshot.deployment.requested not in (None, action.wanted):
         return _contested(action, snapshot, now)
     extra = _extra_restarts(action, snapshot) or 0
     if extra >= rules.restart_loop and _is_looping(action, observed, now, rules):
-        return _roll_back(action, "restart-loop", f"it restarted {extra} times beyond the rescale itself", now, rules)
+        return _roll_back(action, "restart-loop", messages.restart_loop(extra), now, rules)
     if snapshot.runs(action.wanted):
         return _runs(action, observed, now, rules)
     if action.deadline_at is not None and now > action.deadline_at:
         if snapshot.all_running:
-            short = changes(action.wanted, snapshot.deployment.observed)
-            return _roll_back(
-                action, "below-requested", f"past the deadline it runs below what was requested ({short})", now, rules
-            )
-        because = f"past the deadline the job is {snapshot.deployment.state} and not all its tasks run"
-        return _roll_back(action, "not-running", because, now, rules)
+            reason = messages.below_requested(action.wanted, snapshot.deployment.observed)
+            return _roll_back(action, "below-requested", reason, now, rules)
+        return _roll_back(action, "not-running", messages.not_running(snapshot.deployment.state), now, rules)
     due = (
         action.requested_at is not None
         and action.running_at is None
-        and nudge_is_due(snapshot, action.requested_at, now)
+        and checkpoint_is_due(snapshot, action.requested_at, now)
     )
-    return Step(action, instruction=Nudge() if due else None)
+    return Step(action, instruction=TriggerCheckpoint() if due else None)
 
 
 def _runs(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
-    """The wanted parallelism runs: note when it began, later whether it has settled and can do what it should."""
+    """Record when the wanted parallelism began to run, then whether it settled with the capacity it had before."""
     snapshot = observed.snapshot
     deadline_at = now + _limit(observed, rules)
     if action.running_at is None:
         began = min(max(snapshot.steady_since or now, action.requested_at or now), now)
         took = (began - (action.requested_at or began)).total_seconds()
-        sentence = f"{vector(action.wanted)} runs, {took:.1f} s after it was requested"
+        sentence = messages.running(action.wanted, took)
         return Step(
             move(action, "running", now, running_at=began, deadline_at=deadline_at, sentence=sentence), "running"
         )
-    # From here on the deadline is for running again, should it stop to.
+    # From here on the deadline is for running again after a restart.
     action = action.model_copy(update={"deadline_at": deadline_at})
-    verdict = judge(action, observed.analysis, rules)
-    if verdict.kind == "worse":
-        return _roll_back(action, "worse", verdict.sentence, now, rules)
+    comparison = judge(action, observed.analysis, rules)
+    if comparison.kind == "worse":
+        return _roll_back(action, "worse", comparison.sentence, now, rules)
     steady_since = max(action.running_at or now, snapshot.steady_since or now)
     if now - steady_since < timedelta(seconds=rules.settle_seconds):
         return Step(action)
     took = action.restart_seconds or 0.0
-    capacity = "capacity holds" if verdict.kind == "fine" else "capacity not judged yet"
-    sentence = (
-        f"{vector(action.wanted)} runs since {took:.1f} s after the request and settled; {capacity}: {verdict.sentence}"
-    )
+    sentence = messages.verified(action.wanted, took, comparison.kind == "fine", comparison.sentence)
     return Step(move(action, "healthy", now, code="verified", sentence=sentence, deadline_at=None), "healthy")
 
 
 def _rolling_back(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
     answer, snapshot, target = observed.answer, observed.snapshot, rollback_target(action)
-    asked = action.rollback_requested_at is not None
-    if not asked and isinstance(answer, Accepted):
+    requested_before = action.rollback_requested_at is not None
+    if not requested_before and isinstance(answer, Accepted):
         return _rollback_accepted(action, "accepted", answer.at, observed, now=now, rules=rules)
-    if not asked and isinstance(answer, Rejected):
-        sentence = f"the engine refused to go back to {vector(target)}: {answer.reason}"
+    if not requested_before and isinstance(answer, Rejected):
+        sentence = messages.refused_by_engine(f"the return to {vector(target)}", answer.reason)
         return Step(move(action, "rejected", now, code="rollback-rejected", sentence=sentence), "rejected")
-    if not asked and isinstance(answer, Refusal):
+    if not requested_before and isinstance(answer, Refusal):
         return Step(move(action, "contested", now, code=answer.code, sentence=answer.sentence), "contested")
     if not snapshot.reachable:
         return _unseen(action, snapshot, now, rules)
-    lost = _gone(action, snapshot, now)
+    lost = _job_lost(action, snapshot, now)
     if lost is not None or snapshot.deployment is None:
         return lost or Step(action)
-    action = _seen(action, now)
+    action = _observed_again(action, now)
     requested = snapshot.deployment.requested
     if requested not in (None, target, action.wanted):
         return _contested(action, snapshot, now)
-    if not asked:
+    if not requested_before:
         if requested == target:
             return _rollback_accepted(action, "found-requested", now, observed, now=now, rules=rules)
         if action.deadline_at is None or now <= action.deadline_at:
             return Step(action, instruction=Request(target))
-        sentence = f"the request to go back to {vector(target)} got no answer"
+        sentence = f"the request to return to {vector(target)} was not answered"
         return Step(move(action, "unreachable", now, code="rollback-unreachable", sentence=sentence), "unreachable")
     return _returning(action, snapshot, now)
 
@@ -271,18 +266,17 @@ def _returning(action: ActionState, snapshot: Snapshot, now: datetime) -> Step:
         )
     if action.deadline_at is not None and now > action.deadline_at:
         state = snapshot.deployment.state if snapshot.deployment else "unknown"
-        sentence = f"{vector(target)} was requested again and does not run (the job is {state}): somebody should look"
+        sentence = messages.rollback_stuck(target, state)
         return Step(move(action, "stuck", now, code="rollback-stuck", sentence=sentence), "stuck")
-    due = action.rollback_requested_at is not None and nudge_is_due(snapshot, action.rollback_requested_at, now)
-    return Step(action, instruction=Nudge() if due else None)
+    due = action.rollback_requested_at is not None and checkpoint_is_due(snapshot, action.rollback_requested_at, now)
+    return Step(action, instruction=TriggerCheckpoint() if due else None)
 
 
 def _rollback_accepted(
     action: ActionState, event: Event, at: datetime, observed: Observed, *, now: datetime, rules: Rules
 ) -> Step:
     limit = _limit(observed, rules)
-    target = vector(rollback_target(action))
-    sentence = f"requested {target} again, has {limit.total_seconds():.0f} s to run"
+    sentence = messages.requested(f"{vector(rollback_target(action))} again", limit.total_seconds())
     moved = move(
         action,
         event,
@@ -292,10 +286,10 @@ def _rollback_accepted(
         code="rollback-requested",
         sentence=sentence,
     )
-    return Step(moved, event, Nudge())
+    return Step(moved, event, TriggerCheckpoint())
 
 
-def _roll_back(action: ActionState, event: Event, because: str, now: datetime, rules: Rules) -> Step:
+def _roll_back(action: ActionState, event: Event, reason: str, now: datetime, rules: Rules) -> Step:
     target = rollback_target(action)
     moved = move(
         action,
@@ -303,22 +297,22 @@ def _roll_back(action: ActionState, event: Event, because: str, now: datetime, r
         now,
         code="capacity-worse" if event == "worse" else event,
         deadline_at=now + timedelta(seconds=rules.blind_patience_seconds),
-        sentence=f"{because}: back to {vector(target)}",
+        sentence=messages.back_to(reason, target),
     )
     return Step(moved, event, Request(target))
 
 
-def _gone(action: ActionState, snapshot: Snapshot, now: datetime) -> Step | None:
-    """The job that was acted on has ended or was replaced: nothing is left to verify or to roll back."""
+def _job_lost(action: ActionState, snapshot: Snapshot, now: datetime) -> Step | None:
+    """Return the end of the action if its job has ended or was replaced, or None."""
     if not snapshot.reachable:
         return None
     there = snapshot.deployment
     if there is None:
-        sentence = f"the job is not there any more: {snapshot.because}"
+        sentence = messages.job_missing(snapshot.because)
     elif there.job_id != action.deployment.job_id:
-        sentence = f"job {action.deployment.job_id} was replaced by {there.job_id}"
+        sentence = messages.job_replaced(action.deployment.job_id, there.job_id)
     elif there.state in ENDED:
-        sentence = f"the job is {there.state}"
+        sentence = messages.job_state(there.state)
     else:
         return None
     code = "job-failed" if there is not None and there.state == "FAILED" else "job-gone"
@@ -336,25 +330,25 @@ def _earlier(one: datetime | None, other: datetime) -> datetime:
 
 
 def _unseen(action: ActionState, snapshot: Snapshot, now: datetime, rules: Rules) -> Step:
-    """Nothing can be said or done about what cannot be reached: wait, at last give up."""
-    blind_since = action.checked_at or action.started_at
-    if now - blind_since <= timedelta(seconds=rules.blind_patience_seconds):
+    """Wait for an unreachable target; give up after `blind_patience_seconds`."""
+    unobserved_since = action.checked_at or action.started_at
+    if now - unobserved_since <= timedelta(seconds=rules.blind_patience_seconds):
         return Step(action)
-    minutes = (now - blind_since).total_seconds() / 60
-    sentence = f"the target could not be reached for {minutes:.0f} min: {snapshot.because}"
+    minutes = (now - unobserved_since).total_seconds() / 60
+    sentence = messages.unreachable_for(minutes, snapshot.because)
     return Step(move(action, "unreachable", now, sentence=sentence), "unreachable")
 
 
-def _seen(action: ActionState, now: datetime) -> ActionState:
-    """Bookkeeping of a look that succeeded. Time in which nobody could look does not count against a deadline."""
+def _observed_again(action: ActionState, now: datetime) -> ActionState:
+    """Return the action after an observation; a gap in observations extends its deadline."""
     gap = now - (action.checked_at or now)
-    if gap <= timedelta(seconds=BLIND_SECONDS) or action.deadline_at is None:
+    if gap <= timedelta(seconds=MAX_GAP_SECONDS) or action.deadline_at is None:
         return action.model_copy(update={"checked_at": now})
     return action.model_copy(update={"checked_at": now, "deadline_at": action.deadline_at + gap})
 
 
 def _extra_restarts(action: ActionState, snapshot: Snapshot) -> int | None:
-    """Restarts beyond the one that the rescale itself is; None while either count is unknown."""
+    """Return the restarts beyond the rescale's own; None while either count is unknown."""
     count = snapshot.deployment.restarts if snapshot.deployment else None
     if count is None or action.restarts_before is None or count < action.restarts_before:
         return None
@@ -362,9 +356,9 @@ def _extra_restarts(action: ActionState, snapshot: Snapshot) -> int | None:
 
 
 def _is_looping(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> bool:
-    """Whether so many restarts are the new parallelism's own: they last, go on, and are not for want of slots.
+    """Return whether the restarts are due to the new parallelism: they persist, continue, and no slots are missing.
 
-    Losing a TaskManager restarts a job several times, too: until the cluster has noticed, and while slots are missing.
+    The loss of a TaskManager restarts a job several times, too, until the cluster has noticed and while slots are missing.
     """
     snapshot, analysis = observed.snapshot, observed.analysis
     began = action.running_at or action.requested_at or now

@@ -1,11 +1,11 @@
-"""The legal moves of an action, all on one screen. What is not here does not happen."""
+"""Table of the legal transitions of an action; every other one raises `IllegalMove`."""
 
 from datetime import datetime
 from typing import Any, Literal
 
 from weir_contracts import TERMINAL, ActionState, Phase
 
-from .words import short
+from .messages import short
 
 Event = Literal[
     "admitted",
@@ -31,7 +31,7 @@ Event = Literal[
 ]
 
 LEGAL: dict[tuple[Phase | None, Event], Phase] = {
-    # None: there is no action yet, or the last one has ended
+    # None: no action yet, or the last one has ended
     (None, "admitted"): "intended",
     (None, "worse"): "rolling-back",  # a warm window came after `verified`
     # recorded as an intent, nothing done
@@ -70,17 +70,17 @@ LEGAL: dict[tuple[Phase | None, Event], Phase] = {
 }
 
 ROLLBACK_EVENTS: frozenset[Event] = frozenset({"not-running", "below-requested", "restart-loop", "worse"})
-"""The only reasons to roll back. That lag grew is not among them: then the planner plans again."""
+"""The only reasons to roll back. A growing lag is none, since the planner plans again."""
 
 
 class IllegalMove(Exception):
-    """A bug: an event that the phase does not know."""
+    """Bug: an event that is illegal in the action's phase."""
 
 
 def move(
     action: ActionState, event: Event, now: datetime, *, sentence: str, code: str = "", **changes: Any
 ) -> ActionState:
-    """`action` after `event`, one version on. The code is the event's name unless given."""
+    """Return `action` after `event` with the next version; the code defaults to the event's name."""
     phase = LEGAL.get((action.phase, event))
     if phase is None:
         raise IllegalMove(f"{action.application}: {event!r} in phase {action.phase!r}")

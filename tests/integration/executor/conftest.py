@@ -64,7 +64,7 @@ async def reset(driver: FlinkDriver, job: RealJob, parallelism: Parallelism) -> 
     if not seen.runs(parallelism) or (seen.deployment and seen.deployment.requested != parallelism):
         assert seen.deployment is not None and seen.deployment.requested is not None
         await driver.request(job.target, job.job_id, parallelism, seen.deployment.requested, Unfenced())
-        await driver.nudge(job.target, job.job_id)
+        await driver.trigger_checkpoint(job.target, job.job_id)
     await until(driver, job.target, lambda s: s.runs(parallelism))
 
 
@@ -79,7 +79,7 @@ def small_cluster(run_folder: Path) -> Iterator[FlinkCluster]:
 
 @pytest.fixture(scope="session")
 def real_job(small_cluster: FlinkCluster, kafka: KafkaBroker, sample_job: Path) -> Iterator[RealJob]:
-    """Checkpoints every 2 min: without a nudge a rescale waits, here for the longest it may (8 s)."""
+    """Checkpoints every 2 min: without a triggered checkpoint a rescale waits, here for the longest it may (8 s)."""
     name = f"executor-{uuid.uuid4().hex[:8]}"
     for topic in (f"{name}-in", f"{name}-out"):
         kafka.create_topic(topic, 4)

@@ -44,8 +44,10 @@ class TestRealFlink(DriverSuite):
         assert rescale.max_trigger_delay_seconds == 8.0
         assert seen.deployment.checkpoints.interval_seconds == 120.0
 
-    async def test_a_rescale_without_a_nudge_waits_for_a_checkpoint(self, rig: RealRig, real_job: RealJob) -> None:
-        """What the nudge is for: five seconds later nothing has begun; with it, it is done in a few."""
+    async def test_a_rescale_without_a_triggered_checkpoint_waits_for_a_checkpoint(
+        self, rig: RealRig, real_job: RealJob
+    ) -> None:
+        """Without a triggered checkpoint nothing has begun after 5 s; with one the rescale takes a few seconds."""
         for _ in range(3):  # a periodic checkpoint may come just then
             asked = await rig.driver.request(rig.target, rig.job_id, rig.wanted, rig.before, OPEN)
             assert isinstance(asked, Accepted)
@@ -54,8 +56,8 @@ class TestRealFlink(DriverSuite):
                 break
             await reset(rig.driver, real_job, rig.before)
         assert seen.runs(rig.before)
-        assert await rig.driver.nudge(rig.target, rig.job_id) is None
-        nudged_at = seen.at
+        assert await rig.driver.trigger_checkpoint(rig.target, rig.job_id) is None
+        checkpoint_triggered_at = seen.at
         seen = await rig.until(lambda s: s.runs(rig.wanted))
         assert seen.steady_since is not None
-        assert (seen.steady_since - nudged_at).total_seconds() < 15
+        assert (seen.steady_since - checkpoint_triggered_at).total_seconds() < 15

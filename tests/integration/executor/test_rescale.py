@@ -135,7 +135,7 @@ async def test_somebody_else_scales_it(running: Running) -> None:
     """Requirements are not what Weir wrote last: held."""
     assert (await running.until_ended(await running.plan(vector(2)))).phase == "verified"
     await running.driver.request(running.job.target, running.job.job_id, vector(3), vector(2), Unfenced())
-    await running.driver.nudge(running.job.target, running.job.job_id)
+    await running.driver.trigger_checkpoint(running.job.target, running.job.job_id)
     await until(running.driver, running.job.target, lambda s: s.runs(vector(3)))
     refused = await running.until_ended(await running.plan(vector(4)))
     assert (refused.phase, refused.code) == ("refused", "contested")

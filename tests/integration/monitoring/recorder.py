@@ -72,7 +72,7 @@ class Recorder:
         return message
 
     def _happened(self, outcome: Outcome) -> None:
-        executor.told(outcome)
+        executor.published(outcome)
         if outcome.phase == "intended" and self._plan is not None:
             executor.admitted(self._plan, outcome.at)
         action = outcome.action

@@ -86,15 +86,15 @@ class DriverSuite:
         assert (seen.reachable, seen.deployment) == (False, None)
         assert seen.because
         assert isinstance(await rig.driver.request(rig.away, rig.job_id, rig.wanted, rig.before, OPEN), Unanswered)
-        assert await rig.driver.nudge(rig.away, rig.job_id)
+        assert await rig.driver.trigger_checkpoint(rig.away, rig.job_id)
 
     async def test_a_request_is_granted(self, rig: Rig) -> None:
-        """Requested at once, running soon after a nudge, and it is known since when."""
+        """The request is taken at once and runs soon after a triggered checkpoint, with a start time."""
         asked = await rig.driver.request(rig.target, rig.job_id, rig.wanted, rig.before, OPEN)
         assert isinstance(asked, Accepted)
         seen = await rig.driver.observe(rig.target)
         assert seen.deployment is not None and seen.deployment.requested == rig.wanted
-        assert await rig.driver.nudge(rig.target, rig.job_id) is None
+        assert await rig.driver.trigger_checkpoint(rig.target, rig.job_id) is None
         seen = await rig.until(lambda s: s.runs(rig.wanted))
         assert seen.steady_since is not None
         assert asked.at - SKEW <= seen.steady_since <= seen.at + SKEW

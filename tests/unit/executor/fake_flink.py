@@ -58,7 +58,7 @@ class FakeFlink:
             return 200, {"slots-total": 7, "slots-available": 3}
         job = jobs.get(parts[1])
         if parts[2:] == ["checkpoints"] and request.method == "POST":
-            await self.driver.nudge(self.target, parts[1])
+            await self.driver.trigger_checkpoint(self.target, parts[1])
             return 202, {"request-id": "0" * 32}
         if job is None:
             return 404, _errors("org.apache.flink.runtime.rest.NotFoundException", f"Job {parts[1]} not found")
@@ -79,7 +79,7 @@ class FakeFlink:
             at = _ms(job.checkpoint_at) + self._ahead_ms
             done = {"latest_ack_timestamp": at, "end_to_end_duration": 200}
             return {
-                "counts": {"in_progress": 0, "completed": job.nudges, "failed": 0},
+                "counts": {"in_progress": 0, "completed": job.checkpoints_triggered, "failed": 0},
                 "latest": {"completed": done if job.checkpoint_at else None},
             }
         if what == "checkpoints/config":

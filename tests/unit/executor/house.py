@@ -16,8 +16,8 @@ from runtime.envelope import encode
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus, MemoryConsumer
 from runtime.records import Record, partition_of
+from services.executor.action_runner import Pace
 from services.executor.adapters.memory import MemoryDriver, MemoryJob, MemoryKnowledge
-from services.executor.conductor import Pace
 from services.executor.core import Rules
 from services.executor.driver import Driver, Knowledge
 from services.executor.service import Executor
@@ -72,7 +72,7 @@ class _Stoppable:
 
         async def call(*given: Any, **named: Any) -> Any:
             told = name == "publish" and given[0] == OUTCOMES.name
-            effect = name if told or name in ("record", "request", "nudge", "policy") else ""
+            effect = name if told or name in ("record", "request", "trigger_checkpoint", "policy") else ""
             await self._ports.pass_by(effect and f"before {effect}")
             result = await found(*given, **named)
             await self._ports.pass_by(effect and f"after {effect}")

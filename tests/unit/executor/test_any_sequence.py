@@ -9,8 +9,8 @@ from weir_contracts import TERMINAL, Outcome
 
 from services.executor.core import (
     Accepted,
+    ActionHistory,
     Conflict,
-    Memory,
     Observed,
     PolicyReading,
     Recorded,
@@ -19,9 +19,9 @@ from services.executor.core import (
     Snapshot,
     Step,
     Unanswered,
-    account,
     next_step,
     recall,
+    record_transition,
     resume,
     supersede,
 )
@@ -90,14 +90,14 @@ TURN = st.tuples(OBSERVED, st.floats(0, 200), st.sampled_from(["step"] * 8 + ["r
 def test_the_machine_holds_its_promises(turns: list[tuple[Observed, float, str]]) -> None:
     """Versions grow by one, ends are ends, requests are for wanted or back, and what is told is enough to go on."""
     now = NOON
-    told = account(Memory(), Step(action(version=1), "admitted"), None, now, RULES)
-    memory, last = told.memory, told.outcome
+    told = record_transition(ActionHistory(), Step(action(version=1), "admitted"), None, now, RULES)
+    history, last = told.history, told.outcome
     for seen, seconds, what in turns:
         now += timedelta(seconds=seconds)
-        before = memory.action
+        before = history.action
         assert before is not None
         if what == "restart":
-            memory = recall(Memory(), Outcome.model_validate_json(last.model_dump_json()))
+            history = recall(ActionHistory(), Outcome.model_validate_json(last.model_dump_json()))
             continue
         if what == "resume":
             step = resume(before, OTHER_ATTEMPT, now)
@@ -113,11 +113,11 @@ def test_the_machine_holds_its_promises(turns: list[tuple[Observed, float, str]]
             assert step.action.phase in ("applying", "rolling-back")
         if step.event is None:
             assert step.action.version == before.version
-            memory = Memory(**{**memory.__dict__, "action": step.action})
+            history = ActionHistory(**{**history.__dict__, "action": step.action})
             continue
         assert step.action.version == before.version + 1
-        told = account(memory, step, seen.snapshot, now, RULES)
+        told = record_transition(history, step, seen.snapshot, now, RULES)
         last = told.outcome
-        again = recall(Memory(), Outcome.model_validate_json(last.model_dump_json()))
-        assert (again.action, again.last_written) == (told.memory.action, told.memory.last_written)
-        memory = told.memory
+        again = recall(ActionHistory(), Outcome.model_validate_json(last.model_dump_json()))
+        assert (again.action, again.last_written) == (told.history.action, told.history.last_written)
+        history = told.history

@@ -87,8 +87,12 @@ def test_a_minimum_above_the_key_groups_is_met_by_as_many_as_there_are() -> None
 def test_the_total_counts_all_subtasks() -> None:
     """Up to its maximum, down to its minimum; what is outside it may come nearer."""
     twelve = dict.fromkeys(BEFORE, 4)
-    assert "13 subtasks are more than the 12" in reason({**twelve, "sink": 5}, twelve, bounds={"total": {"max": 12}})
-    assert "11 subtasks are fewer than the 12" in reason({**twelve, "sink": 3}, twelve, bounds={"total": {"min": 12}})
+    assert "13 subtasks exceed the policy's total of 12" in reason(
+        {**twelve, "sink": 5}, twelve, bounds={"total": {"max": 12}}
+    )
+    assert "11 subtasks are fewer than the policy's total minimum of 12" in reason(
+        {**twelve, "sink": 3}, twelve, bounds={"total": {"min": 12}}
+    )
     assert isinstance(verdict({**twelve, "sink": 3}, twelve, bounds={"total": {"max": 6}}), ActionState)
     assert isinstance(verdict({**twelve, "sink": 5}, twelve, bounds={"total": {"min": 20}}), ActionState)
 
@@ -103,7 +107,7 @@ def test_the_budget_counts_slots() -> None:
     """In one slot sharing group the largest operator decides; of an unknown graph nothing can be counted."""
     budget = {"slots": 4}
     assert isinstance(verdict({"orders": 1, "enrich": 4, "sink": 4}, budget=budget), ActionState)
-    assert reason({**BEFORE, "enrich": 5}, budget=budget) == "5 slots are more than the 4 of the budget's slots"
+    assert reason({**BEFORE, "enrich": 5}, budget=budget) == "5 slots exceed the 4 of the budget's slots"
     assert "graph is unknown" in reason({**BEFORE, "enrich": 2}, seen=snapshot(), budget=budget)
     running = {**BEFORE, "enrich": 9}
     assert isinstance(verdict({**BEFORE, "enrich": 7}, running, budget=budget), ActionState)

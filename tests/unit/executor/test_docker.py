@@ -11,7 +11,7 @@ import pytest
 from services.executor.adapters.docker import Container, Daemon, DockerDriver
 from services.executor.adapters.memory_docker import MemoryDaemon
 from services.executor.core import Accepted, PolicyReading, Refusal, Rejected, Unanswered, admit
-from services.executor.core.deadlines import nudge_is_due, rescale_limit
+from services.executor.core.deadlines import checkpoint_is_due, rescale_limit
 from services.executor.core.rules import Rules
 from services.executor.driver import Unfenced
 from tests.unit.executor.builders import JOB, TOPOLOGY, after, analysis, deployment, plan, policy, snapshot
@@ -66,13 +66,13 @@ async def test_the_highest_numbers_go(rig: DockerRig) -> None:
     assert isinstance(await rig.ask(TOPOLOGY.uniform(4)), Accepted)
     assert rig.states() == [(1, "running"), (2, "running"), (3, "running"), (4, "running")]
     assert [call for call, _ in rig.did("copy", "start")] == ["copy", "copy", "start", "start"]
-    assert rig.job.nudges == 0
-    await rig.driver.nudge(rig.target, JOB)
+    assert rig.job.checkpoints_triggered == 0
+    await rig.driver.trigger_checkpoint(rig.target, JOB)
     await rig.until(lambda s: s.runs(TOPOLOGY.uniform(4)))
     assert isinstance(await rig.ask(TOPOLOGY.uniform(1)), Accepted)
     assert rig.states() == [(1, "running")]
     assert [call for call, _ in rig.did("stop", "remove")] == ["stop"] * 3 + ["remove"] * 3
-    assert rig.job.nudges == 2
+    assert rig.job.checkpoints_triggered == 2
     assert (await rig.until(lambda s: s.runs(TOPOLOGY.uniform(1)))).deployment is not None
 
 
@@ -228,8 +228,8 @@ async def test_a_checkpoint_is_due_once_the_slots_are_there(rig: DockerRig) -> N
     seen = await rig.driver.observe(rig.target)
     assert seen.resourced_at == rig.clock.now()
     registered = snapshot(checkpoint_completed_at=after(5))
-    assert not nudge_is_due(registered, after(0), after(9))
-    assert nudge_is_due(replace(registered, resourced_at=after(8)), after(0), after(9))
+    assert not checkpoint_is_due(registered, after(0), after(9))
+    assert checkpoint_is_due(replace(registered, resourced_at=after(8)), after(0), after(9))
 
 
 def test_containers_get_time_to_start() -> None:

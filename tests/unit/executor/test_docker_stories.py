@@ -81,7 +81,7 @@ async def test_what_somebody_else_scaled_is_contested(house: DockerHouse) -> Non
     house.docker.add(PROJECT, SERVICE, 5)
     await house.until(lambda: house.docker.running(PROJECT, SERVICE) == 5)
     await house.quiet(10)
-    await house.cluster.nudge(docker_policy().spec.target, JOB)
+    await house.cluster.trigger_checkpoint(docker_policy().spec.target, JOB)
     await house.quiet(10)
     await house.wants(4)
     await house.until(house.ended("refused"))

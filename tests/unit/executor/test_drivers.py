@@ -52,15 +52,15 @@ def cluster() -> tuple[MemoryDriver, FakeClock]:
 class TestMemory(DriverSuite):
     @pytest.fixture
     def rig(self) -> FakeRig:
-        memory, clock = cluster()
-        return FakeRig(memory, memory, clock)
+        history, clock = cluster()
+        return FakeRig(history, history, clock)
 
 
 class TestFlinkShapes(DriverSuite):
     @pytest.fixture(params=[0, 3_600_000, -3_600_000], ids=["same clock", "an hour ahead", "an hour behind"])
     async def rig(self, request: pytest.FixtureRequest) -> AsyncIterator[FakeRig]:
         """Times are right however wrong the cluster's clock is."""
-        memory, clock = cluster()
-        flink = FlinkDriver(clock, transport=FakeFlink(memory, target(), clock_ahead_ms=request.param).transport)
-        yield FakeRig(flink, memory, clock)
+        history, clock = cluster()
+        flink = FlinkDriver(clock, transport=FakeFlink(history, target(), clock_ahead_ms=request.param).transport)
+        yield FakeRig(flink, history, clock)
         await flink.close()

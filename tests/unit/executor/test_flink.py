@@ -89,9 +89,9 @@ class TestHostile:
     @pytest.fixture
     async def flink(self) -> AsyncIterator[FakeFlink]:
         clock = FakeClock(NOON)
-        memory = MemoryDriver(clock)
-        memory.add(target(), TOPOLOGY, BEFORE, JOB)
-        yield FakeFlink(memory, target())
+        history = MemoryDriver(clock)
+        history.add(target(), TOPOLOGY, BEFORE, JOB)
+        yield FakeFlink(history, target())
 
     async def because(self, flink: FakeFlink, path: str, answer: Any) -> str:
         flink.broken[path] = answer
@@ -224,9 +224,9 @@ class TestHostile:
 async def test_settings_are_read_once() -> None:
     """A cluster's configuration does not change while somebody looks twice a second."""
     clock = FakeClock(NOON)
-    memory = MemoryDriver(clock)
-    memory.add(target(), TOPOLOGY, BEFORE, JOB)
-    flink = FakeFlink(memory, target())
+    history = MemoryDriver(clock)
+    history.add(target(), TOPOLOGY, BEFORE, JOB)
+    flink = FakeFlink(history, target())
     driver = FlinkDriver(clock, transport=flink.transport)
     for _ in range(10):
         await driver.observe(target())

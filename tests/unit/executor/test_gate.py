@@ -8,16 +8,16 @@ import pytest
 from weir_contracts import ActionState, QuarantinedVector, RescaleSettings
 
 from services.executor.core import (
+    ActionHistory,
     Context,
     Fleet,
-    Memory,
     PolicyReading,
+    Recommendation,
     Refusal,
     Rules,
-    Wish,
     admit,
+    recommendation_after,
     still_wanted,
-    wish_after,
 )
 from tests.unit.executor.builders import (
     ATTEMPT,
@@ -44,7 +44,7 @@ def context(**changes: Any) -> Context:
     return Context(
         **{
             "now": after(1),
-            "memory": Memory(),
+            "history": ActionHistory(),
             "policy": reading(),
             "snapshot": snapshot(),
             "attempt_id": ATTEMPT,
@@ -86,7 +86,7 @@ def test_a_hold_needs_nobody() -> None:
 
 def test_a_plan_is_answered_once() -> None:
     """Kafka may deliver it again after a crash."""
-    assert admit(plan(), context(memory=Memory(answered=(plan().id,)))) is None
+    assert admit(plan(), context(history=ActionHistory(answered=(plan().id,)))) is None
 
 
 def test_an_advised_plan_is_not_acted_on() -> None:
@@ -185,7 +185,7 @@ def test_reactive_mode_is_for_docker_targets() -> None:
 @pytest.mark.parametrize("phase", ["intended", "applying", "rolling-back", "verifying"])
 def test_an_action_in_flight_is_never_pre_empted(phase: str) -> None:
     """Not before it runs: two restarts in a row help nobody."""
-    assert refusal(plan(number=2), memory=Memory(action=action(phase))).code == "in-flight"
+    assert refusal(plan(number=2), history=ActionHistory(action=action(phase))).code == "in-flight"
 
 
 def test_once_it_runs_a_newer_plan_may_follow() -> None:
@@ -193,7 +193,7 @@ def test_once_it_runs_a_newer_plan_may_follow() -> None:
     running = action("verifying", running_at=after(4))
     made = intent(
         plan(number=2, current=WANTED, deployment=snapshot(WANTED).deployment.ref(), action={"parallelism": BEFORE}),
-        memory=Memory(action=running, last_written=WANTED),
+        history=ActionHistory(action=running, last_written=WANTED),
         snapshot=snapshot(WANTED),
     )
     assert made.version == running.version + 2
@@ -208,11 +208,11 @@ class TestContested:
     def plan_for(self, there: dict[str, int]) -> Any:
         return plan(number=2, deployment=snapshot(there).deployment.ref())
 
-    def verdict(self, **memory: Any) -> Any:
+    def verdict(self, **history: Any) -> Any:
         done = action("verified", version=9)
-        known = Memory(**{"action": done, "last_written": WANTED, "original": BEFORE, **memory})
+        known = ActionHistory(**{"action": done, "last_written": WANTED, "original": BEFORE, **history})
         there = snapshot(FOREIGN)
-        return admit(self.plan_for(FOREIGN), context(memory=known, snapshot=there))
+        return admit(self.plan_for(FOREIGN), context(history=known, snapshot=there))
 
     def test_foreign_requirements_hold(self) -> None:
         """They are neither what Weir wrote last nor what it found first."""
@@ -222,7 +222,9 @@ class TestContested:
 
     def test_what_weir_found_first_is_not_foreign(self) -> None:
         """The JobManager failed over and forgot the requirements."""
-        made = intent(plan(number=2), memory=Memory(action=action("verified"), last_written=WANTED, original=BEFORE))
+        made = intent(
+            plan(number=2), history=ActionHistory(action=action("verified"), last_written=WANTED, original=BEFORE)
+        )
         assert made.phase == "intended"
 
     def test_nothing_written_yet_means_nothing_contested(self) -> None:
@@ -242,19 +244,19 @@ class TestContested:
     def test_writing_the_policy_again_takes_over(self) -> None:
         """Whoever changes or resumes the policy after it was contested wants Weir to go on."""
         done = action("verified", version=9)
-        known = Memory(action=done, last_written=WANTED, original=BEFORE, contested_since=after(-60))
+        known = ActionHistory(action=done, last_written=WANTED, original=BEFORE, contested_since=after(-60))
         there = snapshot(FOREIGN)
         before, later = reading(updated_at=after(-61)), reading(updated_at=after(-10))
         the_plan = self.plan_for(FOREIGN)
-        assert admit(the_plan, context(memory=known, snapshot=there, policy=before)).code == "contested"
-        assert admit(the_plan, context(memory=known, snapshot=there, policy=later)).phase == "intended"
+        assert admit(the_plan, context(history=known, snapshot=there, policy=before)).code == "contested"
+        assert admit(the_plan, context(history=known, snapshot=there, policy=later)).phase == "intended"
 
 
 def test_a_quarantined_vector_is_refused_until_its_time() -> None:
     """It was rolled back a minute ago."""
     kept = QuarantinedVector(parallelism=WANTED, until=after(5), strikes=1, because="did not run")
-    assert refusal(plan(), memory=Memory(quarantine=(kept,))).code == "quarantined"
-    assert intent(plan(), memory=Memory(quarantine=(kept,)), now=after(5))
+    assert refusal(plan(), history=ActionHistory(quarantine=(kept,))).code == "quarantined"
+    assert intent(plan(), history=ActionHistory(quarantine=(kept,)), now=after(5))
 
 
 class TestFleet:
@@ -280,8 +282,8 @@ class TestFleet:
         assert intent(plan(), fleet=busy, rules=self.rules)
 
     def shrinking(self, count: int, of: int, at: Any = NOON) -> Fleet:
-        wanting = Wish(at, at, at + timedelta(seconds=60))
-        return Fleet(wishes={f"shop/{i}": wanting if i < count else Wish(at) for i in range(of)})
+        wanting = Recommendation(at, at, at + timedelta(seconds=60))
+        return Fleet(recommendations={f"shop/{i}": wanting if i < count else Recommendation(at) for i in range(of)})
 
     def smaller(self) -> Any:
         there = snapshot(WANTED)
@@ -299,30 +301,38 @@ class TestFleet:
 
     def test_an_evening_is_let_through(self) -> None:
         """All of them want less, each since another quarter of an hour."""
-        wishes = {f"shop/{i}": Wish(NOON, after(-900.0 * i), after(60)) for i in range(1, 9)}
-        assert intent(self.smaller(), snapshot=snapshot(WANTED), fleet=Fleet(wishes=wishes), rules=self.rules)
+        recommendations = {f"shop/{i}": Recommendation(NOON, after(-900.0 * i), after(60)) for i in range(1, 9)}
+        assert intent(
+            self.smaller(), snapshot=snapshot(WANTED), fleet=Fleet(recommendations=recommendations), rules=self.rules
+        )
 
     def test_it_is_held_for_a_while_only(self) -> None:
         """Who goes on wanting less gets it ten minutes after the wish began, whatever the others want."""
-        began = Wish(NOON, after(-598), after(60))
-        wishes = dict.fromkeys(("shop/orders", "shop/1", "shop/2", "shop/3"), began)
-        why = refusal(self.smaller(), snapshot=snapshot(WANTED), fleet=Fleet(wishes=wishes), rules=self.rules)
+        began = Recommendation(NOON, after(-598), after(60))
+        recommendations = dict.fromkeys(("shop/orders", "shop/1", "shop/2", "shop/3"), began)
+        why = refusal(
+            self.smaller(), snapshot=snapshot(WANTED), fleet=Fleet(recommendations=recommendations), rules=self.rules
+        )
         assert why.code == "fleet-shrinking"
-        wishes = {name: replace(wish, less_since=after(-599)) for name, wish in wishes.items()}
-        assert intent(self.smaller(), snapshot=snapshot(WANTED), fleet=Fleet(wishes=wishes), rules=self.rules)
+        recommendations = {
+            name: replace(recommendation, less_since=after(-599)) for name, recommendation in recommendations.items()
+        }
+        assert intent(
+            self.smaller(), snapshot=snapshot(WANTED), fleet=Fleet(recommendations=recommendations), rules=self.rules
+        )
 
     def test_a_wish_begins_with_what_the_planner_proposes(self) -> None:
         """Long before stabilisation lets anything go down; a gap of a restart does not end it, a wish for more does."""
         smaller = dict.fromkeys(WANTED, 1)
         less, none, more = plan(None, current=WANTED, proposed=smaller), plan(None), plan(WANTED)
-        wish = wish_after(None, less, NOON, self.rules)
-        assert (wish.less_since, wish.less_until) == (NOON, after(60))
-        wish = wish_after(wish, none, after(50), self.rules)
-        wish = wish_after(wish, less, after(59), self.rules)
-        assert (wish.at, wish.less_since) == (after(59), NOON)
-        assert wish_after(wish, none, after(130), self.rules).less_since is None
-        assert wish_after(wish, less, after(130), self.rules).less_since == after(130)
-        assert wish_after(wish, more, after(60), self.rules) == Wish(after(60))
+        recommendation = recommendation_after(None, less, NOON, self.rules)
+        assert (recommendation.less_since, recommendation.less_until) == (NOON, after(60))
+        recommendation = recommendation_after(recommendation, none, after(50), self.rules)
+        recommendation = recommendation_after(recommendation, less, after(59), self.rules)
+        assert (recommendation.at, recommendation.less_since) == (after(59), NOON)
+        assert recommendation_after(recommendation, none, after(130), self.rules).less_since is None
+        assert recommendation_after(recommendation, less, after(130), self.rules).less_since == after(130)
+        assert recommendation_after(recommendation, more, after(60), self.rules) == Recommendation(after(60))
 
     def test_a_small_fleet_may_shrink(self) -> None:
         """Two applications are no fleet, even if it is both."""

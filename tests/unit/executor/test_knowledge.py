@@ -16,7 +16,7 @@ from runtime.loop import Stop
 from runtime.settings import variable
 from services.executor.adapters.knowledge import TOKEN_SETTING, HttpKnowledge, NotUsable
 from services.executor.adapters.memory import MemoryKnowledge
-from services.executor.core import Conflict, Memory, Recorded, Step, Unanswered, account
+from services.executor.core import ActionHistory, Conflict, Recorded, Step, Unanswered, record_transition
 from services.executor.driver import Knowledge
 from services.executor.settings import Settings
 from services.knowledge.adapters.memory import MemoryStore
@@ -100,17 +100,17 @@ async def test_a_claim_on_nothing_says_so(rig: Rig) -> None:
 
 async def test_the_newest_outcome_is_read(memory: Rig) -> None:
     """The executor goes on from it when the topic has forgotten the application."""
-    told = account(Memory(), Step(action(version=1), "admitted"), None, NOON, RULES).outcome
+    outcome = record_transition(ActionHistory(), Step(action(version=1), "admitted"), None, NOON, RULES).outcome
     twin = memory.knowledge
     assert isinstance(twin, MemoryKnowledge)
-    twin.outcomes[APP] = told
+    twin.outcomes[APP] = outcome
     store = MemoryStore()
-    await store.save([State(application=APP)], [], [], {APP: {"outcome": told.model_dump_json()}})
+    await store.save([State(application=APP)], [], [], {APP: {"outcome": outcome.model_dump_json()}})
     routes = application("knowledge", "for a test")
     routes.include_router(applications_router(store, FakeClock(NOON)))
     client = httpx.AsyncClient(transport=httpx.ASGITransport(routes), base_url="http://knowledge")
     for knowledge in (twin, HttpKnowledge(client)):
-        assert await knowledge.outcome(APP) == told
+        assert await knowledge.outcome(APP) == outcome
         assert await knowledge.outcome("shop/nobody") is None
     await client.aclose()
 

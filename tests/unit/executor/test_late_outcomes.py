@@ -8,8 +8,17 @@ from typing import Any
 from weir_contracts import Outcome
 from weir_contracts.topics import OUTCOMES
 
-from services.executor.core import Memory, Recorded, Refusal, account, next_step, recall, refuse, taken_over
-from services.executor.core.facts import Step
+from services.executor.core import (
+    ActionHistory,
+    Recorded,
+    Refusal,
+    Step,
+    next_step,
+    recall,
+    record_refusal,
+    record_transition,
+    taken_over,
+)
 from services.knowledge.core import Limits, State, Turn, remember
 from services.planner.memory import Applications
 from tests.unit.executor.builders import (
@@ -33,23 +42,25 @@ FOLLOWING = {**WANTED, "enrich": 6}
 class Holder:
     """An executor that holds the application: moves its action, and writes down what it would publish."""
 
-    def __init__(self, memory: Memory) -> None:
-        self.memory = memory
+    def __init__(self, history: ActionHistory) -> None:
+        self.history = history
         self.told: list[Outcome] = []
 
     def tell(self, step: Step, at: Any) -> None:
         assert step.event is not None, step
-        told = account(self.memory, step, snapshot(), at, RULES)
-        self.memory = told.memory
+        told = record_transition(self.history, step, snapshot(), at, RULES)
+        self.history = told.history
         self.told.append(told.outcome)
 
     def step(self, at: float, **seen: Any) -> None:
-        assert self.memory.action is not None
-        self.tell(next_step(self.memory.action, observed(**seen), after(at), RULES), after(at))
+        assert self.history.action is not None
+        self.tell(next_step(self.history.action, observed(**seen), after(at), RULES), after(at))
 
-    def refuse(self, number: int, at: float) -> None:
-        told = refuse(self.memory, plan(number=number), Refusal("in-flight", "an action is verifying"), None, after(at))
-        self.memory = told.memory
+    def record_refusal(self, number: int, at: float) -> None:
+        told = record_refusal(
+            self.history, plan(number=number), Refusal("in-flight", "an action is verifying"), None, after(at)
+        )
+        self.history = told.history
         self.told.append(told.outcome)
 
 
@@ -58,7 +69,7 @@ def two_holders() -> tuple[list[Outcome], list[Outcome]]:
 
     The first stalls after its request. The second takes over and verifies. Then the first goes on, 15 minutes later.
     """
-    first = Holder(taken_over(Memory()))
+    first = Holder(taken_over(ActionHistory()))
     first.tell(Step(action(version=1, started_at=NOON), "admitted"), NOON)
     first.step(1, answer=Recorded())
     second = Holder(taken_over(replayed(first.told)))
@@ -66,18 +77,18 @@ def two_holders() -> tuple[list[Outcome], list[Outcome]]:
     assert [outcome.phase for outcome in first.told] == ["intended", "applying", "failed"]
     second.step(20, seen=restarting(requested=WANTED, at=after(20)))
     second.step(25, seen=snapshot(WANTED, at=after(25), steady_since=after(24)))
-    second.refuse(7, at=26)
+    second.record_refusal(7, at=26)
     second.step(40, seen=snapshot(WANTED, at=after(40), steady_since=after(24)))
     assert [outcome.phase for outcome in second.told] == ["verifying", "verifying", "refused", "verified"]
     return first.told, second.told
 
 
-def replayed(outcomes: Sequence[Outcome]) -> Memory:
+def replayed(outcomes: Sequence[Outcome]) -> ActionHistory:
     """What a new holder recalls from the topic."""
-    memory = Memory()
+    history = ActionHistory()
     for outcome in outcomes:
-        memory = recall(memory, Outcome.model_validate_json(outcome.model_dump_json()))
-    return memory
+        history = recall(history, Outcome.model_validate_json(outcome.model_dump_json()))
+    return history
 
 
 def orders() -> Iterator[tuple[Outcome, ...]]:
@@ -90,12 +101,12 @@ def test_every_order_of_two_holders_outcomes_recalls_the_same() -> None:
     """The owner's `verified` is the newest, and both holders' plans are answered."""
     _, second = two_holders()
     for order in orders():
-        memory = replayed(order)
-        assert memory.newest == second[-1]
-        assert memory.action is not None and memory.action.phase == "verified"
-        assert (memory.last_written, memory.original, memory.contested_since) == (WANTED, BEFORE, None)
-        assert set(memory.answered) == {plan().id, plan(number=7).id}
-        assert memory.epoch == 2
+        history = replayed(order)
+        assert history.newest == second[-1]
+        assert history.action is not None and history.action.phase == "verified"
+        assert (history.last_written, history.original, history.contested_since) == (WANTED, BEFORE, None)
+        assert set(history.answered) == {plan().id, plan(number=7).id}
+        assert history.epoch == 2
 
 
 def test_every_order_of_two_holders_outcomes_is_the_same_to_planner_and_knowledge() -> None:
@@ -114,14 +125,14 @@ def test_every_order_of_two_holders_outcomes_is_the_same_to_planner_and_knowledg
 def test_what_is_needed_to_go_on_is_in_the_last_outcome() -> None:
     """Compaction leaves no other: since when it was contested, and what the job had when Weir first acted on it."""
     first, second = two_holders()
-    memory = replayed([*first, *second])
+    history = replayed([*first, *second])
     contested = Refusal("contested", "another tool set the requirements")
     for number in (8, 9):
-        told = refuse(memory, plan(number=number), contested, None, after(100 + number))
-        memory = told.memory
+        told = record_refusal(history, plan(number=number), contested, None, after(100 + number))
+        history = told.history
     alone = replayed([told.outcome])
     assert (alone.contested_since, alone.original) == (after(108), BEFORE)
-    assert (alone.epoch, alone.sequence) == (memory.epoch, memory.sequence)
+    assert (alone.epoch, alone.sequence) == (history.epoch, history.sequence)
 
 
 def test_an_outcome_without_numbers_counts_by_its_time() -> None:
@@ -134,7 +145,7 @@ def test_an_outcome_without_numbers_counts_by_its_time() -> None:
     assert replayed([second[-1], later]).contested_since == later.at
 
 
-def stalled_in_applying(house: House) -> Memory:
+def stalled_in_applying(house: House) -> ActionHistory:
     """Return what the holder knew when it had published its newest `applying`."""
     told = house.told()
     last = max(place for place, outcome in enumerate(told) if outcome.phase == "applying")
@@ -166,7 +177,7 @@ class TestReplicas:
         assert stalled.action is not None
         late = next_step(stalled.action, observed(seen=away(at=house.clock.now())), after(9999), RULES)
         assert late.event == "unreachable"
-        told = account(stalled, late, None, house.clock.now(), RULES)
+        told = record_transition(stalled, late, None, house.clock.now(), RULES)
         await house.publish(OUTCOMES, APP, told.outcome, told.outcome.id)
         assert house.told()[-1].phase == "failed"
         await house.until(lambda: house.told()[-1].id == owned.id)
@@ -191,11 +202,11 @@ class TestReplicas:
         await house.replicas[1].kill()
         assert stalled.action is not None
         late = next_step(stalled.action, observed(seen=away(at=house.clock.now())), after(9999), RULES)
-        told = account(stalled, late, None, house.clock.now(), RULES)
+        told = record_transition(stalled, late, None, house.clock.now(), RULES)
         await house.publish(OUTCOMES, APP, told.outcome, told.outcome.id)
         third = house.replica()
         await house.until(lambda: APP in third.executor.applications.own)
-        memory = third.executor.applications.own[APP].memory
-        assert memory.action is not None and memory.action.phase == "verified"
+        history = third.executor.applications.own[APP].history
+        assert history.action is not None and history.action.phase == "verified"
         await house.until(house.ended("verified"))
         await house.end()

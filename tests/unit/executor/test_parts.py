@@ -8,8 +8,7 @@ from weir_contracts import Outcome
 from runtime.records import Record
 from runtime.settings import load
 from services.executor.analyses import LatestAnalyses
-from services.executor.core import Memory, Refusal, Rules, refuse
-from services.executor.core.words import changes, vector
+from services.executor.core import ActionHistory, Refusal, Rules, changes, record_refusal, vector
 from services.executor.settings import Settings
 from tests.unit.executor.builders import NOON, after, analysis, plan
 
@@ -78,5 +77,5 @@ def test_sentences_fit_the_contract() -> None:
     large = {f"{i}{'x' * 375}": 1 for i in range(1000)}
     assert len(vector(large)) < 700
     assert "and 992 more" in changes(large, dict.fromkeys(large, 2))
-    told = refuse(Memory(), plan(), Refusal("unreachable", "y" * 1_000_000), None, NOON).outcome
+    told = record_refusal(ActionHistory(), plan(), Refusal("unreachable", "y" * 1_000_000), None, NOON).outcome
     assert len(Outcome.model_validate_json(told.model_dump_json()).sentence) == 2000

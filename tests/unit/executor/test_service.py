@@ -47,7 +47,7 @@ async def test_the_log_can_be_followed_by_the_trace(house: House) -> None:
         await house.until(house.ended("refused"))
         await house.quiet(1)
     considered = [line for line in lines if line["event"] == "considered"]
-    assert [line["verdict"] for line in considered] == ["admitted", "refused"]
+    assert [line["decision"] for line in considered] == ["admitted", "refused"]
     assert considered[1]["code"] == "not-act" and considered[0]["seconds"] >= 0
     moves = [line for line in lines if line["event"] == "outcome"]
     assert [(line["phase"], line["code"]) for line in moves] == [(o.phase, o.code) for o in house.told()]
@@ -66,7 +66,7 @@ async def test_a_plan_that_comes_twice_is_acted_on_once(house: House) -> None:
 
 
 async def test_only_the_newest_plan_of_a_batch_counts(house: House) -> None:
-    """The executor was away; of three plans the last is still good, and of the others it is told that they were outrun."""
+    """The executor was away; of three plans the last is still good, and of the others each is refused as superseded."""
     replica = house.replicas.pop()
     await replica.end()
     for enrich in (2, 3, 4):
@@ -74,10 +74,10 @@ async def test_only_the_newest_plan_of_a_batch_counts(house: House) -> None:
     house.replica()
     await house.until(house.ended("verified"))
     assert [parallelism["enrich"] for _, parallelism in house.driver.requests] == [4]
-    assert [o.wanted["enrich"] for o in house.told() if (o.phase, o.code) == ("refused", "outrun")] == [2, 3]
+    assert [o.wanted["enrich"] for o in house.told() if (o.phase, o.code) == ("refused", "superseded-plan")] == [2, 3]
 
 
-async def test_a_plan_that_comes_twice_in_a_batch_does_not_outrun_itself(house: House) -> None:
+async def test_a_plan_that_comes_twice_in_a_batch_does_not_supersede_itself(house: House) -> None:
     """The planner was not sure that the brokers had it."""
     replica = house.replicas.pop()
     await replica.end()

@@ -11,7 +11,7 @@ from weir_contracts.topics import OUTCOMES, POLICIES, TOPICS
 
 from runtime.memory_bus import MemoryBus
 from services.executor.applications import Application, Applications, NewestOutcomes
-from services.executor.core import Memory, Rules, Step, account
+from services.executor.core import ActionHistory, Rules, Step, record_transition
 from tests.unit.executor.builders import NOON, RULES, WANTED, action, after
 from tests.unit.executor.house import House
 
@@ -46,7 +46,7 @@ def restarts_at_once(house: House) -> list[int]:
 
 def told_of(made: ActionState) -> Outcome:
     """What its executor has published of an action."""
-    return account(Memory(), Step(made, "admitted"), None, NOON, RULES).outcome
+    return record_transition(ActionHistory(), Step(made, "admitted"), None, NOON, RULES).outcome
 
 
 async def test_two_replicas_never_restart_three_jobs_of_one_cluster(house: House) -> None:
@@ -81,7 +81,7 @@ def test_of_two_intents_admitted_at_once_every_replica_lets_the_same_go_on() -> 
     for mine, theirs in ((one, other), (other, one)):
         told.note(theirs.application, told_of(theirs))
         applications = Applications(told, rules)
-        applications.own[mine.application] = Application(mine.application, 0, Memory(mine))
+        applications.own[mine.application] = Application(mine.application, 0, ActionHistory(mine))
         assert applications.fleet().room(mine.application, url, rules) is not None
         crowded = applications.fleet(mine).room(mine.application, url, rules)
         assert (crowded is None) == (mine is one)

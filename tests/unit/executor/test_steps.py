@@ -9,7 +9,6 @@ from weir_contracts import Checkpoints, RescaleSettings, RestartTimes, Slots
 from services.executor.core import (
     Accepted,
     Conflict,
-    Nudge,
     PolicyReading,
     Record,
     Recorded,
@@ -17,10 +16,11 @@ from services.executor.core import (
     Request,
     Rules,
     Step,
+    TriggerCheckpoint,
     Unanswered,
+    late_rollback,
     next_step,
     resume,
-    second_thoughts,
     supersede,
 )
 from tests.unit.executor.builders import (
@@ -100,7 +100,7 @@ class TestApplying:
         made = step(action("applying"), answer=Accepted(after(4)))
         assert (made.event, made.action.phase, made.action.requested_at) == ("accepted", "verifying", after(4))
         assert made.action.deadline_at == after(64)
-        assert made.instruction == Nudge()
+        assert made.instruction == TriggerCheckpoint()
 
     def test_rejected(self) -> None:
         """The engine's own reason is passed on."""
@@ -268,7 +268,7 @@ class TestVerifying:
         assert supersede(action("verifying"), after(9)) == Step(action("verifying"))
         made = supersede(action("verifying", running_at=after(4)), after(9))
         assert (made.event, made.action.phase, made.action.code) == ("superseded", "superseded", "superseded-running")
-        assert "did run after 4.0 s" in made.action.sentence
+        assert "ran after 4.0 s" in made.action.sentence
 
 
 class TestNudging:
@@ -281,7 +281,7 @@ class TestNudging:
             running_since=after(running_since),
             **changes,
         )
-        return step(action("verifying"), seen, at=at).instruction == Nudge()
+        return step(action("verifying"), seen, at=at).instruction == TriggerCheckpoint()
 
     def test_until_one_completed_after_the_request(self) -> None:
         """The one of before does not count, and neither do failed ones, which do not complete."""
@@ -322,7 +322,7 @@ class TestRollingBack:
         made = step(action("rolling-back"), answer=Accepted(after(70)), at=70)
         assert (made.event, made.action.rollback_requested_at) == ("accepted", after(70))
         assert made.action.deadline_at == after(130)
-        assert made.instruction == Nudge()
+        assert made.instruction == TriggerCheckpoint()
 
     def test_it_is_asked_for_until_somebody_answers(self) -> None:
         """Also by another process: what is requested tells whether it was done."""
@@ -405,7 +405,7 @@ class TestCapacity:
         )
         running = action("verifying", running_at=after(4), checked_at=after(50))
         made = step(running, snapshot(WANTED, steady_since=after(4)), at=50, analysis=seen)
-        assert made.action.sentence.startswith("enrich can do 700 records/s at parallelism 4, before 1000 at 1")
+        assert made.action.sentence.startswith("enrich processes 700 records/s at parallelism 4, before 1000 at 1")
         assert made.instruction == Request(BEFORE)
 
     def thoughts(self, at: float = 60, **changes: Any) -> Step | None:
@@ -414,7 +414,7 @@ class TestCapacity:
         )
         verified = action("verified", running_at=after(4), requested_at=NOON, finished_at=after(14), **changes)
         known = observed(snapshot(WANTED), analysis=seen)
-        return second_thoughts(verified, known, after(at), OTHER_ATTEMPT, RULES)
+        return late_rollback(verified, known, after(at), OTHER_ATTEMPT, RULES)
 
     def test_a_late_window_takes_a_verified_action_back(self) -> None:
         """The first warm window comes half a minute after verification: an action of its own undoes it."""
@@ -424,11 +424,11 @@ class TestCapacity:
         assert made.action.id != action().id
         assert made.instruction == Request(BEFORE)
 
-    def test_second_thoughts_have_an_end(self) -> None:
+    def test_late_rollback_have_an_end(self) -> None:
         """Two minutes later it is the planner's business."""
         assert self.thoughts(at=14 + 121) is None
 
-    def test_second_thoughts_need_the_mode(self) -> None:
+    def test_late_rollback_need_the_mode(self) -> None:
         """An ended action is not undone against the user's word, nor without it."""
         verified = action("verified", running_at=after(4), finished_at=after(14))
         seen = analysis(
@@ -436,9 +436,9 @@ class TestCapacity:
         )
         for word in (reading(mode="paused"), PolicyReading(reachable=False), PolicyReading(reachable=True)):
             known = observed(snapshot(WANTED), analysis=seen, policy=word)
-            assert second_thoughts(verified, known, after(60), ATTEMPT, RULES) is None
+            assert late_rollback(verified, known, after(60), ATTEMPT, RULES) is None
 
-    def test_second_thoughts_need_the_same_deployment(self) -> None:
+    def test_late_rollback_need_the_same_deployment(self) -> None:
         """Somebody scaled it, or it was replaced, or cannot be seen."""
         verified = action("verified", running_at=after(4), finished_at=after(14))
         seen = analysis(
@@ -450,7 +450,7 @@ class TestCapacity:
             away(),
             snapshot(WANTED, requested=FOREIGN),
         ):
-            assert second_thoughts(verified, observed(there, analysis=seen), after(60), ATTEMPT, RULES) is None
+            assert late_rollback(verified, observed(there, analysis=seen), after(60), ATTEMPT, RULES) is None
 
 
 class TestDeadline:

@@ -171,7 +171,7 @@ async def test_each_look_ends_in_time(manner: str, where: str) -> None:
                 answered = await driver.request(
                     target(url), JOB, PARALLELISM, dict.fromkeys(PARALLELISM, 1), Unfenced()
                 )
-                nudged = await driver.nudge(target(url), JOB)
+                problem = await driver.trigger_checkpoint(target(url), JOB)
         finally:
             await asyncio.gather(collector.close(), driver.close())
     said = observation(readings)
@@ -180,7 +180,7 @@ async def test_each_look_ends_in_time(manner: str, where: str) -> None:
         assert snapshot.because and snapshot.deployment is None
         assert isinstance(answered, Unanswered | Rejected)
     if not where and manner != "cut_off":  # of an accepted checkpoint nobody reads the rest
-        assert nudged
+        assert problem
 
 
 async def test_a_compressed_answer_is_not_unpacked() -> None:
@@ -219,9 +219,9 @@ async def test_what_a_refusal_says_is_not_repeated() -> None:
         async with listening(manner) as url:
             driver, collector = FlinkDriver(SystemClock()), monitors(url, 5.0)
             readings, snapshot = await asyncio.gather(collector.scrape(), driver.observe(target(url)))
-            nudged = await driver.nudge(target(url), JOB)
+            problem = await driver.trigger_checkpoint(target(url), JOB)
             await asyncio.gather(collector.close(), driver.close())
-        said = f"{readings.message} {readings.problems} {snapshot.because} {nudged}"
+        said = f"{readings.message} {readings.problems} {snapshot.because} {problem}"
         assert "hunter2" not in said
         assert why in readings.message and why in snapshot.because
 

@@ -97,7 +97,7 @@ async def gone(_reader: asyncio.StreamReader, out: asyncio.StreamWriter, request
     out.transport.abort()
 
 
-async def second_thoughts(_reader: asyncio.StreamReader, out: asyncio.StreamWriter, _request: str) -> None:
+async def late_rollback(_reader: asyncio.StreamReader, out: asyncio.StreamWriter, _request: str) -> None:
     """A good request, then half of one on the same connection."""
     out.write(_head("GET /health/live") + b"GET /health/li")
 
@@ -109,7 +109,7 @@ SLOW: dict[str, tuple[Talk, set[int]]] = {
     "nothing at all": (silence, set()),
     "no body": (half_open, {408}),
     "gone": (gone, set()),
-    "half a second request": (second_thoughts, {200}),
+    "half a second request": (late_rollback, {200}),
 }
 """Clients that do not come to an end, by what they may be told before they are cut off."""
 WRONG: dict[str, tuple[Talk, set[int]]] = {

@@ -1,4 +1,4 @@
-"""Moves one application's action: looks, lets the core decide, tells, and does, in this order.
+"""Runs one application's action: observe, decide in the core, publish the outcome, then carry it out.
 
 The invariant of `fence` holds directly before each effect.
 """
@@ -21,13 +21,11 @@ from runtime.log import canonical_line
 from . import telemetry
 from .applications import Application, Applications
 from .core import (
-    Account,
     Answer,
-    Claim,
+    CompareAndSwap,
     Conflict,
     Context,
     Instruction,
-    Nudge,
     Observed,
     PolicyReading,
     Record,
@@ -37,21 +35,23 @@ from .core import (
     Rules,
     Snapshot,
     Step,
+    Transition,
+    TriggerCheckpoint,
     Unanswered,
-    account,
     admit,
-    claim,
     cluster_of,
     expected,
-    glance,
     is_for_us,
     is_watched,
     judge,
+    late_rollback,
     next_step,
+    precheck,
     recall,
-    refuse,
+    record_refusal,
+    record_transition,
+    resolve_conflict,
     resume,
-    second_thoughts,
     supersede,
     taken_over,
 )
@@ -61,28 +61,28 @@ from .fence import ActionFence, LostPartition, Ownership
 
 @dataclass(frozen=True)
 class Pace:
-    """Pauses between two looks and other waits, in seconds."""
+    """Pauses between observations, and other waits, in seconds."""
 
     expecting: float = 0.5
-    """While something is about to happen, so that restart times are precise."""
+    """Pause while a change is imminent, so that restart times are precise."""
     watching: float = 1.0
     receiving: float = 0.5
-    """Longest wait for records, and so for noticing a stop."""
+    """Maximum wait for records, and so for noticing a stop."""
     retrying: float = 1.0
-    """Until an outcome that was not acknowledged is published again."""
+    """Pause before an unacknowledged outcome is published again."""
 
 
-NUDGE_PAUSE_SECONDS = 2.0
-"""Flink shows a checkpoint that was triggered only after its statistics were refreshed."""
+TRIGGER_PAUSE_SECONDS = 2.0
+"""Pause between two triggers: Flink shows a triggered checkpoint only after a refresh of its statistics."""
 GATE_SECONDS = 6.0
-"""What the gate may take to look at policy and target."""
+"""Time limit of the gate for reading policy and target."""
 READ_SECONDS = 2.0
-"""Longest wait for the own intent to come back from its topic before the target is looked at again."""
-MOST_MOVES = 6
+"""Maximum wait for the own intent to be read back from its topic before the next observation."""
+MAX_MOVES = 6
 
 
-class Conductor:
-    """Everything outside that an action needs. `analyses` and `policies` are views that somebody else keeps fresh."""
+class ActionRunner:
+    """Observes, publishes and requests for actions. `analyses` and `policies` are views that the service updates."""
 
     def __init__(
         self,
@@ -113,41 +113,41 @@ class Conductor:
         self._mirrors: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger("executor")
 
-    # -- a plan comes ----------------------------------------------------------------------------------------------
+    # -- plans -----------------------------------------------------------------------------------------------------
 
     async def consider(self, app: Application, plan: Plan, traceparent: str | None, applications: Applications) -> bool:
-        """Let a plan through the gate; returns whether there is an action to be driven now."""
-        if not is_for_us(plan, app.memory):
+        """Pass a plan to the gate; return whether an action is in flight now."""
+        if not is_for_us(plan, app.history):
             return False
         trace = traceparent or new_traceparent(plan.observation_id)
-        known = {"application": app.id, "plan_id": str(plan.id), "traceparent": trace}
-        with canonical_line(self._log, "considered", self._clock, **known) as line:
-            refusal = glance(plan, app.memory, applications.fleet(), self._clock.now(), self._rules)
+        fields = {"application": app.id, "plan_id": str(plan.id), "traceparent": trace}
+        with canonical_line(self._log, "considered", self._clock, **fields) as line:
+            refusal = precheck(plan, app.history, applications.fleet(), self._clock.now(), self._rules)
             if refusal is not None:
-                await self._tell_refusal(app, plan, refusal, snapshot=None, traceparent=trace)
-                verdict: Refusal | ActionState | None = refusal
+                await self._publish_refusal(app, plan, refusal, snapshot=None, traceparent=trace)
+                decision: Refusal | ActionState | None = refusal
             else:
-                verdict = await self._gate(app, plan, trace, applications)
-            line["verdict"] = "admitted" if isinstance(verdict, ActionState) else "refused" if verdict else "ignored"
-            line["code"] = verdict.code if verdict else None
+                decision = await self._gate(app, plan, trace, applications)
+            line["decision"] = "admitted" if isinstance(decision, ActionState) else "refused" if decision else "ignored"
+            line["code"] = decision.code if decision else None
         return app.in_flight
 
-    async def outrun(self, app: Application, plan: Plan, newer: Plan, traceparent: str | None) -> None:
-        """Refuse a plan that came together with a newer one, so that every plan has its end."""
-        if is_for_us(plan, app.memory):
-            sentence = f"a newer plan, {newer.id}, came with it"
-            await self._tell_refusal(app, plan, Refusal("outrun", sentence), snapshot=None, traceparent=traceparent)
+    async def refuse_superseded(self, app: Application, plan: Plan, newer: Plan, traceparent: str | None) -> None:
+        """Refuse a plan that arrived together with a newer one, so that every plan has an outcome."""
+        if is_for_us(plan, app.history):
+            refusal = Refusal("superseded-plan", f"plan {newer.id} is newer and arrived with it")
+            await self._publish_refusal(app, plan, refusal, snapshot=None, traceparent=traceparent)
 
     async def _gate(
         self, app: Application, plan: Plan, traceparent: str, applications: Applications
     ) -> Refusal | ActionState | None:
-        """Look at policy and target, decide, and begin what was admitted; None: nothing is to be done or said."""
+        """Read policy and target, decide, and begin an admitted action; None: the plan needs no answer."""
         policy, snapshot = await self._gather(app.id)
         if policy.policy is not None and not app.recalled:
             policy = await self._recall(app, policy)
         context = Context(
             now=self._clock.now(),
-            memory=app.memory,
+            history=app.history,
             policy=policy,
             snapshot=snapshot,
             attempt_id=self._attempt_id,
@@ -155,19 +155,19 @@ class Conductor:
             fleet=applications.fleet(),
             rules=self._rules,
         )
-        verdict = admit(plan, context)
-        if isinstance(verdict, Refusal):
-            await self._tell_refusal(app, plan, verdict, snapshot=snapshot, traceparent=traceparent)
-        if not isinstance(verdict, ActionState) or policy.policy is None:
-            return verdict if isinstance(verdict, Refusal) else None
+        decision = admit(plan, context)
+        if isinstance(decision, Refusal):
+            await self._publish_refusal(app, plan, decision, snapshot=snapshot, traceparent=traceparent)
+        if not isinstance(decision, ActionState) or policy.policy is None:
+            return decision if isinstance(decision, Refusal) else None
         # No await between the gate and this line: the next gate must see this action in its counts.
         applications.reserve(app.id, cluster_of(policy.policy))
         telemetry.admitted(plan, self._clock.now())
         try:
-            await self._begin(app, verdict, policy.policy, snapshot, traceparent)
+            await self._begin(app, decision, policy.policy, snapshot, traceparent)
         finally:
             applications.release(app.id)
-        return verdict
+        return decision
 
     async def _begin(
         self,
@@ -177,22 +177,22 @@ class Conductor:
         snapshot: Snapshot,
         traceparent: str | None,
     ) -> None:
-        last = app.memory.action
+        last = app.history.action
         if last is not None and not last.terminal:
             await self._apply(app, supersede(last, self._clock.now()), snapshot)
-        app.previous = app.memory.action
+        app.previous = app.history.action
         app.target = policy.spec.target
         app.planned_version, app.traceparent = policy.metadata.resource_version, traceparent
-        app.nudged_at, app.resumed = None, False
+        app.checkpoint_triggered_at, app.resumed = None, False
         await self._apply(app, Step(intent, "admitted"), snapshot)
 
     async def _recall(self, app: Application, policy: PolicyReading) -> PolicyReading:
-        """Recall what knowledge has of an application that the topic has forgotten: its action's version goes on from there."""
+        """Restore the history from knowledge if the topic no longer holds the application's outcomes."""
         outcome = await self._knowledge.outcome(app.id)
         if isinstance(outcome, Unanswered):
             return PolicyReading(reachable=False, because=outcome.reason)
         if outcome is not None:
-            app.memory = taken_over(recall(app.memory, outcome))
+            app.history = taken_over(recall(app.history, outcome))
         app.recalled = True
         return policy
 
@@ -202,18 +202,17 @@ class Conductor:
             async with asyncio.timeout(GATE_SECONDS):
                 policy = await self._knowledge.policy(application)
                 if policy.policy is None:
-                    return policy, Snapshot(now, reachable=False, because="not looked at without a policy")
+                    return policy, Snapshot(now, reachable=False, because="not observed without a policy")
                 return policy, await self._driver(policy.policy.spec.target).observe(policy.policy.spec.target)
         except TimeoutError:
-            why = f"no answer within {GATE_SECONDS:.0f} s"
-            return PolicyReading(reachable=False, because=why), Snapshot(now, reachable=False, because=why)
+            reason = f"no answer within {GATE_SECONDS:.0f} s"
+            return PolicyReading(reachable=False, because=reason), Snapshot(now, reachable=False, because=reason)
 
-    # -- an action moves -------------------------------------------------------------------------------------------
+    # -- actions --------------------------------------------------------------------------------------------------
 
     async def advance(self, app: Application) -> float | None:
-        """One look and the moves that follow from it. Returns the seconds until the next look, None when there is no more
-        to be done."""
-        action = app.memory.action
+        """Observe once and apply the steps that follow. Return the seconds until the next observation, None at the end."""
+        action = app.history.action
         if action is None:
             return None
         if action.terminal:
@@ -222,10 +221,10 @@ class Conductor:
             app.resumed = False
             await self._apply(app, resume(action, self._attempt_id, self._clock.now()), None)
         observed = await self._look(app)
-        for _ in range(MOST_MOVES):
-            if app.memory.action is None:
+        for _ in range(MAX_MOVES):
+            if app.history.action is None:
                 break
-            step = next_step(app.memory.action, observed, self._clock.now(), self._rules)
+            step = next_step(app.history.action, observed, self._clock.now(), self._rules)
             await self._apply(app, step, observed.snapshot)
             answer = await self._perform(app, step.instruction) if step.instruction else None
             if answer is None or isinstance(answer, Unanswered):
@@ -234,7 +233,7 @@ class Conductor:
         return self._pause(app)
 
     def _pause(self, app: Application) -> float | None:
-        action = app.memory.action
+        action = app.history.action
         if action is None or (action.terminal and not is_watched(action, self._clock.now(), self._rules)):
             return None
         waiting = action.phase in ("intended", "applying", "rolling-back") or (
@@ -243,13 +242,13 @@ class Conductor:
         return self._pace.expecting if waiting else self._pace.watching
 
     async def _watch(self, app: Application, action: ActionState) -> float | None:
-        """A verified action may still be taken back when its first warm window comes."""
+        """Roll a verified action back if its first warm window shows less capacity than before."""
         if not is_watched(action, self._clock.now(), self._rules):
             return None
         if judge(action, self._analyses.get(app.id), self._rules).kind == "worse":
             policy = await self._knowledge.policy(app.id)
             observed = replace(await self._look(app), policy=policy)
-            step = second_thoughts(action, observed, self._clock.now(), self._attempt_id, self._rules)
+            step = late_rollback(action, observed, self._clock.now(), self._attempt_id, self._rules)
             if step is not None:
                 app.previous = action
                 await self._apply(app, step, observed.snapshot)
@@ -258,17 +257,17 @@ class Conductor:
 
     async def _look(self, app: Application) -> Observed:
         target = self._target(app)
-        action = app.memory.action
+        action = app.history.action
         if target is None:
-            because = "the policy was deleted, so the target is not known any more"
-            snapshot = Snapshot(self._clock.now(), reachable=True, because=because)
+            reason = "the policy was deleted, so the target is unknown"
+            snapshot = Snapshot(self._clock.now(), reachable=True, because=reason)
         else:
             snapshot = await self._driver(target).observe(target)
         policy, crowded, contended = None, None, False
         if action is not None and action.phase == "intended":
             policy = await self._knowledge.policy(app.id)
-            # With its own intent an executor has read those that others published before.
-            read = await self._applications.told.wait_for(action, READ_SECONDS)
+            # With its own intent an executor has read all intents published before it.
+            read = await self._applications.published.wait_for(action, READ_SECONDS)
             crowded = self._applications.fleet(action).room(app.id, action.cluster, self._rules)
             everything = self._applications.fleet().room(app.id, action.cluster, self._rules)
             contended = not read or everything is not None
@@ -289,31 +288,31 @@ class Conductor:
     def _driver(self, target: Target) -> Driver:
         return self._drivers[target.driver]
 
-    # -- tell, then do ---------------------------------------------------------------------------------------------
+    # -- publish, then act ---------------------------------------------------------------------------------------------
 
     async def _apply(self, app: Application, step: Step, snapshot: Snapshot | None) -> None:
-        """Remember a step; one that moved is told first, and only what was acknowledged is remembered."""
+        """Keep a step in the history; one with an event is published first, and kept once it is acknowledged."""
         if step.event is None:
-            app.memory = replace(app.memory, action=step.action)
+            app.history = replace(app.history, action=step.action)
             return
-        told = account(app.memory, step, snapshot, self._clock.now(), self._rules)
-        await self._tell(app, told, app.traceparent)
-        if told.outcome.action is not None and told.outcome.phase != "intended":
-            self._mirror(app, told.outcome.action)
+        transition = record_transition(app.history, step, snapshot, self._clock.now(), self._rules)
+        await self._publish_outcome(app, transition, app.traceparent)
+        if transition.outcome.action is not None and transition.outcome.phase != "intended":
+            self._mirror(app, transition.outcome.action)
         telemetry.moved(step, self._clock.now())
 
-    async def _tell_refusal(
+    async def _publish_refusal(
         self, app: Application, plan: Plan, refusal: Refusal, *, snapshot: Snapshot | None, traceparent: str | None
     ) -> None:
-        told = refuse(app.memory, plan, refusal, snapshot, self._clock.now())
-        await self._tell(app, told, traceparent)
+        transition = record_refusal(app.history, plan, refusal, snapshot, self._clock.now())
+        await self._publish_outcome(app, transition, traceparent)
 
-    async def _tell(self, app: Application, told: Account, traceparent: str | None) -> None:
-        outcome = told.outcome
+    async def _publish_outcome(self, app: Application, transition: Transition, traceparent: str | None) -> None:
+        outcome = transition.outcome
         body, headers = _encoded(outcome, traceparent)
         await self._publish(app, outcome, body, headers)
-        app.memory = told.memory
-        telemetry.told(outcome)
+        app.history = transition.history
+        telemetry.published(outcome)
         self._log.info(
             "outcome",
             application=outcome.application,
@@ -327,7 +326,7 @@ class Conductor:
         )
 
     async def repeat(self, app: Application, outcome: Outcome) -> bool:
-        """Publish an outcome that was published before; False if the fence holds it back. `BusError` if the brokers are away."""
+        """Publish an outcome again; return False if the fence refuses. Raises `BusError` if the brokers are away."""
         try:
             if await self._ownership.unconfirmed(app) is not None:
                 return False
@@ -339,15 +338,15 @@ class Conductor:
         return True
 
     def _log_of(self, app: Application) -> Any:
-        """The log, of this application and its action's trace."""
+        """Return the log with this application and its action's trace."""
         return self._log.bind(application=app.id, traceparent=app.trace)
 
     async def _publish(self, app: Application, outcome: Outcome, body: bytes, headers: Mapping[str, str]) -> None:
-        """Publish until it is acknowledged: without the brokers no replica could continue from here.
+        """Publish until acknowledged: without the outcome no replica could continue from here.
 
-        However long this took, the effect that follows passes the fence again.
+        The effect that follows passes the fence again.
         """
-        said = False
+        warned = False
         while True:
             held = await self._ownership.unconfirmed(app)
             try:
@@ -357,29 +356,29 @@ class Conductor:
                 reason = held.reason
             except BusError as error:
                 reason = str(error)
-            if not said:
+            if not warned:
                 self._log.warning(
                     "held",
                     application=outcome.application,
                     reason=f"outcome not written: {reason}",
                     traceparent=headers.get("traceparent"),
                 )
-                said = True
+                warned = True
             await asyncio.sleep(self._pace.retrying)  # cancelled at the end
 
     async def _perform(self, app: Application, instruction: Instruction) -> Answer | None:
-        action = app.memory.action
+        action = app.history.action
         if action is None:
             return None
         if isinstance(instruction, Record):
-            return await self._claim(app, action)
+            return await self._compare_and_swap(app, action)
         target = self._target(app)
         if target is None:
-            return Unanswered("the target is not known any more")
+            return Unanswered("the target is unknown")
         if isinstance(instruction, Request):
             return await self._request(app, target, action, instruction)
-        if isinstance(instruction, Nudge):
-            await self._nudge(app, target, action)
+        if isinstance(instruction, TriggerCheckpoint):
+            await self._trigger_checkpoint(app, target, action)
         return None
 
     async def _request(self, app: Application, target: Target, action: ActionState, wanted: Request) -> Answer:
@@ -396,26 +395,26 @@ class Conductor:
         )
         return answer
 
-    async def _nudge(self, app: Application, target: Target, action: ActionState) -> None:
+    async def _trigger_checkpoint(self, app: Application, target: Target, action: ActionState) -> None:
         now = self._clock.monotonic()
-        if app.nudged_at is not None and now - app.nudged_at < NUDGE_PAUSE_SECONDS:
+        if app.checkpoint_triggered_at is not None and now - app.checkpoint_triggered_at < TRIGGER_PAUSE_SECONDS:
             return
         if await self._ownership.unconfirmed(app) is not None:
             return
-        app.nudged_at = now
-        problem = await self._driver(target).nudge(target, action.deployment.job_id)
+        app.checkpoint_triggered_at = now
+        problem = await self._driver(target).trigger_checkpoint(target, action.deployment.job_id)
         if problem is not None:
-            app.nudged_at = None
-            self._log_of(app).info("nudge-failed", reason=problem)
+            app.checkpoint_triggered_at = None
+            self._log_of(app).info("checkpoint-trigger-failed", reason=problem)
 
-    async def _claim(self, app: Application, action: ActionState) -> Answer:
+    async def _compare_and_swap(self, app: Application, action: ActionState) -> Answer:
         answer = await self._record(app, action, app.previous)
         if isinstance(answer, Unanswered):
             self._log_of(app).warning("held", reason=f"intent not recorded: {answer.reason}")
         return answer
 
     async def _record(
-        self, app: Application, action: ActionState, known: ActionState | None
+        self, app: Application, action: ActionState, previous: ActionState | None
     ) -> Recorded | Conflict | Unanswered:
         version = action.version - 1
         for _ in range(4):
@@ -425,21 +424,21 @@ class Conductor:
             answer = await self._knowledge.record(action, version)
             if not isinstance(answer, Conflict):
                 return answer
-            read = claim(action, answer.current, known)
-            if not isinstance(read, Claim):
+            read = resolve_conflict(action, answer.current, previous)
+            if not isinstance(read, CompareAndSwap):
                 return read
             version = read.version
-        return Unanswered("the stored action changes faster than it can be claimed")
+        return Unanswered("the stored action changes faster than it can be replaced")
 
     def _mirror(self, app: Application, action: ActionState) -> None:
-        """Let knowledge have what was told, without waiting for it: verifying and rolling back go on when it is away."""
-        known, log = app.previous, self._log_of(app)
+        """Store the published action in knowledge in the background: verifying and rolling back continue without it."""
+        previous, log = app.previous, self._log_of(app)
 
         async def record() -> None:
             try:
-                answer = await self._record(app, action, known)
+                answer = await self._record(app, action, previous)
             except LostPartition:
-                return  # whoever goes on with it does this too
+                return  # the new owner stores it
             if not isinstance(answer, Recorded):
                 log.info("not-mirrored", phase=action.phase, answer=str(answer)[:300])
 
@@ -448,13 +447,13 @@ class Conductor:
         task.add_done_callback(self._mirrors.discard)
 
     async def drain(self) -> None:
-        """Wait for what is still on its way to knowledge."""
+        """Wait for the pending writes to knowledge."""
         if self._mirrors:
             await asyncio.gather(*self._mirrors, return_exceptions=True)
 
 
 def _encoded(outcome: Outcome, traceparent: str | None) -> tuple[bytes, dict[str, str]]:
-    """Return body and headers, as part of the trace or of the one that its observation begins."""
+    """Return body and headers, in the given trace or the one that the observation begins."""
     trace = traceparent or new_traceparent(outcome.observation_id)
     return encode(
         outcome,

@@ -1,0 +1,253 @@
+"""History of an application's actions, and the outcome that records each transition.
+
+Each outcome holds everything needed to continue, so that the history is `recall` folded over the outcomes. Outcomes of
+two owners of an application may be read in any order: the newest by `precedes` counts.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from weir_contracts import MAX_RESTARTS, ActionState, Outcome, Parallelism, Plan, QuarantinedVector, derive_id, precedes
+
+from .messages import short
+from .observed import Conflict, Recorded, Refusal, Snapshot, Step
+from .rules import Rules
+from .table import ROLLBACK_EVENTS
+
+MAX_ANSWERED = 20
+MAX_QUARANTINE = 50
+
+
+@dataclass(frozen=True)
+class ActionHistory:
+    """One application's newest action, and the state that outlives it."""
+
+    action: ActionState | None = None
+    last_written: Parallelism | None = None
+    """Requirements that Weir wrote last to the newest action's job; None if it wrote none."""
+    original: Parallelism | None = None
+    """Requirements of that job before Weir first acted on it; a restarted engine falls back to them."""
+    quarantine: tuple[QuarantinedVector, ...] = ()
+    restarts_seconds: tuple[float, ...] = ()
+    """Seconds from request to RUNNING of the last rescales, newest first."""
+    contested_since: datetime | None = None
+    answered: tuple[UUID, ...] = ()
+    """Ids of the plans that were answered last."""
+    newest: Outcome | None = None
+    """The outcome that this history was read from."""
+    epoch: int = 0
+    """Epoch of the outcomes that this process writes."""
+
+    @property
+    def sequence(self) -> int:
+        """Sequence number of the next outcome."""
+        return 0 if self.newest is None else (self.newest.sequence or 0) + 1
+
+    def ours(self, job_id: str) -> list[Parallelism]:
+        """Return the requirements that Weir set for this job, newest first; empty if it wrote none."""
+        action = self.action
+        if action is None or action.deployment.job_id != job_id or self.last_written is None:
+            return []
+        found = [self.last_written]
+        if self.original is not None:
+            found.append(self.original)
+        if action.phase == "failed":  # either of the two may have been applied
+            found += [action.wanted, rollback_target(action)]
+        return found
+
+
+@dataclass(frozen=True)
+class Transition:
+    """History after a transition, and the outcome to publish."""
+
+    history: ActionHistory
+    outcome: Outcome
+
+
+def rollback_target(action: ActionState) -> Parallelism:
+    """Return the requirements before the action, or else the parallelism that ran."""
+    return action.before if action.deployment.requested is None else action.deployment.requested
+
+
+def expected(action: ActionState) -> Parallelism:
+    """Return the requirements that the action's next request replaces."""
+    return action.wanted if action.phase == "rolling-back" else rollback_target(action)
+
+
+def recall(history: ActionHistory, outcome: Outcome) -> ActionHistory:
+    """Return the history after an outcome of this process or of the topic.
+
+    An outcome older than the newest one only answers its plan.
+    """
+    answered = tuple(dict.fromkeys((outcome.plan_id, *history.answered)))[:MAX_ANSWERED]
+    if history.newest is not None and precedes(outcome.order, history.newest.order):
+        return replace(history, answered=answered)
+    action = outcome.newest_action or history.action
+    return ActionHistory(
+        action=action,
+        last_written=outcome.last_written,
+        original=_original(history, action) if outcome.original is None else outcome.original,
+        quarantine=tuple(outcome.quarantine),
+        restarts_seconds=tuple(outcome.restarts_seconds),
+        contested_since=outcome.contested_since or (outcome.at if outcome.code == "contested" else None),
+        answered=answered,
+        newest=outcome,
+        epoch=max(history.epoch, outcome.epoch or 0),
+    )
+
+
+def taken_over(history: ActionHistory) -> ActionHistory:
+    """Return the history with the next epoch, so that this process's outcomes are newer than all earlier owners'."""
+    return replace(history, epoch=history.epoch + 1)
+
+
+def record_transition(
+    history: ActionHistory, step: Step, snapshot: Snapshot | None, now: datetime, rules: Rules
+) -> Transition:
+    """Return the outcome of a step with an event, and the history after it."""
+    action = step.action
+    outcome = Outcome(
+        id=derive_id(action.id, f"{action.version}:{action.phase}:{action.attempt_id}:{history.epoch}"),
+        application=action.application,
+        plan_id=action.plan_id,
+        observation_id=action.observation_id,
+        at=now,
+        phase=action.phase,
+        code=action.code,
+        sentence=action.sentence,
+        before=action.before,
+        wanted=action.wanted,
+        observed=_observed(snapshot),
+        restart_seconds=action.restart_seconds,
+        action=None if step.event == "lost" else action,
+        last_action=step.rival,
+        last_written=_written(history, step),
+        quarantine=_quarantine(history, step, snapshot, now, rules),
+        restarts_seconds=_restarts(history, action),
+        original=_original(history, action),
+        contested_since=_contested_since(history, action.phase, action.code, now),
+        epoch=history.epoch,
+        sequence=history.sequence,
+    )
+    return Transition(recall(history, outcome), outcome)
+
+
+def record_refusal(
+    history: ActionHistory, plan: Plan, refusal: Refusal, snapshot: Snapshot | None, now: datetime
+) -> Transition:
+    """Return the outcome of a refused plan, which repeats the state of the application's last outcome."""
+    outcome = Outcome(
+        id=derive_id(plan.id, "refused"),
+        application=plan.application,
+        plan_id=plan.id,
+        observation_id=plan.observation_id,
+        at=now,
+        phase="refused",
+        code=refusal.code,
+        sentence=short(refusal.sentence),
+        before=plan.current,
+        wanted=plan.approved or {},
+        observed=_observed(snapshot),
+        last_action=history.action,
+        last_written=history.last_written,
+        quarantine=list(history.quarantine),
+        restarts_seconds=list(history.restarts_seconds),
+        original=history.original,
+        contested_since=_contested_since(history, "refused", refusal.code, now),
+        epoch=history.epoch,
+        sequence=history.sequence,
+    )
+    return Transition(recall(history, outcome), outcome)
+
+
+def _original(history: ActionHistory, action: ActionState | None) -> Parallelism | None:
+    last = history.action
+    if action is None or (last is not None and last.deployment.job_id == action.deployment.job_id):
+        return history.original
+    return rollback_target(action)
+
+
+def _contested_since(history: ActionHistory, phase: str, code: str, now: datetime) -> datetime | None:
+    """Return since when another client controls the requirements; None once an action of Weir begins."""
+    if code == "contested":
+        return history.contested_since or now
+    return None if phase == "applying" else history.contested_since
+
+
+def _observed(snapshot: Snapshot | None) -> Parallelism | None:
+    return snapshot.deployment.observed if snapshot is not None and snapshot.deployment is not None else None
+
+
+def _written(history: ActionHistory, step: Step) -> Parallelism | None:
+    action = step.action
+    last = history.action
+    if last is not None and last.deployment.job_id != action.deployment.job_id:
+        return None  # requirements went with their job
+    if step.event in ("accepted", "found-requested"):
+        return action.wanted if action.phase == "verifying" else rollback_target(action)
+    return history.last_written
+
+
+def _restarts(history: ActionHistory, action: ActionState) -> list[float]:
+    """Return the restart times; each action counts once, when its time is first measured."""
+    took, before = action.restart_seconds, history.action
+    if took is None or (before is not None and before.id == action.id and before.restart_seconds is not None):
+        return list(history.restarts_seconds)
+    return [took, *history.restarts_seconds][:MAX_RESTARTS]
+
+
+def _quarantine(
+    history: ActionHistory, step: Step, snapshot: Snapshot | None, now: datetime, rules: Rules
+) -> list[QuarantinedVector]:
+    forget = timedelta(seconds=rules.quarantine_longest_seconds)
+    kept = [vector for vector in history.quarantine if now < vector.until + forget]
+    failed_for_good = (
+        step.event == "gone"
+        and step.action.requested_at is not None
+        and snapshot is not None
+        and snapshot.deployment is not None
+        and snapshot.deployment.state == "FAILED"
+        and snapshot.deployment.job_id == step.action.deployment.job_id
+    )
+    if step.event not in ROLLBACK_EVENTS and not failed_for_good:
+        return kept
+    return strike(kept, step.action.wanted, step.action.sentence, now, rules)[:MAX_QUARANTINE]
+
+
+def strike(
+    kept: list[QuarantinedVector], parallelism: Parallelism, reason: str, now: datetime, rules: Rules
+) -> list[QuarantinedVector]:
+    """Add a vector, for twice its last quarantine up to the maximum; newest first."""
+    strikes = 1 + max((v.strikes for v in kept if v.parallelism == parallelism), default=0)
+    doubled = rules.quarantine_first_seconds * 2.0 ** min(strikes - 1, 30)
+    until = now + timedelta(seconds=min(doubled, rules.quarantine_longest_seconds))
+    new = QuarantinedVector(parallelism=parallelism, until=until, strikes=strikes, because=reason)
+    return [new, *(replaced for replaced in kept if replaced.parallelism != parallelism)]
+
+
+@dataclass(frozen=True)
+class CompareAndSwap:
+    """Repeat the compare-and-swap against this version (0: nothing is stored)."""
+
+    version: int
+
+
+def resolve_conflict(
+    action: ActionState, current: ActionState | None, previous: ActionState | None
+) -> Recorded | Conflict | CompareAndSwap:
+    """Return what a conflict means. `previous` is the application's action before this one in the topic of outcomes.
+
+    This process's attempt id in the stored action means that an earlier try succeeded and its response was lost. Knowledge
+    may lag behind the topic, or have been emptied: then the stored action is outdated and no conflict.
+    """
+    if current is None:
+        return CompareAndSwap(0)
+    is_older = current.version < action.version
+    same_action = current.id == action.id
+    if same_action and current.attempt_id == action.attempt_id and not is_older:
+        return Recorded()
+    is_outdated = previous is not None and current.id == previous.id
+    if is_older and (current.terminal or same_action or is_outdated):
+        return CompareAndSwap(current.version)
+    return Conflict(current)

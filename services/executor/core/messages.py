@@ -1,0 +1,209 @@
+"""Sentences for users: refusals of plans and transitions of actions, with parallelism in a readable form."""
+
+from datetime import datetime
+
+from weir_contracts import Parallelism
+
+MAX_OPERATORS = 8
+MAX_NAME_LENGTH = 60
+MAX_SENTENCE_LENGTH = 2000
+
+POLICY_DELETED = "the policy was deleted"
+POLICY_CHANGED = "the policy changed before the plan was applied"
+PLAN_EXPIRED = "the plan expired before it was applied"
+JOB_ENDED = "the job ended before the plan was applied"
+PARALLELISM_CHANGED = "the job's parallelism changed before the plan was applied"
+GRAPH_CHANGED = "the job's graph differs from the one the plan was made for"
+NO_DEPLOYMENT = "the plan names no deployment"
+ACTION_ELSEWHERE = "another executor holds an action of this application"
+REACTIVE_WITHOUT_DOCKER = (
+    "a job in reactive mode takes every slot and no requirements: scale its TaskManagers with a docker target"
+)
+UNKNOWN_GRAPH = "the policy has a budget, but the slots cannot be counted: the job's graph is unknown"
+
+
+def short(text: str) -> str:
+    """Return the sentence, cut to the length that an outcome may carry."""
+    return _cut(text, MAX_SENTENCE_LENGTH)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _joined(parts: list[str]) -> str:
+    more = len(parts) - MAX_OPERATORS
+    return ", ".join(parts[:MAX_OPERATORS]) + (f" and {more} more" if more > 0 else "")
+
+
+def vector(parallelism: Parallelism) -> str:
+    """Format as `parse 2, enrich 4`, naming at most `MAX_OPERATORS` operators."""
+    return _joined([f"{_cut(name, MAX_NAME_LENGTH)} {p}" for name, p in parallelism.items()])
+
+
+def changes(before: Parallelism, after: Parallelism) -> str:
+    """Format the differences as `enrich 1 → 4`."""
+    changed = [(name, before.get(name, "?"), p) for name, p in after.items() if before.get(name) != p]
+    return _joined([f"{_cut(name, MAX_NAME_LENGTH)} {old} → {new}" for name, old, new in changed]) or "no change"
+
+
+# -- the gate ------------------------------------------------------------------------------------------------------
+
+
+def planned_in_mode(mode: str) -> str:
+    return f"the policy's mode was {mode} when the plan was made"
+
+
+def mode_is(mode: str) -> str:
+    return f"the policy's mode is {mode}"
+
+
+def expired(expires_at: datetime, now: datetime) -> str:
+    return f"the plan expired at {expires_at:%H:%M:%S}, {(now - expires_at).total_seconds():.0f} s ago"
+
+
+def in_flight(phase: str, sentence: str) -> str:
+    return f"an action is {phase}: {sentence}"
+
+
+def policy_unreadable(reason: str) -> str:
+    return f"the policy cannot be read from knowledge: {reason}"
+
+
+def policy_version_differs(version: int | None, planned: int | None) -> str:
+    return f"the policy is at version {version}, the plan was made for version {planned}"
+
+
+def target_unreachable(reason: str) -> str:
+    return f"the target cannot be reached: {reason}"
+
+
+def job_missing(reason: str) -> str:
+    return f"the job is missing: {reason}"
+
+
+def other_job(planned: str, present: str) -> str:
+    return f"the plan is for job {planned}, but job {present} runs now"
+
+
+def job_state(state: str) -> str:
+    return f"the job is {state}"
+
+
+def unsupported_scheduler(scheduler: str | None) -> str:
+    return f"the {scheduler} scheduler cannot rescale a running job"
+
+
+def changed_since_plan(noun: str, before: Parallelism, after: Parallelism) -> str:
+    return f"{noun} changed since the plan was made: {changes(before, after)}"
+
+
+def operators_differ(odd: list[str]) -> str:
+    return f"plan and job differ in operators: {', '.join(odd[:5])}"
+
+
+def already_requested(wanted: Parallelism) -> str:
+    return f"{vector(wanted)} is already requested"
+
+
+def contested_until_reset(ours: Parallelism, there: Parallelism) -> str:
+    return (
+        f"another client set the requirements ({changes(ours, there)}): held until they are restored, "
+        "or the policy is written, or paused and resumed"
+    )
+
+
+def contested_now(there: str) -> str:
+    return f"another client set the requirements meanwhile: {there}"
+
+
+def quarantined(wanted: Parallelism, until: datetime) -> str:
+    return f"{vector(wanted)} was rolled back and is quarantined until {until:%H:%M:%S}"
+
+
+def out_of_bounds(change: str, low: int, high: int) -> str:
+    return f"{change} is outside the policy's bounds of {low} to {high}"
+
+
+def over_budget(slots: int, limit: int, budget: str) -> str:
+    return f"{slots} slots exceed the {limit} of the budget's {budget}"
+
+
+def above_total(count: int, limit: int) -> str:
+    return f"{count} subtasks exceed the policy's total of {limit}"
+
+
+def below_total(count: int, limit: int) -> str:
+    return f"{count} subtasks are fewer than the policy's total minimum of {limit}"
+
+
+def too_many_actions(count: int, limit: int, cluster: str | None = None) -> str:
+    return f"{count} actions are in flight{f' on {cluster}' if cluster else ''}; the limit is {limit}"
+
+
+def fleet_shrinking(count: int, total: int, window_seconds: float, until: datetime) -> str:
+    return (
+        f"{count} of {total} applications began to need less within {window_seconds:.0f} s, "
+        f"probably an input or metric outage: no scale-down before {until:%H:%M:%S}"
+    )
+
+
+# -- actions -------------------------------------------------------------------------------------------------------
+
+
+def will_set(before: Parallelism, wanted: Parallelism) -> str:
+    return f"will set {changes(before, wanted)}"
+
+
+def superseded(wanted: Parallelism, took_seconds: float | None) -> str:
+    after = "" if took_seconds is None else f" after {took_seconds:.1f} s"
+    return f"a newer plan follows; {vector(wanted)} ran{after}"
+
+
+def back_to(reason: str, target: Parallelism) -> str:
+    return f"{reason}: back to {vector(target)}"
+
+
+def refused_by_engine(request: str, reason: str) -> str:
+    return f"the engine refused {request}: {reason}"
+
+
+def request_unanswered(deadline_at: datetime | None, reason: str) -> str:
+    return f"the request was not sent or not answered before {deadline_at:%H:%M:%S}{f': {reason}' if reason else ''}"
+
+
+def requested(change: str, limit_seconds: float) -> str:
+    return f"requested {change}, which has {limit_seconds:.0f} s to run"
+
+
+def restart_loop(extra: int) -> str:
+    return f"the job restarted {extra} times beyond the rescale itself"
+
+
+def below_requested(wanted: Parallelism, there: Parallelism) -> str:
+    return f"past the deadline the job runs below the requested parallelism ({changes(wanted, there)})"
+
+
+def not_running(state: str) -> str:
+    return f"past the deadline the job is {state} and not all of its tasks run"
+
+
+def running(wanted: Parallelism, took_seconds: float) -> str:
+    return f"{vector(wanted)} runs, {took_seconds:.1f} s after the request"
+
+
+def verified(wanted: Parallelism, took_seconds: float, capacity_is_fine: bool, comparison: str) -> str:
+    capacity = "capacity holds" if capacity_is_fine else "capacity is not judged yet"
+    return f"{vector(wanted)} settled, {took_seconds:.1f} s from request to running; {capacity}: {comparison}"
+
+
+def rollback_stuck(target: Parallelism, state: str) -> str:
+    return f"{vector(target)} was requested again but does not run (the job is {state}): check the job"
+
+
+def job_replaced(before: str, after: str) -> str:
+    return f"job {before} was replaced by {after}"
+
+
+def unreachable_for(minutes: float, reason: str) -> str:
+    return f"the target was unreachable for {minutes:.0f} min: {reason}"

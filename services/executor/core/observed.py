@@ -1,0 +1,150 @@
+"""Observed state that an action is judged by: the target, and the response to the last instruction."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from weir_contracts import ActionState, Analysis, Deployment, Parallelism, ScalingPolicy, Topology
+
+from .messages import contested_now
+from .table import Event
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Reason why a plan is not applied: a code for programs and a sentence for users."""
+
+    code: str
+    sentence: str
+
+
+def contested(there: str) -> Refusal:
+    """Return the refusal for requirements that differ from the expected ones; `there` describes them."""
+    return Refusal("contested", contested_now(there))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The target at one instant. All times are on this executor's clock, engine times shifted by the driver."""
+
+    at: datetime
+    reachable: bool
+    deployment: Deployment | None = None
+    """None although reachable: the cluster has no such job."""
+    all_running: bool = False
+    """State RUNNING and every subtask running (or finished)."""
+    running_since: datetime | None = None
+    """Start of the present execution."""
+    steady_since: datetime | None = None
+    """Last state change of a subtask; all subtasks run since then if `all_running`."""
+    checkpoint_completed_at: datetime | None = None
+    checkpoint_in_progress: bool | None = None
+    because: str = ""
+    """Reason why the target was not reached or not found."""
+    topology: Topology | None = None
+    """The running graph; None if the driver does not report it."""
+    resourced_at: datetime | None = None
+    """Start of the time in which the engine has, but does not use, all requested slots; None: slots are missing or in use."""
+    unsupported: str = ""
+    """Reason why this executor cannot act on the target; empty if it can."""
+    restartable: bool = False
+    """Whether a repeated request would start requested parts that have stopped."""
+
+    def runs(self, wanted: Parallelism) -> bool:
+        """Return whether exactly this parallelism runs, with every subtask."""
+        return self.all_running and self.deployment is not None and self.deployment.observed == wanted
+
+
+@dataclass(frozen=True)
+class PolicyReading:
+    """The policy in knowledge now; `policy` is None while reachable if there is none."""
+
+    reachable: bool
+    policy: ScalingPolicy | None = None
+    because: str = ""
+
+
+@dataclass(frozen=True)
+class Record:
+    """Store the action in knowledge by compare-and-swap."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Request this parallelism from the engine."""
+
+    parallelism: Parallelism
+
+
+@dataclass(frozen=True)
+class TriggerCheckpoint:
+    """Trigger a checkpoint, since a rescale waits for one to complete."""
+
+
+Instruction = Record | Request | TriggerCheckpoint
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Knowledge stores the intent with this process's attempt id."""
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Knowledge stores the action of another executor."""
+
+    current: ActionState | None
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The engine accepted the request at this time."""
+
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """The engine refused permanently, with its own reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """No conclusive response: the instruction may have been carried out or not, so it is repeated."""
+
+    reason: str
+
+
+Answer = Recorded | Conflict | Accepted | Rejected | Unanswered | Refusal
+"""A `Refusal` is the fence's: the instruction will not be carried out."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Input of one step."""
+
+    snapshot: Snapshot
+    analysis: Analysis | None = None
+    """The application's newest analysis."""
+    policy: PolicyReading | None = None
+    """Read only before the request, while the policy may still withdraw the intent."""
+    planned_version: int | None = None
+    """The plan's policy version; None after the process that admitted it has ended."""
+    answer: Answer | None = None
+    """Response to the instruction of the step before."""
+    crowded: Refusal | None = None
+    """Refusal of an intent that yields to other actions."""
+    contended: bool = False
+    """Whether the intent fits only if intents of other replicas yield, or these are not read yet."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Result of one step. Without an `event` the phase is unchanged and `action` differs at most in its bookkeeping."""
+
+    action: ActionState
+    event: Event | None = None
+    instruction: Instruction | None = None
+    rival: ActionState | None = None
+    """The stored action of another executor, after a conflict."""
