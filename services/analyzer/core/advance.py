@@ -11,10 +11,10 @@ from weir_contracts import Estimate, Observation, OperatorReading, unknown
 from weir_contracts.analysis import Analysis
 
 from . import capacity, demand, history, lag, propagation, restarts, selectivity, window
-from .graph import Graph, graph_of
-from .memory import LogHistory, Memory, Point, RunMemory
+from .memory import LogHistory, Memory, Point, RunMemory, Sample
 from .numbers import estimate, slope
 from .picture import OperatorPicture, Picture, SourcePicture
+from .propagation import Graph, graph_of
 from .report import analysis_of
 from .settings import AnalysisSettings
 from .symptoms import symptoms_of
@@ -47,8 +47,8 @@ def advance(
     memory = _with_brokers(_with_job(memory, observation), observation, at, settings)
     graph = None if observation.topology is None else graph_of(observation.topology)
     memory, fresh_run, stale = _with_run(memory, observation, graph, at, settings)
-    memory, picture = _picture(memory, graph, Frame(observation, at, settings, stale))
-    picture = replace(picture, fresh_run=fresh_run, gap_seconds=gap, lost_records=lost_records)
+    seen = Picture(observation, at, None if stale is None else memory.run, fresh_run, gap, lost_records)
+    memory, picture = _picture(memory, graph, Frame(observation, at, settings, stale), seen)
     symptoms = symptoms_of(picture, memory.capacities, settings)
     analysis = analysis_of(picture, memory, symptoms)
     return (None if observation.status == "ended" else memory), analysis
@@ -171,8 +171,7 @@ class _Operators:
     output_rates: dict[str, Estimate]
 
 
-def _picture(memory: Memory, topology: Graph | None, frame: Frame) -> tuple[Memory, Picture]:
-    picture = Picture(frame.observation, frame.at, frame.run_of(memory), False, None, None)
+def _picture(memory: Memory, topology: Graph | None, frame: Frame, picture: Picture) -> tuple[Memory, Picture]:
     if topology is None:
         return memory, picture
     operators = _operators(topology, frame, picture.run, memory.history)
@@ -198,7 +197,7 @@ def _operators(topology: Graph, frame: Frame, run: RunMemory | None, log: LogHis
     if run is not None:
         # Without its brokers a sink is busy with waiting, and looks as if it could do next to nothing.
         back_at = history.brokers_back_at(log, frame.at)
-        views = {name: window.view(run, i, frame.settings, back_at) for i, name in enumerate(run.names)}
+        views = window.views(run, frame.settings, back_at)
     spent = {}
     for name in topology.names:
         view, reading = views.get(name), readings.get(name)
@@ -206,20 +205,27 @@ def _operators(topology: Graph, frame: Frame, run: RunMemory | None, log: LogHis
         if reading is not None and spent[name].busy is None:
             # the engine's own gauges average 60 s and climb through a run's first minute: better than nothing
             spent[name] = Shares(reading.busy_share_mean, reading.backpressure_share_mean, None)
+    rates = {name: _rates(views.get(name), frame.settings) for name in topology.names}
     return _Operators(
         views,
         spent,
         readings,
-        {name: _rate(views.get(name), 1, frame.settings) for name in topology.names},
-        {name: _rate(views.get(name), 2, frame.settings) for name in topology.names},
+        {name: each[0] for name, each in rates.items()},
+        {name: each[1] for name, each in rates.items()},
     )
 
 
-def _rate(view: View | None, field: int, settings: AnalysisSettings) -> Estimate:
+def _rates(view: View | None, settings: AnalysisSettings) -> tuple[Estimate, Estimate]:
+    """Return the input and output rate of an operator in records/s."""
     if view is None:
-        return unknown("the job is not running or tells nothing of this operator")
+        why = unknown("the job is not running or reports nothing of this operator")
+        return why, why
     samples = window.recent(view.samples, settings.rate_window_seconds)
-    value = window.rate(samples, field, view.parallelism)
+    return _rate(samples, 1, view.parallelism), _rate(samples, 2, view.parallelism)
+
+
+def _rate(samples: Sequence[Sample], field: int, parallelism: int) -> Estimate:
+    value = window.rate(samples, field, parallelism)
     if value is None:
         return unknown(f"{len(samples)} of 2 samples of this run seen, or its counter is unknown")
     seconds = samples[-1].at - samples[0].at

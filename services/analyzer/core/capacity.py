@@ -6,8 +6,8 @@ Capacity here is what the operator can *sustain*: with an uneven load the busies
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from weir_contracts import MAX_NUMBER, CapacityPoint, Estimate, OperatorReading, unknown
 
@@ -33,8 +33,7 @@ _USUAL_CONTENTION = 0.15
 """What each further group of subtasks may take away from the others without being noteworthy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pressure:
+class Pressure(NamedTuple):
     """What surrounds an operator over the window: it decides whether throughput is capacity."""
 
     is_source: bool
@@ -44,8 +43,7 @@ class Pressure:
     """Greatest backpressured share of its direct inputs, without those that a sibling holds back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(NamedTuple):
     """An operator's capacity in the current window."""
 
     whole: Estimate

@@ -218,6 +218,18 @@ def _add_increments(appended: list[float], times: Sequence[float], ends: Sequenc
             appended[k] += per_second * (times[k + 1] - times[k])
 
 
+def tail(history: LogHistory, i: int, offset: int) -> list[tuple[float, int]]:
+    """Return the known points of one column, oldest first, from the newest that is not beyond `offset` on."""
+    points: list[tuple[float, int]] = []
+    for row in reversed(history.rows):
+        if i < len(row.ends) and (end := row.ends[i]) is not None:
+            points.append((row.at, end))
+            if end <= offset:
+                break
+    points.reverse()
+    return points
+
+
 def appended_at(points: Sequence[tuple[float, int]], offset: int) -> float | None:
     """When the record at `offset` was appended, between the rows where the log end passed it.
 

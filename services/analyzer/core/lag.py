@@ -120,6 +120,11 @@ class _Curves:
         i = self._columns.get(log.key_of(p))
         return [] if i is None else log.column(self._history, i)
 
+    def reaching(self, p: PartitionReading, offset: int) -> list[tuple[float, int]]:
+        """Return the points needed to tell when `offset` was appended, oldest first."""
+        i = self._columns.get(log.key_of(p))
+        return [] if i is None else log.tail(self._history, i, offset)
+
 
 def _spread_pending(partitions: Sequence[PartitionReading], reading: OperatorReading | None) -> dict[str, float]:
     """Positions guessed from pendingRecords, spread evenly over the partitions whose own position is unknown."""
@@ -192,7 +197,7 @@ def _behind(
     told = p.current_offset if p.current_offset is not None else p.committed_offset
     if p.position_appended_at is not None and position == told:
         return PartitionLag(records, max(0.0, at - p.position_appended_at.timestamp()), basis, max(0.95, confidence))
-    points = curves.of(p)
+    points = curves.reaching(p, int(position))
     appended = log.appended_at(points, int(position))
     if appended is not None:
         return PartitionLag(records, max(0.0, at - appended), basis, confidence)

@@ -1,6 +1,7 @@
 """What one observation looks like once everything has been worked out: the material of symptoms and of the analysis."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from weir_contracts import Estimate, Observation, OperatorReading
 
@@ -10,8 +11,7 @@ from .memory import RunMemory
 from .window import Shares, View
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorPicture:
+class OperatorPicture(NamedTuple):
     """One operator in the current window."""
 
     name: str
@@ -32,8 +32,7 @@ class OperatorPicture:
         return self.measured.whole.value if self.measured.whole.value is not None else self.learnt_rate
 
 
-@dataclass(frozen=True, slots=True)
-class SourcePicture:
+class SourcePicture(NamedTuple):
     """One source's demand and lag."""
 
     name: str
