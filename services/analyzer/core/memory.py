@@ -1,4 +1,4 @@
-"""What the analysis remembers of one application between two observations.
+"""The analyzer's state of one application between two observations.
 
 Everything is bounded, immutable once made, and versioned. `to_bytes` is JSON without names for what repeats: it is
 written and read once for each observation.
@@ -20,7 +20,7 @@ MAX_REMEMBERED = 1000
 
 
 class UnreadableMemory(ValueError):
-    """A state written by another version, or damaged. The application starts anew from its last analysis."""
+    """A state written by another version, or damaged. The application starts again from its last analysis."""
 
 
 class Sample(NamedTuple):
@@ -98,7 +98,7 @@ class RunMemory:
 
 
 class Point(NamedTuple):
-    """Capacity learnt at one parallelism, records/s of the whole operator."""
+    """Capacity learned at one parallelism, records/s of all its subtasks."""
 
     parallelism: int
     rate: float

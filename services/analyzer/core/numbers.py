@@ -55,12 +55,12 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
 
 def total(values: Iterable[float | None]) -> float | None:
     """The sum; None as soon as one part is unknown, and for nothing at all."""
-    result, seen = 0.0, False
+    result, observed = 0.0, False
     for value in values:
         if value is None:
             return None
-        result, seen = result + value, True
-    return result if seen else None
+        result, observed = result + value, True
+    return result if observed else None
 
 
 def interpolate(x: float, knots: Sequence[tuple[float, float]]) -> float:
@@ -75,7 +75,7 @@ def interpolate(x: float, knots: Sequence[tuple[float, float]]) -> float:
     return y0
 
 
-def told(value: float | None) -> str:
+def formatted(value: float | None) -> str:
     """A number as people read it in a sentence: `1,234`, `12.3`, `0.034`."""
     if value is None:
         return "unknown"

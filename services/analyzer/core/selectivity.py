@@ -32,7 +32,7 @@ def edge_key(source: str, target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Which counters tell an edge's records: indices into a row's cells, -1 for an operator without readings."""
+    """The counters of an edge's records: indices into a row's cells, -1 for an operator without readings."""
 
     source: int
     source_is_first: bool
@@ -111,7 +111,7 @@ def _advanced(before: EdgeMemory | None, mark: Mark) -> EdgeMemory:
 
 
 def measured(wiring: Wiring, memory: EdgeMemory | None, run: RunMemory, settings: AnalysisSettings) -> Estimate:
-    """The ratio of one edge in the current run, or why it cannot be told yet."""
+    """The ratio of one edge in the current run, or why it is unknown yet."""
     if memory is None:
         return unknown("no samples after the warm-up of this run")
     seconds = memory.last.at - memory.first.at
@@ -127,17 +127,17 @@ def measured(wiring: Wiring, memory: EdgeMemory | None, run: RunMemory, settings
     if rows and rows[0].at < memory.first.at:
         rows = [row for row in rows if row.at >= memory.first.at]
     if memory.growing and rows and (not memory.marks or memory.marks[-1].at < rows[0].at):
-        # It never stood still within the ring, so its ends tell all.
+        # It never stood still within the ring, so its ends suffice.
         begin, end = _counts(wiring, rows[0]), _counts(wiring, rows[-1])
         if begin is not None and end is not None:
             return _continuous(begin, end, len(rows), settings)
     points = [_counts(wiring, row) for row in rows]
-    known = [point for point in points if point is not None]
-    if _in_bursts(known):
+    present = [point for point in points if point is not None]
+    if _in_bursts(present):
         return _over_bursts(memory, settings)
-    if not known:
+    if not present:
         return unknown("no samples after the warm-up of this run")
-    return _continuous(known[0], known[-1], len(known), settings)
+    return _continuous(present[0], present[-1], len(present), settings)
 
 
 def _in_bursts(points: Sequence[Mark]) -> bool:
@@ -197,8 +197,8 @@ def kept(ratios: dict[str, Ratio]) -> dict[str, Ratio]:
     return {edge: ratios[edge] for edge in newest}
 
 
-def told(now: Estimate, learnt: Ratio | None) -> Estimate:
+def published_ratio(now: Estimate, learned: Ratio | None) -> Estimate:
     """The measured ratio, else the learnt one, named so."""
-    if now.value is not None or learnt is None:
+    if now.value is not None or learned is None:
         return now
-    return estimate(learnt.value, f"learnt in an earlier run ({now.basis})"[:300], 0.8 * learnt.confidence)
+    return estimate(learned.value, f"learnt in an earlier run ({now.basis})"[:300], 0.8 * learned.confidence)

@@ -46,8 +46,8 @@ def same_run(memory: RunMemory, run: Run, readings: Sequence[OperatorReading]) -
 
 def positions_of(observation: Observation) -> int | None:
     """Sum of the sources' own positions: it moves whenever a source does."""
-    known = [p.current_offset for p in observation.partitions if p.current_offset is not None]
-    return sum(known) if known else None
+    present = [p.current_offset for p in observation.partitions if p.current_offset is not None]
+    return sum(present) if present else None
 
 
 def extend(
@@ -69,7 +69,7 @@ def extend(
 def _cell(reading: OperatorReading) -> Cell | None:
     if not reading.complete:
         return None
-    # whole milliseconds: a tenth of the state is digits that nobody measured
+    # rounded to milliseconds: a tenth of the state would be digits below the engine's resolution
     times = (reading.busy_ms, reading.backpressured_ms, reading.idle_ms)
     return [reading.records_in, reading.records_out, *[None if time is None else round(time) for time in times]]
 
@@ -80,7 +80,7 @@ def _unchanged(before: Sequence[Cell | None], now: Sequence[Cell | None]) -> boo
 
 
 def _without_fallen(rows: Sequence[Row], cells: list[Cell | None]) -> tuple[list[Row], list[Cell | None]]:
-    """Where a record counter fell within a run (a task restarted by itself), that operator's window starts anew.
+    """Where a record counter fell within a run (a task restarted by itself), that operator's window starts again.
 
     The fallen reading itself is no sample: it may have missed some subtasks, and the next one would then jump.
     """
@@ -179,7 +179,7 @@ def elapsed_seconds(first: Sample, last: Sample, parallelism: int) -> float:
     """Time between two samples, by the engine's own accounting if it is plausible.
 
     Busy, idle and backpressured time of a subtask add up to the time it ran, as of the very snapshot the counters are
-    from; the observations' times tell only when that snapshot was looked at.
+    from; the observations' times are only when that snapshot was looked at.
     """
     wall = last.at - first.at
     before, after = _accounted_ms(first), _accounted_ms(last)

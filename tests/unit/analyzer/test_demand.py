@@ -134,7 +134,7 @@ def test_history_thins_with_age_and_never_erodes() -> None:
 
 def test_very_many_partitions_stay_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells are limited, so rows get sparse instead of the state large."""
-    monkeypatch.setattr(history, "_MOST_CELLS", 2000)
+    monkeypatch.setattr(history, "_MAX_CELLS", 2000)
     log, at = _history([300 * i for i in range(240)], interval=10, partitions=50)
     assert len(log.rows) * 50 <= 3000
     assert at - log.rows[0].at > 1500
