@@ -46,8 +46,8 @@ def reason(type: str, topic: str) -> str:
     )
 
 
-def told(reason: str) -> str | None:
-    """The type in such a reason; None if it is another."""
+def type_in(reason: str) -> str | None:
+    """Return the type that a dead letter's reason names as newer; None for any other reason."""
     found = _REASON.match(reason)
     return found[1] if found else None
 

@@ -14,10 +14,9 @@ from runtime.loop import Stop, retry_until_ready
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import EXIT_BAD_SETTINGS, load
 
-from . import newer
 from .adapters.kafka import Brokers
 from .adapters.spark import SparkStream, SparkUnusable, connector_jars
-from .service import Analyzer
+from .service import Analyzer, follow_newer
 from .settings import AnalyzerSettings
 
 
@@ -40,7 +39,7 @@ async def start(settings: AnalyzerSettings) -> int:
         if not await wait_for_topics(bus, settings.partitions, stop, health):
             return
         if await retry_until_ready("kafka", lambda: bus.ensure_topics([TOPIC]), stop, timeout_seconds=60.0):
-            await asyncio.gather(analyzer.run(stop), newer.follow(bus, stop))
+            await asyncio.gather(analyzer.run(stop), follow_newer(bus, stop))
 
     code = await run_service("analyzer", settings, app=app, tasks={"analyzer": run}, on_stopped=bus.close)
     if analyzer.refused is None:

@@ -5,11 +5,17 @@ import contextlib
 
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
+from weir_contracts import DeadLetter
+from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS
 
+from runtime import newer
+from runtime.bus import Bus, Reader
 from runtime.clock import Clock
+from runtime.envelope import Undecodable, decode
 from runtime.lease import Lease, Terms, judge
-from runtime.loop import LONGEST_BACKOFF_SECONDS, Stop
+from runtime.loop import LONGEST_BACKOFF_SECONDS, Stop, run_forever
 
+from .adapters.processing import SERVICE
 from .adapters.thread import BlockingThread
 from .stream import Batch, NotYet, StateUnusable, Stream, StreamDied
 
@@ -64,7 +70,7 @@ class Analyzer:
             raise NotRunning(self._why_not)
 
     async def run(self, stop: Stop) -> None:
-        """Until stopped or refused: prepare, wait for the lease, start, watch, and after a death wait a little and start again."""
+        """Run until stopped or refused: prepare, wait for the lease, start, watch; after a death back off and start again."""
         backoff_seconds = 0.5
         while not stop.requested:
             begun = self._clock.monotonic()
@@ -95,7 +101,7 @@ class Analyzer:
         self._prepared = True
         self._why_not = "Spark is starting; on a cluster it waits for a worker"
         await stop.race(self._thread.call(self._stream.prepare))
-        epoch = await self._turn(stop)
+        epoch = await self._await_lease(stop)
         if epoch is None:
             return
         working = asyncio.ensure_future(self._work(stop))
@@ -110,28 +116,28 @@ class Analyzer:
                 task.cancel()
             await asyncio.gather(working, guard, return_exceptions=True)
 
-    async def _turn(self, stop: Stop) -> int | None:
-        """Wait until this analyzer is the one that works; its epoch, None if stopped or refused first."""
-        said = ""
+    async def _await_lease(self, stop: Stop) -> int | None:
+        """Wait for the lease; returns its epoch, None if stopped or refused first."""
+        reported = ""
         while not stop.requested:
-            standing = self._lease.standing()
-            verdict = judge(standing, self._clock.monotonic(), self._terms)
-            if verdict.kind == "works" and standing.claim is not None:
+            lease_state = self._lease.standing()
+            decision = judge(lease_state, self._clock.monotonic(), self._terms)
+            if decision.kind == "works" and lease_state.claim is not None:
                 _HOLDS_LEASE.set(1)
-                self._log.info("lease-held", epoch=standing.claim.epoch, lease_seconds=self._terms.lease_seconds)
-                return standing.claim.epoch
-            if verdict.kind == "refused":
-                self.refused = verdict.because
-                self._log.error("refused", reason=verdict.because)
+                self._log.info("lease-held", epoch=lease_state.claim.epoch, lease_seconds=self._terms.lease_seconds)
+                return lease_state.claim.epoch
+            if decision.kind == "refused":
+                self.refused = decision.because
+                self._log.error("refused", reason=decision.because)
                 stop.request("another analyzer is at work")
                 return None
-            holder = standing.other.holder if standing.other else ""
-            if holder != said:
-                said = holder
+            holder = lease_state.other.holder if lease_state.other else ""
+            if holder != reported:
+                reported = holder
                 self._log.info(
-                    "waits-for-its-turn", reason=verdict.because, patience_seconds=self._terms.patience_seconds
+                    "waits-for-its-turn", reason=decision.because, patience_seconds=self._terms.patience_seconds
                 )
-            self._why_not = verdict.because[:500]
+            self._why_not = decision.because[:500]
             await stop.wait(_GUARD_SECONDS)
         return None
 
@@ -143,14 +149,14 @@ class Analyzer:
         """
         looked = self._clock.monotonic()
         while True:
-            standing, now = self._lease.standing(), self._clock.monotonic()
-            verdict = judge(standing, now, self._terms)
-            if verdict.kind != "works" or standing.claim is None or standing.claim.epoch != epoch:
-                known = standing.claim is None or standing.claim.epoch != epoch or standing.confirmed_at is None
+            lease_state, now = self._lease.standing(), self._clock.monotonic()
+            decision = judge(lease_state, now, self._terms)
+            if decision.kind != "works" or lease_state.claim is None or lease_state.claim.epoch != epoch:
+                lost = lease_state.claim is None or lease_state.claim.epoch != epoch or lease_state.confirmed_at is None
                 slept = now - looked >= self._terms.lease_seconds / 2
-                if known or slept:
+                if lost or slept:
                     self._stream.abort()
-                raise LeaseLost(verdict.because if verdict.kind != "works" else "another analyzer held it meanwhile")
+                raise LeaseLost(decision.because if decision.kind != "works" else "another analyzer held it meanwhile")
             looked = now
             await asyncio.sleep(_GUARD_SECONDS)
 
@@ -219,5 +225,26 @@ class Analyzer:
         except TimeoutError:
             self._stream.abort()
         finally:
-            # only now: who takes over finds nobody at work
+            # only now: the next holder must find no other analyzer at work
             await asyncio.to_thread(self._lease.close)
+
+
+async def follow_newer(bus: Bus, stop: Stop) -> None:
+    """Note observations of newer versions, which Spark's workers refuse, for this process's readiness, until stopped."""
+    reader = bus.reader(DEAD_LETTERS.name, from_beginning=False)
+    try:
+        await run_forever("newer-messages", lambda: note_newer(reader, stop), stop)
+    finally:
+        await reader.close()
+
+
+async def note_newer(reader: Reader, stop: Stop) -> None:
+    """Note this service's dead letters of a newer version."""
+    for record in await stop.race(reader.receive(timeout_seconds=1.0)) or []:
+        try:
+            letter = decode(record, DeadLetter).message
+        except Undecodable:
+            continue
+        type = newer.type_in(letter.reason)
+        if letter.service == SERVICE and letter.topic == OBSERVATIONS.name and type:
+            newer.note(type, f"{letter.topic}/{letter.partition}@{letter.offset} {letter.reason}")

@@ -87,7 +87,7 @@ class AnalyzerSettings(ServiceSettings):
         default=768,
         ge=512,
         le=262_144,
-        description="heap of each executor on a cluster, in MB; Python's workers beside it take about 150 MB for each core",
+        description="heap of each executor on a cluster, in MB; Python's workers take a further 150 MB or so for each core",
     )
     executor_cores: int | None = Field(
         default=None, ge=1, le=256, description="cores of each executor on a cluster; default: what the cluster gives"
@@ -100,7 +100,7 @@ class AnalyzerSettings(ServiceSettings):
         default=10.0,
         ge=6,
         le=25,
-        description="one analyzer works at a time; when it is gone without a good-bye, another takes over after this long, in s. "
+        description="one analyzer works at a time; when it vanishes, another takes over after this long, in s. "
         "Brokers take no less than 6 s by default",
     )
     standby_seconds: float = Field(

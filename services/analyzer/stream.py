@@ -31,7 +31,7 @@ class Stream(Protocol):
     """Blocking; called from one thread, but for `abort`."""
 
     def prepare(self) -> None:
-        """Do what takes long and touches nothing that another analyzer may be using. Again at once if it is done already."""
+        """Do what takes long and touches no state that another analyzer may be using. Returns at once if it is done already."""
         ...
 
     def start(self) -> str:

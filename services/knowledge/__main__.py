@@ -117,8 +117,8 @@ async def run(settings: KnowledgeSettings) -> int:
         if not await retry_until_ready("redis", store.ping, stop):
             return
         # Four topics are read one after the other, each within its time.
-        longest = 4 * settings.rebuild_seconds + 5
-        if await retry_until_ready("the rebuilt memory", knowledge.rebuild, stop, timeout_seconds=longest):
+        max_seconds = 4 * settings.rebuild_seconds + 5
+        if await retry_until_ready("the rebuilt memory", knowledge.rebuild, stop, timeout_seconds=max_seconds):
             await asyncio.gather(
                 knowledge.follow(stop),
                 publisher.run(stop),

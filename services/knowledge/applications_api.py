@@ -18,7 +18,7 @@ from runtime.clock import Clock
 from runtime.problems import Problem, answer, documented
 
 from . import examples
-from .core import MOST_HISTORY, SUMMARISED, Kind, Limits, Newest, State, Summary, history_at, summarise
+from .core import MAX_HISTORY_COUNT, SUMMARISED, Kind, Limits, Newest, State, Summary, history_at, summarise
 from .documents import CHANGED, ERRORS, Applications, Explanation, History, Name, Namespace, example
 from .policies_api import parse_version
 from .scores_api import scores_router
@@ -28,7 +28,7 @@ from .what_if_api import what_if_router
 Reader = Annotated[Caller, Depends(requires("read"))]
 Writer = Annotated[Caller, Depends(requires("write"))]
 Limit = Annotated[int, Query(ge=1, le=1000)]
-HistoryLimit = Annotated[int, Query(ge=1, le=MOST_HISTORY)]
+HistoryLimit = Annotated[int, Query(ge=1, le=MAX_HISTORY_COUNT)]
 _EVENT_ID = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
 ActionInBody = Annotated[ActionState, Body(examples=[examples.ACTION])]
 _FEED: dict[int | str, dict[str, Any]] = {
@@ -52,7 +52,7 @@ RETRY_AFTER_SECONDS = "10"
 def applications_router(
     store: Store, clock: Clock, limits: Limits | None = None, streams: "EventStreams | None" = None
 ) -> APIRouter:
-    """The routes. `streams` are those of the whole listener."""
+    """The routes. `streams` are those of the listener."""
     limits, streams = limits or Limits(), streams or EventStreams()
     routes = APIRouter(prefix="/v1/applications", tags=["applications"], responses=ERRORS)
 
@@ -125,8 +125,8 @@ def applications_router(
         responses={200: example({"items": [examples.TURN_IN_SHORT]})},
     )
     async def history(namespace: Namespace, name: Name, _caller: Reader, limit: HistoryLimit = 50) -> History:
-        known = await state_of(namespace, name)
-        lines = await store.history(known.application)
+        current = await state_of(namespace, name)
+        lines = await store.history(current.application)
         return History(items=history_at(lines, clock.now(), limits)[:limit])
 
     @routes.get(
@@ -173,7 +173,7 @@ def applications_router(
             await store.put_action(action, expected)
         except VersionConflict as conflict:
             current = conflict.current.model_dump(mode="json") if conflict.current else None
-            raise Problem(409, "somebody else wrote first", extra={"current": current}) from None
+            raise Problem(409, "another writer was first", extra={"current": current}) from None
         return JSONResponse(action.model_dump(mode="json"), headers={"ETag": f'"{action.version}"'})
 
     @routes.get(
@@ -200,7 +200,7 @@ async def _with_policy(store: Store, application: str) -> str:
 
 
 def events_router(store: Store, streams: "EventStreams | None" = None) -> APIRouter:
-    """`/v1/events`: everything that happens, as server-sent events. `streams` are those of the whole listener."""
+    """`/v1/events`: everything that happens, as server-sent events. `streams` are those of the listener."""
     streams = streams or EventStreams()
     routes = APIRouter(prefix="/v1", tags=["events"], responses=ERRORS)
 
@@ -235,7 +235,7 @@ class _Feed(StreamingResponse):
         self._streams = streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Counted here and not where the lines are made: those are not begun, and so not ended, if the client is gone already.
+        # Counted here and not where the lines are made: those are not begun, and so not ended, if the client has left already.
         if self._streams.open >= self._streams.max_open:
             detail = f"{self._streams.open} event streams are open, and no more may be (WEIR_KNOWLEDGE_EVENT_STREAMS): try again later"
             refusal = answer(Problem(503, detail, headers={"Retry-After": RETRY_AFTER_SECONDS}))
@@ -264,7 +264,7 @@ def _feed(store: Store, request: Request, application: str | None, streams: Even
 async def _lines(store: Store, request: Request, application: str | None, after: str | None) -> AsyncIterator[str]:
     yield ": weir\n\n"
     if after is None:
-        # A position of its own, so that nothing is lost between two looks.
+        # Its own position, so that no event is lost between two reads.
         after = await store.newest_event()
     quiet = 0.0
     while not await request.is_disconnected():

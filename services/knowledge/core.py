@@ -1,4 +1,4 @@
-"""What is remembered of an application, and how each message changes it. Pure."""
+"""The stored state of an application, and how each message changes it. Pure."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,19 +29,19 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Stage = Literal["monitor", "analyzer", "planner"]
 
 
-MOST_HISTORY = 10_000
+MAX_HISTORY_COUNT = 10_000
 
 
 class Limits(Message):
     """How much of the past is kept for each application."""
 
-    history_count: Annotated[int, Field(ge=1, le=MOST_HISTORY)] = 500
+    history_count: Annotated[int, Field(ge=1, le=MAX_HISTORY_COUNT)] = 500
     history_age_seconds: Annotated[float, Field(gt=0)] = 86_400.0
     turns_count: Annotated[int, Field(ge=1, le=1_000)] = 60
 
 
 class Reading(Message):
-    """An observation in short: what a person wants to see of it beside a decision."""
+    """An observation in short: the part that is shown with a decision."""
 
     observed_at: Timestamp
     status: str
@@ -71,17 +71,17 @@ class Turn(Message):
 
 
 class End(Message):
-    """What became of a past turn's plan, or how far it is."""
+    """The result of an earlier turn's plan, or its present phase."""
 
     plan_id: UUID
     phase: str
 
 
-Past = LoopResult | End
+HistoryEntry = LoopResult | End
 """What an application's history is told: it is only ever added to, and so no part of the state that each message needs."""
 
 
-class Seen(Message):
+class NewestTimes(Message):
     """When the newest message of each kind was observed; of an outcome, when it happened and which it is. None: none came yet."""
 
     observation: Timestamp | None = None
@@ -96,8 +96,8 @@ class Seen(Message):
         """Whether an outcome is older than the newest one, in whatever order the two came."""
         if self.outcome is None or self.outcome_id is None:
             return False
-        known: OutcomeOrder = (self.outcome_order, self.outcome, self.outcome_id.int)
-        return precedes(outcome.order, known)
+        earlier: OutcomeOrder = (self.outcome_order, self.outcome, self.outcome_id.int)
+        return precedes(outcome.order, earlier)
 
     @property
     def newest(self) -> datetime | None:
@@ -106,7 +106,7 @@ class Seen(Message):
 
 
 class Newest(Message):
-    """The newest message of each kind of one application, whole: what people ask for, and the next message does not need."""
+    """The newest message of each kind of one application, complete: clients read it, the next message does not need it."""
 
     application: str
     observation: Observation | None = None
@@ -121,10 +121,10 @@ class Newest(Message):
         body = ",".join(f'"{name}":{text}' for name, text in parts)
         return cls.model_validate_json(f"{{{body}}}")
 
-    def seen(self) -> Seen:
-        """What a state says of these."""
+    def times(self) -> NewestTimes:
+        """Return the times that a state keeps of these messages."""
         observation, analysis, plan, outcome = self.observation, self.analysis, self.plan, self.outcome
-        return Seen(
+        return NewestTimes(
             observation=observation.observed_at if observation else None,
             analysis=analysis.observed_at if analysis else None,
             plan=plan.observed_at if plan else None,
@@ -135,10 +135,10 @@ class Newest(Message):
 
 
 class State(Message):
-    """What the next message of one application needs: the times of the newest, and the turns worth explaining, newest first."""
+    """The part of an application that its next message needs: times of the newest, and the explained turns, newest first."""
 
     application: str
-    seen: Seen = Field(default_factory=Seen)
+    seen: NewestTimes = Field(default_factory=NewestTimes)
     turns: list[Turn] = Field(default_factory=list)
     open_turns: list[Turn] = Field(default_factory=list)
     """Turns that have no plan yet, for the time that a plan comes after the next reading."""
@@ -165,7 +165,7 @@ def remember(state: State, event: Event, limits: Limits) -> State:
         return _saw(_with_plan(state, event, limits), plan=event.observed_at)
     if seen.newer_than(event) or event.id == seen.outcome_id:
         return state
-    if any(known.id == event.id for turn in state.turns for known in turn.outcomes):
+    if any(earlier.id == event.id for turn in state.turns for earlier in turn.outcomes):
         return state
     return _saw(_with_outcome(state, event), outcome=event.at, outcome_id=event.id, outcome_order=event.order[0])
 
@@ -217,8 +217,8 @@ def _with_plan(state: State, plan: Plan, limits: Limits) -> State:
     return state.model_copy(update={"turns": _turns(state, turn, limits), "open_turns": left})
 
 
-def past_of(event: Event, after: State) -> list[tuple[str, Past]]:
-    """What histories are told of an event that made the state `after`: an application and its entry; none for a reading or an analysis."""
+def history_entries(event: Event, after: State) -> list[tuple[str, HistoryEntry]]:
+    """Return the history entries, with their application, of an event that made the state `after`; none for a reading or an analysis."""
     if isinstance(event, Outcome):
         return [(event.application, End(plan_id=event.plan_id, phase=event.phase))]
     if not isinstance(event, Plan):
@@ -240,7 +240,7 @@ def with_ends(lines: Iterable[LoopResult], ends: Mapping[UUID, str]) -> list[Loo
 def history_at(lines: Iterable[LoopResult], now: datetime, limits: Limits) -> list[LoopResult]:
     """Past turns as they are to be shown now: they also grow old where no plan comes any more."""
     oldest = now - timedelta(seconds=limits.history_age_seconds)
-    return [past for past in lines if past.at >= oldest][: limits.history_count]
+    return [line for line in lines if line.at >= oldest][: limits.history_count]
 
 
 def _turns(state: State, turn: Turn, limits: Limits) -> list[Turn]:

@@ -1,4 +1,4 @@
-"""Counts what every service has put aside. Where a stage runs elsewhere, as the analyzer's does in Spark, nobody else could."""
+"""Counts the dead letters of every service. A stage that runs elsewhere, as the analyzer's does in Spark, cannot count its own."""
 
 from prometheus_client import Counter
 from weir_contracts import DeadLetter
@@ -40,7 +40,7 @@ class DeadLetterCount:
 
     @staticmethod
     def count(record: Record) -> None:
-        """Count one. What is no dead letter counts as one of nobody's: a dead letter of it would be one more, for ever."""
+        """Count one. An undecodable record counts as `unknown`: a dead letter of it would be one more, for ever."""
         if record.value is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""What the API answers with, beside the contracts, and how its description shows each answer: a type and an example."""
+"""Response types of the API that are not contracts, and how its description shows each response: a type and an example."""
 
 from typing import Annotated, Any
 
@@ -53,7 +53,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 """How every route may fail."""
 CHANGED: dict[int | str, dict[str, Any]] = {
     409: problems.documented(
-        "Somebody else wrote first", 409, "shop/orders was changed by somebody else: its version is 8"
+        "Another writer was first", 409, "shop/orders was changed by another writer: its version is 8"
     )
 }
 WRONG_POLICY: dict[int | str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""What the API's description shows: one application whose `enrich` was too small, and what became of it."""
+"""Examples of the API's description: one application whose `enrich` was too small, and its rescale."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is known of every application as Prometheus gauges: its newest messages, in numbers.
+"""Prometheus gauges of every application: its newest messages, in numbers.
 
 The series of an application come and go with its messages: they vanish when it ends, when its policy is deleted, and when its partition
 goes to another replica. Unknown is no series, never 0. How many there can be is bounded, applications as well as operators of each.
@@ -54,14 +54,14 @@ OPERATOR: Mapping[str, str] = {
 }
 SHOWN = "weir_knowledge_applications_shown"
 LEFT_OUT = "weir_knowledge_applications_left_out"
-MOST_CODES = 200
-_code = FewLabels(MOST_CODES)
+MAX_CODES = 200
+_code = FewLabels(MAX_CODES)
 _GRACE = timedelta(seconds=60)
 """An application without a policy is forgotten once it has been silent for so long: its policy may just be on its way."""
 
 
 @dataclass
-class _Known:
+class _Application:
     """An application's series by the stage that gave them."""
 
     stages: dict[str, tuple[datetime, list[Sample]]] = field(default_factory=dict)
@@ -76,11 +76,11 @@ class ApplicationGauges(Collector):
         self._applications = applications
         self._operators = operators
         self._partition = partition
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _Application] = {}
         self._left_out: set[str] = set()
 
     def saw(self, message: Event) -> None:
-        """Take a message in; the end of an application takes its series away. Outcomes say nothing that the others do not."""
+        """Take a message in; the end of an application takes its series away. Outcomes add no value to the others."""
         if isinstance(message, Outcome):
             return
         name = message.application
@@ -93,7 +93,7 @@ class ApplicationGauges(Collector):
         self._left_out.discard(name)
         stage, samples = _read(message, self._operators)
         samples.append(("weir_application_last_message_timestamp_seconds", (stage,), message.observed_at.timestamp()))
-        self._known.setdefault(name, _Known()).stages[stage] = (message.observed_at, samples)
+        self._known.setdefault(name, _Application()).stages[stage] = (message.observed_at, samples)
 
     def lost(self, partitions: Collection[int]) -> None:
         """Another replica has them now, and shows what belongs to them."""
@@ -101,8 +101,8 @@ class ApplicationGauges(Collector):
             self._forget(name)
 
     def keep_only(self, with_policy: Collection[str], now: datetime) -> None:
-        """Forget what has no policy any more: where the monitor is away, nobody says that an application ended."""
-        newest = {name: max(at for at, _ in known.stages.values()) for name, known in self._known.items()}
+        """Forget applications without a policy: while the monitor is away, no message says that they ended."""
+        newest = {name: max(at for at, _ in current.stages.values()) for name, current in self._known.items()}
         for name, at in newest.items():
             if name not in with_policy and now - at > _GRACE:
                 self._forget(name)
@@ -117,10 +117,10 @@ class ApplicationGauges(Collector):
         return self._families().values()
 
     def collect(self) -> Iterator[Metric]:
-        """What is known now; asked from a thread, while messages come."""
+        """Yield the present values; called from a thread, while messages come."""
         families = self._families()
-        for name, known in list(self._known.items()):
-            for _, samples in list(known.stages.values()):
+        for name, current in list(self._known.items()):
+            for _, samples in list(current.stages.values()):
                 for metric, labels, value in samples:
                     families[metric].add_metric((name, *labels), value)
         families[SHOWN].add_metric((), len(self._known))
@@ -189,7 +189,7 @@ def _analysed(analysis: Analysis, operators: int) -> list[Sample]:
         ("weir_application_lag_seconds", analysis.lag_seconds),
         ("weir_application_expected_latency_seconds", analysis.expected_latency_seconds),
     )
-    samples: list[Sample] = [(name, (), known.value) for name, known in application if known.value is not None]
+    samples: list[Sample] = [(name, (), current.value) for name, current in application if current.value is not None]
     for code in dict.fromkeys(symptom.code for symptom in analysis.symptoms):
         samples.append(("weir_application_symptom", (code,), 1.0))
     for one in analysis.operators[:operators]:

@@ -27,7 +27,7 @@ _POLICY_SCHEMA = {"$ref": "#/components/schemas/ScalingPolicy"}
 _USUAL_PLANNER = {"field": "spec.planner", "name": PlannerChoice().name, "parameters": PlannerChoice().parameters}
 """Of a policy that names none: there is nothing to ask."""
 _VERSION = re.compile(r"[0-9]{1,18}")
-MOST_YAML_BYTES = 100_000
+MAX_YAML_BYTES = 100_000
 """Twenty times the longest policy there is reason to write: YAML of nonsense takes up to 20 µs a byte."""
 Reader = Annotated[Caller, Depends(requires("read"))]
 Writer = Annotated[Caller, Depends(requires("write"))]
@@ -47,12 +47,12 @@ def parse_version(request: Request) -> int | None:
 
 
 async def _document(request: Request) -> Any:
-    """The body as JSON or YAML; YAML reads both, but JSON's own errors name the place better. A large one is read beside the
-    event loop, which has others to answer meanwhile."""
+    """The body as JSON or YAML; YAML reads both, but JSON's own errors name the place better. A large one is read in a thread,
+    so that the event loop serves other requests meanwhile."""
     body = await request.body()
     is_json = "json" in request.headers.get("content-type", "application/json")
-    if not is_json and len(body) > MOST_YAML_BYTES:
-        raise Problem(413, f"YAML is larger than {MOST_YAML_BYTES} bytes: send it as JSON")
+    if not is_json and len(body) > MAX_YAML_BYTES:
+        raise Problem(413, f"YAML is larger than {MAX_YAML_BYTES} bytes: send it as JSON")
     return await asyncio.to_thread(_parsed, body, is_json)
 
 
@@ -306,11 +306,11 @@ def _taken(policy: ScalingPolicy, other: str) -> Problem:
 
 
 def _by_time(now: datetime) -> int:
-    """Return the least version of a change made now: the millisecond."""
+    """Return the smallest version of a change made now: the millisecond."""
     return int(now.timestamp() * 1000)
 
 
 def _conflict(application: str, current: Any) -> Problem:
     version = current.metadata.resource_version if isinstance(current, ScalingPolicy) else None
     what = "it does not exist" if version is None else f"its version is {version}"
-    return Problem(409, f"{application} was changed by somebody else: {what}", extra={"currentVersion": version})
+    return Problem(409, f"{application} was changed by another writer: {what}", extra={"currentVersion": version})

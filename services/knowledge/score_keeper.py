@@ -1,4 +1,4 @@
-"""Keeps what the planner tells of shadows: hours of scores, apart from all else, so that neither has to wait for the other."""
+"""Keeps the shadows' hourly scores, in a separate consumer so that neither it nor the others wait."""
 
 import structlog
 from weir_contracts import Shadows
@@ -10,9 +10,8 @@ from runtime.dead_letters import DeadLetters
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
 
-from .patience import AGAIN_SECONDS, Patience
 from .scores import KEPT
-from .store import Store, StoreFull
+from .store import RETRY_SECONDS, Store, StoreFull, StoreFullBackoff
 
 GROUP = "weir-knowledge-scores"
 
@@ -20,14 +19,14 @@ GROUP = "weir-knowledge-scores"
 class ScoreKeeper:
     """Connects `weir.shadows` with the store."""
 
-    def __init__(self, bus: Bus, store: Store, clock: Clock, again_seconds: float = AGAIN_SECONDS) -> None:
+    def __init__(self, bus: Bus, store: Store, clock: Clock, retry_seconds: float = RETRY_SECONDS) -> None:
         self._bus = bus
         self._store = store
         self._clock = clock
         self._dead_letters = DeadLetters(bus, "knowledge", clock)
         self._pending: list[Record] = []
         self._log = structlog.get_logger("scores")
-        self._patience = Patience(self._log, again_seconds)
+        self._backoff = StoreFullBackoff(self._log, retry_seconds)
 
     async def follow(self, stop: Stop) -> None:
         """Keep scores until stopped."""
@@ -45,9 +44,9 @@ class ScoreKeeper:
             try:
                 await self.take(self._pending)
             except StoreFull as error:
-                await self._patience.refused(error, stop)
+                await self._backoff.refused(error, stop)
                 return
-            self._patience.written()
+            self._backoff.written()
             await consumer.commit()
             self._pending = []
 
@@ -61,8 +60,8 @@ class ScoreKeeper:
             if decoded is None:
                 continue
             message = decoded.message
-            known = newest.get(message.application)
-            if known is None or message.at >= known.at:
+            current = newest.get(message.application)
+            if current is None or message.at >= current.at:
                 newest[message.application] = message
         for application, message in newest.items():
             if await self._store.policy(application) is not None:

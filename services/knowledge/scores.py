@@ -1,4 +1,4 @@
-"""What many hours of scores say together. Pure.
+"""Sums of many hours of scores. Pure.
 
 Formulas: SPEC RG's elasticity metrics, as `PlannerScore` tells them; the sums are the planner service's.
 """
@@ -11,14 +11,14 @@ from weir_contracts import CandidateScore, PlannerScore, PolicySpec, ScoredHour,
 from weir_contracts.shadows import parameters_id
 
 KEPT = timedelta(days=7)
-LEAST_SECONDS = 600.0
+MIN_SECONDS = 600.0
 """Simulated by both, before one is said to be cheaper than the other."""
-LEAST_COMPARED_SECONDS = 60.0
+MIN_COMPARED_SECONDS = 60.0
 EQUAL_VIOLATION = 0.001
 """Share of the time by which a planner may be late more often and still count as equal."""
 CHEAPER = 0.99
 """Of the slots: a smaller difference is none."""
-MOST_UNANSWERED = 0.05
+MAX_UNANSWERED_SHARE = 0.05
 """Share of the turns: a planner that gave no usable answer more often did not do what its score says."""
 
 _Key = tuple[str, str, str, str]
@@ -41,7 +41,7 @@ class _Row:
 def tell(
     application: str, hours: Sequence[ScoredHour], spec: PolicySpec | None, since: datetime, until: datetime
 ) -> Scores | None:
-    """The scores from the hour of `since` on; None if there are none. `spec` tells which planners are listed now."""
+    """The scores from the hour of `since` on; None if there are none. `spec` lists the current planners."""
     begin = since.replace(minute=0, second=0, microsecond=0)
     covered = [each for each in hours if begin <= each.hour <= until]
     rows = _rows(covered)
@@ -50,7 +50,7 @@ def tell(
     listed = _listed(spec)
     chosen = next((row for key, row in rows.items() if key[3] == "chosen" and key in listed), None)
     shadows = [row for key, row in rows.items() if key[3] == "shadow" and key in listed]
-    cheaper, sentence = _verdict(chosen, shadows)
+    cheaper, sentence = _summary(chosen, shadows)
     compared = chosen.total() if chosen else None
     seconds = compared.compared_seconds if compared else 0.0
     return Scores(
@@ -59,11 +59,11 @@ def tell(
         until=until,
         sentence=sentence,
         confidence=round(max(0.0, 1 - compared.error / seconds), 3)
-        if compared and seconds >= LEAST_COMPARED_SECONDS
+        if compared and seconds >= MIN_COMPARED_SECONDS
         else None,
         compared_seconds=round(seconds, 1),
         cheaper=cheaper,
-        planners=[_told(row, key in listed) for key, row in sorted(rows.items(), key=_order)][:100],
+        planners=[_published(row, key in listed) for key, row in sorted(rows.items(), key=_order)][:100],
     )
 
 
@@ -90,9 +90,9 @@ def _order(item: tuple[_Key, _Row]) -> tuple[int, str]:
     return ("chosen", "observed", "shadow").index(role), label
 
 
-def _told(row: _Row, current: bool) -> PlannerScore:
+def _published(row: _Row, current: bool) -> PlannerScore:
     sums = row.total()
-    watched, judged = sums.simulated_seconds, sums.judged_seconds
+    seconds, judged = sums.simulated_seconds, sums.judged_seconds
 
     def percent(value: float) -> float | None:
         return round(100 * value / judged, 3) if judged > 0 else None
@@ -102,12 +102,12 @@ def _told(row: _Row, current: bool) -> PlannerScore:
         planner=sums.planner,
         role=sums.role,
         current=current,
-        seconds=round(watched, 1),
+        seconds=round(seconds, 1),
         slot_hours=round(sums.slot_seconds / 3600, 4),
-        mean_slots=round(sums.slot_seconds / watched, 3) if watched > 0 else None,
+        mean_slots=round(sums.slot_seconds / seconds, 3) if seconds > 0 else None,
         needed_slot_hours=round(sums.needed_slot_seconds / 3600, 4) if judged > 0 else None,
         violation_seconds=round(sums.violation_seconds, 1),
-        violation_share=round(min(1.0, sums.violation_seconds / watched), 6) if watched > 0 else None,
+        violation_share=round(min(1.0, sums.violation_seconds / seconds), 6) if seconds > 0 else None,
         rescales=sums.rescales,
         under_provisioning=percent(sums.short),
         over_provisioning=percent(sums.spare),
@@ -121,7 +121,7 @@ def _told(row: _Row, current: bool) -> PlannerScore:
 
 @dataclass(frozen=True)
 class _Pair:
-    """A shadow beside the chosen planner, over the hours that both were simulated in."""
+    """Compare a shadow with the chosen planner over the hours in which both were simulated."""
 
     label: str
     slots: float
@@ -134,7 +134,7 @@ class _Pair:
         return self.slots < CHEAPER * self.chosen_slots and self.late <= self.chosen_late + EQUAL_VIOLATION
 
 
-def _verdict(chosen: _Row | None, shadows: Sequence[_Row]) -> tuple[str | None, str]:
+def _summary(chosen: _Row | None, shadows: Sequence[_Row]) -> tuple[str | None, str]:
     if chosen is None:
         return None, "the chosen planner has not been simulated in this time, so nothing can be compared with it"
     pairs = [pair for row in shadows if (pair := _pair(chosen, row)) is not None]
@@ -142,7 +142,7 @@ def _verdict(chosen: _Row | None, shadows: Sequence[_Row]) -> tuple[str | None, 
     if not pairs:
         return (
             None,
-            f"too little is known of any shadow yet to compare it with {name}: it takes {LEAST_SECONDS / 60:.0f} min of both",
+            f"too little is known of any shadow yet to compare it with {name}: it takes {MIN_SECONDS / 60:.0f} min of both",
         )
     better = [pair for pair in pairs if pair.is_cheaper]
     if not better:
@@ -160,9 +160,9 @@ def _pair(chosen: _Row, row: _Row) -> _Pair | None:
     if not common:
         return None
     own, other = row.total(common), chosen.total(common)
-    if min(own.simulated_seconds, other.simulated_seconds) < LEAST_SECONDS:
+    if min(own.simulated_seconds, other.simulated_seconds) < MIN_SECONDS:
         return None
-    if own.unanswered > MOST_UNANSWERED * max(1, own.turns):
+    if own.unanswered > MAX_UNANSWERED_SHARE * max(1, own.turns):
         return None
     return _Pair(
         own.label,

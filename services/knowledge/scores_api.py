@@ -20,11 +20,11 @@ Since = Annotated[
     str,
     Query(
         max_length=40,
-        description="how far back: a duration between 1m and 7d; whole hours are told",
+        description="how far back: a duration between 1m and 7d; rounded to full hours",
         examples=["24h"],
     ),
 ]
-SHORTEST = timedelta(minutes=1)
+MIN_HORIZON = timedelta(minutes=1)
 _REFUSED: dict[int | str, dict[str, Any]] = {
     422: documented(
         "Names what makes no sense",
@@ -44,16 +44,16 @@ def scores_router(store: Store, clock: Clock) -> APIRouter:
         summary="How the chosen planner and its shadows did",
         description="Under- and over-provisioning, instability, rescales, violation and slot-hours of each planner on a simulated copy of "
         "the application, against the arrivals that really came; `confidence` is how well the chosen planner's copy fits what really "
-        "happened. 404: nobody knows the application, or nothing was scored in this time. 422: a `since` that makes no sense.",
+        "happened. 404: the application is unknown, or nothing was scored in this time. 422: a `since` that makes no sense.",
         response_model=Scores,
         responses={**ERRORS, **_REFUSED, 200: example(examples.SCORES)},
     )
     async def get_scores(namespace: Namespace, name: Name, _caller: Reader, since: Since = "24h") -> Scores:
-        application, now, back = f"{namespace}/{name}", clock.now(), _duration(since)
+        application, now, reach = f"{namespace}/{name}", clock.now(), _duration(since)
         policy, hours = await store.policy(application), await store.scores(application)
         if policy is None and not hours and await store.state(application) is None:
             raise Problem(404, f"nothing is known of {application}")
-        found = tell(application, hours, policy.spec if policy else None, now - back, now)
+        found = tell(application, hours, policy.spec if policy else None, now - reach, now)
         if found is None:
             raise Problem(
                 404,
@@ -75,7 +75,7 @@ def _duration(text: str) -> timedelta:
         found = parse_duration(text)
     except ValueError as error:
         raise Problem(422, f"since: {error}", errors=[("query.since", str(error))]) from None
-    if not SHORTEST <= found <= KEPT:
+    if not MIN_HORIZON <= found <= KEPT:
         what = "must lie between 1m and 7d"
         raise Problem(422, f"since: {what}", errors=[("query.since", what)])
     return found

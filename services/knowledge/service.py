@@ -23,10 +23,9 @@ from runtime.loop import Stop, run_forever
 from runtime.records import Record
 from runtime.versions import NewestVersions, version_of
 
-from .core import Event, Kind, Limits, Past, Seen, State, past_of, remember
+from .core import Event, HistoryEntry, Kind, Limits, NewestTimes, State, history_entries, remember
 from .gauges import ApplicationGauges
-from .patience import AGAIN_SECONDS, Patience
-from .store import Store, StoreFull, StoreUnavailable, VersionConflict
+from .store import RETRY_SECONDS, Store, StoreFull, StoreFullBackoff, StoreUnavailable, VersionConflict
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -53,7 +52,7 @@ class Knowledge:
         rebuild_seconds: float = 120.0,
         *,
         gauges: ApplicationGauges | None = None,
-        again_seconds: float = AGAIN_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self._bus = bus
         self._gauges = gauges or ApplicationGauges()
@@ -63,7 +62,7 @@ class Knowledge:
         self._rebuild_seconds = rebuild_seconds
         self._dead_letters = DeadLetters(bus, "knowledge", clock)
         self._log = structlog.get_logger("knowledge")
-        self._patience = Patience(self._log, again_seconds)
+        self._backoff = StoreFullBackoff(self._log, retry_seconds)
         self._pending: list[Record] = []
         self.rebuilt = asyncio.Event()
 
@@ -88,7 +87,7 @@ class Knowledge:
         self.rebuilt.set()
 
     async def _restore_policy(self, record: Record) -> bool:
-        """What the topic says of one application, unless the store knows better; whether it has a policy."""
+        """Restore a policy from the topic, unless the store has a newer one; returns whether it has a policy."""
         version = version_of(record.headers)
         if record.value is None:
             if version is not None and record.key is not None:
@@ -101,33 +100,33 @@ class Knowledge:
         return True
 
     async def _restore_states(self) -> None:
-        """The newest of each stage, and actions. What is told of an application that has no policy any more stays forgotten."""
-        known = {policy.application for policy in await self._store.policies()}
+        """The newest of each stage, and actions. Messages of an application without a policy stay forgotten."""
+        current = {policy.application for policy in await self._store.policies()}
         states: dict[str, State] = {}
         newest: dict[str, dict[Kind, str]] = defaultdict(dict)
-        past: list[tuple[str, Past]] = []
+        entries: list[tuple[str, HistoryEntry]] = []
         for topic in (ANALYSES, PLANS, OUTCOMES):
             model, kind = READ[topic.name]
             for record in (await self._latest(topic)).values():
                 message = await self._read(record, model)
-                if message is None or message.application not in known:
+                if message is None or message.application not in current:
                     continue
                 application = message.application
                 if application not in states:
                     states[application] = await self._store.state(application) or State(application=application)
                 before, after = states[application], remember(states[application], message, self._limits)
                 states[application] = after
-                past += [] if after is before else past_of(message, after)
+                entries += [] if after is before else history_entries(message, after)
                 if after is not before or await self._lacks(application, kind, after.seen):
                     newest[application][kind] = message.model_dump_json()
                 if isinstance(message, Outcome):
                     await self._restore_action(message)
-        await self._store.save(list(states.values()), [], past, newest)
+        await self._store.save(list(states.values()), [], entries, newest)
 
-    async def _lacks(self, application: str, kind: Kind, seen: Seen) -> bool:
+    async def _lacks(self, application: str, kind: Kind, times: NewestTimes) -> bool:
         """Whether what a state has seen is not there itself: the store may have been emptied just before that state was written."""
         found = await self._store.newest(application, [kind])
-        return found is None or getattr(found.seen(), kind) != getattr(seen, kind)
+        return found is None or getattr(found.times(), kind) != getattr(times, kind)
 
     async def _restore_action(self, outcome: Outcome) -> None:
         action = outcome.newest_action
@@ -145,7 +144,7 @@ class Knowledge:
                 await self._end_action(outcome)
 
     async def _end_action(self, outcome: Outcome) -> None:
-        """Who acts writes its action itself, and goes on where it cannot: the end of one that is stored is taken from its outcome, too."""
+        """Store the end of a stored action from its outcome too: the executor writes it itself, but goes on where it cannot."""
         action = outcome.newest_action
         if action is None or not action.terminal:
             return
@@ -198,10 +197,10 @@ class Knowledge:
                 await self.take(self._pending)
                 await consumer.commit()
                 self._pending = []
-            self._patience.written()
+            self._backoff.written()
         except StoreFull as error:
             # It has lost nothing: what was rebuilt stays so.
-            await self._patience.refused(error, stop)
+            await self._backoff.refused(error, stop)
         except StoreUnavailable:
             self.rebuilt.clear()
             raise
@@ -231,12 +230,12 @@ class Knowledge:
 
     async def _store_all(self, by_application: Mapping[str, list[tuple[Event, Kind]]]) -> int:
         """Returns how many messages said something new."""
-        known = await self._store.states(by_application)
-        after = [await self._after(name, known[name], messages) for name, messages in by_application.items()]
-        changed = [each for each in after if each.state is not known[each.application]]
+        current = await self._store.states(by_application)
+        after = [await self._after(name, current[name], messages) for name, messages in by_application.items()]
+        changed = [each for each in after if each.state is not current[each.application]]
         events = [(kind, each.application, text) for each in after for kind, text in each.told]
         await self._save([each for each in changed if not each.ended], events)
-        # Told before it is forgotten: what is refused now is taken again, and its end must not be news to nobody by then.
+        # Published before it is forgotten: a refused batch is taken again, and its end must still be published then.
         for each in after:
             if each.ended:
                 await self._store.forget(each.application)
@@ -252,12 +251,12 @@ class Knowledge:
 
     async def _save(self, changed: Sequence["_After"], events: Sequence[tuple[Kind, str, str]]) -> None:
         states = [each.state for each in changed if each.state is not None]
-        past = [entry for each in changed for entry in each.past]
+        entries = [entry for each in changed for entry in each.entries]
         if states or events:
-            await self._store.save(states, events, past, {each.application: each.newest for each in changed})
+            await self._store.save(states, events, entries, {each.application: each.newest for each in changed})
 
     async def _after(self, application: str, state: State | None, messages: list[tuple[Event, Kind]]) -> "_After":
-        """What `messages` make of the state.
+        """Apply `messages` to the state.
 
         What is still on its way when an application ends must not bring it back: without a policy only a reading of it does.
         """
@@ -273,7 +272,7 @@ class Knowledge:
         return after
 
     async def tidy_gauges(self, stop: Stop) -> None:
-        """Let the series of applications go whose policy was deleted while nobody watched them, until stopped."""
+        """Let the series of applications go whose policy was deleted while they were not monitored, until stopped."""
 
         async def cycle() -> None:
             policies = await self._store.policies()
@@ -294,14 +293,14 @@ def _is_late(record: Record, newest: Record | None) -> bool:
 
 @dataclass
 class _After:
-    """What a batch of messages made of one application."""
+    """One application after a batch of messages."""
 
     application: str
     state: State | None
     told: list[tuple[Kind, str]] = field(default_factory=list)
     """For the feed: each message as JSON."""
     newest: dict[Kind, str] = field(default_factory=dict)
-    past: list[tuple[str, Past]] = field(default_factory=list)
+    entries: list[tuple[str, HistoryEntry]] = field(default_factory=list)
     ended: bool = False
     """In between: what was known before is to be forgotten."""
 
@@ -310,11 +309,11 @@ class _After:
         text = message.model_dump_json()
         self.told.append((kind, text))
         if isinstance(message, Observation) and message.status == "ended":
-            self.state, self.newest, self.past, self.ended = None, {}, [], True
+            self.state, self.newest, self.entries, self.ended = None, {}, [], True
             return
         self.state = changed
         self.newest[kind] = text
-        self.past += past_of(message, changed)
+        self.entries += history_entries(message, changed)
 
 
 def _whose(records: list[Record], applications: Collection[str]) -> dict[str, str]:

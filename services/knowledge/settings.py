@@ -9,7 +9,7 @@ from pydantic_settings import SettingsConfigDict
 from runtime.lease import Terms
 from runtime.settings import TargetSettings
 
-from .core import MOST_HISTORY
+from .core import MAX_HISTORY_COUNT
 
 
 class KnowledgeSettings(TargetSettings):
@@ -29,7 +29,9 @@ class KnowledgeSettings(TargetSettings):
     planner_token: SecretStr | None = Field(
         default=None, description="bearer token for the planner service (role read)"
     )
-    history_count: int = Field(default=500, ge=1, le=MOST_HISTORY, description="past turns kept for each application")
+    history_count: int = Field(
+        default=500, ge=1, le=MAX_HISTORY_COUNT, description="past turns kept for each application"
+    )
     history_age_seconds: float = Field(
         default=86_400.0, gt=0, description="age after which a past turn is forgotten, in s"
     )
@@ -52,7 +54,7 @@ class KnowledgeSettings(TargetSettings):
     known_characters: int = Field(
         default=16_000_000,
         ge=0,
-        description="of states kept in memory beside Redis, as JSON, not read for each message; in memory seven times that",
+        description="of states cached in memory, as JSON, not read for each message; in memory seven times that",
     )
     metrics_applications: int = Field(
         default=500, ge=0, description="applications that /metrics has series of, some 20 each and 10 for each operator"
@@ -68,7 +70,7 @@ class KnowledgeSettings(TargetSettings):
         default=10.0,
         ge=6,
         le=25,
-        description="one replica publishes policies; when it is gone without a good-bye, another takes over after this long, in s. Brokers "
+        description="one replica publishes policies; when it vanishes, another takes over after this long, in s. Brokers "
         "take no less than 6 s by default",
     )
     forget_after_seconds: float = Field(

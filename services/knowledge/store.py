@@ -1,16 +1,21 @@
-"""What the knowledge service needs of its memory. `adapters/redis.py` and `adapters/memory.py` pass the same tests."""
+"""The store that the knowledge service needs. `adapters/redis.py` and `adapters/memory.py` pass the same tests."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
 
-from .core import KINDS, Kind, Newest, Past, State
+from runtime.loop import Stop
+
+from .core import KINDS, HistoryEntry, Kind, Newest, State
 
 NOTHING_NEW: Mapping[str, Mapping[Kind, str]] = MappingProxyType({})
+
+RETRY_SECONDS = 5.0
+"""Between two attempts to write to a full store."""
 
 
 class StoreUnavailable(Exception):
@@ -22,11 +27,11 @@ class StoreFull(StoreUnavailable):
 
 
 class VersionConflict(Exception):
-    """Somebody else wrote first. `current` is what is there now; None: nothing."""
+    """Another writer was first. `current` is the stored value; None: it does not exist."""
 
     def __init__(self, current: ScalingPolicy | ActionState | None) -> None:
         self.current = current
-        super().__init__("somebody else wrote first")
+        super().__init__("another writer was first")
 
 
 class TargetTaken(Exception):
@@ -35,6 +40,28 @@ class TargetTaken(Exception):
     def __init__(self, application: str) -> None:
         self.application = application
         super().__init__(f"{application} has the same target")
+
+
+class StoreFullBackoff:
+    """Backoff of one loop that writes to the store: waits while it is full, and logs that once."""
+
+    def __init__(self, logger: Any, retry_seconds: float = RETRY_SECONDS) -> None:
+        self._log = logger
+        self._retry_seconds = retry_seconds
+        self._full = False
+
+    async def refused(self, error: StoreFull, stop: Stop) -> None:
+        """Wait after a refused write; the caller keeps its records and tries again."""
+        if not self._full:
+            self._full = True
+            self._log.warning("memory-full", reason=str(error), tried_again_every_seconds=self._retry_seconds)
+        await stop.wait(self._retry_seconds)
+
+    def written(self) -> None:
+        """Note a write that succeeded."""
+        if self._full:
+            self._full = False
+            self._log.info("memory-has-room")
 
 
 @dataclass(frozen=True)
@@ -100,7 +127,7 @@ class Store(Protocol):
         ...
 
     async def delete_policy(self, application: str, expected: int | None, min_version: int = 1) -> bool:
-        """The same for a deletion, which has a version of its own: `min_version`, or the next after the policy's. False if there was
+        """The same for a deletion, which has its own version: `min_version`, or the next after the policy's. False if there was
         no policy."""
         ...
 
@@ -149,7 +176,7 @@ class Store(Protocol):
     async def state(self, application: str) -> State | None: ...
 
     async def states(self, applications: Collection[str]) -> dict[str, State | None]:
-        """Of each application, what `state` gives."""
+        """Return the state of each application."""
         ...
 
     async def newest(self, application: str, kinds: Collection[Kind] = KINDS) -> Newest | None:
@@ -164,7 +191,7 @@ class Store(Protocol):
         self,
         states: Sequence[State],
         events: Sequence[tuple[Kind, str, str]],
-        past: Sequence[tuple[str, Past]] = (),
+        entries: Sequence[tuple[str, HistoryEntry]] = (),
         newest: Mapping[str, Mapping[Kind, str]] = NOTHING_NEW,
     ) -> None:
         """Store states, append `(kind, application, json)` events to the feed and `(application, past)` to histories, in one go. The
@@ -188,11 +215,11 @@ class Store(Protocol):
     async def action(self, application: str) -> ActionState | None: ...
 
     async def put_action(self, action: ActionState, expected: int) -> None:
-        """Compare-and-swap by version (0: none yet); `VersionConflict` with what is there otherwise."""
+        """Compare-and-swap by version (0: none yet); `VersionConflict` with the current one otherwise."""
         ...
 
     async def keep_scores(self, application: str, hours: Sequence[ScoredHour], oldest: datetime) -> None:
-        """Store these hours in the place of what is there of them, and forget those before `oldest`."""
+        """Store these hours, replacing their earlier scores, and forget those before `oldest`."""
         ...
 
     async def scores(self, application: str) -> list[ScoredHour]:

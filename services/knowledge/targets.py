@@ -12,7 +12,7 @@ _LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
 
 
 def claims(target: Target) -> frozenset[tuple[str, ...]]:
-    """What a policy with this target has to itself: its job, and a docker target's service, too."""
+    """Return the resources that a target claims for one policy: its job, and a docker target's service."""
     job = ("job", cluster_of(target.job), target.job.job)
     docker = target.docker
     return frozenset({job} if docker is None else {job, ("service", docker.project, docker.service)})
@@ -24,7 +24,7 @@ def claims_of(document: str) -> frozenset[tuple[str, ...]]:
 
 
 def cluster_of(job: FlinkTarget) -> str:
-    """The cluster's address in one form: host in small letters, port, path; the scheme does not tell two clusters apart."""
+    """The cluster's address in one form: host in small letters, port, path; the scheme does not distinguish two clusters."""
     host = (job.url.host or "").lower().rstrip(".")
     return f"{'localhost' if host in _LOOPBACK else host}:{job.url.port}/{(job.url.path or '').strip('/')}"
 
@@ -35,7 +35,7 @@ def rival(wanted: frozenset[tuple[str, ...]], others: Mapping[str, frozenset[tup
 
 
 def may_be_same_job(policy: ScalingPolicy, others: Iterable[ScalingPolicy]) -> list[str]:
-    """The applications on the same cluster where one policy names its job by id and the other by name: only what runs can tell."""
+    """The applications on the same cluster where one policy names its job by id and the other by name: only the running jobs decide."""
     own = policy.spec.target.job
     return [
         other.application

@@ -42,7 +42,7 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
     ),
     422: documented("Names what makes no sense", 422, _NO_OPERATOR, ("query.parallelism", _NO_OPERATOR)),
 }
-SHORTEST, LONGEST = timedelta(seconds=10), timedelta(days=1)
+MIN_HORIZON, MAX_HORIZON = timedelta(seconds=10), timedelta(days=1)
 
 
 def what_if_router(store: Store) -> APIRouter:
@@ -54,7 +54,7 @@ def what_if_router(store: Store) -> APIRouter:
         summary="What would happen at this parallelism and load",
         description="From the capacities learnt, with the planner's own predictor: throughput, utilisation of each operator, the "
         "lag's trajectory, from which load on it breaks, and what forbids it. What rests on something unknown is null, and `unknown` "
-        "says why. 404: nobody knows the application. 409: no analysis yet, or it knows no arrival rate or no capacity. 422: an "
+        "says why. 404: the application is unknown. 409: no analysis yet, or it knows no arrival rate or no capacity. 422: an "
         "operator, load or horizon that makes no sense.",
         response_model=WhatIf,
         responses={**ERRORS, **_REFUSED, 200: example(examples.WHAT_IF)},
@@ -68,10 +68,10 @@ def what_if_router(store: Store) -> APIRouter:
         horizon: HorizonText = "10m",
     ) -> WhatIf:
         try:
-            asked, under, seconds = parse_parallelism(parallelism), parse_load(load), _seconds(horizon)
+            requested, under, seconds = parse_parallelism(parallelism), parse_load(load), _seconds(horizon)
             analysis, outcomes = await _latest(store, f"{namespace}/{name}")
             # A large graph takes a while, in which others are to be answered.
-            return await asyncio.to_thread(what_if, analysis, asked, under, seconds, outcomes)
+            return await asyncio.to_thread(what_if, analysis, requested, under, seconds, outcomes)
         except InvalidQuestion as wrong:
             raise Problem(422, str(wrong), errors=[(f"query.{wrong.field}", str(wrong))]) from None
         except NotYet as missing:
@@ -81,7 +81,7 @@ def what_if_router(store: Store) -> APIRouter:
 
 
 async def _latest(store: Store, application: str) -> tuple[Analysis, list[Outcome]]:
-    """The newest analysis, and what came of past actions, newest first: as the planner is told."""
+    """Return the newest analysis and the outcomes of earlier actions, newest first, as the planner gets them."""
     state, newest = await store.state(application), await store.newest(application, ["analysis", "outcome"])
     if newest is None and await store.policy(application) is None:
         raise Problem(404, f"nothing is known of {application}")
@@ -98,6 +98,6 @@ def _seconds(text: str) -> float:
         found = parse_duration(text)
     except ValueError as error:
         raise InvalidQuestion("horizon", str(error)) from None
-    if not SHORTEST <= found <= LONGEST:
+    if not MIN_HORIZON <= found <= MAX_HORIZON:
         raise InvalidQuestion("horizon", "must lie between 10s and 1d")
     return found.total_seconds()

@@ -1,1 +1,1 @@
-"""What surrounds the core: Spark, and its in-memory twin."""
+"""Adapters of the core: Spark, and its in-memory twin."""

@@ -90,7 +90,7 @@ def parse_offsets(text: str) -> dict[int, int] | None:
 
 
 def lost_between(next_offsets: Mapping[int, int] | None, log_starts: Mapping[int, int]) -> dict[int, Lost]:
-    """What retention deleted between the checkpoint and now, by partition."""
+    """Return the records that retention deleted between the checkpoint and now, by partition."""
     if next_offsets is None:
         return {}
     return {
@@ -101,7 +101,7 @@ def lost_between(next_offsets: Mapping[int, int] | None, log_starts: Mapping[int
 
 
 def why_new(session: Any, checkpoint: str, *, seeded: bool) -> str:
-    """What a new state begins with, and which older ones of the same cluster are not used any more."""
+    """Describe how a new state begins, and name the same cluster's older states that are not used any more."""
     begins = "new, seeded from the latest analyses" if seeded else "new"
     jvm = session.sparkContext._jvm
     path = jvm.org.apache.hadoop.fs.Path(checkpoint)

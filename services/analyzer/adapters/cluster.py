@@ -26,7 +26,7 @@ _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
 class View(NamedTuple):
-    """What a task sees of the driver's world."""
+    """A task's view of the driver's files and versions."""
 
     host: str
     sees: bool
@@ -41,7 +41,7 @@ def on_cluster(settings: AnalyzerSettings) -> bool:
 
 
 def cluster_conf(settings: AnalyzerSettings, java_options: str) -> dict[str, str]:
-    """What Spark must be told only there."""
+    """Return Spark settings for clusters only."""
     return {
         "spark.executor.memory": f"{settings.executor_memory_megabytes}m",
         "spark.executor.cores": "" if settings.executor_cores is None else str(settings.executor_cores),
@@ -51,9 +51,9 @@ def cluster_conf(settings: AnalyzerSettings, java_options: str) -> dict[str, str
         "spark.executorEnv.PYTHONPATH": code_name(),
         # A share of the state goes back to the executor that has it in memory: elsewhere it is read from the checkpoint first.
         "spark.locality.wait": "500ms",
-        # An executor whose machine is gone without a word is given up after this long, not after 2 min.
+        # An executor whose machine vanished is given up after this long, not after 2 min.
         "spark.network.timeout": "40s",
-        # How often that is looked at; Spark refuses its own default beside a shorter timeout.
+        # How often that is looked at; Spark refuses its own default with a shorter timeout.
         "spark.network.timeoutInterval": "10s",
         "spark.executor.heartbeatInterval": "5s",
     }
@@ -82,7 +82,7 @@ def send_code(session: Any) -> None:
     """Hand the zip to all executors that are there or come later."""
     with tempfile.NamedTemporaryFile(prefix="weir-", suffix=".zip", delete=False) as written:
         written.write(_code())
-    # the driver hands it out from there as long as it lives; a name known beforehand could be somebody else's
+    # the driver hands it out from there as long as it lives; another user could own a name known beforehand
     path = Path(tempfile.gettempdir()) / code_name()
     Path(written.name).replace(path)
     session.sparkContext.addFile(str(path))
@@ -110,11 +110,11 @@ def unfit(session: Any, base: str) -> str | None:
 
 
 def judged(views: Collection[View], base: str) -> str | None:
-    """What is wrong with what the workers see."""
-    blind = sorted({view.host for view in views if not view.sees})
-    if blind:
+    """Return why the workers cannot work; empty if they can."""
+    unsighted = sorted({view.host for view in views if not view.sees})
+    if unsighted:
         return (
-            f"{base} is not the same on all machines ({', '.join(blind)} cannot see what the driver wrote there): "
+            f"{base} is not the same on all machines ({', '.join(unsighted)} cannot see what the driver wrote there): "
             "WEIR_ANALYZER_CHECKPOINT must be a folder or a URL that the driver and all workers share"
         )
     other = sorted({f"{view.host}: {view.code}" for view in views if code_name() not in view.code})

@@ -1,4 +1,4 @@
-"""What the analyzer asks the brokers itself; reading and writing is Spark's."""
+"""The analyzer's own requests to the brokers; Spark reads and writes the records."""
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 

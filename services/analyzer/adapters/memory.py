@@ -39,7 +39,7 @@ class MemoryAnalyzer:
             await consumer.close()
 
     def batch(self, records: list[Record]) -> list[Outgoing]:
-        """What a micro-batch of these records gives out."""
+        """Process the records as a micro-batch; returns the records to publish."""
         by_key: dict[str, list[Record]] = defaultdict(list)
         for record in records:
             by_key[record.key or ""].append(record)

@@ -1,7 +1,7 @@
 """One application's records of a batch: bytes in, bytes out, around the pure `advance`.
 
-Used by Spark's Python workers and by the in-memory twin alike. Nothing that goes wrong with one application leaves
-here as an exception: it becomes that application's dead letter.
+Used by Spark's Python workers and by the in-memory twin alike. A failure of one application never
+leaves here as an exception: it becomes that application's dead letter.
 """
 
 import base64
@@ -27,7 +27,7 @@ _CLOCKS_APART = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the state store holds for an application: its memory, and the last record that went into it."""
+    """An application's entry in the state store: its memory, and the last record that went into it."""
 
     memory: bytes
     partition: int = -1
@@ -51,8 +51,8 @@ def process(
 ) -> tuple[State | None, list[Outgoing]]:
     """Advance one application by its records of a batch, in the order of (observed_at, offset).
 
-    Returns the new state (None: remove it) and what to publish, in order. `lost` tells by partition what was deleted
-    unread: the first record behind such a gap carries it into its analysis. A damaged state is put aside with the first record.
+    Returns the new state (None: remove it) and what to publish, in order. `lost` holds by partition the records deleted
+    unread: the first record behind such a gap carries it into its analysis. A damaged state becomes a dead letter of the first record.
     """
     records = list(records)
     memory, out = _memory_of(state, records)
@@ -87,14 +87,14 @@ def _gap(lost: Mapping[int, Lost] | None, partition: int, offset: int, record: R
 
 
 def _memory_of(state: State | None, records: Sequence[Record]) -> tuple[Memory | None, list[Outgoing]]:
-    """What the state says. Where it is damaged nothing, and it is put aside with the first record."""
+    """Return the memory in the state; for a damaged one None and a dead letter."""
     if state is None:
         return None, []
     try:
         return Memory.from_bytes(state.memory), []
     except UnreadableMemory as error:
         # only damage comes here: another version has another checkpoint directory, seeded from the analyses
-        return None, [_put_aside(state, str(error), record) for record in records[:1]]
+        return None, [_damaged(state, str(error), record) for record in records[:1]]
 
 
 def seeded(value: bytes | None) -> State | None:
@@ -135,8 +135,8 @@ def _dead_letter(record: Record, reason: str, field: str | None) -> Outgoing:
     return _letter(record, record.place, reason, field, record.value)
 
 
-def _put_aside(state: State, damage: str, record: Record) -> Outgoing:
-    reason = f"what was known of this application before this record was given up, and is learnt anew: {damage}"
+def _damaged(state: State, damage: str, record: Record) -> Outgoing:
+    reason = f"the application's earlier state is discarded and learned again: {damage}"
     return _letter(record, f"{record.place}:state", reason, "state", state.memory)
 
 

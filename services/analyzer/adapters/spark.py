@@ -145,7 +145,7 @@ def warm_up(session: Any, settings: AnalyzerSettings) -> None:
         )
     )
     jvm = session.sparkContext._jvm
-    # one that stands by warms up beside the one that works
+    # a standby warms up at the same time as the active analyzer
     folder = jvm.org.apache.hadoop.fs.Path(f"{base_of(settings)}/warm-up-{uuid4().hex[:8]}")
     files = folder.getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
     old_before = jvm.System.currentTimeMillis() - 600_000
@@ -280,8 +280,8 @@ class SparkStream:
         self._begin = Start(checkpoint, {}, self._clock.now(), seeded=False)  # what `set_aside` may have to rename
         offsets = offsets_in(self._session, checkpoint)
         lost = lost_between(offsets, {p: start for p, (start, _) in marks[OBSERVATIONS.name].items()})
-        learnt = any(end > start for start, end in marks[ANALYSES.name].values())
-        self._begin = Start(checkpoint, lost, self._clock.now(), seeded=offsets is None and learnt)
+        learned = any(end > start for start, end in marks[ANALYSES.name].values())
+        self._begin = Start(checkpoint, lost, self._clock.now(), seeded=offsets is None and learned)
         self._query = start_query(self._session, self._settings, self._begin)
         self._seen = -1
         return (
@@ -357,7 +357,7 @@ class SparkStream:
             self._query = self._session = None
 
     def _forget_dead_session(self) -> None:
-        """After its driver died a session is of no use, and PySpark must be told to start another one."""
+        """Drop a session whose driver died, and make PySpark start another one."""
         if self._session is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""A thread of its own for a library that blocks."""
+"""A dedicated thread for a library that blocks."""
 
 import asyncio
 import queue
@@ -27,7 +27,7 @@ class BlockingThread:
             function, future = self._calls.get()
             try:
                 result = function()
-            except BaseException as error:  # noqa: BLE001 - handed to whoever waits for it
+            except BaseException as error:  # noqa: BLE001 - handed to the caller
                 self._settle(future, error=error)
             else:
                 self._settle(future, result=result)

@@ -4,7 +4,7 @@ Knows no clock, network, thread or framework; time is the observation's.
 """
 
 from .advance import advance
-from .learnt import seed
+from .learned import seed
 from .memory import MEMORY_VERSION, Memory, UnreadableMemory
 from .settings import AnalysisSettings
 

@@ -11,10 +11,10 @@ from weir_contracts import Estimate, Observation, OperatorReading, unknown
 from weir_contracts.analysis import Analysis
 
 from . import capacity, demand, history, lag, propagation, restarts, selectivity, window
-from .graph import Graph, graph_of
-from .memory import LogHistory, Memory, Point, RunMemory
+from .context import AnalysisContext, OperatorContext, SourceContext
+from .memory import LogHistory, Memory, Point, RunMemory, Sample
 from .numbers import estimate, slope
-from .picture import OperatorPicture, Picture, SourcePicture
+from .propagation import Graph, graph_of
 from .report import analysis_of
 from .settings import AnalysisSettings
 from .symptoms import symptoms_of
@@ -30,11 +30,11 @@ def advance(
     *,
     lost_records: int | None = None,
 ) -> tuple[Memory | None, Analysis | None]:
-    """Take one observation in.
+    """Take in one observation.
 
     Returns the new memory (None after the application's end) and the analysis (None for an observation that is not
-    newer than the last: it is only counted). `lost_records` is given when retention deleted so many observations of the
-    application's partition before this one could be read. Never mutates `memory`.
+    newer than the last: it is only counted). `lost_records` is the number of observations of the
+    application's partition that retention deleted before this one could be read. Never mutates `memory`.
     """
     settings = settings or AnalysisSettings()
     at = observation.observed_at.timestamp()
@@ -47,10 +47,10 @@ def advance(
     memory = _with_brokers(_with_job(memory, observation), observation, at, settings)
     graph = None if observation.topology is None else graph_of(observation.topology)
     memory, fresh_run, stale = _with_run(memory, observation, graph, at, settings)
-    memory, picture = _picture(memory, graph, Frame(observation, at, settings, stale))
-    picture = replace(picture, fresh_run=fresh_run, gap_seconds=gap, lost_records=lost_records)
-    symptoms = symptoms_of(picture, memory.capacities, settings)
-    analysis = analysis_of(picture, memory, symptoms)
+    observed = AnalysisContext(observation, at, None if stale is None else memory.run, fresh_run, gap, lost_records)
+    memory, context = _context(memory, graph, Frame(observation, at, settings, stale), observed)
+    symptoms = symptoms_of(context, memory.capacities, settings)
+    analysis = analysis_of(context, memory, symptoms)
     return (None if observation.status == "ended" else memory), analysis
 
 
@@ -75,7 +75,7 @@ def _with_job(memory: Memory, observation: Observation) -> Memory:
         run=None,
         capacities=capacity.halved(memory.capacities),
         selectivities=ratios,
-        # another job is a resubmission: the time until it came is nobody's restart time
+        # another job is a resubmission: the time until it came is no restart time
         restarts=replace(memory.restarts, running_at=None, down_at=None, still_down_at=None),
     )
 
@@ -108,20 +108,20 @@ def _with_run(
     The age is None outside of a run.
     """
     if observation.status == "not_running":
-        return replace(memory, restarts=restarts.seen_down(memory.restarts, at)), False, None
+        return replace(memory, restarts=restarts.observed_down(memory.restarts, at)), False, None
     if observation.status != "running" or observation.run is None:
         return memory, False, None
     readings = _readings(observation)
     ring = memory.run
     fresh_run = ring is None or not window.same_run(ring, observation.run, readings)
     if ring is None or fresh_run:
-        # the run's start is told by the engine's clock; everything else here by the monitor's
+        # the engine's clock gives the run's start, the monitor's everything else here
         ahead = 0.0 if observation.source_time is None else at - observation.source_time.timestamp()
         started_at = min(at, observation.run.running_since.timestamp() + ahead)
         after = window.start(observation.run, readings, started_at)
         memory, ring = _with_restart(memory, ring, after, at, settings), after
     else:
-        memory = replace(memory, restarts=restarts.seen_running(memory.restarts, at))
+        memory = replace(memory, restarts=restarts.observed_running(memory.restarts, at))
     moved = window.positions_of(observation)
     ring, fresh = window.extend(ring, readings, at, settings)
     if fresh and graph is not None:
@@ -136,13 +136,13 @@ def _with_run(
 def _with_restart(
     memory: Memory, before: RunMemory | None, after: RunMemory, at: float, settings: AnalysisSettings
 ) -> Memory:
-    """What the change of run says of restarts; the first run seen says nothing."""
+    """Take a change of run into the restart times; the first observed run adds none."""
     if before is None:
-        seen = restarts.seen_running(memory.restarts, at)
+        observed = restarts.observed_running(memory.restarts, at)
     else:
         rescaled = before.parallelism != after.parallelism
-        seen = restarts.seen_new_run(memory.restarts, after.started_at, at, rescaled, settings)
-    return replace(memory, restarts=seen)
+        observed = restarts.observed_new_run(memory.restarts, after.started_at, at, rescaled, settings)
+    return replace(memory, restarts=observed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class _Operators:
-    """What was worked out of every operator's window."""
+    """Values derived from every operator's window."""
 
     views: dict[str, View]
     spent: dict[str, Shares]
@@ -171,24 +171,25 @@ class _Operators:
     output_rates: dict[str, Estimate]
 
 
-def _picture(memory: Memory, topology: Graph | None, frame: Frame) -> tuple[Memory, Picture]:
-    picture = Picture(frame.observation, frame.at, frame.run_of(memory), False, None, None)
+def _context(
+    memory: Memory, topology: Graph | None, frame: Frame, context: AnalysisContext
+) -> tuple[Memory, AnalysisContext]:
     if topology is None:
-        return memory, picture
-    operators = _operators(topology, frame, picture.run, memory.history)
+        return memory, context
+    operators = _operators(topology, frame, context.run, memory.history)
     memory, sources = _sources(memory, topology, operators, frame)
     measured = {name: _measured(name, topology, operators, sources, frame.settings) for name in topology.names}
     memory, ratios = _learn(memory, topology, operators, measured, frame)
     arrivals = {name: source.arrival_rate for name, source in sources.items()}
     targets = propagation.target_rates(topology, arrivals, ratios)
-    pictures = _operator_pictures(topology, frame.observation, operators, measured, memory.capacities)
+    contexts = _operator_contexts(topology, frame.observation, operators, measured, memory.capacities)
     return memory, replace(
-        picture,
-        operators=pictures,
+        context,
+        operators=contexts,
         sources=sources,
         targets=targets,
         selectivities=ratios,
-        bottleneck=_bottleneck(topology, pictures, targets),
+        bottleneck=_bottleneck(topology, contexts, targets),
     )
 
 
@@ -198,7 +199,7 @@ def _operators(topology: Graph, frame: Frame, run: RunMemory | None, log: LogHis
     if run is not None:
         # Without its brokers a sink is busy with waiting, and looks as if it could do next to nothing.
         back_at = history.brokers_back_at(log, frame.at)
-        views = {name: window.view(run, i, frame.settings, back_at) for i, name in enumerate(run.names)}
+        views = window.views(run, frame.settings, back_at)
     spent = {}
     for name in topology.names:
         view, reading = views.get(name), readings.get(name)
@@ -206,20 +207,27 @@ def _operators(topology: Graph, frame: Frame, run: RunMemory | None, log: LogHis
         if reading is not None and spent[name].busy is None:
             # the engine's own gauges average 60 s and climb through a run's first minute: better than nothing
             spent[name] = Shares(reading.busy_share_mean, reading.backpressure_share_mean, None)
+    rates = {name: _rates(views.get(name), frame.settings) for name in topology.names}
     return _Operators(
         views,
         spent,
         readings,
-        {name: _rate(views.get(name), 1, frame.settings) for name in topology.names},
-        {name: _rate(views.get(name), 2, frame.settings) for name in topology.names},
+        {name: each[0] for name, each in rates.items()},
+        {name: each[1] for name, each in rates.items()},
     )
 
 
-def _rate(view: View | None, field: int, settings: AnalysisSettings) -> Estimate:
+def _rates(view: View | None, settings: AnalysisSettings) -> tuple[Estimate, Estimate]:
+    """Return the input and output rate of an operator in records/s."""
     if view is None:
-        return unknown("the job is not running or tells nothing of this operator")
+        reason = unknown("the job is not running or reports nothing of this operator")
+        return reason, reason
     samples = window.recent(view.samples, settings.rate_window_seconds)
-    value = window.rate(samples, field, view.parallelism)
+    return _rate(samples, 1, view.parallelism), _rate(samples, 2, view.parallelism)
+
+
+def _rate(samples: Sequence[Sample], field: int, parallelism: int) -> Estimate:
+    value = window.rate(samples, field, parallelism)
     if value is None:
         return unknown(f"{len(samples)} of 2 samples of this run seen, or its counter is unknown")
     seconds = samples[-1].at - samples[0].at
@@ -228,8 +236,8 @@ def _rate(view: View | None, field: int, settings: AnalysisSettings) -> Estimate
 
 def _sources(
     memory: Memory, topology: Graph, operators: _Operators, frame: Frame
-) -> tuple[Memory, dict[str, SourcePicture]]:
-    pictures = {}
+) -> tuple[Memory, dict[str, SourceContext]]:
+    contexts = {}
     run = frame.run_of(memory)
     for name in topology.sources:
         behind, run = lag.source_lag(
@@ -247,27 +255,27 @@ def _sources(
         if arrives.value is None:
             arrives = _from_throughput(arrives, taken, behind.growth)
         backlogged = run is not None and _backlogged(run, name, taken, frame.settings)
-        pictures[name] = SourcePicture(name, arrives, trend, behind, backlogged)
-    return (memory if run is None else replace(memory, run=run)), pictures
+        contexts[name] = SourceContext(name, arrives, trend, behind, backlogged)
+    return (memory if run is None else replace(memory, run=run)), contexts
 
 
 def _taken(name: str, operators: _Operators) -> Estimate:
-    """What a source takes in; what it gives out where it does not count its input."""
+    """Return a source's input rate, or its output rate where it does not count its input."""
     rate = operators.input_rates[name]
     return rate if rate.value is not None else operators.output_rates[name]
 
 
-def _from_throughput(why: Estimate, taken: Estimate, growth: Estimate) -> Estimate:
-    """Demand without the brokers: what is processed and what piles up beside it."""
+def _from_throughput(reason: Estimate, taken: Estimate, growth: Estimate) -> Estimate:
+    """Return the arrival rate without the brokers: throughput plus growth of lag."""
     if taken.value is None or growth.value is None:
-        return why
+        return reason
     rate = max(0.0, taken.value + growth.value)
-    basis = f"source throughput + growth of lag ({why.basis})"[:300]
+    basis = f"source throughput + growth of lag ({reason.basis})"[:300]
     return estimate(rate, basis, 0.6 * min(taken.confidence, growth.confidence), taken.samples, taken.window_seconds)
 
 
 def _backlogged(run: RunMemory, name: str, taken: Estimate, settings: AnalysisSettings) -> bool:
-    """Whether a source lagged through the whole capacity window and is not merely read late.
+    """Whether a source lagged throughout the capacity window and is not merely read late.
 
     A lag that neither grows nor shrinks is what late readings of a position look like.
     """
@@ -277,15 +285,17 @@ def _backlogged(run: RunMemory, name: str, taken: Estimate, settings: AnalysisSe
     if len(inside) < 3 or inside[0][0] > since + settings.capacity_window_seconds / 3 or not taken.value:
         return False
     growth = slope(inside)
-    least = min(records for _, records in inside)
-    return growth is not None and least >= settings.backlog_seconds * taken.value and abs(growth) >= 0.05 * taken.value
+    smallest = min(records for _, records in inside)
+    return (
+        growth is not None and smallest >= settings.backlog_seconds * taken.value and abs(growth) >= 0.05 * taken.value
+    )
 
 
 def _measured(
     name: str,
     topology: Graph,
     operators: _Operators,
-    sources: Mapping[str, SourcePicture],
+    sources: Mapping[str, SourceContext],
     settings: AnalysisSettings,
 ) -> capacity.Measured:
     upstream = topology.inputs[name]
@@ -337,30 +347,30 @@ def _learn(
         now = unknown("the job is not running")
         if run is not None:
             now = selectivity.measured(wiring, run.edges.get(key), run, settings)
-        learnt = selectivity.learn(ratios.get(key), now, at, settings)
-        if learnt is not None:
-            ratios[key] = learnt
-        edges[source, target] = selectivity.told(now, learnt)
+        learned = selectivity.learn(ratios.get(key), now, at, settings)
+        if learned is not None:
+            ratios[key] = learned
+        edges[source, target] = selectivity.published_ratio(now, learned)
     return replace(memory, capacities=capacity.kept(curves), selectivities=selectivity.kept(ratios)), edges
 
 
-def _operator_pictures(
+def _operator_contexts(
     topology: Graph,
     observation: Observation,
     operators: _Operators,
     measured: Mapping[str, capacity.Measured],
     curves: Mapping[str, Sequence[Point]],
-) -> dict[str, OperatorPicture]:
+) -> dict[str, OperatorContext]:
     observed = {} if observation.deployment is None else observation.deployment.observed
-    told_ = {reading.operator: reading.parallelism for reading in observation.operators}
-    pictures = {}
+    reported = {reading.operator: reading.parallelism for reading in observation.operators}
+    contexts = {}
     sources = set(topology.sources)
     for name in topology.names:
-        parallelism = told_.get(name) or observed.get(name)
+        parallelism = reported.get(name) or observed.get(name)
         if parallelism is None:
             continue
         here = next((p.rate for p in curves.get(name, ()) if p.parallelism == parallelism), None)
-        pictures[name] = OperatorPicture(
+        contexts[name] = OperatorContext(
             name=name,
             parallelism=parallelism,
             is_source=name in sources,
@@ -370,22 +380,22 @@ def _operator_pictures(
             input_rate=_taken(name, operators) if name in sources else operators.input_rates[name],
             output_rate=operators.output_rates[name],
             measured=measured[name],
-            learnt_rate=here,
+            learned_rate=here,
         )
-    return pictures
+    return contexts
 
 
 def _bottleneck(
-    topology: Graph, pictures: Mapping[str, OperatorPicture], targets: Mapping[str, Estimate]
+    topology: Graph, contexts: Mapping[str, OperatorContext], targets: Mapping[str, Estimate]
 ) -> str | None:
     load: dict[str, float | None] = {}
-    for name, operator in pictures.items():
+    for name, operator in contexts.items():
         target = targets[name].value
         load[name] = None if target is None or not operator.capacity else target / operator.capacity
     return propagation.bottleneck(
         topology,
         load,
-        {name: operator.spent.busy for name, operator in pictures.items()},
-        {name: operator.spent.backpressured for name, operator in pictures.items()},
-        {name: operator.measured.saturated for name, operator in pictures.items()},
+        {name: operator.spent.busy for name, operator in contexts.items()},
+        {name: operator.spent.backpressured for name, operator in contexts.items()},
+        {name: operator.measured.saturated for name, operator in contexts.items()},
     )

@@ -6,8 +6,8 @@ Capacity here is what the operator can *sustain*: with an uneven load the busies
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from weir_contracts import MAX_NUMBER, CapacityPoint, Estimate, OperatorReading, unknown
 
@@ -19,10 +19,10 @@ from .window import Shares, View, rate
 _CONFIDENCE_BY_BUSY = ((0.0, 0.0), (0.05, 0.1), (0.1, 0.3), (0.5, 0.7), (0.8, 0.85), (1.0, 0.95))
 """A rate taken from a mostly idle operator is noise: idle time is booked up to 5 s late."""
 _NOTABLE_SKEW = 1.15
-_HARDLY_BUSY = 0.05
+_NEARLY_IDLE = 0.05
 """Below this busy share a rate from busy time is worth next to nothing."""
-_LEAST_CONFIDENCE = 0.1
-LEAST_RATE = 1e-6
+_MIN_CONFIDENCE = 0.1
+MIN_RATE = 1e-6
 """Records/s; rates are rounded to this."""
 _BUSY = 0.8
 _BUSIER = 0.05
@@ -33,9 +33,8 @@ _USUAL_CONTENTION = 0.15
 """What each further group of subtasks may take away from the others without being noteworthy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pressure:
-    """What surrounds an operator over the window: it decides whether throughput is capacity."""
+class Pressure(NamedTuple):
+    """Surroundings of an operator over the window: they decide whether throughput is capacity."""
 
     is_source: bool
     source_backlogged: bool
@@ -44,16 +43,15 @@ class Pressure:
     """Greatest backpressured share of its direct inputs, without those that a sibling holds back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(NamedTuple):
     """An operator's capacity in the current window."""
 
     whole: Estimate
     per_subtask: Estimate
     saturated: bool
     skew: Estimate
-    least: Estimate | None = None
-    """A lower bound of `whole`, of an operator that is hardly busy."""
+    lower_bound: Estimate | None = None
+    """A lower bound of `whole`, of an operator that is nearly idle."""
 
 
 def skew(reading: OperatorReading | None) -> Estimate:
@@ -63,7 +61,7 @@ def skew(reading: OperatorReading | None) -> Estimate:
     if reading.parallelism == 1:
         return estimate(1.0, "one subtask", 1.0, 1)
     if reading.busy_share_mean < 0.02:
-        return unknown("hardly busy: the ratio would be noise")
+        return unknown("nearly idle: the ratio would be noise")
     ratio = max(1.0, reading.busy_share_max / reading.busy_share_mean)
     confidence = min(0.9, interpolate(reading.busy_share_mean, _CONFIDENCE_BY_BUSY) + 0.1)
     return estimate(ratio, "busy gauges of the subtasks, max over mean", confidence, reading.parallelism, 60.0)
@@ -82,8 +80,8 @@ def holds_back(
     """
     own = _fullness(spent, reading)
     return own >= settings.saturated_share or not any(
-        (other.backpressured or 0.0) >= _HELD_BACK or _fullness(other, seen) >= max(_BUSY, own + _BUSIER)
-        for other, seen in siblings
+        (other.backpressured or 0.0) >= _HELD_BACK or _fullness(other, observed) >= max(_BUSY, own + _BUSIER)
+        for other, observed in siblings
     )
 
 
@@ -98,10 +96,10 @@ def measure(
     """The true processing rate of one operator, of all its subtasks and of one."""
     uneven = skew(reading)
     if view is None or not view.taught:
-        why = unknown(
+        reason = unknown(
             f"no window of {settings.capacity_window_seconds:.0f} s yet since this run was warm, or since its brokers were last away"
         )
-        return Measured(why, why, False, uneven)
+        return Measured(reason, reason, False, uneven)
     throughput = rate(view.taught, 1, view.parallelism)
     if throughput is None and pressure.is_source:
         throughput = rate(view.taught, 2, view.parallelism)
@@ -110,18 +108,20 @@ def measure(
     if observed is not None:
         return Measured(observed, per_subtask, True, uneven)
     return Measured(
-        _whole(view, per_subtask, uneven, spent), per_subtask, False, uneven, _least(view, throughput, spent)
+        _whole(view, per_subtask, uneven, spent), per_subtask, False, uneven, _lower_bound(view, throughput, spent)
     )
 
 
-def _least(view: View, throughput: float | None, spent: Shares) -> Estimate | None:
-    """What an operator sustains at least that takes in `throughput` within less than `_HARDLY_BUSY` of its time: as it is less busy than
-    that, it does at least throughput ÷ `_HARDLY_BUSY`. The exact share, which may be noise, is not used."""
-    if spent.busy is None or spent.busy >= _HARDLY_BUSY or not throughput or view.taught[-1].busy_ms is None:
+def _lower_bound(view: View, throughput: float | None, spent: Shares) -> Estimate | None:
+    """Return a lower bound of the capacity of a nearly idle operator: throughput ÷ `_NEARLY_IDLE`, records/s.
+
+    The exact busy share, which may be noise, is not used.
+    """
+    if spent.busy is None or spent.busy >= _NEARLY_IDLE or not throughput or view.taught[-1].busy_ms is None:
         return None
-    basis = f"at least: records in ÷ {_HARDLY_BUSY:.0%}, as it is less busy"
+    basis = f"at least: records in ÷ {_NEARLY_IDLE:.0%}, as it is less busy"
     return estimate(
-        throughput / _HARDLY_BUSY, basis, 0.9 * min(1.0, len(view.taught) / 5), len(view.taught), view.seconds
+        throughput / _NEARLY_IDLE, basis, 0.9 * min(1.0, len(view.taught) / 5), len(view.taught), view.seconds
     )
 
 
@@ -129,7 +129,7 @@ def _from_busy_time(view: View, spent: Shares) -> Estimate:
     if spent.busy is None:
         return unknown("busy time is unknown")
     if spent.records_per_busy_second is None or spent.busy < 0.005:
-        return unknown("not busy: nothing to tell a rate from")
+        return unknown("not busy: no rate can be derived")
     if spent.records_per_busy_second == 0:
         return unknown("busy without taking anything in")
     confidence = interpolate(spent.busy, _CONFIDENCE_BY_BUSY) * min(1.0, len(view.taught) / 5)
@@ -137,7 +137,7 @@ def _from_busy_time(view: View, spent: Shares) -> Estimate:
         confidence *= 0.7
     basis = "records in ÷ busy time"
     if spent.busy < 0.1:
-        basis += ", hardly busy"
+        basis += ", nearly idle"
     return estimate(spent.records_per_busy_second, basis, confidence, len(view.taught), view.seconds)
 
 
@@ -199,9 +199,9 @@ def learn(
 ) -> tuple[Point, ...]:
     """Take a measurement into the curve of an operator."""
     value, confidence = now.whole.value, now.whole.confidence
-    if value is None or value <= 0 or confidence < _LEAST_CONFIDENCE:
+    if value is None or value <= 0 or confidence < _MIN_CONFIDENCE:
         return points
-    return _learnt(points, Point(parallelism, value, confidence, now.saturated, 1, at, job_id), throughput, settings)
+    return _updated(points, Point(parallelism, value, confidence, now.saturated, 1, at, job_id), throughput, settings)
 
 
 def kept(curves: dict[str, tuple[Point, ...]]) -> dict[str, tuple[Point, ...]]:
@@ -213,7 +213,7 @@ def kept(curves: dict[str, tuple[Point, ...]]) -> dict[str, tuple[Point, ...]]:
     return {name: curves[name] for name in newest}
 
 
-def _learnt(
+def _updated(
     points: tuple[Point, ...], fresh: Point, throughput: float | None, settings: AnalysisSettings
 ) -> tuple[Point, ...]:
     old = next((point for point in points if point.parallelism == fresh.parallelism), None)
@@ -223,7 +223,7 @@ def _learnt(
     if abs(fresh.rate - old.rate) <= settings.off_share * old.rate:
         return _kept([*others, _blended(old, fresh, settings)])
     if _believed(old, fresh, throughput, settings):
-        if _as_others_tell(fresh, others, settings) and not _as_others_tell(old, others, settings):
+        if _fits_others(fresh, others, settings) and not _fits_others(old, others, settings):
             # what is off is the one old point: the cost of a record is what it was
             return _kept([*others, fresh._replace(samples=old.samples + 1)])
         factor = fresh.rate / old.rate
@@ -232,7 +232,7 @@ def _learnt(
     return _kept([*others, old._replace(off_since=old.off_since if old.off_since is not None else fresh.at)])
 
 
-def _as_others_tell(point: Point, others: Sequence[Point], settings: AnalysisSettings) -> bool:
+def _fits_others(point: Point, others: Sequence[Point], settings: AnalysisSettings) -> bool:
     """Whether a rate is what other parallelisms let expect: between theirs, or beyond them in proportion.
 
     Beyond them contention has its say, and only in one direction: more subtasks do less each, fewer do more.
@@ -241,23 +241,23 @@ def _as_others_tell(point: Point, others: Sequence[Point], settings: AnalysisSet
         return False
     table = tuple((float(p.parallelism), p.rate) for p in others)
     nearest = min(others, key=lambda p: abs(p.parallelism - point.parallelism))
-    least, most = 1 - settings.off_share, 1 + settings.off_share
+    low, high = 1 - settings.off_share, 1 + settings.off_share
     if others[0].parallelism < point.parallelism < others[-1].parallelism:
         expected = interpolate(point.parallelism, table)
     else:
         expected = nearest.rate * point.parallelism / nearest.parallelism
         fewer, more = sorted((point.parallelism, nearest.parallelism))
         contended = 1 + _USUAL_CONTENTION * (more / fewer - 1)
-        least, most = (least / contended, most) if point.parallelism == more else (least, most * contended)
-    return least * expected <= point.rate <= most * expected
+        low, high = (low / contended, high) if point.parallelism == more else (low, high * contended)
+    return low * expected <= point.rate <= high * expected
 
 
 def _believed(old: Point, fresh: Point, throughput: float | None, settings: AnalysisSettings) -> bool:
-    """Whether a measurement that is far off replaces what was known.
+    """Return whether a measurement that is far off replaces the learned point.
 
     A saturated one does; so does throughput above what was thought possible. One from busy time must be the surer, and
-    against a saturated one it must have lasted: busy time tells too high a rate as long as the load is light. One that was not even busy
-    when it held its inputs back, and is doubted for it, needs no more than what is surer.
+    against a saturated one it must have lasted: busy time gives too high a rate while the load is light. A doubtful saturated
+    point (confidence below 0.6) yields to a measurement of equal confidence.
     """
     if fresh.saturated or (throughput is not None and throughput > old.rate * (1 + settings.off_share)):
         return True
@@ -287,19 +287,18 @@ def _blended(old: Point, fresh: Point, settings: AnalysisSettings) -> Point:
 
 
 def _kept(points: Sequence[Point]) -> tuple[Point, ...]:
-    """In order of parallelism; beyond the limit the least sure and oldest go, and a rate that rescaling made too large or small for
-    a message."""
-    points = [point for point in points if LEAST_RATE <= point.rate <= MAX_NUMBER]
+    """Return the points by parallelism, without rates out of bounds; beyond the limit those of lowest confidence and the oldest go."""
+    points = [point for point in points if MIN_RATE <= point.rate <= MAX_NUMBER]
     if len(points) > MAX_POINTS:
         points = sorted(points, key=lambda p: (p.confidence, p.at))[len(points) - MAX_POINTS :]
     return tuple(sorted(points, key=lambda p: p.parallelism))
 
 
-def halved(known: Mapping[str, tuple[Point, ...]]) -> dict[str, tuple[Point, ...]]:
-    """What was learnt of another job id: the code may have changed."""
+def halved(curves: Mapping[str, tuple[Point, ...]]) -> dict[str, tuple[Point, ...]]:
+    """Return the curves of another job id with half their confidence: the code may have changed."""
     return {
         name: tuple(p._replace(confidence=round(p.confidence / 2, 4), off_since=None) for p in points)
-        for name, points in known.items()
+        for name, points in curves.items()
     }
 
 

@@ -1,6 +1,6 @@
 """Demand: how fast records arrive at a source, from the brokers' log-end offsets.
 
-Over a short window, so that a step shows within two scrapes; over whole bursts where the log grows in bursts (a
+Over a short window, so that a step shows within two scrapes; from burst to burst where the log grows in bursts (a
 transactional producer moves the stable offset once a commit).
 """
 
@@ -27,12 +27,12 @@ def arrival_rate(
     """The arrival rate of a source in records/s and its change in records/s per second."""
     intervals = log.intervals(history, operator, at - settings.trend_window_seconds)
     if intervals is None:
-        why = "log-end offsets of two scrapes are needed and not every partition has them"
-        return unknown(why), unknown(why)
+        reason = "log-end offsets of two scrapes are needed and not every partition has them"
+        return unknown(reason), unknown(reason)
     late = at - intervals[-1].end
     if late > 2 * settings.arrival_window_seconds:
-        why = f"the brokers' offsets are {late:.0f} s old"
-        return unknown(why), unknown(why)
+        reason = f"the brokers' offsets are {late:.0f} s old"
+        return unknown(reason), unknown(reason)
     ends = _burst_ends(intervals)
     flowing = _flowing_again(intervals)
     if flowing is not None:
@@ -61,14 +61,14 @@ def _flowing_again(intervals: list[Interval]) -> list[Interval] | None:
     """
     if all(interval.records > 0 for interval in intervals):
         return None
-    most = list(accumulate((interval.records for interval in intervals), max))
-    least = inf
+    peaks = list(accumulate((interval.records for interval in intervals), max))
+    smallest = inf
     flowing = None
     for i in range(len(intervals) - 1, 0, -1):
-        least = min(least, intervals[i].records)
-        if least == 0:
+        smallest = min(smallest, intervals[i].records)
+        if smallest == 0:
             break
-        if least > 2 * most[i - 1] and len(intervals) - i >= 2:
+        if smallest > 2 * peaks[i - 1] and len(intervals) - i >= 2:
             flowing = intervals[i:]
     return flowing
 

@@ -1,4 +1,4 @@
-"""When which offset was the end of a partition's log: demand, and the age of what waits.
+"""When which offset was the end of a partition's log: demand, and the age of waiting records.
 
 The history belongs to the brokers, so it outlives runs. It is decimated with age: every scrape of the last seconds, one
 in 2 s for a minute, then a spacing of about a twelfth of the age, so that 40 minutes need some 80 rows and an age read
@@ -19,7 +19,7 @@ _ALL_SECONDS = 12.0
 _DENSE_SECONDS = 65.0
 _SPACING_SECONDS = 2.0
 _AGE_PER_SPACING = 12.0
-_MOST_CELLS = 60_000
+_MAX_CELLS = 60_000
 _DISTANCES = 5
 _DISTANCES_AWAY = 2.5
 _SECONDS_AWAY = 5.0
@@ -48,8 +48,8 @@ def extend(
         return history
     history = _heard(history, at, interval_seconds)
     keys = history.keys
-    known = set(keys)
-    added = tuple(key for key in ends if key not in known)
+    present = set(keys)
+    added = tuple(key for key in ends if key not in present)
     rows = list(history.rows)
     recreated = _recreated(keys, rows, ends)
     if recreated:
@@ -90,7 +90,7 @@ def brokers_back_at(history: LogHistory, now: float) -> float | None:
 
 
 def _recreated(keys: Sequence[str], rows: Sequence[LogRow], ends: dict[str, int]) -> set[int]:
-    """Columns whose log now ends earlier than it did: the topic was made anew, its past means nothing."""
+    """Columns whose log now ends earlier than it did: the topic was created again, its history means nothing."""
     fallen = set()
     for i, key in enumerate(keys):
         end = ends.get(key)
@@ -107,7 +107,7 @@ def _decimated(rows: list[LogRow], now: float, reach_seconds: float, columns: in
 
     Compared with the older neighbour, because that one stays: compared with the newer, every row would fall as it ages.
     """
-    coarser = max(1.0, len(rows) * columns / _MOST_CELLS)
+    coarser = max(1.0, len(rows) * columns / _MAX_CELLS)
     kept: list[LogRow] = []
     for row in rows:
         age = now - row.at
@@ -177,7 +177,7 @@ def column(history: LogHistory, i: int) -> list[tuple[float, int]]:
 
 
 def intervals(history: LogHistory, operator: str, since: float) -> list[Interval] | None:
-    """What was appended between consecutive rows from `since` on (of the last two rows at least), oldest first.
+    """Return the records appended between consecutive rows from `since` on (at least the last two rows), oldest first.
 
     A gap of a partition is bridged by a straight line; a partition first seen within the window counts from then on.
     None if the newest row does not know every partition that was known in the window: then demand is unknown.
@@ -211,11 +211,23 @@ def _rows_since(rows: Sequence[LogRow], since: float) -> Sequence[LogRow]:
 
 
 def _add_increments(appended: list[float], times: Sequence[float], ends: Sequence[int | None]) -> None:
-    known = [(j, end) for j, end in enumerate(ends) if end is not None]
-    for (i, start), (j, end) in pairwise(known):
+    present = [(j, end) for j, end in enumerate(ends) if end is not None]
+    for (i, start), (j, end) in pairwise(present):
         per_second = (end - start) / (times[j] - times[i])
         for k in range(i, j):
             appended[k] += per_second * (times[k + 1] - times[k])
+
+
+def tail(history: LogHistory, i: int, offset: int) -> list[tuple[float, int]]:
+    """Return the known points of one column, oldest first, from the newest that is not beyond `offset` on."""
+    points: list[tuple[float, int]] = []
+    for row in reversed(history.rows):
+        if i < len(row.ends) and (end := row.ends[i]) is not None:
+            points.append((row.at, end))
+            if end <= offset:
+                break
+    points.reverse()
+    return points
 
 
 def appended_at(points: Sequence[tuple[float, int]], offset: int) -> float | None:

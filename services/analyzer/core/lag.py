@@ -2,7 +2,7 @@
 
 Lag in seconds is the age of the oldest unprocessed record: now minus the time its offset was appended, the largest over
 the partitions. The source's own position counts; the committed offset, a sawtooth of the checkpoint interval, is a
-fallback, named so, and what is told from it is as of the commit.
+fallback, named so, and its lag is as of the commit.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from .settings import AnalysisSettings
 
 _CARRY_SECONDS = 30.0
 """An unchanged snapshot keeps its lag at most this long; after that the engine's silence is taken for a standstill."""
-_MOST_POINTS = 40
+_MAX_POINTS = 40
 
 
 class PartitionLag(NamedTuple):
@@ -62,7 +62,7 @@ def source_lag(
         records, seconds = _over_partitions(partitions, reading, history, run, at)
     elif reading is not None and reading.pending_records is not None:
         records = estimate(reading.pending_records, "pendingRecords of the source", 0.6, 1)
-        seconds = unknown("without the brokers' offsets the age of what waits cannot be told")
+        seconds = unknown("the age of waiting records needs the brokers' offsets")
     else:
         records = seconds = unknown("no partition offsets and no pendingRecords")
     if run is None:
@@ -101,7 +101,9 @@ def _over_partitions(
         confidence = min(0.95 if lag.basis.startswith("position") else 0.6 for lag in lags)
         records_estimate = estimate(records, f"{bases}, {n} partitions", confidence, n)
     if len(seconds) < n:
-        return records_estimate, unknown(f"the age of what waits in {n - len(seconds)} of {n} partitions is unknown")
+        return records_estimate, unknown(
+            f"the age of waiting records in {n - len(seconds)} of {n} partitions is unknown"
+        )
     worst = max(lags, key=lambda lag: lag.seconds or 0.0)
     return records_estimate, estimate(
         worst.seconds, f"{worst.basis}, largest of {n} partitions", min(lag.confidence for lag in lags), n
@@ -119,6 +121,11 @@ class _Curves:
         """Oldest first; none for a partition that the history does not know."""
         i = self._columns.get(log.key_of(p))
         return [] if i is None else log.column(self._history, i)
+
+    def reaching(self, p: PartitionReading, offset: int) -> list[tuple[float, int]]:
+        """Return the points that decide when `offset` was appended, oldest first."""
+        i = self._columns.get(log.key_of(p))
+        return [] if i is None else log.tail(self._history, i, offset)
 
 
 def _spread_pending(partitions: Sequence[PartitionReading], reading: OperatorReading | None) -> dict[str, float]:
@@ -189,10 +196,10 @@ def _behind(
     records = max(0.0, (p.log_end_offset or 0) - position)
     if records == 0:
         return PartitionLag(0.0, 0.0, basis, confidence)
-    told = p.current_offset if p.current_offset is not None else p.committed_offset
-    if p.position_appended_at is not None and position == told:
+    own_position = p.current_offset if p.current_offset is not None else p.committed_offset
+    if p.position_appended_at is not None and position == own_position:
         return PartitionLag(records, max(0.0, at - p.position_appended_at.timestamp()), basis, max(0.95, confidence))
-    points = curves.of(p)
+    points = curves.reaching(p, int(position))
     appended = log.appended_at(points, int(position))
     if appended is not None:
         return PartitionLag(records, max(0.0, at - appended), basis, confidence)
@@ -218,7 +225,7 @@ def _remember(
     if len(points) < 4:
         points = list(before.points[-4:])
     points.append((at, records.value))
-    while len(points) > _MOST_POINTS:
+    while len(points) > _MAX_POINTS:
         drop = min(range(1, len(points) - 2), key=lambda i: points[i + 1][0] - points[i - 1][0])
         del points[drop]
     return SourceMemory(tuple(points), seconds.value, seconds.basis)

@@ -1,4 +1,4 @@
-"""What the analysis remembers of one application between two observations.
+"""The analyzer's state of one application between two observations.
 
 Everything is bounded, immutable once made, and versioned. `to_bytes` is JSON without names for what repeats: it is
 written and read once for each observation.
@@ -20,7 +20,7 @@ MAX_REMEMBERED = 1000
 
 
 class UnreadableMemory(ValueError):
-    """A state written by another version, or damaged. The application starts anew from its last analysis."""
+    """A state written by another version, or damaged. The application starts again from its last analysis."""
 
 
 class Sample(NamedTuple):
@@ -98,7 +98,7 @@ class RunMemory:
 
 
 class Point(NamedTuple):
-    """Capacity learnt at one parallelism, records/s of the whole operator."""
+    """Capacity learned at one parallelism, records/s of all its subtasks."""
 
     parallelism: int
     rate: float
@@ -175,7 +175,12 @@ class Memory:
                 self.dropped,
                 self.job_id,
                 None if self.run is None else _run_out(self.run),
-                _fields(self.history),
+                [
+                    self.history.keys,
+                    [(row.at, row.ends) for row in self.history.rows],
+                    self.history.distances,
+                    self.history.back_at,
+                ],
                 self.capacities,
                 self.selectivities,
                 _fields(self.restarts),
@@ -225,7 +230,7 @@ def _run_out(run: RunMemory) -> list[Any]:
         run.attempt,
         run.names,
         run.parallelism,
-        run.rows,
+        [(row.at, row.cells) for row in run.rows],
         run.snapshot,
         run.snapshot_at,
         run.positions,

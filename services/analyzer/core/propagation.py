@@ -5,17 +5,64 @@ edge's selectivity; a source's is what arrives. One pass in topological order.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
-from weir_contracts import Estimate, unknown
+from weir_contracts import Estimate, Topology, unknown
 
-from .graph import Graph
 from .numbers import estimate
+
+MAX_CACHED = 2000
+"""Topologies whose derived views a process keeps: as many as it has applications, within reason."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """Operators in topological order; two edges between the same pair count as one. Equal to itself only."""
+
+    names: tuple[str, ...]
+    sources: tuple[str, ...]
+    """Operators without inputs."""
+    inputs: dict[str, tuple[str, ...]]
+    outputs: dict[str, tuple[str, ...]]
+    fed_by: dict[str, frozenset[str]]
+    """The sources whose records reach an operator; of a source itself."""
+    edges: tuple[tuple[str, str], ...]
+    """All edges, by target."""
+
+
+def graph_of(topology: Topology) -> Graph:
+    """Return the adjacency of a topology; equal topologies share one."""
+    return _graph(
+        tuple([operator.name for operator in topology.operators]),
+        tuple([(edge.source, edge.target) for edge in topology.edges]),
+    )
+
+
+@lru_cache(maxsize=MAX_CACHED)
+def _graph(names: tuple[str, ...], edges: tuple[tuple[str, str], ...]) -> Graph:
+    inputs: dict[str, dict[str, None]] = {name: {} for name in names}
+    outputs: dict[str, dict[str, None]] = {name: {} for name in names}
+    for source, target in edges:
+        inputs[target][source] = None
+        outputs[source][target] = None
+    fed_by: dict[str, frozenset[str]] = {}
+    for name in names:
+        fed_by[name] = frozenset().union(*(fed_by[each] for each in inputs[name])) or frozenset((name,))
+    return Graph(
+        names,
+        tuple([name for name in names if not inputs[name]]),
+        {name: tuple(others) for name, others in inputs.items()},
+        {name: tuple(others) for name, others in outputs.items()},
+        fed_by,
+        tuple([(source, target) for target in names for source in inputs[target]]),
+    )
 
 
 def target_rates(
     graph: Graph, arrivals: Mapping[str, Estimate], selectivities: Mapping[tuple[str, str], Estimate]
 ) -> dict[str, Estimate]:
-    """What would arrive at each operator if every source kept up; unknown as soon as one part of the sum is."""
+    """Return the input rate of each operator if every source kept up, records/s; unknown as soon as one part of the sum is."""
     targets: dict[str, Estimate] = {}
     for name in graph.names:
         inputs = graph.inputs[name]

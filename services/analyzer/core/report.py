@@ -17,18 +17,18 @@ from weir_contracts import (
 )
 
 from .capacity import published
-from .learnt import learnt_of
+from .context import AnalysisContext, OperatorContext, SourceContext
+from .learned import learned_of
 from .memory import Memory, Point
 from .numbers import estimate, total
-from .picture import OperatorPicture, Picture, SourcePicture
 
 STAGE = "analysis"
 
 
-def analysis_of(picture: Picture, memory: Memory, symptoms: Sequence[Symptom]) -> Analysis:
+def analysis_of(context: AnalysisContext, memory: Memory, symptoms: Sequence[Symptom]) -> Analysis:
     """Everything that is known, as the contract says it."""
-    observation = picture.observation
-    sources = [_source(picture, source) for source in picture.sources.values()]
+    observation = context.observation
+    sources = [_source(context, source) for source in context.sources.values()]
     nothing = "no source is known"
     return Analysis(
         id=derive_id(observation.id, STAGE),
@@ -41,19 +41,19 @@ def analysis_of(picture: Picture, memory: Memory, symptoms: Sequence[Symptom]) -
         run=observation.run,
         deployment=observation.deployment,
         topology=observation.topology,
-        window=_window(picture),
-        operators=[_operator(picture, o, memory.capacities.get(o.name, ())) for o in picture.operators.values()],
+        window=_window(context),
+        operators=[_operator(context, o, memory.capacities.get(o.name, ())) for o in context.operators.values()],
         edges=[
             EdgeAnalysis(source=source, target=target, selectivity=ratio)
-            for (source, target), ratio in picture.selectivities.items()
+            for (source, target), ratio in context.selectivities.items()
         ],
         sources=sources,
         arrival_rate=_sum((s.arrival_rate for s in sources), nothing),
         lag_records=_sum((s.lag_records for s in sources), nothing),
         lag_growth=_sum((s.lag_growth for s in sources), nothing),
-        lag_seconds=_largest([s.lag_seconds for s in sources], nothing),
-        expected_latency_seconds=_largest([s.expected_latency_seconds for s in sources], nothing),
-        bottleneck=picture.bottleneck,
+        lag_seconds=_max_of([s.lag_seconds for s in sources], nothing),
+        expected_latency_seconds=_max_of([s.expected_latency_seconds for s in sources], nothing),
+        bottleneck=context.bottleneck,
         symptoms=list(symptoms),
         restart_times=RestartTimes(
             seconds=memory.restarts.seconds,
@@ -62,23 +62,23 @@ def analysis_of(picture: Picture, memory: Memory, symptoms: Sequence[Symptom]) -
         ),
         problems=observation.problems,
         dropped_observations=memory.dropped,
-        learnt={} if observation.status == "ended" else learnt_of(memory),
+        learnt={} if observation.status == "ended" else learned_of(memory),
     )
 
 
-def _window(picture: Picture) -> Window:
-    views = [o.view for o in picture.operators.values() if o.view is not None and o.view.taught]
+def _window(context: AnalysisContext) -> Window:
+    views = [o.view for o in context.operators.values() if o.view is not None and o.view.taught]
     if not views:
         return Window()
-    longest = max(views, key=lambda view: view.seconds)
+    window = max(views, key=lambda view: view.seconds)
     return Window(
-        started_at=datetime.fromtimestamp(longest.taught[0].at, UTC),
-        seconds=round(longest.seconds, 3),
-        samples=len(longest.taught),
+        started_at=datetime.fromtimestamp(window.taught[0].at, UTC),
+        seconds=round(window.seconds, 3),
+        samples=len(window.taught),
     )
 
 
-def _operator(picture: Picture, operator: OperatorPicture, curve: Sequence[Point]) -> OperatorAnalysis:
+def _operator(context: AnalysisContext, operator: OperatorContext, curve: Sequence[Point]) -> OperatorAnalysis:
     measured = operator.measured
     return OperatorAnalysis(
         operator=operator.name,
@@ -87,16 +87,16 @@ def _operator(picture: Picture, operator: OperatorPicture, curve: Sequence[Point
         output_rate=operator.output_rate,
         true_processing_rate=measured.whole,
         true_processing_rate_per_subtask=measured.per_subtask,
-        least_processing_rate=measured.least,
+        least_processing_rate=measured.lower_bound,
         utilisation=_share(operator, operator.spent.busy, "busy"),
         backpressure=_share(operator, operator.spent.backpressured, "backpressured"),
         skew=measured.skew,
-        target_input_rate=picture.targets[operator.name],
+        target_input_rate=context.targets[operator.name],
         capacities=published(curve),
     )
 
 
-def _share(operator: OperatorPicture, share: float | None, what: str) -> Estimate:
+def _share(operator: OperatorContext, share: float | None, what: str) -> Estimate:
     if share is None:
         return unknown(f"{what} time is unknown, or its window is not full")
     taught = operator.view.taught if operator.view is not None else ()
@@ -106,8 +106,8 @@ def _share(operator: OperatorPicture, share: float | None, what: str) -> Estimat
     return estimate(share, f"accumulated {what} time", min(0.95, 0.5 + 0.05 * len(taught)), len(taught), seconds)
 
 
-def _source(picture: Picture, source: SourcePicture) -> SourceAnalysis:
-    partitions = sum(1 for p in picture.observation.partitions if p.operator == source.name)
+def _source(context: AnalysisContext, source: SourceContext) -> SourceAnalysis:
+    partitions = sum(1 for p in context.observation.partitions if p.operator == source.name)
     return SourceAnalysis(
         operator=source.name,
         arrival_rate=source.arrival_rate,
@@ -115,18 +115,18 @@ def _source(picture: Picture, source: SourcePicture) -> SourceAnalysis:
         lag_records=source.lag.records,
         lag_growth=source.lag.growth,
         lag_seconds=source.lag.seconds,
-        expected_latency_seconds=_expected_latency(picture, source),
+        expected_latency_seconds=_expected_latency(context, source),
         partitions=partitions or None,
     )
 
 
-def _expected_latency(picture: Picture, source: SourcePicture) -> Estimate:
+def _expected_latency(context: AnalysisContext, source: SourceContext) -> Estimate:
     """Lag records ÷ processing rate.
 
     A backlogged source shows that rate by its throughput. Otherwise throughput is only what happened to arrive; the
     rate is then what it would be with the busiest operator busy all the time.
     """
-    lag, operator = source.lag.records, picture.operators.get(source.name)
+    lag, operator = source.lag.records, context.operators.get(source.name)
     taken = None if operator is None else operator.input_rate
     if lag.value is None or taken is None or taken.value is None:
         return unknown("lag or throughput is unknown")
@@ -135,7 +135,7 @@ def _expected_latency(picture: Picture, source: SourcePicture) -> Estimate:
     if taken.value == 0:
         return unknown("nothing is being processed")
     rate, basis = taken.value, "lag ÷ throughput"
-    busy = max((o.spent.busy or 0.0 for o in picture.operators.values()), default=0.0)
+    busy = max((o.spent.busy or 0.0 for o in context.operators.values()), default=0.0)
     if not source.backlogged and 0.05 <= busy < 1:
         rate, basis = rate / busy, "lag ÷ throughput at full use of the busiest operator"
     confidence = 0.9 * min(lag.confidence, taken.confidence)
@@ -143,19 +143,19 @@ def _expected_latency(picture: Picture, source: SourcePicture) -> Estimate:
 
 
 def _sum(parts: Iterable[Estimate], nothing: str) -> Estimate:
-    known = list(parts)
-    if len(known) == 1:
-        return known[0]
-    value = total(part.value for part in known)
+    present = list(parts)
+    if len(present) == 1:
+        return present[0]
+    value = total(part.value for part in present)
     if value is None:
-        missing = next((part.basis for part in known if part.value is None), nothing)
+        missing = next((part.basis for part in present if part.value is None), nothing)
         return unknown(missing)
     return estimate(
-        value, f"sum of {len(known)} sources", min(p.confidence for p in known), min(p.samples for p in known)
+        value, f"sum of {len(present)} sources", min(p.confidence for p in present), min(p.samples for p in present)
     )
 
 
-def _largest(parts: Sequence[Estimate], nothing: str) -> Estimate:
+def _max_of(parts: Sequence[Estimate], nothing: str) -> Estimate:
     if not parts:
         return unknown(nothing)
     missing = next((part for part in parts if part.value is None), None)

@@ -1,8 +1,8 @@
-"""How long the application is away when it restarts, learnt from its runs.
+"""How long the application is away when it restarts, learned from its runs.
 
 From the end of the last run's samples to the start of the new one. The end lies somewhere between the last observation
 that found it running and the first that did not (or the new run's start): the middle is taken, unless nothing was seen for so long
-that it would tell of the gap (the brokers were away) and not of the restart.
+that it would measure the gap (the brokers were away) and not the restart.
 """
 
 from dataclasses import replace
@@ -14,17 +14,17 @@ _WEIGHT_RESCALE = 0.5
 _WEIGHT_OTHER = 0.2
 
 
-def seen_down(memory: RestartMemory, at: float) -> RestartMemory:
+def observed_down(memory: RestartMemory, at: float) -> RestartMemory:
     """An observation that found the job not running."""
     return replace(memory, down_at=at if memory.down_at is None else memory.down_at, still_down_at=at)
 
 
-def seen_running(memory: RestartMemory, at: float) -> RestartMemory:
+def observed_running(memory: RestartMemory, at: float) -> RestartMemory:
     """An observation within a run."""
     return replace(memory, running_at=at, down_at=None, still_down_at=None)
 
 
-def seen_new_run(
+def observed_new_run(
     memory: RestartMemory, running_since: float, at: float, rescaled: bool, settings: AnalysisSettings
 ) -> RestartMemory:
     """The first observation of another run of the same job: what lay between is a downtime.
@@ -32,8 +32,8 @@ def seen_new_run(
     A rescale's counts most: that is what the number is for; a crash adds the engine's restart delay.
     """
     downtime = _downtime(memory, running_since, settings)
-    if downtime is None or downtime > settings.longest_restart_seconds:
-        return seen_running(memory, at)
+    if downtime is None or downtime > settings.max_restart_seconds:
+        return observed_running(memory, at)
     if memory.seconds is None:
         smoothed = downtime
     else:
@@ -49,7 +49,7 @@ def _downtime(memory: RestartMemory, running_since: float, settings: AnalysisSet
     end = max(running_since, memory.still_down_at or running_since)
     latest_begin = end if memory.down_at is None else min(memory.down_at, end)
     earliest_begin = min(memory.running_at, latest_begin)
-    if latest_begin - earliest_begin > settings.longest_unseen_seconds:
+    if latest_begin - earliest_begin > settings.max_unobserved_seconds:
         return None
     begin = (earliest_begin + latest_begin) / 2
     return max(0.0, end - begin)

@@ -11,13 +11,14 @@ to the end of another; else it is unknown, unless it was learnt before.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from weir_contracts import Estimate, unknown
 
-from .graph import Graph
 from .memory import MAX_REMEMBERED, EdgeMemory, Mark, Ratio, Row, RunMemory
 from .numbers import estimate
+from .propagation import MAX_CACHED, Graph
 from .settings import AnalysisSettings
 
 _MARKS = 16
@@ -31,7 +32,7 @@ def edge_key(source: str, target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Which counters tell an edge's records: indices into a row's cells, -1 for an operator without readings."""
+    """The counters of an edge's records: indices into a row's cells, -1 for an operator without readings."""
 
     source: int
     source_is_first: bool
@@ -42,23 +43,22 @@ class Wiring:
     """The target's other inputs; None if one of them has several outputs, so that nothing can be subtracted."""
 
 
-def wiring_of(graph: Graph, names: Sequence[str], source: str, target: str) -> Wiring:
-    """How the edge from `source` to `target` is counted in rows of `names`."""
+@lru_cache(maxsize=MAX_CACHED)
+def wirings_of(graph: Graph, names: tuple[str, ...]) -> dict[tuple[str, str], Wiring]:
+    """Return how each edge, a pair of source and target, is counted in rows of `names`."""
     index = {name: i for i, name in enumerate(names)}
-    others = [name for name in graph.inputs[target] if name != source]
-    subtractable = all(len(graph.outputs[other]) == 1 for other in others)
-    return Wiring(
-        source=index.get(source, -1),
-        source_is_first=not graph.inputs[source],
-        only_output=len(graph.outputs[source]) == 1,
-        target=index.get(target, -1),
-        others=tuple(index.get(other, -1) for other in others) if subtractable else None,
-    )
-
-
-def wirings_of(graph: Graph, names: Sequence[str]) -> dict[tuple[str, str], Wiring]:
-    """All edges' wirings."""
-    return {(source, target): wiring_of(graph, names, source, target) for source, target in graph.edges}
+    wirings = {}
+    for source, target in graph.edges:
+        others = [name for name in graph.inputs[target] if name != source]
+        subtractable = all(len(graph.outputs[other]) == 1 for other in others)
+        wirings[source, target] = Wiring(
+            source=index.get(source, -1),
+            source_is_first=not graph.inputs[source],
+            only_output=len(graph.outputs[source]) == 1,
+            target=index.get(target, -1),
+            others=tuple(index.get(other, -1) for other in others) if subtractable else None,
+        )
+    return wirings
 
 
 def track(run: RunMemory, wirings: Mapping[tuple[str, str], Wiring], settings: AnalysisSettings) -> RunMemory:
@@ -104,14 +104,14 @@ def _advanced(before: EdgeMemory | None, mark: Mark) -> EdgeMemory:
     if before is None or mark.taken < before.last.taken:
         return EdgeMemory(mark, mark)
     if mark.reached > before.last.reached:
-        return replace(before, last=mark, growing=True)
+        return EdgeMemory(before.first, mark, True, before.marks)
     # what is inferred by a subtraction may step back a little while records are on their way: that is no growth
     marks = (*before.marks, before.last)[-_MARKS:] if before.growing else before.marks
-    return replace(before, last=mark._replace(reached=before.last.reached), growing=False, marks=marks)
+    return EdgeMemory(before.first, mark._replace(reached=before.last.reached), False, marks)
 
 
 def measured(wiring: Wiring, memory: EdgeMemory | None, run: RunMemory, settings: AnalysisSettings) -> Estimate:
-    """The ratio of one edge in the current run, or why it cannot be told yet."""
+    """The ratio of one edge in the current run, or why it is unknown yet."""
     if memory is None:
         return unknown("no samples after the warm-up of this run")
     seconds = memory.last.at - memory.first.at
@@ -123,19 +123,21 @@ def measured(wiring: Wiring, memory: EdgeMemory | None, run: RunMemory, settings
         return estimate(0.0, f"no output in {silent:.0f} s", 0.3, 1, silent)
     if memory.last.reached == memory.first.reached:
         return unknown(f"no output yet, {seconds:.0f} s watched: a window may still be filling")
-    rows = [row for row in run.rows if row.at >= memory.first.at]
+    rows: Sequence[Row] = run.rows
+    if rows and rows[0].at < memory.first.at:
+        rows = [row for row in rows if row.at >= memory.first.at]
     if memory.growing and rows and (not memory.marks or memory.marks[-1].at < rows[0].at):
-        # It never stood still within the ring, so its ends tell all.
+        # It never stood still within the ring, so its ends suffice.
         begin, end = _counts(wiring, rows[0]), _counts(wiring, rows[-1])
         if begin is not None and end is not None:
             return _continuous(begin, end, len(rows), settings)
     points = [_counts(wiring, row) for row in rows]
-    known = [point for point in points if point is not None]
-    if _in_bursts(known):
+    present = [point for point in points if point is not None]
+    if _in_bursts(present):
         return _over_bursts(memory, settings)
-    if not known:
+    if not present:
         return unknown("no samples after the warm-up of this run")
-    return _continuous(known[0], known[-1], len(known), settings)
+    return _continuous(present[0], present[-1], len(present), settings)
 
 
 def _in_bursts(points: Sequence[Mark]) -> bool:
@@ -195,8 +197,8 @@ def kept(ratios: dict[str, Ratio]) -> dict[str, Ratio]:
     return {edge: ratios[edge] for edge in newest}
 
 
-def told(now: Estimate, learnt: Ratio | None) -> Estimate:
+def published_ratio(now: Estimate, learned: Ratio | None) -> Estimate:
     """The measured ratio, else the learnt one, named so."""
-    if now.value is not None or learnt is None:
+    if now.value is not None or learned is None:
         return now
-    return estimate(learnt.value, f"learnt in an earlier run ({now.basis})"[:300], 0.8 * learnt.confidence)
+    return estimate(learned.value, f"learnt in an earlier run ({now.basis})"[:300], 0.8 * learned.confidence)

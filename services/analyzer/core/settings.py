@@ -1,4 +1,4 @@
-"""What the analysis may be told. All times are seconds of the observations' own clock."""
+"""Windows and thresholds of the analysis. All times are seconds of the observations' own clock."""
 
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ class AnalysisSettings:
     """Busiest subtask's busy share over the mean, from which the symptom `skewed` is shown."""
     silence_seconds: float = 600.0
     """Without any output for this long an edge's selectivity is taken as 0 rather than unknown."""
-    longest_restart_seconds: float = 600.0
+    max_restart_seconds: float = 600.0
     """A longer absence is an outage, not a restart to learn from."""
-    longest_unseen_seconds: float = 90.0
+    max_unobserved_seconds: float = 90.0
     """Where nothing was observed for longer than this before a new run, nobody knows when the last one ended."""

@@ -5,7 +5,8 @@ is unknown), an unchanged snapshot (the engine refreshes slower than it is asked
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from weir_contracts import Observation, OperatorReading, Run
 
@@ -13,10 +14,10 @@ from .memory import Cell, Row, RunMemory, Sample
 from .numbers import slope_weights
 from .settings import AnalysisSettings
 
-_LEAST_ROWS = 5
+_MIN_ROWS = 5
 """Kept however old they are: an application scraped every minute has few of them in any window."""
-_MOST_ROWS = 40
-_MOST_CELLS = 12_000
+_MAX_ROWS = 40
+_MAX_CELLS = 12_000
 
 
 def start(run: Run, readings: Sequence[OperatorReading], started_at: float) -> RunMemory:
@@ -45,8 +46,8 @@ def same_run(memory: RunMemory, run: Run, readings: Sequence[OperatorReading]) -
 
 def positions_of(observation: Observation) -> int | None:
     """Sum of the sources' own positions: it moves whenever a source does."""
-    known = [p.current_offset for p in observation.partitions if p.current_offset is not None]
-    return sum(known) if known else None
+    present = [p.current_offset for p in observation.partitions if p.current_offset is not None]
+    return sum(present) if present else None
 
 
 def extend(
@@ -68,7 +69,7 @@ def extend(
 def _cell(reading: OperatorReading) -> Cell | None:
     if not reading.complete:
         return None
-    # whole milliseconds: a tenth of the state is digits that nobody measured
+    # rounded to milliseconds: a tenth of the state would be digits below the engine's resolution
     times = (reading.busy_ms, reading.backpressured_ms, reading.idle_ms)
     return [reading.records_in, reading.records_out, *[None if time is None else round(time) for time in times]]
 
@@ -79,7 +80,7 @@ def _unchanged(before: Sequence[Cell | None], now: Sequence[Cell | None]) -> boo
 
 
 def _without_fallen(rows: Sequence[Row], cells: list[Cell | None]) -> tuple[list[Row], list[Cell | None]]:
-    """Where a record counter fell within a run (a task restarted by itself), that operator's window starts anew.
+    """Where a record counter fell within a run (a task restarted by itself), that operator's window starts again.
 
     The fallen reading itself is no sample: it may have missed some subtasks, and the next one would then jump.
     """
@@ -103,9 +104,9 @@ def _fell(before: Cell | None, now: Cell) -> bool:
 def _bounded(rows: list[Row], now: float, operators: int, reach_seconds: float) -> tuple[Row, ...]:
     """Rows within reach (and a few more where scrapes are far apart), thinned evenly where there are too many."""
     recent = [row for row in rows if row.at >= now - reach_seconds - 1]
-    if len(recent) < _LEAST_ROWS:
-        recent = rows[-_LEAST_ROWS:]
-    limit = max(_LEAST_ROWS + 1, min(_MOST_ROWS, _MOST_CELLS // max(1, operators)))
+    if len(recent) < _MIN_ROWS:
+        recent = rows[-_MIN_ROWS:]
+    limit = max(_MIN_ROWS + 1, min(_MAX_ROWS, _MAX_CELLS // max(1, operators)))
     while len(recent) > limit:
         # the row whose neighbours are closest to each other is missed least; both ends stay
         drop = min(range(1, len(recent) - 2), key=lambda i: recent[i + 1].at - recent[i - 1].at)
@@ -113,8 +114,7 @@ def _bounded(rows: list[Row], now: float, operators: int, reach_seconds: float) 
     return tuple(recent)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """One operator's samples of the current run."""
 
     parallelism: int
@@ -129,31 +129,39 @@ class View:
         return self.taught[-1].at - self.taught[0].at if self.taught else 0.0
 
 
-def view(run: RunMemory, index: int, settings: AnalysisSettings, undisturbed_from: float | None = None) -> View:
-    """The samples of the operator at `index` of the run's names, as far back as any window of it reaches. What was before
-    `undisturbed_from` teaches nothing, nor does a warm-up after it."""
+def views(run: RunMemory, settings: AnalysisSettings, undisturbed_from: float | None = None) -> dict[str, View]:
+    """Return the samples of every operator of the run, as far back as any window of it reaches.
+
+    Samples before `undisturbed_from`, and in a warm-up after it, teach no capacity.
+    """
     rows = run.rows
     reach = max(settings.capacity_window_seconds, settings.rate_window_seconds)
     first = len(rows) - 1
     # one row more than the window spans, so that the suffix can reach over it; never fewer than the windows need
-    while first > 0 and (rows[-1].at - rows[first].at < reach or len(rows) - first < _LEAST_ROWS):
+    while first > 0 and (rows[-1].at - rows[first].at < reach or len(rows) - first < _MIN_ROWS):
         first -= 1
-    first = max(0, first - 1)
-    samples = [Sample(row.at, *cell) for row in rows[first:] if (cell := row.cells[index]) is not None]
+    rows = rows[max(0, first - 1) :]
     warm_from = max(run.started_at, undisturbed_from or run.started_at) + settings.warm_up_seconds
-    warm = [sample for sample in samples if sample.at >= warm_from]
-    return View(run.parallelism[index], tuple(samples), suffix(warm, settings.capacity_window_seconds))
+    start_of_all = _start_of_window(rows, warm_from, settings.capacity_window_seconds)
+    found = {}
+    for i, (name, parallelism) in enumerate(zip(run.names, run.parallelism, strict=True)):
+        # cheaper than the generated constructor, which ten operators call a hundred times an observation
+        samples = tuple([tuple.__new__(Sample, (row.at, *cell)) for row in rows if (cell := row.cells[i]) is not None])
+        start = start_of_all
+        if len(samples) < len(rows):
+            start = _start_of_window(samples, warm_from, settings.capacity_window_seconds)
+        found[name] = View(parallelism, samples, samples[start:])
+    return found
 
 
-def suffix(samples: Sequence[Sample], span_seconds: float) -> tuple[Sample, ...]:
-    """The shortest suffix of at least three samples that spans at least `span_seconds`; empty if there is none."""
-    if len(samples) < 3:
-        return ()
-    end = samples[-1].at
+def _start_of_window(samples: Sequence[Sample | Row], warm_from: float, span_seconds: float) -> int:
+    """Return where the shortest suffix of three or more warm samples that spans the window begins; the end if none does."""
     for i in range(len(samples) - 3, -1, -1):
-        if end - samples[i].at >= span_seconds - 1e-6:
-            return tuple(samples[i:])
-    return ()
+        if samples[i].at < warm_from:
+            break
+        if samples[-1].at - samples[i].at >= span_seconds - 1e-6:
+            return i
+    return len(samples)
 
 
 def recent(samples: Sequence[Sample], span_seconds: float) -> Sequence[Sample]:
@@ -171,7 +179,7 @@ def elapsed_seconds(first: Sample, last: Sample, parallelism: int) -> float:
     """Time between two samples, by the engine's own accounting if it is plausible.
 
     Busy, idle and backpressured time of a subtask add up to the time it ran, as of the very snapshot the counters are
-    from; the observations' times tell only when that snapshot was looked at.
+    from; the observations' times are only when that snapshot was looked at.
     """
     wall = last.at - first.at
     before, after = _accounted_ms(first), _accounted_ms(last)
@@ -189,16 +197,16 @@ def _accounted_ms(sample: Sample) -> float | None:
 
 def rate(samples: Sequence[Sample], field: int, parallelism: int) -> float | None:
     """Records per second between the ends of the window; `field` is 1 for records in, 2 for records out."""
-    known = [(sample, count) for sample in samples if (count := sample[field]) is not None]
-    if len(known) < 2:
+    if not samples or samples[0][field] is None or samples[-1][field] is None:
+        samples = [sample for sample in samples if sample[field] is not None]
+    if len(samples) < 2:
         return None
-    (first, low), (last, high) = known[0], known[-1]
+    first, last = samples[0], samples[-1]
     seconds = elapsed_seconds(first, last, parallelism)
-    return None if seconds <= 0 else max(0.0, (high - low) / seconds)
+    return None if seconds <= 0 else max(0.0, ((last[field] or 0) - (first[field] or 0)) / seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
+class Shares(NamedTuple):
     """How an operator spent a window, mean over its subtasks. Slopes, not ends: booked times may fall for a while."""
 
     busy: float | None
@@ -228,11 +236,13 @@ def shares(samples: Sequence[Sample], parallelism: int) -> Shares:
     return Shares(_share(busy, per_second), _share(blocked, per_second), ratio)
 
 
-def _weighted(weights: Sequence[float], column: Sequence[float | None]) -> float | None:
-    if None in column:
+def _weighted(weights: Sequence[float], column: Sequence[float]) -> float | None:
+    """Return the sum of the weights' products with the column less its first value; None if a value is unknown."""
+    first = column[0]
+    try:
+        return sum([weight * (value - first) for weight, value in zip(weights, column, strict=True)])
+    except TypeError:
         return None
-    first = column[0] or 0
-    return sum([weight * (value - first) for weight, value in zip(weights, column, strict=True) if value is not None])
 
 
 def _share(part: float | None, whole: float) -> float | None:

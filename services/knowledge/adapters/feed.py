@@ -5,8 +5,7 @@ from typing import Any, cast
 
 from redis.asyncio.client import Pipeline
 
-from services.knowledge.adapters.connection import Connection
-from services.knowledge.adapters.packed import unpack
+from services.knowledge.adapters.connection import Connection, unpack
 from services.knowledge.store import FeedEvent
 
 EVENTS = "weir:events"
@@ -19,24 +18,24 @@ SPARE = 3
 
 
 class RedisFeed:
-    """A stream of whole messages, packed. Its memory is what Redis says it is: an estimate by the messages' lengths knows neither what
-    other replicas write nor what was there at the start."""
+    """A stream of packed messages. Redis measures its memory: an estimate from message lengths would miss the events of other replicas
+    and those present at the start."""
 
-    def __init__(self, connection: Connection, most_events: int, most_bytes: int) -> None:
+    def __init__(self, connection: Connection, max_events: int, max_bytes: int) -> None:
         self._client, self._do, self._if_allowed = connection.client, connection.do, connection.if_allowed
-        self._most_events = most_events
-        self._most_bytes = most_bytes
+        self._max_events = max_events
+        self._max_bytes = max_bytes
         # Measured before the first is added: it may be there already, of another setting.
-        self._unmeasured = most_bytes
+        self._unmeasured = max_bytes
 
     async def make_room(self, incoming: int) -> None:
         """Let the oldest events go, so that the feed keeps within its memory with so many bytes more. Redis does this also where it is
         full."""
         self._unmeasured += incoming
-        step = self._most_bytes // LOOKS
+        step = self._max_bytes // LOOKS
         if self._unmeasured < step:
             return
-        wanted = max(0, self._most_bytes - (SPARE + 1) * step - incoming)
+        wanted = max(0, self._max_bytes - (SPARE + 1) * step - incoming)
         # Not done at once where the oldest are smaller than the others.
         while (used := await self._used()) > wanted + step:
             length = await self._do(cast(Awaitable[Any], self._client.xlen(EVENTS)))
@@ -52,12 +51,12 @@ class RedisFeed:
 
     def measure_next(self) -> None:
         """Before the next events are added: these were not taken in."""
-        self._unmeasured = self._most_bytes
+        self._unmeasured = self._max_bytes
 
     def add(self, pipeline: Pipeline, kind: str, application: str, data: bytes) -> None:
         """Append one event to a transaction."""
         fields = {"kind": kind, "application": application, "data": data}
-        pipeline.xadd(EVENTS, cast(Any, fields), maxlen=self._most_events, approximate=True)
+        pipeline.xadd(EVENTS, cast(Any, fields), maxlen=self._max_events, approximate=True)
 
     async def after(self, event_id: str, count: int, wait_seconds: float) -> list[FeedEvent]:
         """Events after an id, oldest first, waiting for the first one."""

@@ -1,6 +1,6 @@
-"""Past turns in Redis: of each application a sorted set of lines by their time, and a hash of what became of their plans.
+"""Past turns in Redis: a sorted set of lines by time and a hash of the plans' results for each application.
 
-Kept apart from the state: a message needs none of it, and 500 lines are four times as long as all that it needs. A line that is told
+Kept apart from the state: a message needs none of it, and 500 lines are four times as long as all that it needs. A line that is written
 twice, by two replicas or from where an earlier version kept it, is still one.
 """
 
@@ -14,9 +14,8 @@ from pydantic import ValidationError
 from redis.asyncio.client import Pipeline
 from weir_contracts import LoopResult
 
-from services.knowledge.adapters.connection import Connection
-from services.knowledge.adapters.packed import pack, unpack
-from services.knowledge.core import End, Past, with_ends
+from services.knowledge.adapters.connection import Connection, pack, unpack
+from services.knowledge.core import End, HistoryEntry, with_ends
 
 LINES = "weir:history:"
 ENDS = "weir:history-ends:"
@@ -32,18 +31,18 @@ def history_keys(application: str) -> tuple[str, str]:
 class RedisHistory:
     """Lines up to a number and an age for each application, and the ends of their plans."""
 
-    def __init__(self, connection: Connection, most_lines: int, age_seconds: float) -> None:
+    def __init__(self, connection: Connection, max_lines: int, age_seconds: float) -> None:
         self._client, self._do = connection.client, connection.do
-        self._most, self._age_seconds = most_lines, age_seconds
+        self._most, self._age_seconds = max_lines, age_seconds
 
-    def add(self, pipeline: Pipeline, past: Sequence[tuple[str, Past]]) -> None:
-        """Append what is told of applications to a transaction."""
+    def add(self, pipeline: Pipeline, entries: Sequence[tuple[str, HistoryEntry]]) -> None:
+        """Append entries of applications to a transaction."""
         lines, ends = defaultdict[str, list[LoopResult]](list), defaultdict[str, dict[str, str]](dict)
-        for application, told in past:
-            if isinstance(told, End):
-                ends[application][str(told.plan_id)] = told.phase
+        for application, entry in entries:
+            if isinstance(entry, End):
+                ends[application][str(entry.plan_id)] = entry.phase
             else:
-                lines[application].append(told)
+                lines[application].append(entry)
         for application, each in lines.items():
             self._add_lines(pipeline, LINES + application, each)
         for application, phases in ends.items():
@@ -55,26 +54,26 @@ class RedisHistory:
         pipeline.zremrangebyrank(key, 0, -self._most - 1)
         pipeline.zremrangebyscore(key, "-inf", f"({newest - self._age_seconds}")
 
-    async def tidy(self, past: Sequence[tuple[str, Past]]) -> None:
-        """Let ends go whose lines are gone, where they have become many more than there are lines. An end may come before its line."""
-        told = defaultdict[str, set[str]](set)
-        for application, each in past:
+    async def tidy(self, entries: Sequence[tuple[str, HistoryEntry]]) -> None:
+        """Delete ends without lines once there are many more ends than lines. An end may come before its line."""
+        entry = defaultdict[str, set[str]](set)
+        for application, each in entries:
             if isinstance(each, End):
-                told[application].add(str(each.plan_id))
-        for application, now in told.items():
+                entry[application].add(str(each.plan_id))
+        for application, now in entry.items():
             ends = ENDS + application
             if await self._do(cast(Awaitable[Any], self._client.hlen(ends))) <= SPARE * self._most:
                 continue
             kept = now | {str(line.plan_id) for line in await self.read(application)}
             plans = await self._do(cast(Awaitable[Any], self._client.hkeys(ends)))
-            gone = [plan_id for plan_id in plans if plan_id not in kept]
-            if gone:
-                await self._do(cast(Awaitable[Any], self._client.hdel(ends, *gone)))
+            missing = [plan_id for plan_id in plans if plan_id not in kept]
+            if missing:
+                await self._do(cast(Awaitable[Any], self._client.hdel(ends, *missing)))
 
     async def read(self, application: str) -> list[LoopResult]:
         """All that is kept, newest first."""
         lines, ends = history_keys(application)
-        # No transaction: a Redis without room refuses those as a whole, and this reads only.
+        # No transaction: a Redis without room refuses transactions, and this only reads.
         async with self._client.pipeline(transaction=False) as pipeline:
             pipeline.zrevrange(lines, 0, -1)
             pipeline.hgetall(ends)

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
 
-from services.knowledge.core import KINDS, End, Kind, Newest, Past, State, with_ends
+from services.knowledge.core import KINDS, End, HistoryEntry, Kind, Newest, State, with_ends
 from services.knowledge.store import NOTHING_NEW, FeedEvent, OutboxEntry, StoreFull, TargetTaken, VersionConflict
 from services.knowledge.targets import claims, rival
 
@@ -179,19 +179,19 @@ class MemoryStore:
         self,
         states: Sequence[State],
         events: Sequence[tuple[Kind, str, str]],
-        past: Sequence[tuple[str, Past]] = (),
+        entries: Sequence[tuple[str, HistoryEntry]] = (),
         newest: Mapping[str, Mapping[Kind, str]] = NOTHING_NEW,
     ) -> None:
         self._need_room()
         self._states.update({state.application: state for state in states})
         for state in states:
             self._newest.setdefault(state.application, {}).update(newest.get(state.application, {}))
-        for application, told in past:
-            if isinstance(told, End):
-                self._ends.setdefault(application, {})[told.plan_id] = told.phase
+        for application, entry in entries:
+            if isinstance(entry, End):
+                self._ends.setdefault(application, {})[entry.plan_id] = entry.phase
             else:
-                lines = [told, *self._lines.get(application, [])][: self._history_kept]
-                self._lines[application] = [line for line in lines if line.at >= told.at - self._history_age]
+                lines = [entry, *self._lines.get(application, [])][: self._history_kept]
+                self._lines[application] = [line for line in lines if line.at >= entry.at - self._history_age]
         for kind, application, data in events:
             self._count += 1
             self._events.append(FeedEvent(f"{self._count}-0", kind, application, data))

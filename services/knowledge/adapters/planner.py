@@ -13,7 +13,7 @@ Wrong = list[tuple[str, str]]
 
 
 class PlannerAway(Exception):
-    """Nobody could be asked; the sentence says why."""
+    """The planner service gave no verdict; the sentence says why."""
 
 
 class PlannerCatalogue:
@@ -26,7 +26,7 @@ class PlannerCatalogue:
 
     @property
     def asks(self) -> bool:
-        """Whether there is somebody to ask."""
+        """Return whether a planner service is configured."""
         return self._url is not None
 
     def _client(self, url: str) -> httpx.AsyncClient:
@@ -60,6 +60,6 @@ def named(spec: PolicySpec) -> list[dict[str, Any]]:
     ]:
         found.append({"field": field, "name": choice.name, "parameters": choice.parameters})
         if choice.fallback is not None:
-            told = {"name": choice.fallback.name, "parameters": choice.fallback.parameters}
-            found.append({"field": f"{field}.fallback", **told})
+            fallback = {"name": choice.fallback.name, "parameters": choice.fallback.parameters}
+            found.append({"field": f"{field}.fallback", **fallback})
     return found

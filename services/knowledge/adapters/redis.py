@@ -12,12 +12,11 @@ from redis.asyncio.client import Pipeline
 from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
 
 from services.knowledge.adapters import state_documents
-from services.knowledge.adapters.connection import Connection
+from services.knowledge.adapters.connection import Connection, pack, unpack
 from services.knowledge.adapters.feed import EVENT_BYTES, RedisFeed
 from services.knowledge.adapters.history import RedisHistory, history_keys
-from services.knowledge.adapters.packed import pack, unpack
 from services.knowledge.adapters.state_documents import Stored
-from services.knowledge.core import KINDS, Kind, Newest, Past, State
+from services.knowledge.core import KINDS, HistoryEntry, Kind, Newest, State
 from services.knowledge.store import (
     NOTHING_NEW,
     FeedEvent,
@@ -108,7 +107,7 @@ return {1, ''}
 
 
 def _as_written(policy: ScalingPolicy) -> str:
-    """What its user left out stays out: a default may change, and nobody wants to read nulls."""
+    """Return the policy without the fields its user left out: a default may change, and nulls only distract."""
     return policy.model_dump_json(exclude_unset=True)
 
 
@@ -261,9 +260,9 @@ class RedisStore:
         return (await self.states([application]))[application]
 
     async def states(self, applications: Collection[str]) -> dict[str, State | None]:
-        known = await self._as_remembered({name: self._known.get(name) for name in applications})
-        found: dict[str, State | None] = {name: stored.state for name, stored in known.items()}
-        unread = [name for name in applications if name not in known]
+        cached = await self._as_remembered({name: self._known.get(name) for name in applications})
+        found: dict[str, State | None] = {name: stored.state for name, stored in cached.items()}
+        unread = [name for name in applications if name not in cached]
         for begin in range(0, len(unread), PIECE):
             piece = unread[begin : begin + PIECE]
             async with self._client.pipeline(transaction=False) as pipeline:
@@ -286,14 +285,14 @@ class RedisStore:
         return state_documents.read_newest(application, fields) if state_documents.VERSION in fields else None
 
     def _keep(self, application: str, stored: Stored) -> None:
-        # One that is larger than all room there is, is read anew each time.
+        # One that is larger than all room there is, is read again each time.
         with suppress(ValueError):
             self._known[application] = stored
 
     async def applications(self) -> list[str]:
-        known = await self._do(cast(Awaitable[Any], self._client.smembers(APPLICATIONS)))
+        cached = await self._do(cast(Awaitable[Any], self._client.smembers(APPLICATIONS)))
         with_policy = await self._do(cast(Awaitable[Any], self._client.hkeys(POLICIES)))
-        return sorted({*known, *with_policy})
+        return sorted({*cached, *with_policy})
 
     async def history(self, application: str) -> list[LoopResult]:
         return await self._history.read(application)
@@ -302,19 +301,19 @@ class RedisStore:
         self,
         states: Sequence[State],
         events: Sequence[tuple[Kind, str, str]],
-        past: Sequence[tuple[str, Past]] = (),
+        entries: Sequence[tuple[str, HistoryEntry]] = (),
         newest: Mapping[str, Mapping[Kind, str]] = NOTHING_NEW,
     ) -> None:
-        # What the feed tells is mostly what is the newest: no text is packed twice.
+        # Most events are also the newest messages: no text is packed twice.
         once = cache(pack)
         packed = [(kind, application, once(data)) for kind, application, data in events]
         await self._feed.make_room(sum(len(data) + EVENT_BYTES for _, _, data in packed))
-        known = await self._unchanged([state.application for state in states])
-        there = await self._fields([state.application for state in states if state.application not in known])
+        cached = await self._unchanged([state.application for state in states])
+        there = await self._fields([state.application for state in states if state.application not in cached])
         written = []
         async with self._client.pipeline(transaction=True) as pipeline:
             for state in states:
-                name, before = state.application, known.get(state.application)
+                name, before = state.application, cached.get(state.application)
                 change = state_documents.changes(
                     None if before is None else before.state, state, newest.get(name, {}), there.get(name, ())
                 )
@@ -325,7 +324,7 @@ class RedisStore:
                 written.append((before or Stored("", state, {})).changed(state, change))
             for event in packed:
                 self._feed.add(pipeline, *event)
-            self._history.add(pipeline, past)
+            self._history.add(pipeline, entries)
             try:
                 await self._do(pipeline.execute())
             except StoreFull:
@@ -334,31 +333,31 @@ class RedisStore:
         self._connection.refused = False
         for stored in written:
             self._keep(stored.state.application, stored)
-        await self._history.tidy(past)
+        await self._history.tidy(entries)
 
     async def _unchanged(self, applications: Sequence[str]) -> dict[str, Stored]:
         """Those remembered; `StoreUnavailable` where one lies there no longer as it was read, by another replica or with what Redis had
-        lost: what was made of it is to be made anew. Taken out: until the change is known to be written the next read asks Redis."""
+        lost: the change must be computed again. Taken out: until the change is known to be written the next read asks Redis."""
         remembered = {name: self._known.pop(name, None) for name in applications}
-        known = await self._as_remembered(remembered)
-        changed = [name for name, stored in remembered.items() if stored is not None and name not in known]
+        cached = await self._as_remembered(remembered)
+        changed = [name for name, stored in remembered.items() if stored is not None and name not in cached]
         if changed:
-            raise StoreUnavailable(f"redis: {changed[0]} was written by somebody else meanwhile")
-        return known
+            raise StoreUnavailable(f"redis: {changed[0]} was changed by another replica meanwhile")
+        return cached
 
     async def _as_remembered(self, remembered: Mapping[str, Stored | None]) -> dict[str, Stored]:
         """Those that lie there as they are remembered: another replica may have had an application in between. Only to such may a change
         be written."""
-        known = {name: stored for name, stored in remembered.items() if stored is not None}
-        if not known:
+        cached = {name: stored for name, stored in remembered.items() if stored is not None}
+        if not cached:
             return {}
         async with self._client.pipeline(transaction=False) as pipeline:
-            for name in known:
+            for name in cached:
                 pipeline.hget(STATE + name, state_documents.VERSION)
             versions = await self._do(pipeline.execute())
         return {
             name: stored
-            for (name, stored), version in zip(known.items(), versions, strict=True)
+            for (name, stored), version in zip(cached.items(), versions, strict=True)
             if stored.version == version
         }
 
@@ -389,7 +388,7 @@ class RedisStore:
 
     async def forget(self, application: str) -> None:
         self._known.pop(application, None)
-        # No transaction: a Redis without room refuses those as a whole, and this makes room.
+        # No transaction: a Redis without room refuses transactions, and this makes room.
         async with self._client.pipeline(transaction=False) as pipeline:
             pipeline.delete(STATE + application, *history_keys(application))
             pipeline.srem(APPLICATIONS, application)
@@ -419,8 +418,8 @@ class RedisStore:
         }
         if fields:
             await self._do(cast(Awaitable[Any], self._client.hset(key, mapping=cast(Any, fields))))
-        known = await self._do(cast(Awaitable[Any], self._client.hkeys(key)))
-        old = [hour for hour in known if hour < hour_key(oldest)]
+        cached = await self._do(cast(Awaitable[Any], self._client.hkeys(key)))
+        old = [hour for hour in cached if hour < hour_key(oldest)]
         if old:
             await self._do(cast(Awaitable[Any], self._client.hdel(key, *old)))
 

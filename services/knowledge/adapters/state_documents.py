@@ -1,5 +1,5 @@
-"""How an application lies in one Redis hash: a field for each newest message, and for each entry of its state's lists, so that a
-message writes what it has changed and nothing else. No I/O here; `redis.py` carries the fields, packed.
+"""An application as one Redis hash: a field for each newest message and for each entry of its state's lists, so that a
+message writes only its changes. No I/O here; `redis.py` carries the fields, packed.
 
 A whole hash grows to some hundred kB of JSON, and each of the three messages of a turn changes a few of them. The newest messages are
 most of it where an application is seldom scaled: they are read when somebody asks for them, and not for the next message.
@@ -13,7 +13,7 @@ from uuid import uuid4
 from cachetools import RRCache
 from weir_contracts import Message
 
-from services.knowledge.adapters.packed import unpack
+from services.knowledge.adapters.connection import unpack
 from services.knowledge.core import KINDS, Kind, Newest, State, Turn
 
 VERSION = "version"
@@ -27,7 +27,7 @@ _SEPARATOR = "/"
 
 @dataclass
 class Change:
-    """What has to be written and removed."""
+    """Fields to write and to remove."""
 
     fields: dict[str, str] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
@@ -98,11 +98,11 @@ def read(application: str, packed: Mapping[str, str]) -> Stored | None:
     """The state in a hash; None for an empty one. Raises `ValueError` for what is no state."""
     if VERSION not in packed:
         return None
-    seen = packed[VERSION].partition(" ")[2]
-    if not seen:  # an earlier version wrote it
-        seen = read_newest(application, packed).seen().model_dump_json()
+    times = packed[VERSION].partition(" ")[2]
+    if not times:  # an earlier version wrote it
+        times = read_newest(application, packed).times().model_dump_json()
     fields = {name: unpack(text) for name, text in packed.items() if name.startswith(LISTS)}
-    parts = {"application": json.dumps(application), "seen": seen} | {name: _entries(name, fields) for name in LISTS}
+    parts = {"application": json.dumps(application), "seen": times} | {name: _entries(name, fields) for name in LISTS}
     body = ",".join(f'"{name}":{text}' for name, text in parts.items())
     state = State.model_validate_json(f"{{{body}}}")
     return Stored(packed[VERSION], state, {name: len(text) for name, text in fields.items()})
@@ -116,12 +116,12 @@ def _entries(name: str, fields: Mapping[str, str]) -> str:
 
 
 def lengths_after(lengths: Mapping[str, int], change: Change) -> dict[str, int]:
-    """Of each field after a change."""
+    """Return the length of each field after a change."""
     kept = {name: length for name, length in lengths.items() if name not in change.removed}
     return kept | {name: len(text) for name, text in change.fields.items() if name.startswith(LISTS)}
 
 
-def known_states(most_characters: int) -> MutableMapping[str, Stored]:
+def known_states(max_characters: int) -> MutableMapping[str, Stored]:
     """States as they were last read or written, by application, up to a sum of lengths. Which go is left to chance: applications come
-    round in turn, and the least used would always be the very next one. In memory a state is about seven times its length."""
-    return RRCache(most_characters, getsizeof=lambda stored: sum(stored.lengths.values()))
+    round in turn, and the least recently used would always be the very next one. In memory a state is about seven times its length."""
+    return RRCache(max_characters, getsizeof=lambda stored: sum(stored.lengths.values()))

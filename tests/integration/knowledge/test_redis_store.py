@@ -12,12 +12,12 @@ import pytest
 import redis
 from pydantic import SecretStr
 
+from services.knowledge.adapters.connection import ENCODING_ERRORS, pack, unpack
 from services.knowledge.adapters.feed import EVENTS
 from services.knowledge.adapters.history import history_keys
-from services.knowledge.adapters.packed import ERRORS, pack, unpack
 from services.knowledge.adapters.redis import STATE, RedisStore
 from services.knowledge.adapters.state_documents import changes
-from services.knowledge.core import End, Limits, Newest, Past, State, past_of, remember
+from services.knowledge.core import End, HistoryEntry, Limits, Newest, State, history_entries, remember
 from services.knowledge.store import StoreFull, StoreUnavailable, VersionConflict
 from testbed.process import free_port
 from testbed.redis import RedisServer
@@ -101,7 +101,7 @@ async def test_nothing_is_written_on_what_is_gone(url: SecretStr) -> None:
     with redis.Redis(port=redis_port(url), db=DATABASE) as client:
         client.flushdb()
     then = remember(first, observation(2), Limits())
-    with pytest.raises(StoreUnavailable, match=f"{APP} was written by somebody else"):
+    with pytest.raises(StoreUnavailable, match=f"{APP} was changed by another replica"):
         await store.save([then], [], newest={APP: documents(observation(2))})
     assert [await store.state(APP), await other.newest(APP)] == [None, None]
     await store.save([then], [])
@@ -332,7 +332,9 @@ async def test_what_was_stored_before_texts_were_packed_is_read(url: SecretStr, 
     known = remember(State(application=APP), observation(1), Limits())
     await store.save([known], [], newest={APP: documents(observation(1))})
     await store.close()
-    fields = {name.decode(): unpack(text.decode(errors=ERRORS)) for name, text in admin.hgetall(STATE + APP).items()}
+    fields = {
+        name.decode(): unpack(text.decode(errors=ENCODING_ERRORS)) for name, text in admin.hgetall(STATE + APP).items()
+    }
     assert len(admin.hget(STATE + APP, "observation")) < len(fields["observation"])
     admin.hset(STATE + APP, mapping=fields)
     admin.xadd(EVENTS, {"kind": "plan", "application": APP, "data": plan(1).model_dump_json()})
@@ -355,7 +357,7 @@ async def test_ends_go_with_their_lines(url: SecretStr, admin: Any) -> None:
         decided = plan(turn, 4)
         state = remember(state, decided, Limits())
         end = End(plan_id=decided.id, phase="verified")
-        await store.save([state], [], [*past_of(decided, state), (APP, end)])
+        await store.save([state], [], [*history_entries(decided, state), (APP, end)])
         assert admin.hlen(history_keys(APP)[1]) <= 41
     assert [line.outcome for line in await store.history(APP)] == ["verified"] * 20
     await store.close()
@@ -380,7 +382,7 @@ async def test_a_history_of_before_it_had_its_own_place_is_kept(url: SecretStr, 
     await fill(False)
     await asyncio.gather(one.bring_up_to_date(), other.bring_up_to_date())
     newer = remember(state, plan(50, 4), Limits())
-    ((_, told),) = past = past_of(plan(50, 4), newer)
+    ((_, told),) = past = history_entries(plan(50, 4), newer)
     await one.save([newer], [], past)
     assert await other.history(APP) == [told, *lines[:7], *lines[8:]]
     assert await other.state(APP) == newer
@@ -392,13 +394,13 @@ async def test_a_history_of_before_it_had_its_own_place_is_kept(url: SecretStr, 
 async def test_an_application_takes_what_the_readme_says(url: SecretStr, admin: Any) -> None:
     """One of ten operators with all the history and all the turns that are kept, each of them a rescale: Redis' own count."""
     operators = {f"operator-{n}": 4 for n in range(10)}
-    store, known, past = RedisStore(url), State(application=APP), list[tuple[str, Past]]()
+    store, known, past = RedisStore(url), State(application=APP), list[tuple[str, HistoryEntry]]()
     for turn in range(1, 502):
         fourth = turn % 8 + 1
         decided = plan(turn, 4, current=operators, action={"parallelism": {**operators, "operator-3": fourth}})
         for event in (observation(turn), analysis(turn), decided, outcome(decided, "verified", action=action(decided))):
             known = remember(known, event, Limits())
-            past += past_of(event, known)
+            past += history_entries(event, known)
     newest = documents(observation(501), analysis(501), decided, outcome(decided, "verified", action=action(decided)))
     await store.save([known], [], past, {APP: newest})
     assert (len(await store.history(APP)), len(known.turns)) == (500, 60)

@@ -24,8 +24,8 @@ def _operator(analysis: Analysis, name: str) -> OperatorAnalysis:
 
 
 def _measured(rate: float, *, saturated: bool = False, confidence: float = 0.8) -> capacity.Measured:
-    told = Estimate(value=rate, basis="test", confidence=confidence, samples=10, window_seconds=30)
-    return capacity.Measured(told, told, saturated, told)
+    measured = Estimate(value=rate, basis="test", confidence=confidence, samples=10, window_seconds=30)
+    return capacity.Measured(measured, measured, saturated, measured)
 
 
 def _learn(
@@ -34,7 +34,7 @@ def _learn(
     return capacity.learn(tuple(points), p, now, throughput=throughput, at=at, job_id="a", settings=SETTINGS)
 
 
-def _seen(loop: Loop, **changes: Any) -> Analysis:
+def _measured_at(loop: Loop, **changes: Any) -> Analysis:
     """Scrape for a minute with the same change in every reading of `enrich`."""
     last = None
     for _ in range(30):
@@ -60,7 +60,7 @@ def test_hardly_busy_is_hardly_sure() -> None:
     half = _operator(Loop(Job(rate=300)).watch(60), "enrich")
     assert light.true_processing_rate.confidence < 0.3
     assert half.true_processing_rate.confidence >= 0.6
-    assert "hardly busy" in light.true_processing_rate.basis
+    assert "nearly idle" in light.true_processing_rate.basis
 
 
 def test_unknown_busy_time_is_unknown_capacity() -> None:
@@ -72,7 +72,7 @@ def test_unknown_busy_time_is_unknown_capacity() -> None:
         "busy_share_mean": None,
         "busy_share_max": None,
     }
-    analysis = _seen(Loop(), **unknown)
+    analysis = _measured_at(Loop(), **unknown)
     enrich = _operator(analysis, "enrich")
     assert enrich.true_processing_rate.value is None
     assert enrich.utilisation.value is None
@@ -83,7 +83,7 @@ def test_unknown_busy_time_is_unknown_capacity() -> None:
 
 def test_the_engines_gauges_serve_utilisation_where_times_are_missing() -> None:
     """A 60 s gauge tells utilisation with less confidence, and no capacity: rates and gauges average differently."""
-    analysis = _seen(Loop(), busy_ms=None, backpressured_ms=None, idle_ms=None)
+    analysis = _measured_at(Loop(), busy_ms=None, backpressured_ms=None, idle_ms=None)
     enrich = _operator(analysis, "enrich")
     assert enrich.utilisation.value == pytest.approx(0.5, abs=0.02)
     assert enrich.utilisation.confidence <= 0.5
@@ -115,7 +115,7 @@ def test_what_is_hardly_busy_has_a_bound_and_no_rate() -> None:
 def test_a_hot_subtask_limits_the_whole() -> None:
     """Two subtasks, one twice as busy as the other: the busiest saturates first, so a quarter cannot be used."""
     stages = [Stage("Source: orders", 50_000), Stage("enrich", 600, parallelism=2)]
-    analysis = _seen(Loop(Job(rate=600, stages=stages)), busy_share_mean=0.5, busy_share_max=0.67)
+    analysis = _measured_at(Loop(Job(rate=600, stages=stages)), busy_share_mean=0.5, busy_share_max=0.67)
     enrich = _operator(analysis, "enrich")
     assert enrich.skew.value == pytest.approx(1.34)
     assert enrich.true_processing_rate.value == pytest.approx(1200 / 1.34, rel=0.02)
@@ -284,43 +284,43 @@ def test_one_wrong_point_does_not_move_the_others() -> None:
     """A measurement that is far from what was known at its parallelism, and is what the others let expect, replaces that point alone;
     one that the others do not expect either is another cost of a record, and moves them all."""
 
-    def learnt(rate: float) -> list[tuple[int, int]]:
+    def learned(rate: float) -> list[tuple[int, int]]:
         points = tuple(
             Point(p, r, 0.9, True, 9, 100.0, "job") for p, r in ((1, 480.0), (2, 950.0), (3, 580.0), (4, 1800.0))
         )
         found = _learn(points, 3, _measured(rate, saturated=True), at=200.0, throughput=rate)
         return [(p.parallelism, round(p.rate)) for p in found]
 
-    assert learnt(1400.0) == [(1, 480), (2, 950), (3, 1400), (4, 1800)]
-    assert learnt(290.0) == [(1, 240), (2, 475), (3, 290), (4, 900)]
+    assert learned(1400.0) == [(1, 480), (2, 950), (3, 1400), (4, 1800)]
+    assert learned(290.0) == [(1, 240), (2, 475), (3, 290), (4, 900)]
 
 
 def test_a_doubtful_saturation_gives_way_to_what_is_surer() -> None:
     """Throughput of an operator that was not busy, and held its inputs back, is not kept for ever: busy time that is surer and lasts
     replaces it. Against a certain one it does not, as it tells too much while the load is light."""
 
-    def learnt(confidence: float) -> float:
+    def learned(confidence: float) -> float:
         points: tuple[Point, ...] = (Point(3, 580.0, confidence, True, 9, 100.0, "job"),)
         for at in (200.0, 230.0, 290.0):
             points = _learn(points, 3, _measured(1400.0, confidence=0.5), at=at, throughput=400.0)
         return points[0].rate
 
-    assert learnt(0.37) == 1400
-    assert learnt(0.9) == 580
+    assert learned(0.37) == 1400
+    assert learned(0.9) == 580
 
 
-@pytest.mark.parametrize("told", [0, 1], ids=["nothing was seen of it", "one scrape got through"])
-def test_an_outage_of_which_little_was_seen_teaches_nothing(told: int) -> None:
+@pytest.mark.parametrize("scrapes", [0, 1], ids=["nothing was seen of it", "one scrape got through"])
+def test_an_outage_of_which_little_was_seen_teaches_nothing(scrapes: int) -> None:
     """The brokers carry the observations too: 25 s of which at most the first scrape is heard later, in which hardly anything is done,
     and then a backlog. As long as it takes, the curve stays as it was, also for the one that waited on its neighbours."""
     job = Job(rate=500, stages=[Stage("Source: orders", 50_000), Stage("enrich", 600), Stage("sink: Writer", 9_000)])
     loop = Loop(job)
     before = {o.operator: o.capacities for o in loop.watch(120).operators}
     job.stages[2].subtask_rate = 20
-    for _ in range(told):
+    for _ in range(scrapes):
         job.run_for(2)
         loop.see(job.observe().model_copy(update={"partitions": []}))
-    job.run_for(25 - 2 * told)
+    job.run_for(25 - 2 * scrapes)
     job.stages[2].subtask_rate = 9_000
     for _ in range(60):
         for operator in loop.watch(2).operators:

@@ -4,7 +4,7 @@ import pytest
 from weir_contracts import PartitionReading
 
 from services.analyzer.core import AnalysisSettings, demand, history
-from services.analyzer.core.memory import LogHistory
+from services.analyzer.core.memory import LogHistory, LogRow
 
 SETTINGS = AnalysisSettings()
 
@@ -134,7 +134,7 @@ def test_history_thins_with_age_and_never_erodes() -> None:
 
 def test_very_many_partitions_stay_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells are limited, so rows get sparse instead of the state large."""
-    monkeypatch.setattr(history, "_MOST_CELLS", 2000)
+    monkeypatch.setattr(history, "_MAX_CELLS", 2000)
     log, at = _history([300 * i for i in range(240)], interval=10, partitions=50)
     assert len(log.rows) * 50 <= 3000
     assert at - log.rows[0].at > 1500
@@ -155,3 +155,12 @@ def test_a_load_that_comes_back_after_a_trickle_is_seen_at_its_height() -> None:
     returned = [trickle[-1] + 2600 * i for i in range(1, 4)]
     assert _rate([*trickle, *returned[:2]]) == pytest.approx(1300, rel=0.01)
     assert _rate([*trickle, *returned]) == pytest.approx(1300, rel=0.01)
+
+
+def test_the_tail_of_a_column_tells_the_same_append_time_as_all_of_it() -> None:
+    rows = tuple(LogRow(float(t), [None if t % 7 == 3 else t * t]) for t in range(40))
+    log = LogHistory(("s\nt\n0",), rows)
+    for offset in range(-1, 1600, 3):
+        points = history.tail(log, 0, offset)
+        assert history.appended_at(points, offset) == history.appended_at(history.column(log, 0), offset)
+    assert len(history.tail(log, 0, 1500)) == 2

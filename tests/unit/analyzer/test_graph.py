@@ -6,7 +6,8 @@ import pytest
 from weir_contracts import Edge, Estimate, Operator, OperatorReading, Run, Topology, unknown
 
 from services.analyzer.core import AnalysisSettings, propagation, selectivity, window
-from services.analyzer.core.graph import graph_of
+from services.analyzer.core.numbers import estimate
+from services.analyzer.core.propagation import graph_of
 from tests.unit.analyzer.story import NOON, Job, Loop, Stage
 
 SETTINGS = AnalysisSettings()
@@ -143,3 +144,18 @@ def test_without_backpressure_the_highest_load_is_the_bottleneck() -> None:
     topology = _topology(("s", "a"), ("a", "b"))
     assert propagation.bottleneck(graph_of(topology), {"s": 0.1, "a": None, "b": 0.6}, {}, {}, {}) == "b"
     assert propagation.bottleneck(graph_of(topology), {"s": None}, {}, {}, {}) is None
+
+
+def test_equal_topologies_share_one_graph() -> None:
+    first, second = (_topology(("s", "a"), ("a", "b")) for _ in range(2))
+    assert first is not second
+    assert graph_of(first) is graph_of(second)
+    assert graph_of(first) is not graph_of(_topology(("s", "a"), ("s", "b")))
+
+
+def test_an_estimate_stays_within_the_bounds_of_messages() -> None:
+    made = estimate(1.23456789, "b" * 400, 1.7, 3, -1.0)
+    assert made == Estimate(value=1.234568, basis="b" * 300, confidence=1.0, samples=3, window_seconds=0.0)
+    assert made.model_fields_set == {"value", "basis", "confidence", "samples", "window_seconds"}
+    assert estimate(1e19, "too large", 0.9) == unknown("too large")
+    assert estimate(float("nan"), "no number", 0.9) == unknown("no number")

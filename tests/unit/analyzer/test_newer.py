@@ -1,4 +1,4 @@
-"""What Spark's workers refuse as newer shows in the readiness of the process beside them."""
+"""Messages that Spark's workers refuse as newer show in the analyzer's readiness."""
 
 import pytest
 from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS
@@ -13,27 +13,27 @@ from runtime.records import Record
 from runtime.service import wait_for_topics
 from services.analyzer.adapters.processing import process
 from services.analyzer.core import AnalysisSettings
-from services.analyzer.newer import listen
+from services.analyzer.service import note_newer
 
 NEWER = Record(OBSERVATIONS.name, 1, 7, "shop/orders", b"{}", {"ce_type": "dev.weir.observations.v1"})
 
 
-async def test_a_dead_letter_of_its_own_is_heard() -> None:
-    """The worker's reason names the version; somebody else's letter, and what cannot be read, are not this process's."""
+async def test_its_own_dead_letter_is_noted() -> None:
+    """The worker's reason names the version; another service's letter and an unreadable one are ignored."""
     bus, clock, stop = MemoryBus(), FakeClock(), Stop()
     assert await wait_for_topics(bus, 4, stop)
     reader = bus.reader(DEAD_LETTERS.name, from_beginning=False)
-    await listen(reader, stop)
+    await note_newer(reader, stop)
     _, out = process("shop/orders", None, [NEWER], AnalysisSettings())
     check = NewerMessages(clock)  # what was noted here, in the worker's place, came before
     await check.ping()
     await DeadLetters(bus, "monitor", clock).send(NEWER, marks.reason("dev.weir.observations.v1", NEWER.topic))
     await DeadLetters(bus, "analyzer", clock).send(NEWER, "is not JSON")
     await bus.publish(DEAD_LETTERS.name, "shop/orders", b"\x00")
-    await listen(reader, stop)
+    await note_newer(reader, stop)
     await check.ping()
     await bus.publish(out[0].topic, out[0].key, out[0].value, out[0].headers)
-    await listen(reader, stop)
+    await note_newer(reader, stop)
     with pytest.raises(
         ValueError, match=r"weir.observations.v1alpha1/1@7 is dev.weir.observations.v1, from a newer Weir"
     ):

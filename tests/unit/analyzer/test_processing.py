@@ -138,9 +138,7 @@ def test_a_damaged_state_starts_anew() -> None:
     state, out = process("shop/orders", State(b"not json"), _records(2), SETTINGS)
     assert len(_analyses(out)) == 2
     (letter,) = _letters(out)
-    assert letter.reason.startswith(
-        "what was known of this application before this record was given up, and is learnt anew: the state"
-    )
+    assert letter.reason.startswith("the application's earlier state is discarded and learned again: the state")
     assert (letter.key, letter.field, letter.offset) == ("shop/orders", "state", 0)
     assert base64.b64decode(letter.value_base64 or "") == b"not json"
     assert _letters(process("shop/orders", state, _records(3)[2:], SETTINGS)[1]) == []

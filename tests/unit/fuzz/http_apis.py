@@ -15,7 +15,7 @@ from services.knowledge.__main__ import api
 from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerCatalogue
 from services.knowledge.applications_api import applications_router, events_router
-from services.knowledge.core import Limits, Past, State, past_of, remember
+from services.knowledge.core import HistoryEntry, Limits, State, history_entries, remember
 from services.knowledge.policies_api import policies_router
 from services.knowledge.store import FeedEvent, StoreUnavailable
 from services.planner.adapters.http import PlannerClient
@@ -50,12 +50,12 @@ class Library(MemoryStore):
     async def fill(self) -> None:
         """One turn of the loop, to be asked for."""
         wanted = plan(1, 4)
-        state, past = State(application=APP), list[tuple[str, Past]]()
+        state, past = State(application=APP), list[tuple[str, HistoryEntry]]()
         # With a graph, so that there is something to ask what-if about.
         turn = (observation(1), known_well(at=at(1)), wanted, outcome(wanted, "applying"))
         for event in turn:
             state = remember(state, event, Limits())
-            past += past_of(event, state)
+            past += history_entries(event, state)
         await self.restore_policy(policy())
         if not await self.history(APP):
             await self.save([state], [], past, {APP: documents(*turn)})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from weir_contracts import CandidateScore, ScalingPolicy, ScoredHour
 
-from services.knowledge.core import Limits, Newest, Past, State, past_of, remember
+from services.knowledge.core import HistoryEntry, Limits, Newest, State, history_entries, remember
 from services.knowledge.store import OutboxEntry, Store, StoreFull, TargetTaken, VersionConflict
 from tests.unit.knowledge.builders import (
     APP,
@@ -330,14 +330,14 @@ class StoreSuite:
         state = State(application=APP)
         for turn in range(1, 3 * SMALL_HISTORY):
             decided = plan(turn, 4)
-            past: list[tuple[str, Past]] = []
+            past: list[tuple[str, HistoryEntry]] = []
             for event in (
                 decided,
                 outcome(decided, "intended"),
                 outcome(decided, "verified" if turn % 2 else "applying", 9),
             ):
                 state = remember(state, event, Limits())
-                past += past_of(event, state)
+                past += history_entries(event, state)
             assert len(past) == 3
             await small_store.save([state], [], past)
         found = await small_store.history(APP)

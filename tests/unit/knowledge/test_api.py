@@ -17,7 +17,7 @@ from services.knowledge.__main__ import api
 from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerAway, PlannerCatalogue, named
 from services.knowledge.applications_api import applications_router, events_router
-from services.knowledge.core import Limits, Past, State, past_of, remember
+from services.knowledge.core import HistoryEntry, Limits, State, history_entries, remember
 from services.knowledge.policies_api import policies_router
 from services.knowledge.store import StoreUnavailable
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, document, documents, observation, outcome, plan
@@ -92,10 +92,10 @@ class House:
     async def tell(self, *events: Any) -> None:
         """As if the loop had said it."""
         state = await self.store.state(APP) or State(application=APP)
-        past: list[tuple[str, Past]] = []
+        past: list[tuple[str, HistoryEntry]] = []
         for event in events:
             state = remember(state, event, Limits())
-            past += past_of(event, state)
+            past += history_entries(event, state)
         said = [(type(e).__name__.lower(), e.application, e.model_dump_json()) for e in events]
         await self.store.save([state], said, past, {APP: documents(*events)})
 

@@ -14,7 +14,7 @@ from services.knowledge.core import (
     Newest,
     State,
     history_at,
-    past_of,
+    history_entries,
     remember,
     summarise,
     with_ends,
@@ -37,7 +37,7 @@ def history(*events: Event) -> list[LoopResult]:
     state, lines, ends = State(application=APP), list[LoopResult](), {}
     for event in events:
         state = remember(state, event, LIMITS)
-        for application, past in past_of(event, state):
+        for application, past in history_entries(event, state):
             assert application == APP
             if isinstance(past, End):
                 ends[past.plan_id] = past.phase
@@ -64,9 +64,9 @@ def test_a_state_has_seen_its_newest() -> None:
     """What the messages' times are compared with is what the messages themselves say."""
     end = outcome(plan(2, 4), "verified")
     newest = Newest(application=APP, observation=observation(3), analysis=analysis(2), plan=plan(2, 4), outcome=end)
-    assert told(observation(3), analysis(2), plan(2, 4), end).seen == newest.seen()
+    assert told(observation(3), analysis(2), plan(2, 4), end).seen == newest.times()
     assert Newest.read(APP, documents(observation(3), analysis(2), plan(2, 4), end)) == newest
-    assert Newest.read(APP, {}).seen() == State(application=APP).seen
+    assert Newest.read(APP, {}).times() == State(application=APP).seen
 
 
 def test_what_is_older_changes_nothing() -> None:

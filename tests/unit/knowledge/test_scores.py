@@ -248,7 +248,7 @@ async def test_a_full_store_is_said_once_and_waited_for() -> None:
     told = record(shadows(LATER, hour(0, chosen())))
     await bus.publish(SHADOWS.name, APP, told.value, told.headers)
     with capture_logs() as lines:
-        following = asyncio.create_task(ScoreKeeper(bus, store, clock, again_seconds=0.01).follow(stop))
+        following = asyncio.create_task(ScoreKeeper(bus, store, clock, retry_seconds=0.01).follow(stop))
         async with asyncio.timeout(5):
             while not await store.scores(APP):  # noqa: ASYNC110 - it tries again by itself
                 await asyncio.sleep(0.002)

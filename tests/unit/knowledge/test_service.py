@@ -76,7 +76,7 @@ class World:
 
     def process(self) -> Knowledge:
         """One more process on the same bus and store."""
-        return Knowledge(self.bus, self.store, self.clock, Limits(), rebuild_seconds=5.0, again_seconds=0.01)
+        return Knowledge(self.bus, self.store, self.clock, Limits(), rebuild_seconds=5.0, retry_seconds=0.01)
 
     async def say(self, *messages: Said) -> None:
         for message in messages:
@@ -148,7 +148,7 @@ async def test_what_the_loop_says_is_remembered(world: World) -> None:
     state, newest = await world.state(), await world.newest()
     assert (newest.observation, newest.analysis, newest.plan) == (observation(1), analysis(1), scale)
     assert newest.outcome == outcome(scale, "intended")
-    assert state.seen == newest.seen()
+    assert state.seen == newest.times()
     assert state.turns[0].reading is not None and len(state.turns[0].outcomes) == 1
     assert await world.kinds() == ["observation", "analysis", "plan", "outcome"]
     (line,) = await world.store.history(APP)

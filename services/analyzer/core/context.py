@@ -1,6 +1,7 @@
-"""What one observation looks like once everything has been worked out: the material of symptoms and of the analysis."""
+"""Derived values of one observation, from which symptoms and the analysis are made."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from weir_contracts import Estimate, Observation, OperatorReading
 
@@ -10,8 +11,7 @@ from .memory import RunMemory
 from .window import Shares, View
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorPicture:
+class OperatorContext(NamedTuple):
     """One operator in the current window."""
 
     name: str
@@ -23,17 +23,16 @@ class OperatorPicture:
     input_rate: Estimate
     output_rate: Estimate
     measured: Measured
-    learnt_rate: float | None
-    """Capacity learnt at this parallelism."""
+    learned_rate: float | None
+    """Capacity learned at this parallelism, records/s."""
 
     @property
     def capacity(self) -> float | None:
         """The best that is known of the capacity at this parallelism."""
-        return self.measured.whole.value if self.measured.whole.value is not None else self.learnt_rate
+        return self.measured.whole.value if self.measured.whole.value is not None else self.learned_rate
 
 
-@dataclass(frozen=True, slots=True)
-class SourcePicture:
+class SourceContext(NamedTuple):
     """One source's demand and lag."""
 
     name: str
@@ -44,8 +43,8 @@ class SourcePicture:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """The whole application at one observation."""
+class AnalysisContext:
+    """The application at one observation."""
 
     observation: Observation
     at: float
@@ -55,8 +54,8 @@ class Picture:
     """Time since the observation before."""
     lost_records: int | None
     """Observations of this application's partition that retention deleted before they were read."""
-    operators: dict[str, OperatorPicture] = field(default_factory=dict)
-    sources: dict[str, SourcePicture] = field(default_factory=dict)
+    operators: dict[str, OperatorContext] = field(default_factory=dict)
+    sources: dict[str, SourceContext] = field(default_factory=dict)
     targets: dict[str, Estimate] = field(default_factory=dict)
     selectivities: dict[tuple[str, str], Estimate] = field(default_factory=dict)
     bottleneck: str | None = None

@@ -1,19 +1,19 @@
-"""What re-seeds a lost state: the compact part of an analysis that nobody but the analyzer reads."""
+"""The compact part of an analysis that seeds a lost state; only the analyzer reads it."""
 
 from typing import Any
 
 from weir_contracts import MAX_NUMBER, MAX_SECONDS, Analysis, within
 
-from .capacity import LEAST_RATE
+from .capacity import MIN_RATE
 from .memory import MAX_REMEMBERED, Memory, Point, Ratio, RestartMemory
 
-LEARNT_VERSION = 1
+LEARNED_VERSION = 1
 
 
-def learnt_of(memory: Memory) -> dict[str, Any]:
+def learned_of(memory: Memory) -> dict[str, Any]:
     """Capacities, selectivities and restart times; the log-end history is not part of it."""
     return {
-        "version": LEARNT_VERSION,
+        "version": LEARNED_VERSION,
         "job_id": memory.job_id,
         "dropped": memory.dropped,
         "capacities": {
@@ -41,27 +41,27 @@ def seed(analysis: Analysis) -> Memory | None:
         return Memory(observed_at=at)
 
 
-def _read(learnt: dict[str, Any], at: float) -> Memory:
-    if learnt["version"] != LEARNT_VERSION:
+def _read(learned: dict[str, Any], at: float) -> Memory:
+    if learned["version"] != LEARNED_VERSION:
         return Memory(observed_at=at)
     capacities = {
         str(name): tuple(
             Point(int(p[0]), float(p[1]), float(p[2]), bool(p[3]), int(p[4]), float(p[5]), str(p[6])) for p in curve
         )
-        for name, curve in list(learnt["capacities"].items())[:MAX_REMEMBERED]
+        for name, curve in list(learned["capacities"].items())[:MAX_REMEMBERED]
     }
     if any(
-        not (LEAST_RATE <= p.rate <= MAX_NUMBER and p.parallelism >= 1) for curve in capacities.values() for p in curve
+        not (MIN_RATE <= p.rate <= MAX_NUMBER and p.parallelism >= 1) for curve in capacities.values() for p in curve
     ):
         raise ValueError("capacities are out of bounds")
-    seconds, last_seconds, samples = learnt["restarts"]
+    seconds, last_seconds, samples = learned["restarts"]
     return Memory(
         observed_at=at,
-        dropped=int(learnt["dropped"]),
-        job_id=str(learnt["job_id"]),
+        dropped=int(learned["dropped"]),
+        job_id=str(learned["job_id"]),
         capacities=capacities,
         selectivities={
-            str(edge): Ratio(float(r[0]), float(r[1]), float(r[2])) for edge, r in learnt["selectivities"].items()
+            str(edge): Ratio(float(r[0]), float(r[1]), float(r[2])) for edge, r in learned["selectivities"].items()
         },
         restarts=RestartMemory(
             within(seconds, MAX_SECONDS),
