@@ -6,30 +6,26 @@ from datetime import datetime
 from math import floor
 
 from weir_contracts import (
-    MAX_SECONDS,
     Checkpoints,
     Deployment,
-    Edge,
     Observation,
     ObservationStatus,
-    Operator,
     OperatorReading,
     PartitionReading,
     Problem,
-    RescaleSettings,
     Run,
     ScalingPolicy,
     Slots,
     Topology,
     observation_id,
-    within,
 )
 
-from .flink_answers import CheckpointFacts, Job, SourceOffsets, VertexReading, count, flink_seconds
+from engines.flink.metrics import SourceOffsets
+from engines.flink.rescale import CheckpointFacts, Requirements, bounds_by_name, rescale_settings
+from engines.flink.topology import Job, VertexReading
 
 _MOST_PROBLEMS = 100
 _MOST_PARTITIONS = 10_000
-_ADAPTIVE = "jobmanager.adaptive-scheduler."
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ class FlinkReadings:
     message: str = ""
     shares: Mapping[str, Shares] = field(default_factory=dict)
     sources: Mapping[str, SourceOffsets] = field(default_factory=dict)
-    requirements: Mapping[str, tuple[int | None, int | None]] | None = None
+    requirements: Requirements | None = None
     checkpoints: CheckpointFacts | None = None
     checkpoint_interval_seconds: float | None = None
     """None: off or unknown."""
@@ -117,7 +113,7 @@ def observe(readings: Readings, now: datetime) -> Observation:
         status=status,
         message=message[:1000],
         run=run,
-        deployment=_deployment(job, names, readings, topology) if job and topology else None,
+        deployment=_deployment(job, readings, topology) if job and topology else None,
         topology=topology,
         operators=_not_fallen(operators, previous) if previous and run and previous.run == run else operators,
         partitions=partitions[:_MOST_PARTITIONS],
@@ -208,20 +204,7 @@ def _group_problem(readings: Readings) -> list[Problem]:
 def _topology(job: Job, names: Mapping[str, str], readings: Readings) -> Topology | None:
     if not job.vertices:
         return None
-    sources = {vertex.id for vertex in job.sources}
-    return Topology(
-        operators=[
-            Operator(
-                name=names[v.id],
-                id=v.id,
-                max_parallelism=v.max_parallelism,
-                slot_sharing_group=v.slot_sharing_group,
-                source_partitions=_source_partitions(v.id, names[v.id], readings) if v.id in sources else None,
-            )
-            for v in job.vertices
-        ],
-        edges=[Edge(source=names[e.source], target=names[e.target], ship_strategy=e.ship_strategy) for e in job.links],
-    )
+    return job.topology({v.id: _source_partitions(v.id, names[v.id], readings) for v in job.sources})
 
 
 def _source_partitions(vertex_id: str, name: str, readings: Readings) -> int | None:
@@ -277,12 +260,11 @@ def _partition(operator: str, partition: PartitionOffsets, told: SourceOffsets |
     )
 
 
-def _deployment(job: Job, names: Mapping[str, str], readings: Readings, topology: Topology) -> Deployment:
+def _deployment(job: Job, readings: Readings, topology: Topology) -> Deployment:
     flink = readings.flink
     # What a job in reactive mode asks for is all there is; what was asked of Docker only the executor sees.
     wanted = flink.requirements if readings.policy.spec.target.docker is None else None
-    upper = {names[vid]: bounds[1] for vid, bounds in wanted.items() if vid in names} if wanted is not None else {}
-    lower = {names[vid]: bounds[0] for vid, bounds in wanted.items() if vid in names} if wanted is not None else {}
+    lower, upper = bounds_by_name(wanted, topology)
     facts = flink.checkpoints
     slots = None
     if flink.slots_total is not None and flink.slots_available is not None:
@@ -293,9 +275,9 @@ def _deployment(job: Job, names: Mapping[str, str], readings: Readings, topology
         graph_hash=topology.graph_hash(),
         state=job.state[:50],
         started_at=job.started_at,
-        requested=_complete(upper, names),
-        requested_lower=_complete(lower, names),
-        observed={names[v.id]: v.parallelism for v in job.vertices},
+        requested=upper,
+        requested_lower=lower,
+        observed=job.observed(),
         slots=slots,
         restarts=flink.restarts,
         checkpoints=Checkpoints(
@@ -307,38 +289,10 @@ def _deployment(job: Job, names: Mapping[str, str], readings: Readings, topology
         )
         if facts
         else None,
-        rescale=_rescale_settings(flink),
-    )
-
-
-def _complete(values: Mapping[str, int | None], names: Mapping[str, str]) -> dict[str, int] | None:
-    """Only a whole vector is one: a missing or unset bound makes it unknown."""
-    known = {name: value for name, value in values.items() if value is not None}
-    return known if known and len(known) == len(names) else None
-
-
-def _rescale_settings(flink: FlinkReadings) -> RescaleSettings:
-    """The cluster's timings, unset ones at Flink's own defaults, which changed their names and meaning with 2.0."""
-    config = flink.configuration
-    if config is None:
-        return RescaleSettings()
-    # Reactive mode is adaptive too, but takes no wishes.
-    reactive = config.get("scheduler-mode", "").lower() == "reactive"
-    scheduler = "reactive" if reactive else config.get("jobmanager.scheduler", "default").lower()
-    own = {key.removeprefix(_ADAPTIVE): value for key, value in config.items() if key.startswith(_ADAPTIVE)}
-    if (flink.version or "2").startswith("1."):
-        return RescaleSettings(
-            scheduler=scheduler[:50],
-            cooldown_seconds=flink_seconds(own.get("scaling-interval.min"), 30.0),
-            stabilization_seconds=flink_seconds(own.get("scaling-interval.max"), None),
-            max_trigger_delay_seconds=0.0,  # these versions do not wait for a checkpoint
-        )
-    failures = count(own.get("rescale-trigger.max-checkpoint-failures", 2))
-    interval = 0.0 if flink.checkpointing_off else flink.checkpoint_interval_seconds
-    derived = within((failures + 1) * interval, MAX_SECONDS) if failures is not None and interval is not None else None
-    return RescaleSettings(
-        scheduler=scheduler[:50],
-        cooldown_seconds=flink_seconds(own.get("executing.cooldown-after-rescaling"), 30.0),
-        stabilization_seconds=flink_seconds(own.get("executing.resource-stabilization-timeout"), 60.0),
-        max_trigger_delay_seconds=flink_seconds(own.get("rescale-trigger.max-delay"), derived),
+        rescale=rescale_settings(
+            flink.configuration,
+            flink.version,
+            flink.checkpoint_interval_seconds,
+            checkpointing_off=flink.checkpointing_off,
+        ),
     )

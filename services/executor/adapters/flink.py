@@ -1,47 +1,33 @@
 """Flink through its REST API: resource requirements in place, a checkpoint to get them applied."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import httpx
-from pydantic import TypeAdapter
-from weir_contracts import Parallelism, RescaleSettings, Target
+from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings, Target
 
+from engines.flink import rescale
+from engines.flink.metrics import plain_metrics
+from engines.flink.rescale import CheckpointFacts, Requirements, bounds_by_name, rescale_settings
+from engines.flink.rest import CallFailed, Cluster
+from engines.flink.topology import Job, JobEntry, find_job, job
+from engines.flink.values import Unreadable, count, mapping
 from runtime.addresses import TARGETS, Allowed
 from runtime.clock import Clock
 from runtime.http_client import async_client
 from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered, changes, contested
 from services.executor.driver import Fence
 
-from . import flink_answers as answers
-from .flink_answers import Malformed
-
-A = TypeVar("A")
+T = TypeVar("T")
 
 MAX_ANSWER_BYTES = 20_000_000
 SETTINGS_LIFE = timedelta(minutes=5)
 """A cluster's configuration changes with its processes only."""
-
-_OVERVIEW = TypeAdapter(answers.Overview)
-_JOB = TypeAdapter(answers.Job)
-_STATISTICS = TypeAdapter(answers.CheckpointStatistics)
-_CHECKPOINT_CONFIG = TypeAdapter(answers.CheckpointConfig)
-_CLUSTER_CONFIG = TypeAdapter(answers.ClusterConfig)
-_CLUSTER_OVERVIEW = TypeAdapter(answers.ClusterOverview)
-
-
-class _Away(Exception):
-    """No usable answer; the sentence names the call."""
-
-
-class _Refused(Exception):
-    """An answer that says no."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        self.status = status
-        super().__init__(reason)
+_FARTHEST = timedelta(days=40 * 365)
+"""An instant further from now than any job is old is not one."""
 
 
 @dataclass(frozen=True)
@@ -83,25 +69,24 @@ class FlinkDriver:
     async def observe(self, target: Target) -> Snapshot:
         url, wanted = _address(target)
         try:
-            line = answers.find(await self._get(url, "/jobs/overview", _OVERVIEW), wanted)
-            if line is None:
+            entry, _ = await self._cluster(url).get("/jobs/overview", lambda d: find_job(d, wanted))
+            if entry is None:
                 return Snapshot(self._clock.now(), reachable=True, because=f"the cluster has no job {wanted!r}")
-            return await self._look(url, line)
-        except (_Away, Malformed, _Refused) as error:
+            return await self._look(url, entry)
+        except (CallFailed, Unreadable) as error:
             return Snapshot(self._clock.now(), reachable=False, because=str(error))
 
     async def request(
         self, target: Target, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
     ) -> Accepted | Rejected | Unanswered | Refusal:
-        url, _ = _address(target)
+        cluster = self._cluster(_address(target)[0])
         path = f"/jobs/{job_id}/resource-requirements"
         try:
-            graph = answers.topology(await self._get(url, f"/jobs/{job_id}", _JOB))
+            graph = (await cluster.get(f"/jobs/{job_id}", job)).topology()
             if set(graph.names) != set(parallelism):
                 odd = sorted(set(graph.names) ^ set(parallelism))
                 return Rejected(f"the job and the request differ in operators: {', '.join(odd[:5])}")
-            requirements = await self._get(url, path, answers.Requirements)
-            there = answers.by_name(graph, requirements)
+            _, there = bounds_by_name(await cluster.get(path, rescale.requirements), graph)
             if there is None:
                 return Unanswered(f"GET {path}: the requirements do not name every operator")
             if there == parallelism:
@@ -111,66 +96,61 @@ class FlinkDriver:
             held = await fence.begin()
             if held is not None:
                 return held
-            # A lower bound above 1 would make the next restart wait for slots, and fail without.
-            bounds = {o.id: {"lowerBound": 1, "upperBound": parallelism[o.name]} for o in graph.operators}
-            body = {id: {"parallelism": bound} for id, bound in bounds.items()}
-            await self._call("PUT", url, path, json=body, timeout=self._leaving)
-        except _Refused as error:
-            return Rejected(str(error)) if _is_final(error) else Unanswered(str(error))
-        except (_Away, Malformed) as error:
+            await cluster.send("PUT", path, json=rescale.request_body(graph, parallelism), timeout=self._leaving)
+        except CallFailed as error:
+            return Rejected(str(error)) if error.is_final else Unanswered(str(error))
+        except Unreadable as error:
             return Unanswered(str(error))
         return Accepted(self._clock.now())
 
     async def trigger_checkpoint(self, target: Target, job_id: str) -> str | None:
-        url, _ = _address(target)
+        cluster = self._cluster(_address(target)[0])
         try:
-            await self._call("POST", url, f"/jobs/{job_id}/checkpoints", json={"checkpointType": "CONFIGURED"})
-        except (_Away, _Refused) as error:
+            await cluster.send("POST", f"/jobs/{job_id}/checkpoints", json={"checkpointType": "CONFIGURED"})
+        except CallFailed as error:
             return str(error)
         return None
 
     async def slots(self, target: Target) -> int | None:
         """Slots that are registered at the cluster; None: unknown."""
-        url, _ = _address(target)
+        cluster = self._cluster(_address(target)[0])
         try:
-            return (await self._get(url, "/overview", _CLUSTER_OVERVIEW)).slots_total
-        except (_Away, Malformed, _Refused):
+            return count((await cluster.get("/overview", lambda d: mapping(d, "/overview"))).get("slots-total"))
+        except (CallFailed, Unreadable):
             return None
 
-    async def _look(self, url: str, line: answers.JobLine) -> Snapshot:
-        path = f"/jobs/{line.jid}"
-        requirements_read = self._get_or_none(url, f"{path}/resource-requirements", answers.Requirements)
-        statistics_read = self._get_or_none(url, f"{path}/checkpoints", _STATISTICS)
-        metrics_read = self._get_or_none(url, f"{path}/metrics?get=numRestarts", answers.Metrics)
-        settings, (job, at), requirements, statistics, metrics = await asyncio.gather(
-            self._settings_of(url, line.jid), self._job(url, path), requirements_read, statistics_read, metrics_read
+    def _cluster(self, url: str) -> Cluster:
+        return Cluster(self._client, url, self._answer_seconds)
+
+    async def _look(self, url: str, entry: JobEntry) -> Snapshot:
+        cluster, path = self._cluster(url), f"/jobs/{entry.id}"
+        settings, (seen, at), wanted, points, metrics = await asyncio.gather(
+            self._settings_of(url, entry.id),
+            self._job(cluster, path),
+            _get_or_none(cluster, f"{path}/resource-requirements", rescale.requirements),
+            _get_or_none(cluster, f"{path}/checkpoints", rescale.checkpoints),
+            _get_or_none(cluster, f"{path}/metrics?get=numRestarts", plain_metrics),
         )
-        return answers.snapshot(
-            line,
-            job,
-            requirements,
-            statistics,
-            next((m.value for m in metrics or () if m.id == "numRestarts"), None),
-            interval=settings.interval_seconds,
-            rescale=settings.rescale,
-            at=at,
+        restarts = count((metrics or {}).get("numRestarts"))
+        return _snapshot(
+            entry, seen, at, wanted=wanted, points=points or CheckpointFacts(), restarts=restarts, settings=settings
         )
 
-    async def _job(self, url: str, path: str) -> tuple[answers.Job, datetime]:
-        return await self._get(url, path, _JOB), self._clock.now()
+    async def _job(self, cluster: Cluster, path: str) -> tuple[Job, datetime]:
+        return await cluster.get(path, job), self._clock.now()
 
     async def _settings_of(self, url: str, job_id: str) -> _Settings:
         known = self._settings.get((url, job_id))
         if known is not None and self._clock.now() - known.read_at < SETTINGS_LIFE:
             return known
-        entries_read = self._get_or_none(url, f"/jobs/{job_id}/jobmanager/config", answers.Configuration)
-        config_read = self._get_or_none(url, f"/jobs/{job_id}/checkpoints/config", _CHECKPOINT_CONFIG)
-        cluster_read = self._get_or_none(url, "/config", _CLUSTER_CONFIG)
-        entries, config, cluster = await asyncio.gather(entries_read, config_read, cluster_read)
-        interval = answers.interval_seconds(config)
-        features = cluster.features if cluster else answers.Features()
-        found = _Settings(self._clock.now(), interval, answers.settings(entries or [], features, interval))
-        if entries is not None and cluster is not None:
+        cluster, path = self._cluster(url), f"/jobs/{job_id}"
+        configuration, interval, about = await asyncio.gather(
+            _get_or_none(cluster, f"{path}/jobmanager/config", rescale.configuration),
+            _get_or_none(cluster, f"{path}/checkpoints/config", rescale.checkpoint_interval_seconds),
+            _get_or_none(cluster, "/config", lambda d: mapping(d, "/config")),
+        )
+        found = _Settings(self._clock.now(), interval, _rescale_settings(configuration, about or {}, interval))
+        if configuration is not None and about is not None:
             self._forget_old_settings()
             self._settings[url, job_id] = found
         return found
@@ -179,40 +159,88 @@ class FlinkDriver:
         now = self._clock.now()
         self._settings = {k: s for k, s in self._settings.items() if now - s.read_at < SETTINGS_LIFE}
 
-    async def _get_or_none(self, url: str, path: str, adapter: TypeAdapter[A]) -> A | None:
-        """What is not needed to see the job: a refusal or nonsense is `unknown`, silence is still silence."""
-        try:
-            return await self._get(url, path, adapter)
-        except (_Refused, Malformed):
-            return None
 
-    async def _get(self, url: str, path: str, adapter: TypeAdapter[A]) -> A:
-        return answers.parse(adapter, await self._call("GET", url, path), f"GET {path}")
+async def _get_or_none(cluster: Cluster, path: str, parse: Callable[[Any], T]) -> T | None:
+    """What is not needed to see the job: a refusal or nonsense is `unknown`, silence is still silence."""
+    try:
+        return await cluster.get(path, parse)
+    except Unreadable:
+        return None
+    except CallFailed as error:
+        if error.status is None:
+            raise
+        return None
 
-    async def _call(self, method: str, url: str, path: str, **arguments: Any) -> bytes:
-        try:
-            # httpx bounds each wait for bytes; the whole is bounded here, or a trickle would hold the action.
-            async with asyncio.timeout(self._answer_seconds):
-                response = await self._client.request(method, f"{url}{path}", **arguments)
-        except TimeoutError:
-            raise _Away(f"{method} {url}{path}: no whole answer within {self._answer_seconds:g} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise _Away(f"{method} {url}{path}: {str(error) or type(error).__name__}") from None
-        status = response.status_code
-        if status >= 300:
-            why = answers.reason(response.content) or httpx.codes.get_reason_phrase(status)
-            raise _Refused(status, f"{method} {path}: {status} {why}")
-        return response.content
+
+def _rescale_settings(
+    configuration: Mapping[str, str] | None, about: Mapping[str, Any], interval_seconds: float | None
+) -> RescaleSettings:
+    version, features = about.get("flink-version"), about.get("features")
+    offered = features.get("web-rescale") if isinstance(features, dict) else None
+    return rescale_settings(
+        configuration,
+        version if isinstance(version, str) else None,
+        interval_seconds,
+        web_rescale=offered if isinstance(offered, bool) else None,
+    )
+
+
+def _snapshot(
+    entry: JobEntry,
+    seen: Job,
+    at: datetime,
+    *,
+    wanted: Requirements | None,
+    points: CheckpointFacts,
+    restarts: int | None,
+    settings: _Settings,
+) -> Snapshot:
+    """All answers of one look. `at` is this process's time of Flink's `now`, by which its other instants are shifted."""
+    now, graph = seen.now, seen.topology()
+    if now is None:
+        raise Unreadable("/jobs/:id now", "expected milliseconds since the epoch")
+
+    def here(instant: datetime | None) -> datetime | None:
+        return None if instant is None or abs(instant - now) > _FARTHEST else at + (instant - now)
+
+    lower, upper = bounds_by_name(wanted, graph)
+    return Snapshot(
+        at=at,
+        reachable=True,
+        deployment=Deployment(
+            job_id=seen.id,
+            job_name=seen.name[:300],
+            graph_hash=graph.graph_hash(),
+            state=seen.state[:50],
+            started_at=here(seen.started_at),
+            requested=upper,
+            requested_lower=lower,
+            observed=seen.observed(),
+            restarts=restarts,
+            checkpoints=Checkpoints(
+                interval_seconds=settings.interval_seconds,
+                last_completed_at=here(points.last_completed_at),
+                last_duration_seconds=points.last_duration_seconds,
+                completed=points.completed,
+                failed=points.failed,
+            ),
+            rescale=settings.rescale,
+        ),
+        all_running=_all_running(entry, seen),
+        running_since=here(seen.running_since),
+        steady_since=here(entry.last_modified_at),
+        checkpoint_completed_at=here(points.last_completed_at),
+        checkpoint_in_progress=None if points.in_progress is None else points.in_progress > 0,
+        topology=graph,
+    )
+
+
+def _all_running(entry: JobEntry, seen: Job) -> bool:
+    """Both answers must agree: the job's details may be seconds old (`web.refresh-interval`), the overview is not."""
+    if entry.state != "RUNNING" or not entry.tasks or entry.tasks_running != entry.tasks:
+        return False
+    return seen.all_running and entry.tasks == sum(vertex.parallelism for vertex in seen.vertices)
 
 
 def _address(target: Target) -> tuple[str, str]:
     return str(target.job.url).rstrip("/"), target.job.job
-
-
-def _is_final(error: _Refused) -> bool:
-    """Whether asking again is useless. Flink answers 500 also for what will never work: the default scheduler, a job that
-    is not there; other 5xx may be a JobManager in the middle of an election."""
-    if 400 <= error.status < 500:
-        return error.status not in (408, 429)
-    text = str(error)
-    return "does not support changing the parallelism" in text or "Could not find Flink job" in text

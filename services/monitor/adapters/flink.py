@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
-from pydantic_core import from_json
 from weir_contracts import FlinkTarget, Problem
 
+from engines.flink import metrics, rescale, topology
+from engines.flink.rest import CallFailed, Cluster
+from engines.flink.values import Unreadable, count, mapping
 from runtime.addresses import TARGETS, Allowed
 from runtime.http_client import async_client
-from services.monitor import flink_answers as answers
 from services.monitor.core import FlinkReadings, Shares
 
 T = TypeVar("T")
@@ -30,15 +31,6 @@ MOST_CALLS_AT_ONCE = 6
 GATHER_SECONDS = 0.1
 """What the TaskManagers' answers take to come in (40-100 ms on a busy two-core machine)."""
 _GAUGES = ("busyTimeMsPerSecond", "backPressuredTimeMsPerSecond")
-
-
-class Unanswered(Exception):
-    """A call that gave no usable answer; `where` is the call."""
-
-    def __init__(self, where: str, what: str) -> None:
-        self.where = where
-        self.what = what
-        super().__init__(f"{where}: {what}")
 
 
 def new_client(
@@ -74,9 +66,7 @@ class FlinkCollector:
     def __init__(self, target: FlinkTarget, timeout_seconds: float, client: httpx.AsyncClient) -> None:
         self._target = target
         self._client = client
-        self._timeout_seconds = timeout_seconds
-        self._base = str(target.url).rstrip("/")
-        self._calls = asyncio.Semaphore(MOST_CALLS_AT_ONCE)
+        self._cluster = Cluster(client, str(target.url), 2 * timeout_seconds, MOST_CALLS_AT_ONCE)
         self._known: _KnownJob | None = None
 
     async def close(self) -> None:
@@ -96,10 +86,10 @@ class FlinkCollector:
             await self._wake(found.id)
         return await self._read(self._known, problems)
 
-    async def _find(self, problems: list[Problem]) -> answers.JobEntry | FlinkReadings:
+    async def _find(self, problems: list[Problem]) -> topology.JobEntry | FlinkReadings:
         try:
-            entry, odd = answers.find_job(answers.jobs(await self.get("/jobs/overview")), self._target.job)
-        except (Unanswered, answers.Unreadable) as error:
+            entry, odd = await self._cluster.get("/jobs/overview", lambda d: topology.find_job(d, self._target.job))
+        except (CallFailed, Unreadable) as error:
             return FlinkReadings(reachable=False, message=str(error))
         if odd:
             problems.append(Problem(where="/jobs/overview", what=odd[:1000]))
@@ -111,22 +101,22 @@ class FlinkCollector:
     async def _wake(self, job_id: str) -> None:
         """Let the JobManager gather the metrics. What it answers is from before, and of no interest."""
         try:
-            await self.get(f"/jobs/{job_id}/metrics?get=numRestarts")
-        except Unanswered:
+            await self._cluster.send("GET", f"/jobs/{job_id}/metrics?get=numRestarts")
+        except CallFailed:
             return  # whatever is wrong shows in the calls whose answers count
 
     async def _read(self, known: _KnownJob, problems: list[Problem]) -> FlinkReadings:
-        ask = _Asker(self, problems)
+        ask = _Asker(self._cluster, problems)
         path = f"/jobs/{known.id}"
         async with asyncio.TaskGroup() as calls:
-            wanted = calls.create_task(ask(f"{path}/resource-requirements", answers.requirements))
-            points = calls.create_task(ask(f"{path}/checkpoints", answers.checkpoints))
-            cluster = calls.create_task(ask("/overview", lambda d: answers.mapping(d, "/overview")))
+            wanted = calls.create_task(ask(f"{path}/resource-requirements", rescale.requirements))
+            points = calls.create_task(ask(f"{path}/checkpoints", rescale.checkpoints))
+            cluster = calls.create_task(ask("/overview", lambda d: mapping(d, "/overview")))
             calls.create_task(self._learn(path, known, ask))
             calls.create_task(asyncio.sleep(GATHER_SECONDS))
         try:
-            job = answers.job(await self.get(path))
-        except (Unanswered, answers.Unreadable) as error:
+            job = await self._cluster.get(path, topology.job)
+        except (CallFailed, Unreadable) as error:
             # It was there a moment ago: nothing can be said of it now.
             return FlinkReadings(reachable=False, message=str(error), problems=tuple(problems))
         restarts, shares, sources = await self._metrics(path, known, job, ask)
@@ -140,8 +130,8 @@ class FlinkCollector:
             checkpoints=points.result(),
             checkpoint_interval_seconds=known.checkpoint_interval_seconds,
             checkpointing_off=known.checkpointing_off,
-            slots_total=answers.count(slots.get("slots-total")),
-            slots_available=answers.count(slots.get("slots-available")),
+            slots_total=count(slots.get("slots-total")),
+            slots_available=count(slots.get("slots-available")),
             restarts=restarts,
             configuration=known.configuration,
             version=version if isinstance(version, str) else None,
@@ -150,17 +140,17 @@ class FlinkCollector:
 
     async def _learn(self, path: str, known: _KnownJob, ask: "_Asker") -> None:
         if known.configuration is None:
-            known.configuration = await ask(f"{path}/jobmanager/config", answers.configuration)
+            known.configuration = await ask(f"{path}/jobmanager/config", rescale.configuration)
         if not known.interval_known:
             before = len(ask.problems)
-            interval = await ask(f"{path}/checkpoints/config", answers.checkpoint_interval_seconds)
+            interval = await ask(f"{path}/checkpoints/config", rescale.checkpoint_interval_seconds)
             known.interval_known = len(ask.problems) == before
             known.checkpoint_interval_seconds = interval
             known.checkpointing_off = known.interval_known and interval is None
 
     async def _metrics(
-        self, path: str, known: _KnownJob, job: answers.Job, ask: "_Asker"
-    ) -> tuple[int | None, dict[str, Shares], dict[str, answers.SourceOffsets]]:
+        self, path: str, known: _KnownJob, job: topology.Job, ask: "_Asker"
+    ) -> tuple[int | None, dict[str, Shares], dict[str, metrics.SourceOffsets]]:
         """Count of restarts; gauges and, of sources, offsets by vertex id. Of a job that does not run there are none."""
         if known.run != job.running_since:
             known.run = job.running_since
@@ -168,21 +158,21 @@ class FlinkCollector:
         live = job.vertices if job.all_running else ()
         fed = {source.id for source in job.sources}
         async with asyncio.TaskGroup() as calls:
-            restarts = calls.create_task(ask(f"{path}/metrics?get=numRestarts", answers.plain_metrics))
+            restarts = calls.create_task(ask(f"{path}/metrics?get=numRestarts", metrics.plain_metrics))
             vertices = {
                 v.id: calls.create_task(self._vertex(f"{path}/vertices/{v.id}/subtasks/metrics", v.id, known, fed, ask))
                 for v in live
             }
         read = {vertex_id: task.result() for vertex_id, task in vertices.items()}
         return (
-            answers.count((restarts.result() or {}).get("numRestarts")),
+            count((restarts.result() or {}).get("numRestarts")),
             {vertex_id: _shares(found) for vertex_id, found in read.items() if found is not None},
-            {i: answers.source_offsets(found) for i, found in read.items() if i in fed and found is not None},
+            {i: metrics.source_offsets(found) for i, found in read.items() if i in fed and found is not None},
         )
 
     async def _vertex(
         self, path: str, vertex_id: str, known: _KnownJob, sources: set[str], ask: "_Asker"
-    ) -> answers.Aggregates | None:
+    ) -> metrics.Aggregates | None:
         """A vertex's aggregated metrics; None if they could not be had.
 
         Only listed names are asked for: one that nobody knows makes Flink answer with none at all. A source is listed every
@@ -190,13 +180,13 @@ class FlinkCollector:
         """
         wanted = known.gauges.get(vertex_id)
         if wanted is None:
-            names = await ask(path, answers.metric_names)
+            names = await ask(path, metrics.metric_names)
             if names is None:
                 return None
             listed = set(names)
             wanted = [name for name in _GAUGES if name in listed]
             if vertex_id in sources:
-                wanted += answers.wanted_source_metrics(names)
+                wanted += metrics.wanted_source_metrics(names)
             elif len(wanted) == len(_GAUGES):
                 known.gauges[vertex_id] = wanted
         found = await self._aggregates(path, wanted, ask)
@@ -205,54 +195,33 @@ class FlinkCollector:
             return None
         return found
 
-    async def _aggregates(self, path: str, names: Sequence[str], ask: "_Asker") -> answers.Aggregates | None:
+    async def _aggregates(self, path: str, names: Sequence[str], ask: "_Asker") -> metrics.Aggregates | None:
         parts = [names[i : i + NAMES_PER_CALL] for i in range(0, len(names), NAMES_PER_CALL)]
-        asked = [ask(f"{path}?get={quote(','.join(part))}&agg=avg,max,sum", answers.aggregates) for part in parts]
-        found: answers.Aggregates = {}
+        asked = [ask(f"{path}?get={quote(','.join(part))}&agg=avg,max,sum", metrics.aggregates) for part in parts]
+        found: metrics.Aggregates = {}
         for each in await asyncio.gather(*asked):
             if each is None:
                 return None
             found.update(each)
         return found
 
-    async def get(self, path: str) -> Any:
-        """The JSON answer; `Unanswered` for anything else, a body beyond the limit included."""
-        where = f"GET {path.split('?', maxsplit=1)[0]}"[:300]
-        try:
-            # httpx bounds each wait for bytes; the whole is bounded here, or a trickle would hold the scrape.
-            async with self._calls, asyncio.timeout(2 * self._timeout_seconds):
-                response = await self._client.get(f"{self._base}{path}")
-        except (httpx.TimeoutException, TimeoutError):
-            raise Unanswered(where, "no answer in time") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Unanswered(where, str(error)[:300] or type(error).__name__) from None
-        status = response.status_code
-        if status != 200:
-            # Not a word of the body: the policy names the address it came from, and is shown this.
-            raise Unanswered(where, f"status {status} {httpx.codes.get_reason_phrase(status)}".rstrip())
-        try:
-            # Stricter than the standard library: half a character (a lone surrogate) in a text could not be sent on.
-            return from_json(response.content)
-        except ValueError:
-            raise Unanswered(where, "the answer is not JSON") from None
-
 
 @dataclass
 class _Asker:
     """Asks for one thing; a failure becomes a problem and None, so that the rest of the scrape counts."""
 
-    collector: FlinkCollector
+    cluster: Cluster
     problems: list[Problem]
 
     async def __call__(self, path: str, parse: Callable[[Any], T]) -> T | None:
         try:
-            return parse(await self.collector.get(path))
-        except (Unanswered, answers.Unreadable) as error:
+            return await self.cluster.get(path, parse)
+        except (CallFailed, Unreadable) as error:
             self.problems.append(Problem(where=error.where[:300], what=error.what[:1000]))
         return None
 
 
-def _shares(found: answers.Aggregates) -> Shares:
+def _shares(found: metrics.Aggregates) -> Shares:
     busy, blocked = (found.get(name, {}) for name in _GAUGES)
     return Shares(
         busy_mean=_share(busy.get("avg")),

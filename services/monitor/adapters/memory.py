@@ -7,9 +7,11 @@ from datetime import datetime, timedelta
 
 from weir_contracts import Problem
 
+from engines.flink.metrics import SourceOffsets
+from engines.flink.rescale import CheckpointFacts
+from engines.flink.topology import Job, Link, VertexReading
 from runtime.clock import Clock
 from services.monitor.core import FlinkReadings, Shares
-from services.monitor.flink_answers import CheckpointFacts, Job, Link, SourceOffsets, VertexReading
 
 from .partitions import BrokersAway, End, Isolation, Offsets, Place
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import httpx
 
+from engines.flink.metrics import SourceOffsets
+from engines.flink.topology import Job
 from services.monitor.adapters.memory import JOB_ID, SOURCE, MemoryFlink
-from services.monitor.flink_answers import Job, SourceOffsets
 from tests.unit.monitor.builders import recorded
 
 Broken = tuple[int, bytes] | Callable[[httpx.Request], httpx.Response]

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Observation, Problem, ended_observation, parse_policy
 
+from engines.flink.metrics import SourceOffsets
+from engines.flink.rescale import CheckpointFacts
 from runtime.clock import FakeClock
 from services.monitor.adapters.memory import JOB_ID, MAP, SOURCE, MemoryFlink
 from services.monitor.core import FlinkReadings, PartitionOffsets, Readings, next_due, observe
-from services.monitor.flink_answers import CheckpointFacts, SourceOffsets
 from tests.unit.monitor.builders import kafka_signals, policy
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -1,0 +1,1 @@
+"""One folder an engine: its API, its graph, its metrics. Imports contracts and httpx; services, testbed and workloads import it."""

@@ -1,0 +1,1 @@
+"""Apache Flink 1.18 to 2.x through its REST API."""

@@ -1,0 +1,130 @@
+"""A rescale in place: resource requirements, checkpoints, and the cluster's settings for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from weir_contracts import MAX_SECONDS, Parallelism, RescaleSettings, Topology, within
+
+from .values import MAX_PARALLELISM, Unreadable, count, flink_seconds, instant, mapping, number, sequence
+
+_ADAPTIVE = "jobmanager.adaptive-scheduler."
+
+
+@dataclass(frozen=True)
+class CheckpointFacts:
+    last_completed_at: datetime | None = None
+    last_duration_seconds: float | None = None
+    completed: int | None = None
+    failed: int | None = None
+    in_progress: int | None = None
+
+
+def checkpoints(document: Any) -> CheckpointFacts:
+    """`GET /jobs/:id/checkpoints`."""
+    raw = mapping(document, "/jobs/:id/checkpoints")
+    counts = mapping(raw.get("counts") or {}, "/jobs/:id/checkpoints counts")
+    latest = mapping(raw.get("latest") or {}, "/jobs/:id/checkpoints latest")
+    done = mapping(latest.get("completed") or {}, "/jobs/:id/checkpoints latest.completed")
+    duration = number(done.get("end_to_end_duration"))
+    return CheckpointFacts(
+        last_completed_at=instant(done.get("latest_ack_timestamp")),
+        last_duration_seconds=None if duration is None else within(duration / 1000, MAX_SECONDS),
+        completed=count(counts.get("completed")),
+        failed=count(counts.get("failed")),
+        in_progress=count(counts.get("in_progress")),
+    )
+
+
+def checkpoint_interval_seconds(document: Any) -> float | None:
+    """`GET /jobs/:id/checkpoints/config`; None: off, which Flink writes as the largest long."""
+    where = "/jobs/:id/checkpoints/config"
+    milliseconds = number(mapping(document, where).get("interval"))
+    if milliseconds is None and mapping(document, where).get("interval") != 2**63 - 1:
+        raise Unreadable(f"{where} interval", "expected milliseconds")
+    return None if not milliseconds else within(milliseconds / 1000, MAX_SECONDS)
+
+
+Requirements = Mapping[str, tuple[int | None, int | None]]
+"""Lower and upper bound by vertex id; None: unset."""
+
+
+def requirements(document: Any) -> Requirements:
+    """`GET /jobs/:id/resource-requirements`: lower and upper bound by vertex id; None: unset, which Flink writes as -1."""
+    found = {}
+    for vertex_id, entry in mapping(document, "resource-requirements").items():
+        where = f"resource-requirements {vertex_id[:60]}"
+        bounds = mapping(mapping(entry, where).get("parallelism"), f"{where} parallelism")
+        found[vertex_id] = (_bound(bounds.get("lowerBound")), _bound(bounds.get("upperBound")))
+    return found
+
+
+def _bound(value: Any) -> int | None:
+    bound = count(value)
+    return bound if bound and bound <= MAX_PARALLELISM else None
+
+
+def configuration(document: Any) -> dict[str, str]:
+    """`GET /jobmanager/config`: explicitly set keys."""
+    entries = sequence(document, "/jobmanager/config")
+    return {
+        e["key"]: e["value"]
+        for e in entries
+        if isinstance(e, dict) and isinstance(e.get("key"), str) and isinstance(e.get("value"), str)
+    }
+
+
+def bounds_by_name(wanted: Requirements | None, graph: Topology) -> tuple[Parallelism | None, Parallelism | None]:
+    """Lower and upper bounds by operator name; None for a vector in which one is missing or unset."""
+    lower, upper = (
+        ({o.name: wanted[o.id][i] for o in graph.operators if o.id in wanted} for i in (0, 1)) if wanted else ({}, {})
+    )
+    return _complete(lower, graph), _complete(upper, graph)
+
+
+def _complete(bounds: Mapping[str, int | None], graph: Topology) -> Parallelism | None:
+    known = {name: bound for name, bound in bounds.items() if bound is not None}
+    return known if len(known) == len(graph.operators) else None
+
+
+def request_body(graph: Topology, parallelism: Parallelism) -> dict[str, Any]:
+    """`PUT /jobs/:id/resource-requirements`. A lower bound above 1 would make the next restart wait for slots, and fail without."""
+    return {o.id: {"parallelism": {"lowerBound": 1, "upperBound": parallelism[o.name]}} for o in graph.operators}
+
+
+def rescale_settings(
+    configuration: Mapping[str, str] | None,
+    version: str | None,
+    interval_seconds: float | None,
+    *,
+    checkpointing_off: bool = False,
+    web_rescale: bool | None = None,
+) -> RescaleSettings:
+    """The cluster's timings, unset ones at Flink's own defaults, which changed their names and meaning with 2.0.
+
+    `web_rescale` is the cluster's own answer to whether it rescales in place (`GET /config`); None: not asked.
+    """
+    scheduler = None if web_rescale is None else "adaptive" if web_rescale else "default"
+    if configuration is None:
+        return RescaleSettings(scheduler=scheduler)
+    scheduler = scheduler or configuration.get("jobmanager.scheduler", "default").lower()[:50]
+    if configuration.get("scheduler-mode", "").strip().lower() == "reactive":
+        scheduler = "reactive"  # adaptive, too, but it takes no requirements
+    own = {key.removeprefix(_ADAPTIVE): value for key, value in configuration.items() if key.startswith(_ADAPTIVE)}
+    if (version or "2").startswith("1."):
+        return RescaleSettings(
+            scheduler=scheduler,
+            cooldown_seconds=flink_seconds(own.get("scaling-interval.min"), 30.0),
+            stabilization_seconds=flink_seconds(own.get("scaling-interval.max"), None),
+            max_trigger_delay_seconds=0.0,  # these versions do not wait for a checkpoint
+        )
+    failures = count(own.get("rescale-trigger.max-checkpoint-failures", 2))
+    interval = 0.0 if checkpointing_off else interval_seconds
+    derived = within((failures + 1) * interval, MAX_SECONDS) if failures is not None and interval is not None else None
+    return RescaleSettings(
+        scheduler=scheduler,
+        cooldown_seconds=flink_seconds(own.get("executing.cooldown-after-rescaling"), 30.0),
+        stabilization_seconds=flink_seconds(own.get("executing.resource-stabilization-timeout"), 60.0),
+        max_trigger_delay_seconds=flink_seconds(own.get("rescale-trigger.max-delay"), derived),
+    )

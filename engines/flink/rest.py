@@ -1,0 +1,90 @@
+"""Calls one Flink cluster's REST API over a client that the caller makes, limits and closes."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import httpx
+from pydantic_core import from_json
+
+from .values import Unreadable
+
+T = TypeVar("T")
+
+_REASONS = re.compile(
+    r"does not support changing the parallelism"
+    r"|Could not find Flink job"
+    r"|The newly requested parallelism \d{1,9} for the job vertex [0-9a-f]{1,32} exceeds its maximum parallelism \d{1,9}"
+    r"|ongoing leader election"
+    r"|Not all required tasks are currently running"
+    r"|Checkpoint Coordinator is suspending"
+    r"|The maximum number of queued checkpoint requests exceeded"
+    r"|The minimum time between checkpoints is still pending"
+)
+"""Flink's own words for what it refuses. Nothing else of a refusal is repeated: a policy names the address it came from."""
+
+
+class CallFailed(Exception):
+    """A call without an answer, or refused with `status`; `where` is the call."""
+
+    def __init__(self, where: str, what: str, status: int | None = None) -> None:
+        self.where = where
+        self.what = what
+        self.status = status
+        super().__init__(f"{where}: {what}")
+
+    @property
+    def is_final(self) -> bool:
+        """Whether asking again is useless. Flink answers 500 also for what will never work: the default scheduler, a job that
+        is not there; other 5xx may be a JobManager in the middle of an election."""
+        if self.status is not None and 400 <= self.status < 500:
+            return self.status not in (408, 429)
+        return "does not support changing the parallelism" in self.what or "Could not find Flink job" in self.what
+
+
+class Cluster:
+    """One cluster. A whole call ends within `answer_seconds`; at most `calls_at_once` run."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str, answer_seconds: float, calls_at_once: int = 64) -> None:
+        self._client = client
+        self._url = url.rstrip("/")
+        self._answer_seconds = answer_seconds
+        self._calls = asyncio.Semaphore(calls_at_once)
+
+    async def get(self, path: str, parse: Callable[[Any], T]) -> T:
+        """The parsed answer; `CallFailed` or `Unreadable` without one."""
+        content = await self.send("GET", path)
+        try:
+            # Stricter than the standard library: half a character (a lone surrogate) in a text could not be sent on.
+            document = from_json(content)
+        except ValueError:
+            raise Unreadable(_where("GET", path), "the answer is not JSON") from None
+        return parse(document)
+
+    async def send(self, method: str, path: str, **arguments: Any) -> bytes:
+        """The answer's body; `CallFailed` for any status but 2xx. `arguments` are httpx's."""
+        where = _where(method, path)
+        try:
+            # httpx bounds each wait for bytes; the whole is bounded here, or a trickle would hold the caller.
+            async with self._calls, asyncio.timeout(self._answer_seconds):
+                response = await self._client.request(method, f"{self._url}{path}", **arguments)
+        except (httpx.TimeoutException, TimeoutError):
+            raise CallFailed(where, "no answer in time") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise CallFailed(where, str(error)[:300] or type(error).__name__) from None
+        status = response.status_code
+        if not response.is_success:
+            why = reason(response.content) or httpx.codes.get_reason_phrase(status)
+            raise CallFailed(where, f"status {status} {why}".rstrip(), status)
+        return response.content
+
+
+def _where(method: str, path: str) -> str:
+    return f"{method} {path.split('?', maxsplit=1)[0]}"[:300]
+
+
+def reason(content: bytes) -> str | None:
+    """The first of Flink's known reasons in a refusal's body, or None."""
+    found = _REASONS.search(content.decode(errors="replace"))
+    return found and found[0]

@@ -1,0 +1,244 @@
+"""A job's graph and counters out of `GET /jobs/overview` and `GET /jobs/:id`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from weir_contracts import Edge, Operator, Topology
+
+from .values import MAX_PARALLELISM, Unreadable, count, identifier, instant, mapping, number, sequence, text
+
+_LONGEST_NAME = 380
+"""Longer vertex names are cut, which leaves room for a number."""
+_MOST_VERTICES = 1_000
+_MOST_LINKS = 5_000
+
+
+@dataclass(frozen=True)
+class JobEntry:
+    """A line of `GET /jobs/overview`. Its counts are of tasks; None: not given."""
+
+    id: str
+    name: str
+    state: str
+    started_at: datetime | None = None
+    last_modified_at: datetime | None = None
+    """When a task last changed its state."""
+    tasks: int | None = None
+    tasks_running: int | None = None
+    """Running or finished."""
+
+
+ENDED = frozenset({"FINISHED", "CANCELED", "FAILED"})
+
+
+def find_job(document: Any, wanted: str) -> tuple[JobEntry | None, str | None]:
+    """Out of `GET /jobs/overview` the job of this name or id: the newest that has not ended, else the newest. Also what is odd about it.
+
+    A line that cannot be read is left out, as it may be of anybody's job; `Unreadable` if it would be the only one of this job.
+    """
+    entries = sequence(mapping(document, "/jobs/overview").get("jobs"), "/jobs/overview jobs")
+    found, unreadable = [], None
+    for i, raw in enumerate(entries):
+        if isinstance(raw, dict) and wanted in (raw.get("name"), raw.get("jid")):
+            try:
+                found.append(_entry(raw, f"/jobs/overview jobs.{i}"))
+            except Unreadable as error:
+                unreadable = error
+    if not found and unreadable is not None:
+        raise unreadable
+    alive = [entry for entry in found if entry.state not in ENDED]
+    oldest = datetime.min.replace(tzinfo=UTC)
+    ordered = sorted(alive or found, key=lambda entry: (entry.started_at or oldest, entry.id))
+    if len(alive) < 2:
+        return (ordered[-1] if ordered else None), None
+    others = ", ".join(entry.id for entry in ordered[:10])
+    return ordered[-1], f"{len(alive)} jobs of this name run ({others}); the newest, {ordered[-1].id}, is meant"
+
+
+def _entry(raw: Mapping[str, Any], where: str) -> JobEntry:
+    given = raw.get("tasks")
+    tasks: Mapping[str, Any] = given if isinstance(given, dict) else {}
+    running = count(tasks.get("running"))
+    return JobEntry(
+        id=identifier(raw.get("jid"), f"{where}.jid"),
+        name=text(raw.get("name"), f"{where}.name"),
+        state=text(raw.get("state"), f"{where}.state"),
+        started_at=instant(raw.get("start-time")),
+        last_modified_at=instant(raw.get("last-modification")),
+        tasks=count(tasks.get("total")),
+        tasks_running=None if running is None else running + (count(tasks.get("finished")) or 0),
+    )
+
+
+@dataclass(frozen=True)
+class VertexReading:
+    """A vertex as `GET /jobs/:id` shows it. Times in ms, over all subtasks since the run began."""
+
+    id: str
+    name: str
+    parallelism: int
+    max_parallelism: int | None
+    slot_sharing_group: str | None
+    running: bool
+    complete: bool
+    read_records: int | None
+    write_records: int | None
+    busy_ms: float | None
+    backpressured_ms: float | None
+    idle_ms: float | None
+
+
+@dataclass(frozen=True)
+class Link:
+    source: str
+    target: str
+    ship_strategy: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job's graph and counters. Vertices in topological order, sources first; links by vertex id."""
+
+    id: str
+    name: str
+    state: str
+    started_at: datetime | None
+    running_since: datetime | None
+    now: datetime | None
+    vertices: tuple[VertexReading, ...]
+    links: tuple[Link, ...]
+
+    @property
+    def all_running(self) -> bool:
+        return self.state == "RUNNING" and all(vertex.running for vertex in self.vertices)
+
+    @property
+    def sources(self) -> tuple[VertexReading, ...]:
+        fed = {link.target for link in self.links}
+        return tuple(vertex for vertex in self.vertices if vertex.id not in fed)
+
+    def names(self) -> dict[str, str]:
+        """Operator name by vertex id: the vertex's own, made unique in topological order by ` #2`, ` #3`, …"""
+        names: dict[str, str] = {}
+        taken: set[str] = set()
+        for vertex in self.vertices:
+            base = name = vertex.name[:_LONGEST_NAME]
+            number = 1
+            while name in taken:
+                number += 1
+                name = f"{base} #{number}"
+            taken.add(name)
+            names[vertex.id] = name
+        return names
+
+    def topology(self, source_partitions: Mapping[str, int | None] | None = None) -> Topology:
+        """The graph as plans name it; partitions by vertex id. `Unreadable` if it has no vertices."""
+        if not self.vertices:
+            raise Unreadable("/jobs/:id vertices", "expected at least one")
+        names, partitions = self.names(), source_partitions or {}
+        return Topology(
+            operators=[
+                Operator(
+                    name=names[v.id],
+                    id=v.id,
+                    max_parallelism=v.max_parallelism,
+                    slot_sharing_group=v.slot_sharing_group,
+                    source_partitions=partitions.get(v.id),
+                )
+                for v in self.vertices
+            ],
+            edges=[
+                Edge(source=names[e.source], target=names[e.target], ship_strategy=e.ship_strategy) for e in self.links
+            ],
+        )
+
+    def observed(self) -> dict[str, int]:
+        """Running parallelism by operator name."""
+        names = self.names()
+        return {names[vertex.id]: vertex.parallelism for vertex in self.vertices}
+
+
+def job(document: Any) -> Job:
+    """`GET /jobs/:id`."""
+    raw = mapping(document, "/jobs/:id")
+    times = mapping(raw.get("timestamps") or {}, "/jobs/:id timestamps")
+    vertices = {v.id: v for v in _vertices(sequence(raw.get("vertices"), "/jobs/:id vertices"))}
+    nodes = sequence(mapping(raw.get("plan"), "/jobs/:id plan").get("nodes"), "/jobs/:id plan.nodes")
+    links = tuple(_links(nodes, vertices))
+    if len(vertices) > _MOST_VERTICES or len(links) > _MOST_LINKS:
+        raise Unreadable("/jobs/:id", f"a graph of {len(vertices)} vertices and {len(links)} edges is too large")
+    return Job(
+        id=identifier(raw.get("jid"), "/jobs/:id jid"),
+        name=text(raw.get("name"), "/jobs/:id name"),
+        state=text(raw.get("state"), "/jobs/:id state"),
+        started_at=instant(raw.get("start-time")),
+        running_since=instant(times.get("RUNNING")),
+        now=instant(raw.get("now")),
+        vertices=tuple(_ordered(vertices, links)),
+        links=links,
+    )
+
+
+def _vertices(entries: Sequence[Any]) -> Iterator[VertexReading]:
+    for i, entry in enumerate(entries):
+        where = f"/jobs/:id vertices.{i}"
+        raw = mapping(entry, where)
+        metrics = mapping(raw.get("metrics") or {}, f"{where}.metrics")
+        tasks = mapping(raw.get("tasks") or {}, f"{where}.tasks")
+        parallelism = count(raw.get("parallelism"))
+        if not parallelism or parallelism > MAX_PARALLELISM:
+            raise Unreadable(f"{where}.parallelism", f"expected a number from 1 to {MAX_PARALLELISM}")
+        running = (count(tasks.get("RUNNING")) or 0) + (count(tasks.get("FINISHED")) or 0)
+        yield VertexReading(
+            id=identifier(raw.get("id"), f"{where}.id"),
+            name=text(raw.get("name"), f"{where}.name"),
+            parallelism=parallelism,
+            max_parallelism=count(raw.get("maxParallelism")) or None,
+            slot_sharing_group=_group(raw.get("slotSharingGroupId")),
+            running=running >= parallelism if tasks else raw.get("status") == "RUNNING",
+            # The first answer after a start shows zeros that are not readings.
+            complete=metrics.get("read-records-complete") is True and metrics.get("write-records-complete") is True,
+            read_records=count(metrics.get("read-records")),
+            write_records=count(metrics.get("write-records")),
+            busy_ms=number(metrics.get("accumulated-busy-time")),
+            backpressured_ms=number(metrics.get("accumulated-backpressured-time")),
+            idle_ms=number(metrics.get("accumulated-idle-time")),
+        )
+
+
+def _group(value: Any) -> str | None:
+    return value if isinstance(value, str) and 0 < len(value) <= 200 else None
+
+
+def _links(nodes: Sequence[Any], vertices: Mapping[str, VertexReading]) -> Iterator[Link]:
+    planned = set()
+    for i, entry in enumerate(nodes):
+        where = f"/jobs/:id plan.nodes.{i}"
+        node = mapping(entry, where)
+        target = text(node.get("id"), f"{where}.id")
+        planned.add(target)
+        for j, raw in enumerate(sequence(node.get("inputs") or [], f"{where}.inputs")):
+            given = mapping(raw, f"{where}.inputs.{j}")
+            source = text(given.get("id"), f"{where}.inputs.{j}.id")
+            for end in (source, target):
+                if end not in vertices:
+                    raise Unreadable(f"{where}.inputs.{j}", f"names the unknown vertex {end[:40]}")
+            yield Link(source, target, str(given.get("ship_strategy") or "UNKNOWN")[:100])
+    if missing := vertices.keys() - planned:
+        # Without its inputs a vertex would pass for a source.
+        raise Unreadable("/jobs/:id plan.nodes", f"lack the vertex {min(missing)}")
+
+
+def _ordered(vertices: Mapping[str, VertexReading], links: Sequence[Link]) -> Iterator[VertexReading]:
+    """Topological order; among the ready ones as Flink lists them (Kahn 1962)."""
+    waiting = {vertex_id: {link.source for link in links if link.target == vertex_id} for vertex_id in vertices}
+    while waiting:
+        ready = next((vertex_id for vertex_id, inputs in waiting.items() if not inputs), None)
+        if ready is None:
+            raise Unreadable("/jobs/:id plan", "the graph has a cycle")
+        del waiting[ready]
+        for inputs in waiting.values():
+            inputs.discard(ready)
+        yield vertices[ready]
