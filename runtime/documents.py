@@ -18,7 +18,7 @@ class Unreadable(ValueError):
 
 class _Strict(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        seen = set()
+        seen: set[Any] = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode) and key.value != "<<":
                 # By its value, too: `yes` and `true` are one key.

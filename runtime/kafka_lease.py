@@ -78,9 +78,12 @@ class KafkaLease:
             self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
-        settings = self._settings()
-        settings["on_commit"] = lambda error, partitions: self._answered(consumer.memberid(), error, partitions)
-        consumer = Consumer(settings)
+        consumer: Consumer
+
+        def answered(error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+            self._answered(consumer.memberid(), error, partitions)
+
+        consumer = Consumer({**self._settings(), "on_commit": answered})
         try:
             consumer.subscribe([TOPIC.name], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
             while not self._closing.is_set():
