@@ -26,6 +26,8 @@ _SENTENCES = {
     "tuple_type": "must be a list",
     "int_type": "must be a whole number, without quotes",
     "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "float_parsing": "must be a number",
     "float_type": "must be a number, without quotes",
     "bool_type": "must be true or false, without quotes",
 }

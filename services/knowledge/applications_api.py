@@ -39,7 +39,7 @@ _FEED: dict[int | str, dict[str, Any]] = {
     503: documented(
         "Too many event streams are open, or the store is away",
         503,
-        "100 event streams are open, and no more may be (WEIR_KNOWLEDGE_EVENT_STREAMS): try again later",
+        "100 event streams are open, which is the limit (WEIR_KNOWLEDGE_EVENT_STREAMS): try again later",
     ),
 }
 KEEP_ALIVE_SECONDS = 10.0
@@ -237,7 +237,7 @@ class _Feed(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Counted here and not where the lines are made: those are not begun, and so not ended, if the client has left already.
         if self._streams.open >= self._streams.max_open:
-            detail = f"{self._streams.open} event streams are open, and no more may be (WEIR_KNOWLEDGE_EVENT_STREAMS): try again later"
+            detail = f"{self._streams.open} event streams are open, which is the limit (WEIR_KNOWLEDGE_EVENT_STREAMS): try again later"
             refusal = answer(Problem(503, detail, headers={"Retry-After": RETRY_AFTER_SECONDS}))
             await refusal(scope, receive, send)
             return
