@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from weir_contracts import Parallelism, ScalingPolicy, Target
+from weir_contracts import Bounds, Parallelism, ScalingPolicy, Target
 
 from runtime.clock import SystemClock
 from services.executor.adapters.flink import FlinkDriver
@@ -35,9 +35,9 @@ class RealJob:
         self.name = name
         self.policy: ScalingPolicy = policy("shop/orders", url=cluster.rest_url)
         self.target = self.aim(name)
-        self.spec_policy = self.policy.model_copy(
-            update={"spec": self.policy.spec.model_copy(update={"target": self.target})}
-        )
+        # Wider than the job's max parallelism, so that it is Flink that refuses more.
+        changed = {"target": self.target, "bounds": Bounds(max=200)}
+        self.spec_policy = self.policy.model_copy(update={"spec": self.policy.spec.model_copy(update=changed)})
 
     def aim(self, job: str, url: str | None = None) -> Target:
         flink = policy("shop/orders", url=url or self.cluster.rest_url).spec.target.flink

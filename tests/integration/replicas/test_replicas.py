@@ -117,7 +117,7 @@ async def settled(fleet: Fleet, arrivals: float) -> None:
             and all(job.observed == job.requested and job.observed[WORK] * 500 > arrivals for job in jobs)
         )
 
-    await fleet.until(verified, 60, f"all applications as {arrivals:g} records/s need it")
+    await fleet.until(verified, 120, f"all applications as {arrivals:g} records/s need it")
 
 
 def observations_are_one_stream(fleet: Fleet) -> None:
