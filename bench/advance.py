@@ -1,4 +1,4 @@
-"""What one observation costs: `advance` of a 10-operator application, state read from and written to bytes.
+"""Cost of one observation: `advance` of a 10-operator application, state read from and written to bytes.
 
 `make bench-advance`; writes bench/results/advance.json. Times are CPU time of one thread. The ratio to a fixed piece of pure
 Python on the same machine is what to compare between machines.
@@ -105,7 +105,7 @@ def observation(
     )
 
 
-def yardstick() -> float:
+def baseline() -> float:
     """CPU seconds of a fixed piece of pure Python: dictionaries, strings, arithmetic."""
     begin = time.process_time()
     counts: dict[str, int] = {}
@@ -124,15 +124,15 @@ def measure() -> dict[str, object]:
     whole_ms: list[float] = []
     for body in bodies:
         begin = time.process_time()
-        seen = Observation.model_validate_json(body)
+        observation_read = Observation.model_validate_json(body)
         parsed = time.process_time()
-        memory, analysis = advance(None if state is None else Memory.from_bytes(state), seen, settings)
+        memory, analysis = advance(None if state is None else Memory.from_bytes(state), observation_read, settings)
         state = None if memory is None else memory.to_bytes()
         advanced = time.process_time()
         out = None if analysis is None else analysis.model_dump_json()
         whole_ms.append(1000 * (time.process_time() - begin))
         core_ms.append(1000 * (advanced - parsed))
-    yardstick_ms = 1000 * statistics.median(yardstick() for _ in range(20))
+    baseline_ms = 1000 * statistics.median(baseline() for _ in range(20))
     warm_core, warm_whole = core_ms[100:], whole_ms[100:]
     median = statistics.median(warm_core)
     whole = statistics.median(warm_whole)
@@ -144,8 +144,8 @@ def measure() -> dict[str, object]:
         "bytes_to_bytes_ms": distribution(warm_whole),
         "budget_ms": BUDGET_MILLISECONDS,
         "within_budget": whole <= BUDGET_MILLISECONDS,
-        "yardstick_ms": round(yardstick_ms, 3),
-        "advance_in_yardsticks": round(median / yardstick_ms, 3),
+        "baseline_ms": round(baseline_ms, 3),
+        "advance_in_baselines": round(median / baseline_ms, 3),
         "state_bytes": len(state or b""),
         "analysis_bytes": len(out or ""),
     }

@@ -22,7 +22,7 @@ from weir_contracts import LoopResult, derive_id, observation_id
 from weir_contracts.topics import OBSERVATIONS
 
 from bench.advance import OPERATORS, observation
-from bench.latency import PlanLatencies
+from bench.follower import PlanLatencies
 from bench.loop import usage_over
 from bench.results_file import distribution, write
 from runtime.envelope import new_traceparent
@@ -159,7 +159,7 @@ async def measured(
 
 
 async def remember_the_past(redis: RedisServer, applications: int) -> None:
-    """What knowledge has of each application after some hours: as much history as it keeps."""
+    """Fill knowledge with as much history of each application as it keeps."""
     store, now = RedisStore(SecretStr(redis.url), history_kept=HISTORY), datetime.now(UTC)
     parallelism = {f"operator-{n}": 4 for n in range(OPERATORS)}
     try:

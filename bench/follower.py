@@ -1,13 +1,16 @@
-"""Reads topics of the loop beside it while a benchmark runs: compacted topics forget."""
+"""Follows topics of the loop while a benchmark runs, as compaction deletes records."""
 
+import json
 import threading
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message, TopicPartition
+from weir_contracts.topics import PLANS
 
 
 class TopicFollower:
-    """Hands every record that has a value to `take`, on a thread of its own, through any outage, until stopped."""
+    """Hands every record that has a value to `take`, on its own thread, through outages, until stopped."""
 
     def __init__(
         self,
@@ -51,3 +54,21 @@ class TopicFollower:
                 if not message.error() and message.value() is not None:
                     self._take(message)
         self._consumer.close()
+
+
+class PlanLatencies:
+    """Latencies from an observation to its plan at the broker; follows the plans' topic from its end until stopped."""
+
+    def __init__(self, bootstrap_servers: str, partitions: int) -> None:
+        self.seconds: list[float] = []
+        """Seconds from the end of a scrape to the plan's timestamp at the broker, in order of arrival."""
+        self._follower = TopicFollower(bootstrap_servers, [PLANS.name], partitions, self._take, from_beginning=False)
+
+    def stop(self) -> list[float]:
+        """Stop following; returns all latencies."""
+        self._follower.stop()
+        return self.seconds
+
+    def _take(self, message: Message) -> None:
+        observed = datetime.fromisoformat(json.loads(message.value() or b"")["observed_at"])
+        self.seconds.append(message.timestamp()[1] / 1000 - observed.timestamp())

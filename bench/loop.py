@@ -16,15 +16,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 from weir_contracts import ActionState, Outcome, Plan, parse_policy
 
-from bench.latency import PlanLatencies
-from bench.results_file import PROJECT, distribution, write
+from bench.follower import PlanLatencies
+from bench.results_file import PROJECT, distribution, log, write
 from cli.trial.events import EventFollower
 from cli.trial.options import TrialOptions, short_behavior
 from cli.trial.stack import LOOP_PARTITIONS, TrialStack
@@ -51,10 +51,6 @@ class StepFigures:
     max_probe_lag_seconds: float | None
     from_parallelism: dict[str, int]
     to_parallelism: dict[str, int]
-
-
-def _say(text: str) -> None:
-    print(f"{datetime.now(UTC):%H:%M:%S} {text}", flush=True)
 
 
 class LoopBench:
@@ -101,7 +97,7 @@ class LoopBench:
         try:
             wait_until(quiet, timeout_seconds=timeout_seconds, what=f"settled at {rate:g} records/s", poll_seconds=1.0)
         except NotInTime:
-            _say(f"not settled at {rate:g} records/s within {timeout_seconds:g} s; going on")
+            log(f"not settled at {rate:g} records/s within {timeout_seconds:g} s; going on")
 
     def step(self) -> StepFigures:
         """One load step and what came of it."""
@@ -119,7 +115,7 @@ class LoopBench:
         try:
             wait_until(watched, timeout_seconds=120, what="the step answered", poll_seconds=0.5)
         except NotInTime:
-            _say("not recovered within 120 s")
+            log("not recovered within 120 s")
         answered = [a for a in self.actions()[before:] if a.requested_at is not None]
         return _figures(at, lags, answered)
 
@@ -168,7 +164,7 @@ def measure_steps(steps: int) -> dict[str, Any]:
         stack.policy = parse_policy(document)
         bench = LoopBench(stack)
         try:
-            stack.start(_say)
+            stack.start(log)
             bench.events.start()
             return _measure(bench, steps)
         finally:
@@ -186,7 +182,7 @@ def _measure(bench: LoopBench, steps: int) -> dict[str, Any]:
     figures = []
     for i in range(steps):
         measured = bench.step()
-        _say(f"step {i + 1} of {steps}: {asdict(measured)}")
+        log(f"step {i + 1} of {steps}: {asdict(measured)}")
         figures.append(measured)
         if i == 0:
             loaded = usage_over(processes, REST_SECONDS)
@@ -265,7 +261,7 @@ def main() -> int:
     for name, measure in parts.items():
         if arguments.only in (None, name):
             results |= measure()
-            _say(f"written: {write('loop', 'make bench-loop', results)}")
+            log(f"written: {write('loop', 'make bench-loop', results)}")
     return 0
 
 

@@ -34,7 +34,7 @@ Shares = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Held:
-    """What a strategy came to on one recording."""
+    """Result of a strategy on one recording."""
 
     trace: str
     strategy: str

@@ -1,4 +1,4 @@
-"""Writes a benchmark's results with the facts of the machine they were measured on."""
+"""Results of benchmarks, with the machine they were measured on, and their progress lines."""
 
 import json
 import os
@@ -17,8 +17,13 @@ PROJECT = Path(__file__).resolve().parent.parent
 RESULTS = PROJECT / "bench" / "results"
 
 
+def log(text: str) -> None:
+    """Print a progress line with the time in UTC."""
+    print(f"{datetime.now(UTC):%H:%M:%S} {text}", flush=True)
+
+
 def machine() -> dict[str, Any]:
-    """What the figures depend on: processor, memory, versions, and how busy the machine was already."""
+    """Return what the figures depend on: processor, memory, versions, load of the machine."""
     return {
         "cpu": _cpu_model(),
         "cores": psutil.cpu_count(),

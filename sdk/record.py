@@ -50,17 +50,17 @@ class Scene:
     def request(self) -> PlanRequest:
         since, then = self.seconds - self.last_seconds, self.then
         rate = (lambda t: self.rate) if then is None else (lambda t: self.rate if t < since else then)
-        seen: list[PlanRequest] = []
+        recorded: list[PlanRequest] = []
 
         def asks(request: PlanRequest, name: str) -> PlanReply:
-            seen.append(request)
+            recorded.append(request)
             return ask(request, name)
 
         faults = [] if self.fault is None else [self.fault]
         simulation = Simulation(PRESETS[self.preset](self.start), rate)
         loop = Loop(simulation, parse_policy(POLICY), noise=Noise(relative=0.02), faults=faults, seed=1, asks=asks)
         asyncio.run(loop.run(self.seconds))
-        return [request for request in seen if self.wanted(request)][-1]
+        return [request for request in recorded if self.wanted(request)][-1]
 
 
 SCENES = {
@@ -85,9 +85,9 @@ def main() -> None:
     for name, scene in SCENES.items():
         document = scene.request().model_dump(mode="json", by_alias=True, exclude_unset=True)
         document["analysis"].pop("learnt", None)
-        for field, most in KEPT.items():
+        for field, count in KEPT.items():
             newest_last = field == "observations"
-            document[field] = document.get(field, [])[-most:] if newest_last else document.get(field, [])[:most]
+            document[field] = document.get(field, [])[-count:] if newest_last else document.get(field, [])[:count]
         document["state"]["recommendations"] = document["state"].get("recommendations", [])[-3:]
         text = json.dumps(rounded(document), indent=1) + "\n"
         (FOLDER / f"{name}.json").write_text(text)

@@ -24,7 +24,7 @@ import httpx
 from weir_contracts import ActionState, parse_policy
 from weir_contracts.topics import OBSERVATIONS
 
-from bench.results_file import distribution, write
+from bench.results_file import distribution, log, write
 from cli.trial.events import EventFollower
 from cli.trial.options import TrialOptions, short_behavior
 from cli.trial.stack import LOOP_PARTITIONS, SERVICES, TrialStack
@@ -138,7 +138,7 @@ class Campaign:
     @property
     def cluster(self) -> FlinkCluster:
         if self.stack.cluster is None:
-            raise TestbedError("the campaign needs a cluster of its own")
+            raise TestbedError("the campaign needs a dedicated cluster")
         return self.stack.cluster
 
     def kill(self, victim: str) -> None:
@@ -222,14 +222,14 @@ class Campaign:
         ]
 
     def running(self) -> int | None:
-        """The parallelism of `enrich` now; None while nobody can say."""
+        """Return the current parallelism of `enrich`; None while it is unknown."""
         try:
             return self.stack.flink.parallelism(str(self.stack.job_id))[SLOWEST]
         except (TestbedError, KeyError):
             return None
 
     def troubles(self) -> list[str]:
-        """What is not as it should be; empty when all is well."""
+        """Return the current problems; empty if there are none."""
         found = [s.name + " is not ready" for s in self.stack.services.values() if not s.ready()]
         now = self.running()
         if now not in right(self.rate):
@@ -284,17 +284,17 @@ def campaign(kills: list[tuple[str, str]], seed: int, outage_seconds: float, fol
     rounds: list[Round] = []
     outages: list[Outage] = []
     try:
-        stack.start(_say)
+        stack.start(log)
         fire.events.start()
         follower = follow(stack.kafka.bootstrap_servers, ledger, LOOP_PARTITIONS)
         fire.set_rate(LOW)
         wait_until(fire.well, timeout_seconds=180, what="the loop at rest", poll_seconds=1.0)
         for number, (victim, moment) in enumerate(kills, 1):
             rounds.append(fire.round(victim, moment))
-            _say(f"{number}/{len(kills)} {rounds[-1]}")
+            log(f"{number}/{len(kills)} {rounds[-1]}")
         for load in OUTAGES if outage_seconds else ():
             outages.append(fire.outage(outage_seconds, load))
-            _say(f"{outages[-1]}")
+            log(f"{outages[-1]}")
         last = ledger.of(OBSERVATIONS.name)[-1]["id"]
         time.sleep(15.0)  # what was observed last is to have been analysed, and its plan ended
         wait_until(lambda: not fire.in_flight(), timeout_seconds=120, what="the last action's end", poll_seconds=0.5)
@@ -326,10 +326,6 @@ def _results(rounds: list[Round], outages: list[Outage], seed: int, account: Acc
     }
 
 
-def _say(text: str) -> None:
-    print(f"{datetime.now(UTC):%H:%M:%S} {text}", flush=True)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -352,12 +348,12 @@ def main() -> int:
     if results["passed"]:
         shutil.rmtree(folder)
     else:
-        _say(f"every log is in {folder}")
+        log(f"every log is in {folder}")
     if arguments.victims is not None:
         print(json.dumps(results, indent=2))
     else:
         command = f'make chaos ARGS="--kills {arguments.kills} --seed {arguments.seed}"'
-        _say(f"written: {write('chaos' if kills else 'chaos_outage', command, results)}")
+        log(f"written: {write('chaos' if kills else 'chaos_outage', command, results)}")
     return 0 if results["passed"] else 1
 
 

@@ -17,7 +17,7 @@ FOLLOWED = (OBSERVATIONS, ANALYSES, PLANS, OUTCOMES, DEAD_LETTERS)
 
 @dataclass
 class Account:
-    """What came of every message. Lists hold ids, plans without an end also what is known of them; all but the counts are empty if
+    """Outcome of every message. Lists hold ids, plans without an end also what is known of them; all but the counts are empty if
     nothing went wrong."""
 
     observations: int = 0
@@ -32,7 +32,7 @@ class Account:
 
     @property
     def clean(self) -> bool:
-        """Nothing lost, nothing done twice, nothing put aside."""
+        """Whether no message was lost, repeated or sent to the dead-letter topic."""
         return not (
             self.dead_letters
             or self.observations_without_analysis
@@ -54,12 +54,12 @@ class Ledger:
             self.messages[topic].append(message)
 
     def of(self, topic: str) -> list[dict[str, Any]]:
-        """What was said on a topic so far."""
+        """Return the messages of a topic so far."""
         with self._lock:
             return list(self.messages[topic])
 
     def account(self, settled_observation: str | None = None) -> Account:
-        """What came of every message; observations after `settled_observation` may still be on their way."""
+        """Return the outcome of every message; observations after `settled_observation` may still be on their way."""
         observations, analyses = self.of(OBSERVATIONS.name), self.of(ANALYSES.name)
         outcomes, plans = self.of(OUTCOMES.name), self.of(PLANS.name)
         analysed = {analysis["observation_id"] for analysis in analyses}

@@ -1,1 +1,1 @@
-"""Weir beside what people do without it, on the same real job under the same recorded load."""
+"""Weir and common alternatives, on the same real job under the same recorded load."""

@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from weir_contracts import parse_policy
 
-from bench.results_file import RESULTS, write
+from bench.results_file import RESULTS, log, write
 from cli.trial.options import TrialOptions, short_behavior
 from cli.trial.stack import TrialStack
 from replay.figure import Curve, Panel, nice_top, write_svg
@@ -32,7 +31,7 @@ from workloads.loadgen.trace import BUNDLED
 from workloads.sample_job import CONTENTION, SERVICE_MICROS, SLOWEST, SUBTASK_RATE
 
 from .contest import Contest, Decide, series_of
-from .rules import STATIC_UTILISATION, Reactive, least_for
+from .rules import STATIC_UTILISATION, Reactive, min_parallelism_for
 
 TRACE = BUNDLED / "worldcup98_minutes.csv"
 LEAD_IN, FROM, UNTIL = "1998-06-15 11:10:00", "1998-06-15 13:10:00", "1998-06-15 21:10:00"
@@ -73,8 +72,10 @@ def subtask_rate() -> float:
 
 
 def static(rate: float) -> Decide:
-    """What somebody who knows the job and its load would set for `rate`."""
-    p = least_for(rate, subtask_rate=subtask_rate(), contention=CONTENTION[SLOWEST], utilisation=STATIC_UTILISATION)
+    """Return the parallelism that a user who knows the job and its load would set for `rate`."""
+    p = min_parallelism_for(
+        rate, subtask_rate=subtask_rate(), contention=CONTENTION[SLOWEST], utilisation=STATIC_UTILISATION
+    )
     return lambda _at, current, _shares: {**current, SLOWEST: p}
 
 
@@ -110,17 +111,17 @@ def stack_of(load: Load, objective_seconds: float, seconds: float, folder: Path)
 
 
 def contest(load: Load, seconds: float, objective_seconds: float) -> dict[str, Any]:
-    """Run all strategies over the whole excerpt; returns each one's figures and series, and what Weir decided."""
+    """Run all strategies over the excerpt; returns each one's figures and series, and what Weir decided."""
     with tempfile.TemporaryDirectory(prefix="weir-compare-") as folder:
         stack = stack_of(load, objective_seconds, seconds, Path(folder))
         held = Contest(stack)
         try:
-            stack.start(_say)
+            stack.start(log)
             slower = {"operators": {SLOWEST: {"service_time_us": SLOWEST_MICROS}}}
             httpx.put(f"{stack.load_url}/workload", json=slower, timeout=5).raise_for_status()
             for strategy in STRATEGIES:
                 enter(held, strategy, load)
-            _say(f"all run, {stack.elapsed_seconds():.0f} s of {load.lead_in_seconds:.0f} s of lead-in are over")
+            log(f"all run, {stack.elapsed_seconds():.0f} s of {load.lead_in_seconds:.0f} s of lead-in are over")
             held.run(load.lead_in_seconds, load.lead_in_seconds + seconds)
             decisions = held.decisions()
         finally:
@@ -170,10 +171,6 @@ def picture(results: Sequence[Mapping[str, Any]], objective_seconds: float) -> l
     return panels
 
 
-def _say(text: str) -> None:
-    print(f"{datetime.now(UTC):%H:%M:%S} {text}", flush=True)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600.0, help="length of the measured part (default 600)")
@@ -188,7 +185,7 @@ def main() -> int:
     write_svg(RESULTS / "compare.svg", "Ten minutes with two match surges", figure)
     facts = {**asdict(load), "path": TRACE.name, "from": FROM, "until": UNTIL, "peak_rate": PEAK_RATE}
     figures = {"objective_seconds": arguments.objective_seconds, "load": facts, **found}
-    _say(f"written: {write('compare', 'make bench-compare', figures)}")
+    log(f"written: {write('compare', 'make bench-compare', figures)}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Four jobs that do the same work on the same records at the same time, each under a strategy of its own."""
+"""Four jobs that do the same work on the same records at the same time, each under its own strategy."""
 
 import contextlib
 import itertools
@@ -28,7 +28,7 @@ Decide = Callable[[float, Mapping[str, int], Mapping[str, float | None]], dict[s
 
 
 def busy_of(flink: FlinkApi, job_id: str) -> dict[str, Busy]:
-    """What Flink has counted of each operator. Raises `TestbedError` while the job cannot be asked."""
+    """Return Flink's counters of each operator. Raises `TestbedError` while the job does not answer."""
     return {
         name: Busy(v["accumulated-busy-time"], v["accumulated-idle-time"] + v["accumulated-backpressured-time"], p)
         for name, p, v in flink.vertices(job_id)
@@ -48,7 +48,7 @@ class Controller:
         self._before: dict[str, Busy] = {}
 
     def start(self) -> None:
-        """Decide from now on, on a thread of its own."""
+        """Decide from now on, on a separate thread."""
         self._thread.start()
 
     def check(self) -> None:
@@ -66,10 +66,10 @@ class Controller:
         began = time.monotonic()
         while not self._stopped.is_set():
             with contextlib.suppress(TestbedError):  # a job that restarts answers again soon
-                self._turn(time.monotonic() - began)
+                self._cycle(time.monotonic() - began)
             self._stopped.wait(self._period_seconds)
 
-    def _turn(self, at: float) -> None:
+    def _cycle(self, at: float) -> None:
         now = busy_of(self._flink, self._job_id)
         shares = {name: busy.since(self._before.get(name, busy)) for name, busy in now.items()}
         self._before = now
@@ -102,7 +102,7 @@ class Contestant:
     samples: list[Sample] = field(default_factory=list)
 
     def figures(self, objective_seconds: float) -> dict[str, Any]:
-        """What it came to. While nobody can say how many slots it holds, it holds those it held."""
+        """Return the figures. While the number of slots is unknown, the last one counts."""
         slots, held = [], 0
         for sample in self.samples:
             held = sample.slots or held
@@ -123,7 +123,7 @@ class Contestant:
 
 
 class Contest:
-    """The stack's own job is under Weir; the others run beside it on slots of their own."""
+    """The stack's own job is under Weir; the others run next to it on their own slots."""
 
     def __init__(self, stack: TrialStack) -> None:
         self._stack = stack
@@ -167,7 +167,7 @@ class Contest:
                 due += SAMPLE_SECONDS
 
     def decisions(self) -> dict[str, Any]:
-        """What Weir decided and why: plans by reason, the moments at which the reason changed, and its actions."""
+        """Return Weir's decisions: plans by reason, the moments at which the reason changed, and its actions."""
         began = time.time() - self._stack.elapsed_seconds()
         events = self._events.events()
         plans = decisions_of(events, began)

@@ -1,4 +1,4 @@
-"""What Weir is compared with: a parallelism that stays, and the reactive utilisation rule of the Horizontal Pod Autoscaler. Pure."""
+"""Alternatives to Weir: a parallelism that stays, and the reactive utilisation rule of the Horizontal Pod Autoscaler. Pure."""
 
 import math
 from collections import deque
@@ -53,8 +53,8 @@ class Reactive:
         return desired if desired >= current else min(current, max(p for _, p in ring))
 
 
-def least_for(rate: float, *, subtask_rate: float, contention: float, utilisation: float) -> int:
-    """The smallest p with c·p / (1 + s·(p − 1)) · utilisation ≥ rate; what somebody who knows the job would set."""
+def min_parallelism_for(rate: float, *, subtask_rate: float, contention: float, utilisation: float) -> int:
+    """Return the smallest p with c·p / (1 + s·(p − 1)) · utilisation ≥ rate; the choice of a user who knows the job."""
     p = 1
     while subtask_rate * p / (1 + contention * (p - 1)) * utilisation < rate:
         p += 1

@@ -56,7 +56,7 @@ def first_action(stack: ComposeStack, port: int, began: datetime) -> dict[str, A
 
 
 async def publish(kafka_port: int, applications: int) -> float:
-    """What a monitor of so many applications would publish, for a while; how late it was at most, in s."""
+    """Publish the observations of a monitor of many applications; returns its largest delay in s."""
     bus = KafkaBus(f"127.0.0.1:{kafka_port}")
     await bus.start()
     try:
@@ -109,7 +109,7 @@ def measure(settings: Mapping[str, str], applications: int, folder: Path, say: C
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--applications", type=int, default=200, help="simulated, beside the sample job")
+    parser.add_argument("--applications", type=int, default=200, help="simulated, in addition to the sample job")
     parser.add_argument(
         "--official",
         action="store_true",

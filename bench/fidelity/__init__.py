@@ -1,1 +1,1 @@
-"""The simulator beside the real job: the same load, the same rescales, curves side by side."""
+"""The simulator compared with the real job: the same load, the same rescales, curves side by side."""

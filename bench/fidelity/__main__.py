@@ -13,14 +13,13 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 from weir_contracts import Observation
 
-from bench.results_file import RESULTS, write
+from bench.results_file import RESULTS, log, write
 from cli.trial.events import EventFollower
 from cli.trial.options import TrialOptions
 from cli.trial.stack import TrialStack
@@ -76,7 +75,7 @@ def record(schedule: Sequence[Step], folder: Path) -> Recording:
     stack = TrialStack(options, folder)
     events = EventFollower(f"{stack.api_url}/v1/events", kinds={"observation"})
     try:
-        stack.start(_say)
+        stack.start(log)
         _set_rate(stack, schedule[0].rate or 1.0)
         events.start()
         probe = stack.probe
@@ -126,7 +125,7 @@ def _follow(stack: TrialStack, schedule: Sequence[Step]) -> list[tuple[float, di
             wanted = {**stack.flink.parallelism(job), SLOWEST: step.parallelism}
             requests.append((time.time(), wanted))
             stack.flink.set_parallelism(job, wanted)
-        _say(f"{step}")
+        log(f"{step}")
     return requests
 
 
@@ -135,7 +134,7 @@ def _set_rate(stack: TrialStack, rate: float) -> None:
 
 
 class _Looks:
-    """Looks at job and probe on a thread of its own until stopped."""
+    """Samples job and probe on a separate thread until stopped."""
 
     def __init__(self, stack: TrialStack) -> None:
         self.seen: list[Look] = []
@@ -179,10 +178,6 @@ def picture(found: Mapping[str, Any]) -> list[Panel]:
     return panels
 
 
-def _say(text: str) -> None:
-    print(f"{datetime.now(UTC):%H:%M:%S} {text}", flush=True)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="two minutes with one overload, to see that it works")
@@ -201,12 +196,12 @@ def main() -> int:
     stopped = first_stop_seconds(recording)
     found = compare(recording, simulate(recording, sample_application(stopped)), SLOWEST)
     for name, difference in found["differences"].items():
-        _say(f"{name}: {difference}")
+        log(f"{name}: {difference}")
     for rescale in found["rescales"]:
-        _say(f"real {rescale['real']}\n         simulated {rescale['simulated']}")
+        log(f"real {rescale['real']}\n         simulated {rescale['simulated']}")
     write_svg(RESULTS / "fidelity.svg", "The real job and the simulator", picture(found))
     figures = {"measured": {"restart_seconds": stopped}, "schedule": "short" if arguments.short else "full", **found}
-    _say(f"written: {write('fidelity', 'make bench-fidelity', figures)}")
+    log(f"written: {write('fidelity', 'make bench-fidelity', figures)}")
     return 0
 
 

@@ -14,14 +14,14 @@ from .recording import Recording, Request
 Values = list[float | None]
 
 RATE_SECONDS, BUSY_SECONDS = 5.0, 10.0
-"""Over how long a counter's growth is told. The engine books idle and backpressured time every 5 s only."""
+"""Interval over which a counter's growth is measured: the engine updates idle and backpressured time every 5 s only."""
 CAUGHT_UP_SECONDS = 2.0
 """A lag below this is none: the sources fetch and the windows give out in bursts of a second."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two curves at the same times, where both are known."""
+    """Difference of two curves at the same times, where both are known."""
 
     mean_abs: float
     p95_abs: float
@@ -64,7 +64,7 @@ def curves(recording: Recording, rescaled: str) -> dict[str, Values]:
 
 
 def lags(observations: Sequence[Observation]) -> Values:
-    """Lag in seconds as the analyzer tells it."""
+    """Lag in seconds as the analyzer publishes it."""
     memory, found = None, Values()
     for observation in observations:
         memory, analysis = advance(memory, observation)
@@ -87,22 +87,22 @@ def difference(real: Values, simulated: Values) -> Difference | None:
     )
 
 
-def rescales(recording: Recording, operator: str, told: Values) -> list[Rescale]:
-    """What came of each request; `told` is the lag at each observation."""
+def rescales(recording: Recording, operator: str, lags: Values) -> list[Rescale]:
+    """Return the course of each rescale; `lags` is the lag at each observation."""
     times = recording.times()
     ends = [request.at_seconds for request in recording.requests[1:]] + [times[-1]]
     return [
-        _rescale(recording, request, operator, [(t, lag) for t, lag in zip(times, told, strict=True) if t < end], end)
+        _rescale(recording, request, operator, [(t, lag) for t, lag in zip(times, lags, strict=True) if t < end], end)
         for request, end in zip(recording.requests, ends, strict=True)
     ]
 
 
 def _rescale(
-    recording: Recording, request: Request, operator: str, told: Sequence[tuple[float, float | None]], end: float
+    recording: Recording, request: Request, operator: str, lags: Sequence[tuple[float, float | None]], end: float
 ) -> Rescale:
     began = request.at_seconds
     down = next(((a, b) for a, b in recording.downs() if began <= a < end), None)
-    after = [(t, lag) for t, lag in told if t >= began and lag is not None]
+    after = [(t, lag) for t, lag in lags if t >= began and lag is not None]
     caught_up = _caught_up([(t, lag) for t, lag in after if down is None or t >= down[1]])
     return Rescale(
         at_seconds=round(began, 1),
@@ -114,9 +114,9 @@ def _rescale(
     )
 
 
-def _caught_up(told: Sequence[tuple[float, float]]) -> float | None:
-    for i, (at, _) in enumerate(told[:-2]):
-        if max(lag for _, lag in told[i : i + 3]) <= CAUGHT_UP_SECONDS:
+def _caught_up(lags: Sequence[tuple[float, float]]) -> float | None:
+    for i, (at, _) in enumerate(lags[:-2]):
+        if max(lag for _, lag in lags[i : i + 3]) <= CAUGHT_UP_SECONDS:
             return at
     return None
 
@@ -159,7 +159,7 @@ def _growths(
 
 
 def _busy_seconds(reading: OperatorReading) -> float | None:
-    """Of a subtask, on average."""
+    """Average of a subtask."""
     return None if reading.busy_ms is None else reading.busy_ms / 1000 / reading.parallelism
 
 
@@ -174,7 +174,7 @@ def _at(times: Sequence[float], points: Sequence[tuple[float, float | None]]) ->
 
 
 def _parallelism(observation: Observation, name: str) -> float | None:
-    """What runs: 0 while the job is down."""
+    """Running parallelism: 0 while the job is down."""
     if observation.deployment is None:
         return None
     return float(observation.deployment.observed.get(name, 0)) if observation.status == "running" else 0.0

@@ -1,4 +1,4 @@
-"""What is known of a run of the job, real or simulated: one form for both, so that one function reads their curves."""
+"""Recording of a run of the job, real or simulated, in one form."""
 
 from bisect import bisect_right
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class Request(BaseModel):
 
 
 class Look(BaseModel):
-    """What was seen between two observations: several a second."""
+    """One of several samples a second between two observations."""
 
     model_config = ConfigDict(frozen=True)
 

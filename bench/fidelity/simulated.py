@@ -53,7 +53,7 @@ def simulate(recording: Recording, application: Application) -> Recording:
                 raise ValueError(f"the simulated cluster refuses the rescale at {at:g} s: {refused}")
         if at in scraped:
             observations += observer.scrape(first.policy)
-        # A result tells of a window that has ended, so its oldest order has waited for that.
+        # A result is of a window that has ended, so its oldest order has waited for that.
         latency = simulation.latency_seconds + sample_job.WINDOW_SECONDS
         looks.append(Look(at_seconds=at, running=simulation.state == "RUNNING", latency_seconds=latency))
     return Recording(observations=observations, requests=recording.requests, looks=looks)

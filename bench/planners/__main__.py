@@ -75,7 +75,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _chosen(option: str, text: str | None, known: Sequence[str]) -> list[str]:
-    """What an option names; all where it is not given. Ends the program for a name that is none."""
+    """Return the names that an option lists, all by default. Exits for an unknown name."""
     if text is None:
         return list(known)
     names = [name.strip() for name in text.split(",")]

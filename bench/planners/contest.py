@@ -66,7 +66,7 @@ TOPOLOGIES: Mapping[str, Callable[[], Application]] = {
 
 @dataclass(frozen=True)
 class Situation:
-    """What every planner meets in the same way."""
+    """Application and load, equal for every planner."""
 
     trace: str
     topology: str
@@ -74,7 +74,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Held:
-    """What came of it."""
+    """Result of one planner in one situation."""
 
     situation: Situation
     planner: str
@@ -132,7 +132,7 @@ def prepared(situation: Situation, planner: str | None, duration_seconds: float 
 
 
 def parameters_of(planner: str, application: Application, load: LoadTrace, seconds: float, most: int) -> dict[str, Any]:
-    """What a careful user would set: defaults, `PARAMETERS`, and for those that only do as they are told, from the load."""
+    """Return a careful user's parameters: defaults, `PARAMETERS`, and for schedule and static values from the load."""
     optimum = OfflineOptimum(application, most)
     if planner == "static":
         mean = sum(load.rate_at(at) for at in _moments(seconds)) / len(_moments(seconds))

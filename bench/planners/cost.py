@@ -1,4 +1,4 @@
-"""What plans cost: requests of ten operators through `rate` and the whole guard chain, on one core, in processor time."""
+"""Cost of plans: requests of ten operators through `rate` and the whole guard chain, on one core, in processor time."""
 
 import cProfile
 import gc
@@ -11,7 +11,7 @@ from typing import Any
 from weir_contracts import Analysis, Plan, PlanRequest, PlanState, Recommendation
 from weir_planner.installed import ask
 
-from bench.advance import OPERATORS, PARTITIONS, observation, yardstick
+from bench.advance import OPERATORS, PARTITIONS, baseline, observation
 from bench.results_file import distribution
 from services.analyzer.core import AnalysisSettings, advance
 from services.planner.core.decide import make_plan, precheck
@@ -24,7 +24,7 @@ LOADS = {"steady": 1.0, "overloaded": 2.4, "idle": 0.3}
 TURNS, WARM = 60, 50
 ROUNDS = 15
 """The best of them tells what the work costs, the rest what else the machine did (as `timeit` has it)."""
-MOST_TOLD = 15
+MAX_FUNCTIONS = 15
 
 
 def requests() -> dict[str, list[PlanRequest]]:
@@ -55,10 +55,12 @@ def _times(estimate: Any, factor: float) -> Any:
 
 
 def _state(request: PlanRequest) -> PlanState:
-    """Two minutes of wishes: what stabilisation has to go through."""
+    """Return a state with two minutes of recommendations for stabilisation."""
     observed = request.deployment.observed if request.deployment else {}
-    wishes = [Recommendation(at=request.now - timedelta(seconds=2 * i), parallelism=observed) for i in range(65, 0, -1)]
-    return PlanState(planner="rate", recommendations=wishes)
+    recommendations = [
+        Recommendation(at=request.now - timedelta(seconds=2 * i), parallelism=observed) for i in range(65, 0, -1)
+    ]
+    return PlanState(planner="rate", recommendations=recommendations)
 
 
 def planned(request: PlanRequest) -> Plan:
@@ -83,7 +85,7 @@ def measure(count: int = REQUESTS) -> dict[str, Any]:
         "budget_seconds": round(BUDGET_SECONDS * count / REQUESTS, 3),
         "within_budget": min(rounds) <= BUDGET_SECONDS * count / REQUESTS,
         "milliseconds_each": each,
-        "yardstick_ms": round(1000 * min(yardstick() for _ in range(20)), 3),
+        "baseline_ms": round(1000 * min(baseline() for _ in range(20)), 3),
         "codes": {name: planned(asked[0]).code for name, asked in by_load.items()},
     }
 
@@ -115,7 +117,7 @@ def profile(count: int = 200) -> list[dict[str, Any]]:
     profiler.disable()
     stats = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
     whole = sum(own for _, _, own, _, _ in stats.values())
-    largest = sorted(stats.items(), key=lambda item: -item[1][2])[:MOST_TOLD]
+    largest = sorted(stats.items(), key=lambda item: -item[1][2])[:MAX_FUNCTIONS]
     return [
         {
             "where": f"{'/'.join(path.split('/')[-2:])}:{line} {name}",

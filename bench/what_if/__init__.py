@@ -1,1 +1,1 @@
-"""What `weir what-if` predicts, beside what the real job then does."""
+"""Predictions of `weir what-if`, compared with the real job."""

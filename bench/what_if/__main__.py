@@ -1,4 +1,4 @@
-"""`make bench-what-if`: what `weir what-if` predicts of the real sample job, beside what the job then does.
+"""`make bench-what-if`: predictions of `weir what-if`, compared with the real sample job.
 
 Weir only advises. It learns the slowest operator's capacity at two parallelisms; then every question is asked, of one state and before
 the first of them is tried; then each is done on the job for as long as was asked: throughput, busy shares, and the lag, as Weir reads it
@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from weir_contracts import Analysis, WhatIf
 
 from bench.compare.contest import busy_of
 from bench.compare.rules import Busy
-from bench.results_file import RESULTS, write
+from bench.results_file import RESULTS, log, write
 from cli.trial.events import Event, EventFollower
 from cli.trial.options import TrialOptions
 from cli.trial.stack import TrialStack
@@ -81,7 +81,7 @@ class WhatIfBench:
             self.stack.flink.set_parallelism(job, {**running, SLOWEST: setting.parallelism})
 
     def learn(self, setting: Setting) -> None:
-        """Until the capacity of every operator is known, the slowest's at this parallelism."""
+        """Wait until the capacity of every operator is known, the slowest's at this parallelism."""
         self.set(setting)
 
         def known() -> bool:
@@ -98,7 +98,7 @@ class WhatIfBench:
         try:
             wait_until(known, timeout_seconds=150, what=f"learnt at {setting}", poll_seconds=1.0)
         except NotInTime as error:
-            _say(f"{error}; asking all the same")
+            log(f"{error}; asking all the same")
 
     def calm(self) -> None:
         """At home, with nothing waiting for a few seconds."""
@@ -117,7 +117,7 @@ class WhatIfBench:
         try:
             wait_until(nothing_waits, timeout_seconds=60, what="nothing waits", poll_seconds=LOOK_SECONDS)
         except NotInTime as error:
-            _say(f"{error}; going on")
+            log(f"{error}; going on")
 
     def ask(self, setting: Setting) -> WhatIf:
         """The question, as the command line puts it."""
@@ -188,19 +188,19 @@ def measure(questions: Sequence[Setting], horizon_seconds: float, folder: Path) 
     stack = TrialStack(options, folder)
     bench = WhatIfBench(stack, horizon_seconds)
     try:
-        stack.start(_say)
+        stack.start(log)
         bench.events.start()
         for setting in LEARN:
-            _say(f"learning at {setting}")
+            log(f"learning at {setting}")
             bench.learn(setting)
         bench.calm()
         answers = [bench.ask(setting) for setting in questions]
         results = []
         for setting, answer in zip(questions, answers, strict=True):
-            _say(f"{setting}: {answer.sentence}")
+            log(f"{setting}: {answer.sentence}")
             measured = bench.do(setting)
             results.append(_result(setting, answer, measured))
-            _say(f"{ {key: results[-1][key] for key in ('throughput', 'keeps_up', 'mean_lag_difference_seconds')} }")
+            log(f"{ {key: results[-1][key] for key in ('throughput', 'keeps_up', 'mean_lag_difference_seconds')} }")
     finally:
         bench.events.stop()
         stack.stop()
@@ -243,10 +243,6 @@ def picture(figures: Mapping[str, Any]) -> list[Panel]:
     return panels
 
 
-def _say(text: str) -> None:
-    print(f"{datetime.now(UTC):%H:%M:%S} {text}", flush=True)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--horizon-seconds", type=float, default=40.0, help="how long each is tried (default 40)")
@@ -255,8 +251,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="weir-what-if-") as folder:
         figures = measure(SHORT if arguments.short else FULL, arguments.horizon_seconds, Path(folder))
     write_svg(RESULTS / "what_if.svg", "What if: predicted and measured", picture(figures))
-    _say(str(figures["summary"]))
-    _say(f"written: {write('what_if', 'make bench-what-if', figures)}")
+    log(str(figures["summary"]))
+    log(f"written: {write('what_if', 'make bench-what-if', figures)}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Predicted beside measured. Pure."""
+"""Predicted and measured figures. Pure."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -44,20 +44,20 @@ def compared(answer: WhatIf, measured: Measured) -> dict[str, Any]:
     busy = {o.operator: o.utilisation for o in answer.operators}
     return {
         "sentence": answer.sentence,
-        "throughput": _beside(sum(rates) / len(rates) if rates else None, throughput),
+        "throughput": _pair(sum(rates) / len(rates) if rates else None, throughput),
         "utilisation": {
-            name: _beside(busy.get(name), share, relative=False) for name, share in measured.utilisation.items()
+            name: _pair(busy.get(name), share, relative=False) for name, share in measured.utilisation.items()
         },
         "keeps_up": {
             "predicted": answer.keeps_up,
             "measured": None if growth is None else growth <= FALLS_BEHIND,
         },
         "max_lag_seconds": {
-            where: _beside(prediction.max_lag_seconds if prediction else None, _highest(seen))
+            where: _pair(prediction.max_lag_seconds if prediction else None, _highest(seen))
             for where, seen in (("source", measured.source_lag), ("sink", measured.sink_lag))
         },
         "final_lag_seconds": {
-            where: _beside(prediction.final_lag_seconds if prediction else None, at(seen, horizon))
+            where: _pair(prediction.final_lag_seconds if prediction else None, at(seen, horizon))
             for where, seen in (("source", measured.source_lag), ("sink", measured.sink_lag))
         },
         "mean_lag_difference_seconds": {
@@ -98,7 +98,7 @@ def at(series: Series, seconds: float) -> float | None:
 
 
 def mean_difference(predicted: Series, measured: Series) -> float | None:
-    """Mean absolute difference, measured's values beside the predicted ones of the same time (interpolated)."""
+    """Mean absolute difference, of the measured values and the predicted ones of the same time (interpolated)."""
     if not predicted or not measured:
         return None
     differences = [abs(between(predicted, t) - value) for t, value in measured]
@@ -118,7 +118,7 @@ def _highest(series: Series) -> float | None:
     return max((value for _, value in series), default=None)
 
 
-def _beside(predicted: float | None, measured: float | None, *, relative: bool = True) -> dict[str, float | None]:
+def _pair(predicted: float | None, measured: float | None, *, relative: bool = True) -> dict[str, float | None]:
     known = predicted is not None and measured is not None
     error = predicted - measured if predicted is not None and measured is not None else None
     found = {"predicted": _short(predicted), "measured": _short(measured), "error": _short(error)}

@@ -1,4 +1,4 @@
-"""What a planner's author installs: a typed request with helpers, and a server around a function or class.
+"""SDK for planners: a typed request with helpers, and a server around a function or class.
 
     from weir_planner import Request, Reply, serve
 

@@ -1,7 +1,7 @@
-"""What an operator can do at a parallelism it may never have run with, from what was seen of it.
+"""Capacity of an operator at any parallelism, from its measured points.
 
 `C(p) = c·p / (1 + s·(p − 1))`: c one subtask's rate, s the share that does not scale. `p / C(p)` is linear in p − 1, so both come from a
-weighted least squares fit of relative errors. With a single p seen the curve is a straight line through 0: a second
+weighted least squares fit of relative errors. With a single p points the curve is a straight line through 0: a second
 parameter fitted on one point would be invented. The curve goes exactly through what is known at the present parallelism.
 """
 
@@ -10,34 +10,34 @@ from dataclasses import dataclass
 
 from weir_contracts import OperatorAnalysis
 
-LEAST_CONFIDENCE = 0.05
+MIN_CONFIDENCE = 0.05
 """What is believed less is not used."""
 SATURATED_WEIGHT = 2.0
 """A measurement under saturation is an observation; one from busy time an extrapolation."""
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Point:
     parallelism: int
     rate: float
     weight: float
 
 
 def capacity_at(operator: OperatorAnalysis, parallelism: int) -> float | None:
-    """Records/s that the whole operator sustains at `parallelism`; None if nothing is known of it."""
-    seen = [
-        _Seen(p.parallelism, p.records_per_second, p.confidence * (SATURATED_WEIGHT if p.saturated else 1.0))
+    """Return the records/s that an operator sustains at `parallelism` with all subtasks; None if unknown."""
+    points = [
+        _Point(p.parallelism, p.records_per_second, p.confidence * (SATURATED_WEIGHT if p.saturated else 1.0))
         for p in operator.capacities
-        if p.confidence >= LEAST_CONFIDENCE
+        if p.confidence >= MIN_CONFIDENCE
     ]
     now = operator.true_processing_rate
-    here = next((s.rate for s in seen if s.parallelism == operator.parallelism), None)
-    if here is None and now.value and now.confidence >= LEAST_CONFIDENCE:
+    here = next((s.rate for s in points if s.parallelism == operator.parallelism), None)
+    if here is None and now.value and now.confidence >= MIN_CONFIDENCE:
         here = now.value
-        seen.append(_Seen(operator.parallelism, now.value, now.confidence))
-    if not seen:
+        points.append(_Point(operator.parallelism, now.value, now.confidence))
+    if not points:
         return None
-    own, shared = _fit(seen)
+    own, shared = _fit(points)
     rate = parallelism / (own + shared * (parallelism - 1))
     if here is None:
         return rate
@@ -45,13 +45,13 @@ def capacity_at(operator: OperatorAnalysis, parallelism: int) -> float | None:
     return rate * here / fitted
 
 
-def _fit(seen: Sequence[_Seen]) -> tuple[float, float]:
+def _fit(points: Sequence[_Point]) -> tuple[float, float]:
     """1/c and s/c in seconds per record, neither below 0 and s not above 1."""
-    if len({s.parallelism for s in seen}) == 1:
-        mean = sum(s.rate * s.weight for s in seen) / sum(s.weight for s in seen)
-        return seen[0].parallelism / mean, 0.0
+    if len({s.parallelism for s in points}) == 1:
+        mean = sum(s.rate * s.weight for s in points) / sum(s.weight for s in points)
+        return points[0].parallelism / mean, 0.0
     # Minimise Σ w·(1 − (a + b·(p−1))·C/p)²: with x = C/p and z = (p−1)·C/p these are the normal equations.
-    rows = [(s.rate / s.parallelism, (s.parallelism - 1) * s.rate / s.parallelism, s.weight) for s in seen]
+    rows = [(s.rate / s.parallelism, (s.parallelism - 1) * s.rate / s.parallelism, s.weight) for s in points]
     xx, xz, zz = (
         sum(w * x * x for x, _, w in rows),
         sum(w * x * z for x, z, w in rows),
@@ -66,5 +66,5 @@ def _fit(seen: Sequence[_Seen]) -> tuple[float, float]:
         if own > shared:
             return own, shared
     # More subtasks would do less than one: noise, too.
-    roots = [(s.parallelism / s.rate, s.weight**0.5 * s.rate / s.parallelism) for s in seen]
+    roots = [(s.parallelism / s.rate, s.weight**0.5 * s.rate / s.parallelism) for s in points]
     return sum(value * weight for value, weight in roots) / sum(weight for _, weight in roots), 0.0

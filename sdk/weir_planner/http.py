@@ -1,4 +1,4 @@
-"""What both servers share: limits, problem documents, a token, threads for planners, a process that stops gracefully."""
+"""Parts that both servers share: limits, problem documents, a token, threads for planners, graceful shutdown."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ class Busy(Exception):
 
 
 class Threads:
-    """Runs synchronous planners, at most `count` calls at a time, beside the event loop. Its threads never keep a process from ending:
+    """Runs synchronous planners, at most `count` calls at a time, outside the event loop. Its threads never keep a process from ending:
     a call that hangs is left behind."""
 
     def __init__(self, count: int) -> None:
@@ -99,17 +99,17 @@ class Limits:
             await self._app(scope, receive, send)
             return
         length = dict(scope["headers"]).get(b"content-length", b"0")
-        seen = int(length) if length.isdigit() else 0
+        size = int(length) if length.isdigit() else 0
         body = b""
-        while seen <= self._most:
+        while size <= self._most:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return
             body += message.get("body", b"")
-            seen = max(seen, len(body))
+            size = max(size, len(body))
             if not message.get("more_body", False):
                 break
-        if seen > self._most:
+        if size > self._most:
             too_large = problem(413, f"the body is larger than {self._most} bytes")
             too_large.headers["connection"] = "close"
             await too_large(scope, receive, send)
@@ -157,7 +157,7 @@ class SameOrigin:
 
 
 class _AnyText(JSONResponse):
-    """JSON of sentences from elsewhere: half a character in one must not cost the answer."""
+    """Encode as JSON, replacing lone surrogates instead of failing."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
@@ -208,7 +208,7 @@ def install(app: FastAPI, body_bytes: int = MAX_BODY_BYTES) -> None:
 
 
 def bearer(token: str | None) -> Callable[[Request], None]:
-    """A dependency that demands the token; None: nobody needs one."""
+    """Return a dependency that requires the token; None: no token is needed."""
 
     def check(request: Request) -> None:
         if token is None:
@@ -269,10 +269,10 @@ def is_loopback(host: str) -> bool:
 
 
 def run(app: FastAPI, host: str, port: int, token: str | None, *, open_to_all: bool = False) -> None:
-    """Serve until told to stop. Raises `ValueError` for a listener that others reach and that asks nobody for a token."""
+    """Serve until stopped. Raises `ValueError` for a listener that other machines reach without a token."""
     if not is_loopback(host) and not token and not open_to_all:
         raise ValueError(
-            f"others reach {host}: give a token (PLANNER_TOKEN), or say that nobody needs one (--no-token)"
+            f"other machines reach {host}: set a token (PLANNER_TOKEN), or allow calls without one (--no-token)"
         )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     server(app, host, port).run()

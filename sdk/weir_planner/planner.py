@@ -22,7 +22,7 @@ class InvalidPlanner(TypeError):
 
 
 class InvalidReply(ValueError):
-    """What a planner returned is no reply to its request; the sentence says why."""
+    """A planner's result is not a reply to its request; the sentence has the reason."""
 
 
 def planner(
@@ -34,7 +34,7 @@ def planner(
     scope: Scope | None = None,
     reads: list[Literal["observations", "history"]] | None = None,
 ) -> Callable[[Decorated], Decorated]:
-    """Decorates a function or class with what `GET /` tells of it. All are optional: by default its name, its docstring, no
+    """Decorate a function or class with the description that `GET /` returns. All are optional: by default its name, its docstring, no
     parameters, scope `operator`, and all of the request."""
     given = {
         "name": name,
@@ -53,19 +53,19 @@ def planner(
 
 
 class Planner:
-    """A function or object as it is served. `wrapped` may be a class without required arguments, too: one instance is made of it."""
+    """Planner that is served: `wrapped` is a function, an object, or a class without required arguments."""
 
     def __init__(self, wrapped: Any) -> None:
         if isinstance(wrapped, Planner):
             wrapped = wrapped.wrapped
-        told = getattr(wrapped, _KEY, {})
+        described = getattr(wrapped, _KEY, {})
         self.wrapped: Any = wrapped() if inspect.isclass(wrapped) else wrapped
         function = getattr(self.wrapped, "plan", self.wrapped)
         if not callable(function):
             raise InvalidPlanner(f"{wrapped!r} cannot plan: give a function, or an object with plan(request)")
         self._plan: Callable[[Request], Answer | Awaitable[Answer]] = function
-        self.parameters: type[BaseModel] | None = told.get("parameters")
-        self.description = _description(wrapped, self.wrapped, told)
+        self.parameters: type[BaseModel] | None = described.get("parameters")
+        self.description = _description(wrapped, self.wrapped, described)
 
     @property
     def is_async(self) -> bool:
@@ -125,23 +125,23 @@ def checked(answer: Any, request: Request) -> PlanReply:
     return reply
 
 
-def _description(original: Any, instance: Any, told: Mapping[str, Any]) -> PlannerDescription:
+def _description(original: Any, instance: Any, described: Mapping[str, Any]) -> PlannerDescription:
     own = getattr(original, "__name__", None) or type(instance).__name__
-    name = told.get("name") or re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])([A-Z])", r"-\1", own).lower()).strip(
-        "-"
-    )
-    words = told.get("description") or inspect.getdoc(original) or f"the planner {name}"
-    parameters = told.get("parameters")
+    name = described.get("name") or re.sub(
+        r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])([A-Z])", r"-\1", own).lower()
+    ).strip("-")
+    text = described.get("description") or inspect.getdoc(original) or f"the planner {name}"
+    parameters = described.get("parameters")
     schema = {"type": "object", "additionalProperties": False} if parameters is None else parameters.model_json_schema()
     try:
         return PlannerDescription(
             name=name or "planner",
-            version=told.get("version", "0.1.0"),
+            version=described.get("version", "0.1.0"),
             contract_versions=[VERSION],
             parameters=schema,
-            scope=told.get("scope", "operator"),
-            description=words.split("\n\n")[0].replace("\n", " ")[:2000],
-            reads=told.get("reads"),
+            scope=described.get("scope", "operator"),
+            description=text.split("\n\n")[0].replace("\n", " ")[:2000],
+            reads=described.get("reads"),
         )
     except ValidationError as error:
         raise InvalidPlanner(f"the planner describes itself wrongly: {error}") from None

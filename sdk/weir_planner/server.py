@@ -1,4 +1,4 @@
-"""Serves a planner over HTTP, as Weir asks it.
+"""Serves a planner over HTTP, in the form that Weir calls.
 
 | route | |
 |---|---|
@@ -35,7 +35,7 @@ DEFAULT_PORT = 8097
 
 
 class _Metrics:
-    """Of one application; several may live in one process."""
+    """Server state of one application; several may share a process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -51,14 +51,20 @@ def application(
     """The planner as an ASGI application, for servers of your own. With a `token`, `/` and `/plan` demand it as bearer."""
     served, metrics = Planner(planner), _Metrics()
     pool = None if served.is_async else Threads(threads)
-    told = served.description
-    app = FastAPI(title=told.name, version=told.version, description=told.description, docs_url=None, redoc_url=None)
+    description = served.description
+    app = FastAPI(
+        title=description.name,
+        version=description.version,
+        description=description.description,
+        docs_url=None,
+        redoc_url=None,
+    )
     install(app, body_bytes)
     needs_token = [Depends(bearer(token))]
 
     @app.get("/", summary="What this planner is", dependencies=needs_token)
     async def describe() -> PlannerDescription:
-        return told
+        return description
 
     @app.post(
         "/plan", summary="Answer for the whole topology, or hold", response_model=PlanReply, dependencies=needs_token
@@ -76,13 +82,13 @@ def application(
 
     @app.get("/health/ready", summary="Whether it can plan")
     async def ready() -> JSONResponse:
-        asked = getattr(served.wrapped, "ready", None)
+        check = getattr(served.wrapped, "ready", None)
         try:
-            said = await asyncio.to_thread(asked) if callable(asked) else True
+            is_ready = await asyncio.to_thread(check) if callable(check) else True
         except Exception as error:  # noqa: BLE001 - whatever it is, it is not ready
-            said = False
+            is_ready = False
             log.warning("not ready: %s", error)
-        return JSONResponse({"status": "ready" if said else "not ready"}, status_code=200 if said else 503)
+        return JSONResponse({"status": "ready" if is_ready else "not ready"}, status_code=200 if is_ready else 503)
 
     @app.get("/metrics", summary="Prometheus")
     async def scraped() -> Response:
@@ -109,7 +115,7 @@ async def _answer(served: Planner, pool: Threads | None, request: Request) -> Pl
         return problem(503, f"no plan within the policy's {limit:g} s")
     except Busy:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a planner raises is told to who asked
+    except Exception as error:  # noqa: BLE001 - any exception of a planner is reported to the caller
         log.exception("%s: the planner failed", request.application)
         return problem(500, f"{type(error).__name__}: {error}")
 
@@ -124,7 +130,7 @@ def serve(
     open_to_all: bool = False,
 ) -> None:
     """Serve a planner until SIGTERM or Ctrl-C; open requests may end. A listener that other machines reach needs a `token`, or
-    `open_to_all` to say that nobody needs one."""
+    `open_to_all` to allow calls without one."""
     run(application(planner, threads=threads, token=token), host, port, token, open_to_all=open_to_all)
 
 

@@ -69,8 +69,8 @@ def replay(
         raise ImportError(f"a replay runs Weir's own loop: install weir-planner[testing] ({error})") from error
     served = Planner(planner)
 
-    def plan(asked: PlanRequest) -> PlanReply:
-        return served.plan(Request.of(asked))
+    def plan(request: PlanRequest) -> PlanReply:
+        return served.plan(Request.of(request))
 
     try:
         result = replay_own(

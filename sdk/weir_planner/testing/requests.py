@@ -44,7 +44,7 @@ def requests() -> Iterator[Request]:
 
 
 def checked(planner: Any, request: Request) -> PlanReply:
-    """The planner's reply to the request, as Weir would read it: raises what the planner raises, `InvalidReply` for one that does not
+    """Return the planner's reply as Weir would read it: raises the planner's exceptions, and `InvalidReply` for one that does not
     answer for the whole topology, and `AssertionError` for one that is another when asked again."""
     served = Planner(planner)
     first, second = served.plan(request), served.plan(request)

@@ -2,7 +2,7 @@
 
 import math
 
-from bench.compare.rules import Busy, Reactive, least_for
+from bench.compare.rules import Busy, Reactive, min_parallelism_for
 
 
 def test_utilisation_is_unknown_while_counters_are() -> None:
@@ -31,7 +31,7 @@ def test_within_the_tolerance_nothing_changes() -> None:
 
 def test_a_static_parallelism_carries_its_rate_at_its_utilisation() -> None:
     """1,000/s at 80 % of subtasks of 485/s that lose 3 % to each other need three."""
-    p = least_for(1000.0, subtask_rate=485.0, contention=0.03, utilisation=0.8)
+    p = min_parallelism_for(1000.0, subtask_rate=485.0, contention=0.03, utilisation=0.8)
 
     assert p == 3
     assert 485.0 * p / (1 + 0.03 * (p - 1)) * 0.8 >= 1000.0
