@@ -17,7 +17,7 @@ from tests.integration.analyzer.test_stream import observations
 
 APPLICATIONS = [f"shop/cluster-{n}" for n in range(12)]
 SPLIT = 4
-BURST = 60
+BURST = 120
 """Observations of each application that are sent at once: a batch that takes one worker seconds."""
 
 

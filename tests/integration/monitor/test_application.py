@@ -105,6 +105,8 @@ async def test_a_job_that_falls_behind(stage: Stage, look_at: Callable[[ScalingP
     check_graph(first, job)
     check_backlog(first, job, beginning)
     check_counters(first, await eye.until(lambda o: is_whole(o) and seconds_between(first, o) > 6))
+    # Flink's gauges look back a minute: those of a young run still hold the source's first burst.
+    await eye.until(lambda o: is_whole(o) and busiest(o) == "enrich")
 
 
 async def test_a_group_that_the_job_does_not_commit_to(stage: Stage, look_at: Callable[[ScalingPolicy], Eye]) -> None:
@@ -127,6 +129,12 @@ async def test_a_group_that_the_job_does_not_commit_to(stage: Stage, look_at: Ca
 def is_whole(seen: Observation) -> bool:
     """Every operator's subtasks have answered in this scrape."""
     return seen.source_time is not None and bool(seen.operators) and all(reading.complete for reading in seen.operators)
+
+
+def busiest(seen: Observation) -> str:
+    """Return the operator with the highest busy share by Flink's own gauges."""
+    busy = {name: reading.busy_share_mean or 0.0 for name, reading in readings(seen).items()}
+    return max(busy, key=lambda name: busy[name])
 
 
 def knows_what_is_pending(seen: Observation) -> bool:
@@ -197,10 +205,7 @@ def check_counters(before: Observation, after: Observation) -> None:
     for operator in new:
         spent = sum(grew(operator, counter) for counter in ("busy_ms", "backpressured_ms", "idle_ms"))
         assert spent == pytest.approx(1000 * seconds, rel=0.35), operator
-    # Flink's gauges look back a minute, so of a young run they tell less than the counters; but the order is the same.
-    busy = {name: reading.busy_share_mean or 0.0 for name, reading in new.items()}
-    assert max(busy, key=lambda name: busy[name]) == "enrich"
-    assert busy["enrich"] == new["enrich"].busy_share_max, "one subtask"
+    assert new["enrich"].busy_share_mean == new["enrich"].busy_share_max, "one subtask"
 
 
 async def test_a_drained_job_has_no_lag(stage: Stage, look_at: Callable[[ScalingPolicy], Eye]) -> None:
