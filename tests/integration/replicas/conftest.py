@@ -148,9 +148,9 @@ class Fleet:
 
 
 @pytest.fixture
-def own_kafka(run_folder: Path) -> Iterator[KafkaBroker]:
-    """A broker of its own: these services answer everything on the loop's topics."""
-    with KafkaBroker(run_folder / "kafka-replicas") as broker:
+def own_kafka(tmp_path: Path) -> Iterator[KafkaBroker]:
+    """A broker of its own, on an empty folder: these services answer everything on the loop's topics."""
+    with KafkaBroker(tmp_path / "kafka") as broker:
         yield broker
 
 
