@@ -6,11 +6,25 @@ many runs and one deployment, so it can still be scaled. Requested and observed 
 
 import hashlib
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from .base import MAX_COUNT, Count, Message, NonNegative, OperatorName, Parallelism, Seconds, Timestamp
+
+if TYPE_CHECKING:
+    from .policy import Bounds
+
+
+class OperatorLimits(NamedTuple):
+    """Smallest and largest parallelism of an operator: 1 ≤ min ≤ max ≤ max_allowed ≤ key groups."""
+
+    min: int
+    """The policy's minimum, as far as the key groups allow. It counts even where a source has fewer partitions."""
+    max: int
+    """The policy's maximum, the key groups or the partitions, whichever is smallest: more subtasks would be idle."""
+    max_allowed: int
+    """The policy's maximum or the key groups: what may be requested, idle subtasks of a source included."""
 
 
 class Operator(Message):
@@ -82,6 +96,16 @@ class Topology(Message):
     def uniform(self, parallelism: int) -> Parallelism:
         """Every operator at `parallelism`, or at what its key groups allow."""
         return {o.name: min(parallelism, o.max_parallelism or parallelism) for o in self.operators}
+
+    def limits(self, bounds: "Bounds") -> dict[str, OperatorLimits]:
+        """Return the limits of each operator by a policy's bounds, its key groups and its partitions."""
+        found = {}
+        for operator in self.operators:
+            low, high = bounds.of(operator.name)
+            low, high = (min(bound, operator.max_parallelism or bound) for bound in (low, high))
+            useful = max(low, min(high, operator.source_partitions or high))
+            found[operator.name] = OperatorLimits(low, useful, high)
+        return found
 
     def inputs(self, name: str) -> list[str]:
         """Operators that feed `name`, each once."""
