@@ -64,10 +64,10 @@ class PolicyPublisher:
     @property
     def epoch(self) -> int | None:
         """The epoch of the lease that this replica holds now; None while it must not publish."""
-        state = None if self._lease is None else self._lease.standing()
+        state = None if self._lease is None else self._lease.state()
         if state is None or judge(state, self._clock.monotonic(), self._terms).kind != "works":
             return None
-        return None if state.claim is None else state.claim.epoch
+        return None if state.own is None else state.own.epoch
 
     async def run(self, stop: Stop) -> None:
         """Publish what the outbox holds, soon after it was filled, until stopped."""

@@ -27,7 +27,7 @@ from services.knowledge.store import StoreUnavailable
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, documents, observation, outcome, plan, policy
 
 OTHER = "shop/payments"
-TERMS = Terms("publisher", patience_seconds=float("inf"))
+TERMS = Terms("publisher", standby_seconds=float("inf"))
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 Said = Observation | Analysis | Plan | Outcome | ScalingPolicy
 TOPIC_OF: dict[type[Said], Topic] = {
@@ -70,7 +70,7 @@ class World:
         """One more process that may publish what the store holds; the first gets the lease."""
         rebuilt = asyncio.Event()
         rebuilt.set()
-        lease = MemoryLease(self.group, name, self.clock)
+        lease = MemoryLease(self.group, name)
         lease.open()
         return PolicyPublisher(self.bus, self.store, self.clock, lambda: lease, TERMS, rebuilt=rebuilt)
 
