@@ -29,6 +29,10 @@ class JobEntry:
     tasks_running: int | None = None
     """Running or finished."""
 
+    @property
+    def all_running(self) -> bool:
+        return self.state == "RUNNING" and bool(self.tasks) and self.tasks == self.tasks_running
+
 
 ENDED = frozenset({"FINISHED", "CANCELED", "FAILED"})
 
