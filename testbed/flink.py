@@ -8,10 +8,11 @@ from typing import Any, Self
 import httpx
 from weir_contracts import Parallelism
 
+from engines.flink.health import TERMINAL
 from engines.flink.jobs import Jobs
 from engines.flink.rescale import request_body
 from engines.flink.rest import CallFailed
-from engines.flink.topology import ENDED, Job, job
+from engines.flink.topology import Job, job
 
 from .jars import class_path, java
 from .process import Launcher, ManagedProcess, TestbedError, claim_port, free_port, stop_all, wait_until
@@ -131,7 +132,7 @@ class FlinkApi(Jobs):
 
         def running() -> bool:
             state = self.job_state(job_id)
-            if state in ENDED:
+            if state in TERMINAL:
                 raise TestbedError(f"job {job_id} is {state}: {self._exception(job_id)}")
             return state == "RUNNING"
 
@@ -142,7 +143,7 @@ class FlinkApi(Jobs):
 
         def ended() -> str | None:
             state = self.job_state(job_id)
-            return state if state in ENDED else None
+            return state if state in TERMINAL else None
 
         return wait_until(ended, timeout_seconds=timeout_seconds, what=f"end of job {job_id}")
 

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import httpx
 
+from engines.flink.health import TERMINAL
 from engines.flink.jobs import Jobs
 from engines.flink.rest import CallFailed
-from engines.flink.topology import ENDED, JobEntry
+from engines.flink.topology import JobEntry
 from engines.flink.values import Unreadable
 
 from .sample_job import arguments as sample_costs
@@ -66,7 +67,7 @@ def submit(cluster: Jobs, options: argparse.Namespace, stop: threading.Event) ->
 
     def running() -> bool:
         entry = cluster.find(job_id)
-        if entry is not None and entry.state in ENDED:
+        if entry is not None and entry.state in TERMINAL:
             raise SubmitError(f"job {job_id} is {entry.state}")
         return entry is not None and entry.all_running
 
@@ -77,7 +78,7 @@ def submit(cluster: Jobs, options: argparse.Namespace, stop: threading.Event) ->
 def living(cluster: Jobs, name: str) -> JobEntry | None:
     """Return the newest job of this name that has not ended."""
     entry = cluster.find(name)
-    return None if entry is None or entry.state in ENDED else entry
+    return None if entry is None or entry.state in TERMINAL else entry
 
 
 def stay(cluster: Jobs, options: argparse.Namespace, stop: threading.Event) -> None:
