@@ -15,7 +15,7 @@ from runtime.clock import Clock
 
 from .adapters.http import PlannerClient, Post, read_json, usable
 from .core.breaker import Breaker
-from .core.decide import check_reply
+from .core.decide import coverage_problem
 from .failures import FAILED, INVALID_REPLY, NO_ANSWER, TIMEOUT, PlannerFailed, no_answer
 
 _OPEN = Gauge("weir_planner_circuit_open", "Whether a planner is not asked for a while", ["planner"])
@@ -151,9 +151,6 @@ def checked(reply: PlanReply, request: PlanRequest) -> PlanReply:
     """The reply, if it covers the topology and speaks for itself; `PlannerFailed` otherwise."""
     if reply.code in NO_ANSWER:
         raise PlannerFailed(f"answered with the code {reply.code}, which is Weir's own", code=INVALID_REPLY)
-    whole = check_reply(reply, request)
-    if whole is not reply:
-        raise PlannerFailed(
-            whole.sentence.replace("the planner's answer", "gave an answer that", 1), code=INVALID_REPLY
-        )
+    if (problem := coverage_problem(reply, request)) is not None:
+        raise PlannerFailed(f"gave no usable reply: {problem}", code=INVALID_REPLY)
     return reply

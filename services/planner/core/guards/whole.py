@@ -1,29 +1,30 @@
 """The guard of applications that are scaled as a whole: where instances are added and removed, every operator has the same parallelism."""
 
-from weir_contracts import DockerTarget, Infeasible, Topology
+from weir_contracts import DockerTarget, Topology
 
 from .allowed import subtasks
-from .draft import Context, Draft
+from .proposal import Context, Proposal
 
 
-def one_parallelism(draft: Draft, context: Context) -> Draft:
+def one_parallelism(proposal: Proposal) -> Proposal:
     """What the other guards have left, as a number of containers: enough for the operator that needs the most, and no more than the
     policy allows in all."""
-    docker, vector = context.spec.target.docker, draft.vector
+    context = proposal.context
+    docker, vector = context.spec.target.docker, proposal.vector
     if docker is None or not vector:
-        return draft
+        return proposal
     topology = context.topology
     wanted = docker.containers_for(topology, max(vector.values()))
     count, code, because = _allowed(wanted, docker, context)
     level = docker.parallelism_of(topology, count)
     if count < wanted:
         asked = docker.parallelism_of(topology, wanted)
-        draft = draft.noting(Infeasible(wanted=asked, limit=level, code=code, because=because))
+        proposal = proposal.noting(code, because, wanted=asked, limit=level)
     containers = f"{count} containers of {docker.slots} slot{'s' if docker.slots > 1 else ''}"
     why = f"all operators have the same parallelism, {level} with {containers}" + (f": {because}" if because else "")
     if count == docker.containers_for(topology, max(context.current.values())):
-        return draft.changed("one-parallelism", "one-parallelism", why, context.current)
-    return draft.changed("one-parallelism", "one-parallelism", why, topology.uniform(level))
+        return proposal.changed("one-parallelism", why, context.current)
+    return proposal.changed("one-parallelism", why, topology.uniform(level))
 
 
 def _allowed(wanted: int, docker: DockerTarget, context: Context) -> tuple[int, str, str]:

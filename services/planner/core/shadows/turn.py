@@ -18,7 +18,7 @@ from weir_contracts.shadows import MAX_ARRIVED, Role, parameters_id
 from weir_planner.installed import reads
 
 from services.planner.core.decide import make_plan, precheck
-from services.planner.core.wishes import condensed
+from services.planner.core.recommendations import condensed
 
 from .copies import moved_on, newborn, standing, supplying, watched
 from .hindsight import Judged, judge
