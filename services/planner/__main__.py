@@ -21,7 +21,7 @@ from .registrations import Registrations
 from .remote import Remote
 from .service import Planner
 from .settings import PlannerSettings
-from .shadows import Limits, Sideline, give_way
+from .shadows import ShadowLimits, ShadowRunner, lower_priority
 from .workers import Workers
 
 
@@ -40,15 +40,15 @@ async def run(settings: PlannerSettings) -> int:
     remote = Remote(client, clock, {"kta": kta.ask})
     registrations = Registrations(bus, clock, on_removed=remote.forget)
     planners = Planners(workers, registrations, remote)
-    shadow_process = WorkerProcess(give_way)
-    shadows = Sideline(
+    shadow_process = WorkerProcess(lower_priority)
+    shadows = ShadowRunner(
         bus,
         clock,
         shadow_process,
         partitions=settings.partitions,
-        limits=Limits(settings.shadows_share, settings.shadows_queued, settings.shadows_published_seconds),
+        limits=ShadowLimits(settings.shadows_share, settings.shadows_queued, settings.shadows_published_seconds),
         registered=lambda: frozenset(registrations.latest),
-        ask_registered=planners.apart().ask,
+        call_registered=planners.apart().ask,
     )
     planner = Planner(bus, clock, planners, applications, partitions=settings.partitions, shadows=shadows)
     app = application("Weir planner", "Which planners there are, and what one would decide.")

@@ -32,20 +32,10 @@ MIN_STALENESS_SECONDS = 10.0
 MAX_RECOMMENDATIONS = 400
 ENDED = frozenset({"FAILED", "CANCELED", "CANCELLING", "FINISHED", "SUSPENDED"})
 """States that a job does not come back from, as engines name them."""
-_NO_OPINION = frozenset(
-    {
-        "metric-missing",
-        "stale",
-        "unreachable",
-        "not-found",
-        "job-ended",
-        "paused",
-        "planner-timeout",
-        "planner-failed",
-        "planner-invalid",
-        "invalid-reply",
-    }
-)
+TIMEOUT, FAILED, INVALID, INVALID_REPLY = "planner-timeout", "planner-failed", "planner-invalid", "invalid-reply"
+NO_REPLY = frozenset({TIMEOUT, FAILED, INVALID, INVALID_REPLY})
+"""Codes of holds for planners without a usable reply; no planner may use them itself."""
+_NO_OPINION = NO_REPLY | {"metric-missing", "stale", "unreachable", "not-found", "job-ended", "paused"}
 """Codes of holds that recommend nothing."""
 
 
@@ -90,7 +80,7 @@ def make_plan(
 ) -> Plan:
     """Apply the guards to a reply and make the plan, with the state for the next one."""
     if (problem := coverage_problem(reply, request)) is not None:
-        reply = _hold("invalid-reply", problem)
+        reply = _hold(INVALID_REPLY, f"the planner's reply {problem}")
     reply = _into_limits(reply, request)
     arrivals = usual_arrivals(state.arrivals, request.analysis, request.now)
     recommendations = _recommendations(request, reply, state, arrivals)

@@ -51,9 +51,10 @@ def not_running(reason: str) -> str:
 
 
 def incomplete_reply(missing: Sequence[str], extra: Sequence[str]) -> str:
+    """Return what a reply does, as `misses work`; the caller adds the subject."""
     parts = [f"misses {names(missing)}"] if missing else []
     parts += [f"names the unknown operator {names(extra)}"] if extra else []
-    return f"the planner's reply {' and '.join(parts)}"
+    return " and ".join(parts)
 
 
 def into_limits(current: Parallelism, wanted: Parallelism, reasons: Sequence[str]) -> str:
