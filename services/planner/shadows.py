@@ -89,6 +89,7 @@ class ShadowRunner:
         limits: ShadowLimits = ShadowLimits(),
         registered: Callable[[], frozenset[str]] = frozenset,
         call_registered: CallRegistered | None = None,
+        newer: NewerMessages | None = None,
     ) -> None:
         """`registered` names the planners that `call_registered` calls; all others are installed."""
         self._bus = bus
@@ -98,7 +99,7 @@ class ShadowRunner:
         self._limits = limits
         self._registered = registered
         self._call_registered = call_registered
-        self._dead_letters = DeadLetters(bus, "planner", clock)
+        self._dead_letters = DeadLetters(bus, "planner", clock, newer)
         self._kept: dict[str, _Kept] = {}
         self._queue: OrderedDict[str, PlanRequest] = OrderedDict()
         self._ended: list[str] = []

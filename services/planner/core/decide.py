@@ -30,8 +30,6 @@ from .recommendations import condensed, gathered
 MIN_EXPIRY_SECONDS = 15.0
 MIN_STALENESS_SECONDS = 10.0
 MAX_RECOMMENDATIONS = 400
-ENDED = frozenset({"FAILED", "CANCELED", "CANCELLING", "FINISHED", "SUSPENDED"})
-"""States that a job does not come back from, as engines name them."""
 TIMEOUT, FAILED, INVALID, INVALID_REPLY = "planner-timeout", "planner-failed", "planner-invalid", "invalid-reply"
 NO_REPLY = frozenset({TIMEOUT, FAILED, INVALID, INVALID_REPLY})
 """Codes of holds for planners without a usable reply; no planner may use them itself."""
@@ -54,10 +52,8 @@ def precheck(request: PlanRequest) -> PlanReply | None:
         return _hold("metric-missing", messages.NO_GRAPH)
     if set(request.deployment.observed) != set(request.topology.names):
         return _hold("metric-missing", messages.NO_PARALLELISM)
-    if request.deployment.state in ENDED:
-        return _hold(
-            "job-ended", f"the job is {request.deployment.state}: there is nothing to scale until it is submitted again"
-        )
+    if request.deployment.is_final:
+        return _hold("job-ended", messages.job_ended(request.deployment.state))
     return None
 
 
@@ -102,7 +98,7 @@ def make_plan(
         observed_at=request.analysis.observed_at,
         created_at=created_at,
         expires_at=created_at + lives,
-        policy_version=request.policy.metadata.resource_version,
+        policy_version=request.policy.metadata.version,
         mode=spec.mode,
         planner=planner,
         deployment=deployment.ref() if deployment else None,

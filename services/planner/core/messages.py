@@ -46,6 +46,10 @@ def stale(age_seconds: float, limit_seconds: float) -> str:
     return f"the observation is {age_seconds:.0f} s old, more than {limit_seconds:.0f} s: it is too old to plan on"
 
 
+def job_ended(state: str) -> str:
+    return f"the job is {state}; it can be scaled once it is submitted again"
+
+
 def not_running(reason: str) -> str:
     return f"the application cannot be scaled: {reason}"
 
@@ -111,6 +115,24 @@ def below_total(count: int, limit: int) -> str:
 
 def over_budget(slots: int, limit: int, budget: str) -> str:
     return f"{slots} slots exceed the {limit} of the budget's {budget}"
+
+
+def minimum(limit: int) -> str:
+    return f"the policy's minimum is {limit}"
+
+
+def maximum(limit: int) -> str:
+    return f"the policy's maximum is {limit}"
+
+
+def key_groups(limit: int) -> str:
+    return f"no operator has more than {limit} key groups"
+
+
+def same_parallelism(level: int, count: int, instance: str, slots: int, reason: str) -> str:
+    """Say what instances give to all operators, and which limit applied, if one did."""
+    what = f"{count} {instance}{'s' if count > 1 else ''} of {slots} slot{'s' if slots > 1 else ''}"
+    return f"all operators run at the same parallelism, {level} with {what}" + (f": {reason}" if reason else "")
 
 
 def slots_missing(needed: int, limit: int, free: int, held: int) -> str:

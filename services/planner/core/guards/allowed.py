@@ -60,14 +60,6 @@ def raised(
     return found
 
 
-def max_parallelism(name: str, spec: PolicySpec, topology: Topology) -> int:
-    """Return the highest parallelism of an operator that bounds, key groups and partitions leave."""
-    operator = topology.operator(name)
-    low, high = spec.bounds.of(name)
-    limits = (high, operator.max_parallelism, operator.source_partitions)
-    return max(low, min(limit for limit in limits if limit is not None))
-
-
 def allowed(
     current: Mapping[str, int], spec: PolicySpec, topology: Topology, busy: Mapping[str, float | None]
 ) -> tuple[Parallelism, list[str]]:
@@ -81,7 +73,8 @@ def allowed(
     floors = {name: bounds.of(name)[0] for name in current}
     if total is not None and total.min is not None and subtasks(found) < total.min:
         reasons.append(messages.below_total(subtasks(found), total.min))
-        found = raised(found, {name: max_parallelism(name, spec, topology) for name in found}, total.min, busy)
+        ceilings = {name: limits.max for name, limits in topology.limits(bounds).items()}
+        found = raised(found, ceilings, total.min, busy)
     if total is not None and total.max is not None and subtasks(found) > total.max:
         reasons.append(messages.above_total(subtasks(found), total.max))
         found = cut(found, floors, subtasks, total.max)

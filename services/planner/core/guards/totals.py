@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from predictor.limits import smallest_useful
 from services.planner.core import messages
 
-from .allowed import Cost, cut, max_parallelism, raised, subtasks
+from .allowed import Cost, cut, raised, subtasks
 from .proposal import Context, Proposal
 
 
@@ -24,7 +24,7 @@ def total_bounds(proposal: Proposal) -> Proposal:
         return proposal
     lowered = {name: max(p, context.current[name]) for name, p in wanted.items()}
     found = raised(wanted, lowered, total.min, context.busy)
-    ceilings = {name: max(p, max_parallelism(name, context.spec, context.topology)) for name, p in found.items()}
+    ceilings = {name: max(p, context.request.limits[name].max) for name, p in found.items()}
     found = raised(found, ceilings, total.min, context.busy)
     return proposal.changed("total-bounds", messages.below_total(subtasks(wanted), total.min), found)
 
@@ -44,7 +44,7 @@ def slots_available(proposal: Proposal) -> Proposal:
     """
     context = proposal.context
     slots = context.request.deployment.slots
-    if slots is None or context.spec.target.docker is not None:
+    if slots is None or context.spec.target.unit is not None:
         return proposal
     cost = context.topology.slots
     held, wanted = cost(context.current), cost(proposal.wanted)

@@ -67,7 +67,7 @@ class Real:
             curve = self.model.curves.get(name) or self.lower_bounds.get(name)
             load = arrivals_at(self.model.flow, name, arrivals)
             if curve is not None and load is not None:
-                low, high = self.request.limits[name]
+                low, high, _ = self.request.limits[name]
                 p = min(high, max(low, curve.needed(load / target) or high))
                 # A parallelism with the same shares as a smaller one is not useful, and the smaller one does not suffice.
                 while p < high and smallest_useful(self.topology, name, p) < p:

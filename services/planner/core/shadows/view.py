@@ -82,6 +82,7 @@ def _deployment(real: Real, candidate: Candidate) -> Deployment:
         real.deployment,
         observed=runs,
         requested=runs,
+        health="running",
         state="RUNNING",
         slots=slots,
         restarts=None,
