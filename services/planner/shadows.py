@@ -28,6 +28,7 @@ from runtime.dead_letters import DeadLetters
 from runtime.envelope import encode
 from runtime.loop import Stop, run_forever
 from runtime.records import partition_of
+from runtime.schema_version import NewerMessages
 
 from .core.decide import FAILED, INVALID, TIMEOUT
 from .core.shadows import Call, begin, finish, has_shadows
