@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from weir_contracts import Parallelism, Target
+from weir_contracts import Parallelism, Subject
 
 from runtime.clock import Clock
 from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered, changes, contested
@@ -24,12 +24,12 @@ class SimulatedDriver:
         self._start = start
         self._jobs: dict[tuple[str, str], Simulation] = {}
 
-    def add(self, target: Target, simulation: Simulation) -> None:
-        """Let `target` name a simulation."""
-        self._jobs[_key(target)] = simulation
+    def add(self, subject: Subject, simulation: Simulation) -> None:
+        """Let `subject` name a simulation."""
+        self._jobs[_key(subject)] = simulation
 
-    async def observe(self, target: Target) -> Snapshot:
-        found = self._find(target)
+    async def observe(self, subject: Subject) -> Snapshot:
+        found = self._find(subject)
         if isinstance(found, Snapshot):
             return found
         now, is_running = self._clock.now(), found.state == "RUNNING"
@@ -47,9 +47,9 @@ class SimulatedDriver:
         )
 
     async def request(
-        self, target: Target, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
+        self, subject: Subject, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
     ) -> Accepted | Rejected | Unanswered | Refusal:
-        found = self._find(target)
+        found = self._find(subject)
         if isinstance(found, Snapshot):
             return Rejected(found.because) if found.reachable else Unanswered(found.because)
         if found.job_id != job_id:
@@ -70,8 +70,8 @@ class SimulatedDriver:
             return Unanswered("the answer was lost")
         return Accepted(self._clock.now())
 
-    async def trigger_checkpoint(self, target: Target, job_id: str) -> str | None:
-        found = self._find(target)
+    async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
+        found = self._find(subject)
         if isinstance(found, Snapshot):
             return found.because
         return found.trigger_checkpoint() if found.job_id == job_id else f"the cluster has no job {job_id}"
@@ -79,9 +79,9 @@ class SimulatedDriver:
     async def close(self) -> None:
         return None
 
-    def _find(self, target: Target) -> Simulation | Snapshot:
-        """Return the simulation that a target names as it is now, or the snapshot of one that is unreachable or not there."""
-        url, name = _key(target)
+    def _find(self, subject: Subject) -> Simulation | Snapshot:
+        """Return the simulation that a subject names as it is now, or the snapshot of one that is unreachable or not there."""
+        url, name = _key(subject)
         now = self._clock.now()
         here = [(job, simulation) for (where, job), simulation in self._jobs.items() if where == url]
         if not here:
@@ -99,5 +99,5 @@ class SimulatedDriver:
         return self._start + timedelta(seconds=round(seconds, 3))
 
 
-def _key(target: Target) -> tuple[str, str]:
-    return str(target.job.url).rstrip("/"), target.job.job
+def _key(subject: Subject) -> tuple[str, str]:
+    return str(subject.flink.url).rstrip("/"), subject.flink.job

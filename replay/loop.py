@@ -172,7 +172,7 @@ class Loop:
     ) -> SimulatedApplication:
         """Add an application; its simulation begins with the first `run`."""
         observer = Observer(simulation, noise=noise, faults=faults, seed=seed, start=self._start)
-        self.driver.add(policy.spec.target, simulation)
+        self.driver.add(policy.subject, simulation)
         application = SimulatedApplication(simulation, observer, self.knowledge, policy)
         self.applications.append(application)
         return application

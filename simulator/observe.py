@@ -111,7 +111,7 @@ class Observer:
             fields = {
                 "run": self._run() if status == "running" else None,
                 # A monitor cannot read the replicas requested of Docker.
-                "deployment": deployment_of(sim, self.at, has_requested=policy.spec.target.docker is None),
+                "deployment": deployment_of(sim, self.at, has_requested=policy.spec.target.unit is None),
                 "topology": sim.topology,
                 "operators": operators,
                 "partitions": partitions,
@@ -275,6 +275,7 @@ def deployment_of(simulation: Simulation, at: Callable[[float], datetime], *, ha
         job_id=simulation.job_id,
         job_name=simulation.application.name,
         graph_hash=simulation.graph_hash,
+        health=simulation.health,
         state=simulation.state,
         started_at=at(simulation.started_at),
         requested=dict(simulation.requested) if has_requested else None,
