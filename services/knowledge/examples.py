@@ -23,7 +23,7 @@ WRITTEN_POLICY: JsonObject = {
     "kind": "ScalingPolicy",
     "metadata": {"namespace": "shop", "name": "orders"},
     "spec": {
-        "target": {"flink": {"url": "http://jobmanager:8081", "job": "orders"}},
+        "application": {"flink": {"url": "http://jobmanager:8081", "job": "orders"}},
         "signals": {"kafka": {"bootstrapServers": "kafka:9092", "groupId": "orders"}},
         "objective": {"maxLag": "30s"},
         "mode": "act",
@@ -34,7 +34,7 @@ POLICY: JsonObject = {
     "metadata": {
         "namespace": "shop",
         "name": "orders",
-        "resourceVersion": 7,
+        "version": 7,
         "updatedAt": "2026-06-14T18:00:00Z",
         "updatedBy": "ada",
     },

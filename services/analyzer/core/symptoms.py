@@ -14,7 +14,6 @@ _MAX_SYMPTOMS = 100
 _STALLED_SECONDS = 10.0
 _SKEW_RATIO = 1.5
 """Busiest subtask's busy share over the mean, from which the symptom `skewed` is shown."""
-_STARTING_STATES = frozenset({"RESTARTING", "INITIALIZING", "CREATED", "FAILING", "RUNNING", "RECONCILING"})
 
 
 def symptoms_of(
@@ -49,7 +48,7 @@ def _status(context: AnalysisContext) -> Iterator[Symptom]:
     elif observation.status == "not_running":
         state = "unknown" if deployment is None else deployment.state
         yield _symptom("not-running", messages.not_running(state, observation.message))
-        if state.upper() in _STARTING_STATES:
+        if deployment is not None and deployment.health in ("running", "restarting"):
             yield _symptom("restarting", messages.returning(state), restarts=restarts)
     elif context.fresh_run and context.gap_seconds is not None and context.run is not None:
         age = context.at - context.run.started_at
