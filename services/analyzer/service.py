@@ -65,7 +65,7 @@ class Analyzer:
         """Why this analyzer must not work: another one does."""
 
     async def ping(self) -> None:
-        """Returns while the stream runs; `NotRunning` says why it does not."""
+        """Returns while the stream runs; `NotRunning` with the reason otherwise."""
         if self._why_not:
             raise NotRunning(self._why_not)
 
