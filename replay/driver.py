@@ -39,6 +39,7 @@ class SimulatedDriver:
             checkpoint_completed_at=None if completed is None else self._at(completed),
             checkpoint_in_progress=found.checkpoint_in_progress,
             topology=found.topology,
+            can_trigger_checkpoint=True,
         )
 
     async def request(

@@ -23,6 +23,7 @@ from services.executor.core import (
     Answer,
     Context,
     Event,
+    EventName,
     Observed,
     PolicyReading,
     Record,
@@ -89,7 +90,7 @@ class Records:
         self.plans.append(plan)
         self.codes[plan.code] += 1
 
-    def happened(self, outcome: Outcome, event: Event | None) -> None:
+    def happened(self, outcome: Outcome, event: EventName | None) -> None:
         """Take an outcome in, and the event it tells of; None for a refusal."""
         self.outcomes.append(outcome)
         if outcome.terminal:
@@ -232,7 +233,7 @@ class Loop:
                 self._move(supersede(self.executor.action, self.now), snapshot)
             self._checkpoint_triggered_at = None
             self._planned_version = policy.policy.metadata.resource_version if policy.policy else None
-            self._move(Step(found, "admitted"), snapshot)
+            self._move(Step(found, Event("admitted", found.sentence)), snapshot)
             await self._drive()
 
     async def _pass(self, seconds: float, watch: Callable[[], None]) -> None:
@@ -309,9 +310,9 @@ class Loop:
             return
         transition = record_transition(self.executor, step, snapshot, self.now, self.rules)
         self.executor = transition.history
-        self._tell(transition.outcome, step.event)
+        self._tell(transition.outcome, step.name)
 
-    def _tell(self, outcome: Outcome, event: Event | None) -> None:
+    def _tell(self, outcome: Outcome, event: EventName | None) -> None:
         self.said.happened(outcome, event)
         self._remember(outcome)
         arrived = self.carry(outcome)

@@ -25,6 +25,7 @@ from .core import (
     CompareAndSwap,
     Conflict,
     Context,
+    Event,
     Instruction,
     Observed,
     PolicyReading,
@@ -35,6 +36,7 @@ from .core import (
     Rules,
     Snapshot,
     Step,
+    TargetChanged,
     Transition,
     TriggerCheckpoint,
     Unanswered,
@@ -184,7 +186,7 @@ class ActionRunner:
         app.target = policy.spec.target
         app.planned_version, app.traceparent = policy.metadata.resource_version, traceparent
         app.checkpoint_triggered_at, app.resumed = None, False
-        await self._apply(app, Step(intent, "admitted"), snapshot)
+        await self._apply(app, Step(intent, Event("admitted", intent.sentence)), snapshot)
 
     async def _recall(self, app: Application, policy: PolicyReading) -> PolicyReading:
         """Restore the history from knowledge if the topic no longer holds the application's outcomes."""
@@ -227,7 +229,7 @@ class ActionRunner:
             step = next_step(app.history.action, observed, self._clock.now(), self._rules)
             await self._apply(app, step, observed.snapshot)
             answer = await self._perform(app, step.instruction) if step.instruction else None
-            if answer is None or isinstance(answer, Unanswered):
+            if answer is None or isinstance(answer, Unanswered | TargetChanged):
                 break
             observed = replace(observed, answer=answer)
         return self._pause(app)
@@ -299,7 +301,7 @@ class ActionRunner:
         await self._publish_outcome(app, transition, app.traceparent)
         if transition.outcome.action is not None and transition.outcome.phase != "intended":
             self._mirror(app, transition.outcome.action)
-        telemetry.moved(step, self._clock.now())
+        telemetry.moved(step.action, step.name, self._clock.now())
 
     async def _publish_refusal(
         self, app: Application, plan: Plan, refusal: Refusal, *, snapshot: Snapshot | None, traceparent: str | None

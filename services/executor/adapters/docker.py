@@ -10,7 +10,7 @@ and all are stopped before the first is removed; containers that were never star
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from threading import Thread
@@ -138,19 +138,11 @@ class DockerDriver:
         if not started:
             return Snapshot(observed.at, reachable=True, because=_none_of(docker))
         requested = observed.topology.uniform(docker.parallelism_of(observed.topology, len(started)))
-        return Snapshot(
-            at=observed.at,
-            reachable=True,
+        waits = observed.deployment.observed != requested
+        return replace(
+            observed,
             deployment=observed.deployment.model_copy(update={"requested": requested}),
-            all_running=observed.all_running,
-            running_since=observed.running_since,
-            steady_since=observed.steady_since,
-            checkpoint_completed_at=observed.checkpoint_completed_at,
-            checkpoint_in_progress=observed.checkpoint_in_progress,
-            topology=observed.topology,
-            resourced_at=await self._resourced_at(
-                target, docker, len(started), waits=observed.deployment.observed != requested
-            ),
+            resourced_at=await self._resourced_at(target, docker, len(started), waits=waits),
             restartable=any(container.state == "exited" for container in started),
         )
 

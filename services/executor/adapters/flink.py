@@ -232,6 +232,7 @@ def _snapshot(
         checkpoint_completed_at=here(points.last_completed_at),
         checkpoint_in_progress=None if points.in_progress is None else points.in_progress > 0,
         topology=graph,
+        can_trigger_checkpoint=True,
     )
 
 

@@ -110,6 +110,7 @@ class MemoryDriver:
             checkpoint_completed_at=job.checkpoint_at,
             checkpoint_in_progress=False,
             topology=job.topology,
+            can_trigger_checkpoint=True,
         )
 
     async def request(

@@ -33,13 +33,14 @@ from .observed import (
     Request,
     Snapshot,
     Step,
+    TargetChanged,
     TriggerCheckpoint,
     Unanswered,
     contested,
 )
 from .rules import Rules
 from .steps import is_watched, late_rollback, next_step, resume, supersede
-from .table import LEGAL, Event, move
+from .table import LEGAL, Event, EventName, move
 
 __all__ = [
     "LEGAL",
@@ -51,6 +52,7 @@ __all__ = [
     "Conflict",
     "Context",
     "Event",
+    "EventName",
     "Fleet",
     "Instruction",
     "Observed",
@@ -64,6 +66,7 @@ __all__ = [
     "Rules",
     "Snapshot",
     "Step",
+    "TargetChanged",
     "Transition",
     "TriggerCheckpoint",
     "Unanswered",

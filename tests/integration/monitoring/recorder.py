@@ -21,7 +21,6 @@ from runtime.records import Record
 from services.analyzer import service as _analyzer  # noqa: F401 - declares its metrics
 from services.executor import service as _executor  # noqa: F401 - the same
 from services.executor import telemetry as executor
-from services.executor.core import Step
 from services.knowledge.dead_letters import DeadLetterCount
 from services.knowledge.gauges import ApplicationGauges
 from services.monitor import service as _monitor  # noqa: F401 - the same
@@ -79,9 +78,9 @@ class Recorder:
         if action is None:
             return
         if outcome.phase == "verified":
-            executor.moved(Step(action, "healthy"), outcome.at)
+            executor.moved(action, "healthy", outcome.at)
         elif outcome.phase == "verifying":
-            executor.moved(Step(action, "accepted" if action.running_at is None else "running"), outcome.at)
+            executor.moved(action, "accepted" if action.running_at is None else "running", outcome.at)
 
     def scrape(self, now: datetime) -> None:
         """What Prometheus would read now of each service."""

@@ -41,7 +41,7 @@ class Story:
     """The last that was published before the first replica woke up."""
 
     def __init__(self) -> None:
-        self.house = House(blind_patience_seconds=20.0)
+        self.house = House(unobserved_limit_seconds=20.0)
         cluster = Cluster(self.house.clock)
         cluster.house = self.house
         self.house.driver = self.house.drivers["flink"] = self.cluster = cluster

@@ -10,6 +10,7 @@ from weir_contracts.topics import OUTCOMES
 
 from services.executor.core import (
     ActionHistory,
+    Event,
     Recorded,
     Refusal,
     Step,
@@ -47,7 +48,7 @@ class Holder:
         self.told: list[Outcome] = []
 
     def tell(self, step: Step, at: Any) -> None:
-        assert step.event is not None, step
+        assert step.name is not None, step
         told = record_transition(self.history, step, snapshot(), at, RULES)
         self.history = told.history
         self.told.append(told.outcome)
@@ -70,7 +71,7 @@ def two_holders() -> tuple[list[Outcome], list[Outcome]]:
     The first stalls after its request. The second takes over and verifies. Then the first goes on, 15 minutes later.
     """
     first = Holder(taken_over(ActionHistory()))
-    first.tell(Step(action(version=1, started_at=NOON), "admitted"), NOON)
+    first.tell(Step(action(version=1, started_at=NOON), Event("admitted", "…")), NOON)
     first.step(1, answer=Recorded())
     second = Holder(taken_over(replayed(first.told)))
     first.step(900, seen=away(at=after(900)))
@@ -102,7 +103,7 @@ def test_every_order_of_two_holders_outcomes_recalls_the_same() -> None:
     _, second = two_holders()
     for order in orders():
         history = replayed(order)
-        assert history.newest == second[-1]
+        assert history.newest == second[-1].order
         assert history.action is not None and history.action.phase == "verified"
         assert (history.last_written, history.original, history.contested_since) == (WANTED, BEFORE, None)
         assert set(history.answered) == {plan().id, plan(number=7).id}
@@ -176,7 +177,7 @@ class TestReplicas:
 
         assert stalled.action is not None
         late = next_step(stalled.action, observed(seen=away(at=house.clock.now())), after(9999), RULES)
-        assert late.event == "unreachable"
+        assert late.name == "unreachable"
         told = record_transition(stalled, late, None, house.clock.now(), RULES)
         await house.publish(OUTCOMES, APP, told.outcome, told.outcome.id)
         assert house.told()[-1].phase == "failed"
