@@ -13,7 +13,8 @@ from runtime.loop import Stop
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
-from .adapters.docker import Daemon, DockerDriver
+from .adapters.docker import DockerDriver
+from .adapters.docker_scaling import Daemon
 from .adapters.flink import FlinkDriver
 from .adapters.knowledge import HttpKnowledge
 from .service import Executor

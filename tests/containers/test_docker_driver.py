@@ -15,8 +15,9 @@ from docker.models.containers import Container as Real
 from weir_contracts import DockerTarget, Target
 
 from runtime.clock import SystemClock
-from services.executor.adapters.docker import Container, Daemon, DockerDriver
+from services.executor.adapters.docker import DockerDriver
 from services.executor.adapters.docker_daemon import DockerDaemon
+from services.executor.adapters.docker_scaling import Container, Daemon
 from services.executor.adapters.memory_docker import ReactiveCluster
 from services.executor.core import Accepted, Refusal, Rejected, Unanswered
 from services.executor.driver import Unfenced

@@ -9,7 +9,7 @@ from weir_contracts import Parallelism, RescaleSettings, Target, Topology
 from runtime.clock import Clock
 from services.executor.core import Snapshot
 
-from .docker import Container, DockerAway, DockerRefused, NameTaken
+from .docker_scaling import Container, DockerAway, DockerRefused, NameTaken
 from .memory import MemoryDriver, MemoryJob
 
 _MAX_PARALLELISM = 32768

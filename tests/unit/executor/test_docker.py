@@ -8,7 +8,8 @@ from threading import Event
 
 import pytest
 
-from services.executor.adapters.docker import Container, Daemon, DockerDriver
+from services.executor.adapters.docker import DockerDriver
+from services.executor.adapters.docker_scaling import Container, Daemon
 from services.executor.adapters.memory_docker import MemoryDaemon
 from services.executor.core import Accepted, PolicyReading, Refusal, Rejected, Unanswered, admit
 from services.executor.core.deadlines import checkpoint_is_due, rescale_limit

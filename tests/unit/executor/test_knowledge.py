@@ -165,7 +165,7 @@ class TestHostileAnswers:
         knowledge = HttpKnowledge(httpx.AsyncClient(transport=httpx.MockTransport(cut), base_url="http://knowledge"))
         assert "ConnectError" in (await knowledge.policy(APP)).because
         assert isinstance(await knowledge.record(action(), 4), Unanswered)
-        with pytest.raises(httpx.HTTPError):
+        with pytest.raises(NotUsable, match="ConnectError"):
             await knowledge.ping()
         await knowledge.close()
 
