@@ -84,10 +84,12 @@ class HttpKnowledge:
             raise NotUsable(f"{method} {path}: {str(error) or type(error).__name__}") from None
         self._answered = True
         if response.status_code in _TOKEN_REFUSED:
+            reason = _token_refused(response)
             if self._refused is None:
                 self._refused = method
-                self._log.warning("knowledge-refuses-the-token", reason=_detail(response))
-        elif self._refused in ("GET", method):
+                self._log.warning("knowledge-refuses-the-token", reason=reason)
+            raise NotUsable(reason)
+        if self._refused in ("GET", method):
             # A token that may read need not be allowed to write.
             self._refused = None
             self._log.info("knowledge-accepts-the-token")
@@ -123,11 +125,12 @@ def _detail(response: httpx.Response) -> str:
     except ValueError:
         document = None
     detail = document.get("detail") if isinstance(document, dict) else None
-    detail = f"{str(detail)[:300] if detail else response.reason_phrase}"
-    if response.status_code not in _TOKEN_REFUSED:
-        return f"{response.status_code} {detail}"
+    return f"{response.status_code} {str(detail)[:300] if detail else response.reason_phrase}"
+
+
+def _token_refused(response: httpx.Response) -> str:
     role = "" if response.status_code == 401 else " one of role write"
     return (
-        f"knowledge refused the token ({response.status_code} {detail}): set{role} {TOKEN_SETTING}, "
+        f"knowledge refused the token ({_detail(response)}): set{role} {TOKEN_SETTING}, "
         f"or the file {TOKEN_SETTING} in WEIR_SECRETS_FOLDER"
     )
