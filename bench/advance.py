@@ -52,7 +52,7 @@ def observation(
         {
             "apiVersion": "weir.dev/v1alpha1",
             "kind": "ScalingPolicy",
-            "metadata": {"namespace": namespace, "name": name, "resourceVersion": 1},
+            "metadata": {"namespace": namespace, "name": name, "version": 1},
             "spec": {
                 "target": {"flink": {"url": "http://127.0.0.1:8081", "job": "bench"}},
                 "objective": {"maxLag": "30s"},
@@ -71,6 +71,7 @@ def observation(
             job_id="b" * 32,
             job_name="bench",
             graph_hash=topology.graph_hash(),
+            health="running",
             state="RUNNING",
             observed=dict.fromkeys(names, 4),
         ),

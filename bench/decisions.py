@@ -20,6 +20,7 @@ from weir_contracts import Analysis, Observation, Plan, PlanRequest, PlanState
 from weir_planner.installed import ask, built_in, needed
 
 from bench.planners.contest import Situation, prepared, situations
+from engines.flink.health import health_of
 from replay.loop import Loop, Records
 from services.analyzer.core import AnalysisSettings, advance
 from services.planner.core.decide import make_plan, precheck
@@ -30,8 +31,11 @@ SECONDS = 1800.0
 OBSERVED = ("rate", "hpa")
 """Planners whose replays' observations are kept, all of them: the analyzer's state grows from the first one on."""
 MAX_SHOWN = 20
-SENTENCES = frozenset({"sentence", "because", "evidence", "message", "basis", "planning_seconds", "learnt", "memory"})
-"""Fields that may differ: sentences, and states whose format belongs to one version. `evidence` of a plan repeats its numbers."""
+SENTENCES = frozenset(
+    {"sentence", "because", "evidence", "message", "basis", "planning_seconds", "learnt", "memory", "policy"}
+)
+"""Fields that may differ: sentences, states whose format belongs to one version, and the policy that is passed on. `evidence`
+of a plan repeats its numbers."""
 
 
 class Recorder(Loop):
@@ -108,12 +112,20 @@ def record(path: Path) -> int:
 def _analyses(observations: list[dict[str, Any]]) -> Iterator[dict[str, Any] | None]:
     state: Any = None
     for document in observations:
-        state, analysis = advance(state, Observation.model_validate(document), AnalysisSettings())
+        state, analysis = advance(state, Observation.model_validate(_with_health(document)), AnalysisSettings())
         yield None if analysis is None else analysis.model_dump(mode="json")
 
 
+def _with_health(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a message recorded before deployments had a health with that of its state."""
+    deployment = document.get("deployment")
+    if deployment is not None and deployment.get("health") is None:
+        deployment["health"] = health_of(deployment["state"])
+    return document
+
+
 def _plan_of(recorded: dict[str, Any]) -> dict[str, Any]:
-    request = PlanRequest.model_validate(recorded["request"])
+    request = PlanRequest.model_validate(_with_health(recorded["request"]))
     state = PlanState.model_validate(recorded["state"])
     reply = precheck(request) or ask(request, recorded["planner"])
     plan = make_plan(request, reply, state, planner=recorded["planner"], created_at=request.now)
@@ -129,10 +141,12 @@ def compare(path: Path) -> int:
             run = json.loads(line)
             for number, (before, now) in enumerate(zip(run["analyses"], _analyses(run["observations"]), strict=True)):
                 counts["analyses"] += 1
-                found += differences(f"{run['run']}, analysis {number}", before, comparable(now))
+                found += differences(f"{run['run']}, analysis {number}", comparable(before), comparable(now))
             for number, recorded in enumerate(run["requests"]):
                 counts["plans"] += 1
-                found += differences(f"{run['run']}, plan {number}", recorded["plan"], comparable(_plan_of(recorded)))
+                found += differences(
+                    f"{run['run']}, plan {number}", comparable(recorded["plan"]), comparable(_plan_of(recorded))
+                )
     for each in found[:MAX_SHOWN]:
         print(each)
     print(f"{counts['analyses']} analyses, {counts['plans']} plans, {len(found)} differences")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import datetime
 
-from weir_contracts import Checkpoints, Deployment, Parallelism, Target
+from weir_contracts import Checkpoints, Deployment, Parallelism, Subject
 
 from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered, changes, contested
 from services.executor.driver import Fence
@@ -18,12 +18,12 @@ class SimulatedDriver:
         self._at = at
         self._jobs: dict[tuple[str, str], Simulation] = {}
 
-    def add(self, target: Target, simulation: Simulation) -> None:
+    def add(self, subject: Subject, simulation: Simulation) -> None:
         """Let `target` name a simulation."""
-        self._jobs[_key(target)] = simulation
+        self._jobs[_key(subject)] = simulation
 
-    async def observe(self, target: Target) -> Snapshot:
-        found = self._find(target)
+    async def observe(self, subject: Subject) -> Snapshot:
+        found = self._find(subject)
         if isinstance(found, Snapshot):
             return found
         now, running = self._at(found.now), found.state == "RUNNING"
@@ -43,9 +43,16 @@ class SimulatedDriver:
         )
 
     async def request(
-        self, target: Target, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
+        self,
+        subject: Subject,
+        job_id: str,
+        parallelism: Parallelism,
+        expected: Parallelism,
+        fence: Fence,
+        *,
+        version: str | None = None,
     ) -> Accepted | Rejected | Unanswered | Refusal:
-        found = self._find(target)
+        found = self._find(subject)
         if isinstance(found, Snapshot):
             return Rejected(found.because) if found.reachable else Unanswered(found.because)
         if found.job_id != job_id:
@@ -63,8 +70,8 @@ class SimulatedDriver:
             return Unanswered("the answer was lost")
         return Accepted(self._at(found.now))
 
-    async def trigger_checkpoint(self, target: Target, job_id: str) -> str | None:
-        found = self._find(target)
+    async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
+        found = self._find(subject)
         if isinstance(found, Snapshot):
             return found.because
         return found.trigger_checkpoint() if found.job_id == job_id else f"the cluster has no job {job_id}"
@@ -72,9 +79,9 @@ class SimulatedDriver:
     async def close(self) -> None:
         return None
 
-    def _find(self, target: Target) -> Simulation | Snapshot:
+    def _find(self, subject: Subject) -> Simulation | Snapshot:
         """The simulation a target names, or what is to be told of one that is away or not there."""
-        url, name = _key(target)
+        url, name = _key(subject)
         here = [(job, simulation) for (where, job), simulation in self._jobs.items() if where == url]
         now = self._at(max((simulation.now for simulation in self._jobs.values()), default=0.0))
         if not here:
@@ -92,6 +99,7 @@ def _deployment(simulation: Simulation, at: Callable[[float], datetime]) -> Depl
         job_id=simulation.job_id,
         job_name=simulation.application.name,
         graph_hash=simulation.graph_hash,
+        health=simulation.health,
         state=simulation.state,
         started_at=at(simulation.started_at),
         requested=dict(simulation.requested),
@@ -107,5 +115,5 @@ def _deployment(simulation: Simulation, at: Callable[[float], datetime]) -> Depl
     )
 
 
-def _key(target: Target) -> tuple[str, str]:
-    return str(target.job.url).rstrip("/"), target.job.job
+def _key(subject: Subject) -> tuple[str, str]:
+    return str(subject.flink.url).rstrip("/"), subject.flink.job

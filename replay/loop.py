@@ -127,7 +127,7 @@ class Loop:
         self.policy = policy
         self.observer = Observer(simulation, noise=noise, faults=faults, seed=seed, start=start)
         self.driver = SimulatedDriver(self.observer.at)
-        self.driver.add(policy.spec.target, simulation)
+        self.driver.add(policy.subject, simulation)
         self.rules = rules or Rules()
         self.carry = carry
         self.gate: Callable[[], PolicyReading] = lambda: PolicyReading(reachable=True, policy=self.policy)
@@ -212,7 +212,7 @@ class Loop:
         self._fleet.note_recommendation(plan, self.now)
         if not is_for_us(plan, self.executor):
             return
-        policy, snapshot = self.gate(), await self.driver.observe(self.policy.spec.target)
+        policy, snapshot = self.gate(), await self.driver.observe(self.policy.subject)
         context = Context(
             now=self.now,
             history=self.executor,
@@ -232,7 +232,7 @@ class Loop:
             if self.executor.action is not None and not self.executor.action.terminal:
                 self._move(supersede(self.executor.action, self.now), snapshot)
             self._checkpoint_triggered_at = None
-            self._planned_version = policy.policy.metadata.resource_version if policy.policy else None
+            self._planned_version = policy.policy.metadata.version if policy.policy else None
             self._move(Step(found, Event("admitted", found.sentence)), snapshot)
             await self._drive()
 
@@ -252,13 +252,13 @@ class Loop:
 
     async def _drive(self) -> None:
         """One look at the target and the moves that follow from it."""
-        action, target = self.executor.action, self.policy.spec.target
+        action, subject = self.executor.action, self.policy.subject
         if action is None:
             return
         if action.terminal:
             await self._watch(action)
             return
-        snapshot = await self.driver.observe(target)
+        snapshot = await self.driver.observe(subject)
         for _ in range(MAX_MOVES):
             action = self.executor.action
             if action is None:
@@ -278,17 +278,17 @@ class Loop:
 
     async def _perform(self, step: Step) -> bool:
         """Do as the core says; returns whether there is an answer to go on with."""
-        target, job_id = self.policy.spec.target, step.action.deployment.job_id
+        subject, job_id = self.policy.subject, step.action.deployment.job_id
         if isinstance(step.instruction, Record):
             self._answer = Recorded()
         elif isinstance(step.instruction, Request):
             self._answer = await self.driver.request(
-                target, job_id, step.instruction.parallelism, expected(step.action), Unfenced()
+                subject, job_id, step.instruction.parallelism, expected(step.action), Unfenced()
             )
         elif isinstance(step.instruction, TriggerCheckpoint):
             now = self.simulation.now
             if self._checkpoint_triggered_at is None or now - self._checkpoint_triggered_at >= TRIGGER_PAUSE_SECONDS:
-                problem = await self.driver.trigger_checkpoint(target, job_id)
+                problem = await self.driver.trigger_checkpoint(subject, job_id)
                 self._checkpoint_triggered_at = now if problem is None else None
             return False
         return True
@@ -297,7 +297,7 @@ class Loop:
         """A verified action is taken back if its first warm window shows less capacity than before."""
         if judge(action, self.analysis, self.rules).kind != "worse":
             return
-        snapshot = await self.driver.observe(self.policy.spec.target)
+        snapshot = await self.driver.observe(self.policy.subject)
         seen = Observed(snapshot, self.analysis, self.gate())
         step = late_rollback(action, seen, self.now, ATTEMPT, self.rules)
         if step is not None:

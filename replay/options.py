@@ -153,7 +153,7 @@ def _policy(options: ReplayOptions, trace: LoadTrace, duration_seconds: float) -
     spec["mode"] = "act"
     metadata = document.get("metadata")
     document["metadata"] = {"namespace": "replay", "name": "replay", **(metadata if isinstance(metadata, dict) else {})}
-    document["metadata"]["resourceVersion"] = 1
+    document["metadata"]["version"] = 1
     if options.interval_seconds is not None:
         if not 1 <= options.interval_seconds <= 600:
             raise InvalidReplay(f"--interval: must lie between 1 and 600 seconds, is {options.interval_seconds:g}")

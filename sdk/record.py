@@ -21,7 +21,7 @@ KEPT = {"observations": 3, "history": 5, "outcomes": 2}
 POLICY = {
     "apiVersion": "weir.dev/v1alpha1",
     "kind": "ScalingPolicy",
-    "metadata": {"namespace": "shop", "name": "orders", "resourceVersion": 1},
+    "metadata": {"namespace": "shop", "name": "orders", "version": 1},
     "spec": {
         "target": {"flink": {"url": "http://jobmanager:8081", "job": "orders"}},
         "signals": {"kafka": {"bootstrapServers": "kafka:9092", "groupId": "orders"}},

@@ -239,13 +239,14 @@ class Observer:
         return Run(attempt=self._attempt[1], running_since=self.at(sim.running_since))
 
     def _deployment(self, policy: ScalingPolicy, now: datetime) -> Deployment:
-        reported = policy.spec.target.docker is None  # a monitor cannot read the replicas requested of Docker
+        reported = policy.spec.target.unit is None  # a monitor cannot read the replicas requested of Docker
         sim, cluster = self._simulation, self._simulation.application.cluster
         completed = sim.checkpoint_completed_at
         return Deployment(
             job_id=sim.job_id,
             job_name=sim.application.name,
             graph_hash=sim.graph_hash,
+            health=sim.health,
             state=sim.state,
             started_at=self.at(sim.started_at),
             requested=dict(sim.requested) if reported else None,

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from weir_contracts import Edge, Operator, Topology
+from weir_contracts import Edge, Health, Operator, Topology
 
+from .health import health_of
 from .values import MAX_PARALLELISM, Unreadable, count, identifier, instant, mapping, number, sequence, text
 
 _LONGEST_NAME = 380
@@ -30,9 +31,6 @@ class JobEntry:
     """Running or finished."""
 
 
-ENDED = frozenset({"FINISHED", "CANCELED", "FAILED"})
-
-
 def find_job(document: Any, wanted: str) -> tuple[JobEntry | None, str | None]:
     """Out of `GET /jobs/overview` the job of this name or id: the newest that has not ended, else the newest. Also what is odd about it.
 
@@ -48,7 +46,7 @@ def find_job(document: Any, wanted: str) -> tuple[JobEntry | None, str | None]:
                 unreadable = error
     if not found and unreadable is not None:
         raise unreadable
-    alive = [entry for entry in found if entry.state not in ENDED]
+    alive = [entry for entry in found if health_of(entry.state) not in ("failed", "ended")]
     oldest = datetime.min.replace(tzinfo=UTC)
     ordered = sorted(alive or found, key=lambda entry: (entry.started_at or oldest, entry.id))
     if len(alive) < 2:
@@ -109,6 +107,11 @@ class Job:
     now: datetime | None
     vertices: tuple[VertexReading, ...]
     links: tuple[Link, ...]
+
+    @property
+    def health(self) -> Health | None:
+        """Its state in the words of every engine; None for a state that this version does not know."""
+        return health_of(self.state, all_running=self.all_running)
 
     @property
     def all_running(self) -> bool:

@@ -154,7 +154,7 @@ class AnalyzerSettings(ServiceSettings):
 
     def terms(self) -> Terms:
         """How long a lease lasts and is waited for."""
-        return Terms("analyzer", lease_seconds=self.lease_seconds, patience_seconds=self.standby_seconds)
+        return Terms("analyzer", lease_seconds=self.lease_seconds, standby_seconds=self.standby_seconds)
 
     def analysis(self) -> AnalysisSettings:
         """The part that the core needs."""

@@ -17,6 +17,7 @@ from runtime.kafka_lease import TOPIC as LEASES
 from runtime.kafka_lease import KafkaLease
 from runtime.loop import Stop, retry_until_ready
 from runtime.records import partition_of
+from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
@@ -82,7 +83,8 @@ async def run(settings: KnowledgeSettings) -> int:
         partition=lambda application: partition_of(application, settings.partitions),
     )
     REGISTRY.register(gauges)
-    knowledge = Knowledge(bus, store, clock, limits, settings.rebuild_seconds, gauges=gauges)
+    newer = NewerMessages(clock)
+    knowledge = Knowledge(bus, store, clock, limits, settings.rebuild_seconds, gauges=gauges, newer=newer)
     terms = settings.terms()
     who = f"{platform.node()}, process {os.getpid()}"
     publisher = PolicyPublisher(
@@ -96,7 +98,7 @@ async def run(settings: KnowledgeSettings) -> int:
     )
     leftovers = Leftovers(bus, store, clock, lambda: publisher.epoch is not None, settings.forget_after_seconds)
     dead_letters = DeadLetterCount(bus)
-    scores = ScoreKeeper(bus, store, clock)
+    scores = ScoreKeeper(bus, store, clock, newer=newer)
     app = api()
     checks = health.Health(clock)
     checks.register("kafka", bus.ping)
@@ -110,7 +112,7 @@ async def run(settings: KnowledgeSettings) -> int:
     app.include_router(events_router(store, streams))
 
     async def prepare(stop: Stop) -> None:
-        if not await wait_for_topics(bus, settings.partitions, stop, checks):
+        if not await wait_for_topics(bus, settings.partitions, stop, checks, newer):
             return
         if not await retry_until_ready("kafka", lambda: bus.ensure_topics([LEASES]), stop, timeout_seconds=60.0):
             return

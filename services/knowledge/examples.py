@@ -34,7 +34,7 @@ POLICY: JsonObject = {
     "metadata": {
         "namespace": "shop",
         "name": "orders",
-        "resourceVersion": 7,
+        "version": 7,
         "updatedAt": "2026-06-14T18:00:00Z",
         "updatedBy": "ada",
     },

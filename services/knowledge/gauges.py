@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from weir_contracts import Analysis, Estimate, Observation, Outcome, Parallelism, Plan, ScalingPolicy
 
-from runtime.labels import FewLabels
+from runtime.labels import CardinalityLimiter
 
 from .core import Event
 
@@ -55,7 +55,7 @@ OPERATOR: Mapping[str, str] = {
 SHOWN = "weir_knowledge_applications_shown"
 LEFT_OUT = "weir_knowledge_applications_left_out"
 MAX_CODES = 200
-_code = FewLabels(MAX_CODES)
+_code = CardinalityLimiter(MAX_CODES)
 _GRACE = timedelta(seconds=60)
 """An application without a policy is forgotten once it has been silent for so long: its policy may just be on its way."""
 

@@ -95,7 +95,7 @@ class PolicyChanges:
     async def write(self, policy: ScalingPolicy, caller: Caller, expected: int | None) -> tuple[ScalingPolicy, bool]:
         """Store it as the next version; also returns whether it is new. A 409 if `expected` is not the version there."""
         before = await self._store.policy(policy.application)
-        version = (before.metadata.resource_version or 0) if before else 0
+        version = (before.metadata.version or 0) if before else 0
         if expected is not None and expected != version:
             raise _conflict(policy.application, before)
         now = self._clock.now()
@@ -103,10 +103,10 @@ class PolicyChanges:
         # By time, so that no version comes twice: a plan made for a policy that was deleted must not fit the one that took its name.
         following = max(version + 1, deleted + 1, _by_time(now))
         metadata = policy.metadata.model_copy(
-            update={"resource_version": following, "updated_at": now, "updated_by": caller.name}
+            update={"version": following, "updated_at": now, "updated_by": caller.name}
         )
         stored = policy.model_copy(update={"metadata": metadata})
-        if before is None or before.spec.target != policy.spec.target:
+        if before is None or before.subject != policy.subject:
             await self._check_job(policy)
         try:
             await self._store.put_policy(stored, version)
@@ -121,7 +121,7 @@ class PolicyChanges:
         """A 409 if another policy names the same job, one by its id and the other by its name, as far as it was seen to run."""
         for other in may_be_same_job(policy, await self._store.policies()):
             newest = await self._store.newest(other, ["observation"])
-            if runs(newest.observation if newest else None, policy.spec.target.job.job):
+            if runs(newest.observation if newest else None, policy.subject.flink.job):
                 raise _taken(policy, other)
 
     async def pause(self, application: str, caller: Caller) -> ScalingPolicy:
@@ -145,7 +145,7 @@ class PolicyChanges:
     ) -> ScalingPolicy:
         spec = policy.spec.model_copy(update={"mode": mode})
         changed = policy.model_copy(update={"spec": spec})
-        stored, _ = await self.write(changed, caller, policy.metadata.resource_version)
+        stored, _ = await self.write(changed, caller, policy.metadata.version)
         return stored
 
 
@@ -185,12 +185,12 @@ def policies_router(
     )
     async def get_policy(namespace: Namespace, name: Name, _caller: Reader) -> JSONResponse:
         policy = await changes.existing(f"{namespace}/{name}")
-        return JSONResponse(shown(policy), headers={"ETag": f'"{policy.metadata.resource_version}"'})
+        return JSONResponse(shown(policy), headers={"ETag": f'"{policy.metadata.version}"'})
 
     @routes.put(
         "/{namespace}/{name}",
         summary="Create or replace a policy",
-        description="The document as JSON or YAML. `metadata.resourceVersion` or `If-Match` replaces only what you have read.",
+        description="The document as JSON or YAML. `metadata.version` or `If-Match` replaces only what you have read.",
         response_model=ScalingPolicy,
         openapi_extra={
             "requestBody": {
@@ -223,12 +223,12 @@ def policies_router(
         _check_addresses(policy, allowed)
         await _check_planners(policy, await store.policy(policy.application), catalogue)
         expected = parse_version(request)
-        expected = policy.metadata.resource_version if expected is None else expected
+        expected = policy.metadata.version if expected is None else expected
         if policy.spec.mode == "paused":
             # What it was before an earlier pause does not count any more: it was written paused.
             await store.keep_mode(policy.application, "advise")
         stored, created = await changes.write(policy, caller, expected)
-        headers = {"ETag": f'"{stored.metadata.resource_version}"'}
+        headers = {"ETag": f'"{stored.metadata.version}"'}
         if not catalogue.asks:
             headers["X-Weir-Warning"] = "no planner service is set; planner and parameters were not checked"
         return JSONResponse(shown(stored), status_code=201 if created else 200, headers=headers)
@@ -269,9 +269,9 @@ def policies_router(
 
 def _check_addresses(policy: ScalingPolicy, allowed: Allowed) -> None:
     """A 422 for hosts and literal addresses that are not allowed. What a name stands for is checked at each connect."""
-    target, kafka = policy.spec.target, policy.spec.signals.kafka
+    kafka = policy.spec.signals.kafka
     named: list[tuple[str, Callable[[str], None], str]] = [
-        (f"spec.target.{target.driver}.url", allowed.check_url, str(target.job.url))
+        (policy.job_field("url"), allowed.check_url, str(policy.subject.flink.url))
     ]
     if kafka is not None:
         field = "spec.signals.kafka.bootstrapServers"
@@ -311,6 +311,6 @@ def _by_time(now: datetime) -> int:
 
 
 def _conflict(application: str, current: Any) -> Problem:
-    version = current.metadata.resource_version if isinstance(current, ScalingPolicy) else None
+    version = current.metadata.version if isinstance(current, ScalingPolicy) else None
     what = "it does not exist" if version is None else f"its version is {version}"
     return Problem(409, f"{application} was changed by another writer: {what}", extra={"currentVersion": version})

@@ -21,6 +21,7 @@ from runtime.envelope import Undecodable, decode
 from runtime.log import canonical_line
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
+from runtime.schema_version import NewerMessages
 from runtime.versions import NewestVersions, version_of
 
 from .core import Event, HistoryEntry, Kind, Limits, NewestTimes, State, history_entries, remember
@@ -53,6 +54,7 @@ class Knowledge:
         *,
         gauges: ApplicationGauges | None = None,
         retry_seconds: float = RETRY_SECONDS,
+        newer: NewerMessages | None = None,
     ) -> None:
         self._bus = bus
         self._gauges = gauges or ApplicationGauges()
@@ -60,7 +62,7 @@ class Knowledge:
         self._clock = clock
         self._limits = limits
         self._rebuild_seconds = rebuild_seconds
-        self._dead_letters = DeadLetters(bus, "knowledge", clock)
+        self._dead_letters = DeadLetters(bus, "knowledge", clock, newer)
         self._log = structlog.get_logger("knowledge")
         self._backoff = StoreFullBackoff(self._log, retry_seconds)
         self._pending: list[Record] = []
@@ -94,7 +96,7 @@ class Knowledge:
                 await self._store.restore_deletion(record.key, version.number)
             return False
         policy = await self._read(record, ScalingPolicy)
-        if policy is None or policy.metadata.resource_version is None:
+        if policy is None or policy.metadata.version is None:
             return False
         await self._store.restore_policy(policy)
         return True

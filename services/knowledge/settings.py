@@ -94,4 +94,4 @@ class KnowledgeSettings(TargetSettings):
 
     def terms(self) -> Terms:
         """How long the lease of the replica that publishes policies lasts; the others stand by for good."""
-        return Terms("publisher", lease_seconds=self.lease_seconds, patience_seconds=inf)
+        return Terms("publisher", lease_seconds=self.lease_seconds, standby_seconds=inf)

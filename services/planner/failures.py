@@ -3,7 +3,7 @@
 from prometheus_client import Counter
 from weir_contracts import PlanReply
 
-from runtime.labels import FewLabels
+from runtime.labels import CardinalityLimiter
 
 TIMEOUT, FAILED, INVALID, INVALID_REPLY = "planner-timeout", "planner-failed", "planner-invalid", "invalid-reply"
 NO_ANSWER = frozenset({TIMEOUT, FAILED, INVALID, INVALID_REPLY})
@@ -13,7 +13,7 @@ _COUNT = Counter("weir_planner_failures_total", "Planners that gave no answer", 
 _SHADOWS = Counter(
     "weir_planner_shadow_failures_total", "Planners that gave no answer about a simulated copy", ["planner", "reason"]
 )
-_planner = FewLabels(100)
+_planner = CardinalityLimiter(100)
 
 
 class PlannerFailed(Exception):

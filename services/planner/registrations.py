@@ -15,6 +15,7 @@ from runtime.dead_letters import DeadLetters
 from runtime.envelope import Undecodable, decode, encode
 from runtime.loop import Stop
 from runtime.records import Record
+from runtime.schema_version import NewerMessages
 from runtime.table import GlobalTable
 
 MOST_PLANNERS = 500
@@ -26,7 +27,13 @@ SEEN_SECONDS = 5.0
 class Registrations:
     """Reads, writes and removes registrations; `latest` is what is known now."""
 
-    def __init__(self, bus: Bus, clock: Clock, on_removed: Callable[[str], None] = lambda _name: None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        on_removed: Callable[[str], None] = lambda _name: None,
+        newer: NewerMessages | None = None,
+    ) -> None:
         self._bus = bus
         self._clock = clock
         self._on_removed = on_removed
@@ -36,7 +43,7 @@ class Registrations:
             PLANNERS.name,
             _decode,
             on_change=self._changed,
-            on_unreadable=DeadLetters(bus, "planner", clock).undecodable,
+            on_unreadable=DeadLetters(bus, "planner", clock, newer).undecodable,
         )
 
     async def follow(self, stop: Stop) -> None:
@@ -97,5 +104,5 @@ class Registrations:
 def _decode(record: Record) -> PlannerRegistration:
     registration = decode(record, PlannerRegistration).message
     if registration.name != record.key:
-        raise Undecodable(record, f"names {registration.name}, its key {record.key}", "name")
+        raise Undecodable(record, f"names {registration.name}, its key {record.key}", "name", code="wrong-key")
     return registration

@@ -13,6 +13,7 @@ from runtime.dead_letters import DeadLetters
 from runtime.envelope import Decoded, child_traceparent, decode, encode
 from runtime.loop import Stop, run_forever
 from runtime.records import Record, partition_of
+from runtime.schema_version import NewerMessages
 from runtime.table import GlobalTable
 
 from . import telemetry
@@ -37,6 +38,7 @@ class Planner:
         *,
         partitions: int,
         shadows: Sideline | None = None,
+        newer: NewerMessages | None = None,
     ) -> None:
         self._bus = bus
         self._clock = clock
@@ -44,7 +46,7 @@ class Planner:
         self._applications = applications
         self._partitions = partitions
         self._shadows = shadows
-        self._dead_letters = DeadLetters(bus, "planner", clock)
+        self._dead_letters = DeadLetters(bus, "planner", clock, newer)
         self._outcomes = GlobalTable(
             bus,
             OUTCOMES.name,
@@ -171,7 +173,9 @@ class Planner:
     async def _decide(self, decoded: Decoded[Analysis]) -> None:
         analysis = decoded.message
         if not self._stands_right(decoded):
-            await self._dead_letters.send(decoded.record, "stands in another partition than its key's", "key")
+            await self._dead_letters.send(
+                decoded.record, "wrong-partition", "stands in another partition than its key's", "key"
+            )
             return
         last = self._applications.plan(analysis.application)
         if last is not None and analysis.observed_at <= last.observed_at:
@@ -184,7 +188,7 @@ class Planner:
         except Exception as error:  # noqa: BLE001 - odd numbers of one application must not hold up all others for ever
             self._log.exception("plan-failed", application=analysis.application, place=decoded.record.place)
             reason = f"no plan could be made: {type(error).__name__}: {error}"
-            await self._dead_letters.send(decoded.record, reason)
+            await self._dead_letters.send(decoded.record, "planning-failed", reason)
             return
         await self._publish(plan, decoded.traceparent)
         self._applications.planned(plan, analysis)

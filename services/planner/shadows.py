@@ -28,6 +28,7 @@ from runtime.dead_letters import DeadLetters
 from runtime.envelope import encode
 from runtime.loop import Stop, run_forever
 from runtime.records import partition_of
+from runtime.schema_version import NewerMessages
 
 from .core.shadows import Ask, begin, finish, wants
 from .process import WorkerProcess
@@ -84,6 +85,7 @@ class Sideline:
         limits: Limits = Limits(),
         registered: Callable[[], frozenset[str]] = frozenset,
         ask_registered: AskRegistered | None = None,
+        newer: NewerMessages | None = None,
     ) -> None:
         """`registered` names the planners that `ask_registered` asks; all others are built in."""
         self._bus = bus
@@ -93,7 +95,7 @@ class Sideline:
         self._limits = limits
         self._registered = registered
         self._ask_registered = ask_registered
-        self._dead_letters = DeadLetters(bus, "planner", clock)
+        self._dead_letters = DeadLetters(bus, "planner", clock, newer)
         self._kept: dict[str, _Kept] = {}
         self._queue: OrderedDict[str, PlanRequest] = OrderedDict()
         self._ended: list[str] = []

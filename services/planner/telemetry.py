@@ -5,7 +5,7 @@ from datetime import datetime
 from prometheus_client import Counter, Histogram
 from weir_contracts import Analysis, Plan
 
-from runtime.labels import FewLabels
+from runtime.labels import CardinalityLimiter
 
 MOST_CODES = 200
 """Codes are told apart so far: planners that others run choose their own."""
@@ -21,7 +21,7 @@ _TOOK = Histogram(
     "For one decision, its planner included",
     buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
 )
-_code = FewLabels(MOST_CODES)
+_code = CardinalityLimiter(MOST_CODES)
 
 
 def analysed(analysis: Analysis, written_at: datetime | None) -> None:

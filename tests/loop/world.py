@@ -31,7 +31,7 @@ def policy(name: str = "orders", version: int = 1, **spec: Any) -> ScalingPolicy
     document = {
         "apiVersion": "weir.dev/v1alpha1",
         "kind": "ScalingPolicy",
-        "metadata": {"namespace": "shop", "name": name, "resourceVersion": version},
+        "metadata": {"namespace": "shop", "name": name, "version": version},
         "spec": {
             "target": {"flink": {"url": f"http://{name}.test:8081", "job": "orders"}},
             "objective": {"maxLag": "30s"},

@@ -48,7 +48,7 @@ def _status(context: AnalysisContext) -> Iterator[Symptom]:
     elif observation.status == "not_running":
         state = "unknown" if observation.deployment is None else observation.deployment.state
         yield _symptom("not-running", f"The job is in state {state}, not all of its tasks run{message}.")
-        if state.upper() in {"RESTARTING", "INITIALIZING", "CREATED", "FAILING", "RUNNING", "RECONCILING"}:
+        if observation.deployment is not None and observation.deployment.health in ("running", "restarting"):
             yield _symptom("restarting", f"The job is on its way back up (state {state}).", {"restarts": restarts})
     elif context.fresh_run and context.gap_seconds is not None and context.run is not None:
         age = context.at - context.run.started_at

@@ -14,10 +14,11 @@ from weir_contracts import (
     Parallelism,
     RescaleSettings,
     ScalingPolicy,
-    Target,
+    Subject,
     Topology,
 )
 
+from engines.flink.health import health_of
 from runtime.clock import Clock
 from services.executor.core import (
     Accepted,
@@ -27,6 +28,7 @@ from services.executor.core import (
     Refusal,
     Rejected,
     Snapshot,
+    TargetChanged,
     Unanswered,
     changes,
     contested,
@@ -59,6 +61,8 @@ class MemoryJob:
     running_since: datetime | None = None
     checkpoint_at: datetime | None = None
     checkpoints_triggered: int = 0
+    version: str | None = None
+    """Version for conditional requests, if the cluster has versions."""
 
     def __post_init__(self) -> None:
         self.requested = self.requested or dict(self.observed)
@@ -83,15 +87,15 @@ class MemoryDriver:
         """Number of accepted requests whose response is lost."""
         self.requests: list[tuple[str, Parallelism]] = []
 
-    def add(self, target: Target, topology: Topology, parallelism: Parallelism, job_id: str = "a" * 32) -> MemoryJob:
+    def add(self, subject: Subject, topology: Topology, parallelism: Parallelism, job_id: str = "a" * 32) -> MemoryJob:
         """Start a job under the target's name, in place of another one of that name."""
-        url, name = _key(target)
+        url, name = _key(subject)
         job = MemoryJob(job_id, name, topology, dict(parallelism), self._clock.now())
         self.jobs[url, name] = job
         return job
 
-    async def observe(self, target: Target) -> Snapshot:
-        url, name = _key(target)
+    async def observe(self, subject: Subject) -> Snapshot:
+        url, name = _key(subject)
         now = self._clock.now()
         if url in self.away:
             return Snapshot(now, reachable=False, because=self.away[url])
@@ -111,12 +115,20 @@ class MemoryDriver:
             checkpoint_in_progress=False,
             topology=job.topology,
             can_trigger_checkpoint=True,
+            version=job.version,
         )
 
     async def request(
-        self, target: Target, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
-    ) -> Accepted | Rejected | Unanswered | Refusal:
-        url, name = _key(target)
+        self,
+        subject: Subject,
+        job_id: str,
+        parallelism: Parallelism,
+        expected: Parallelism,
+        fence: Fence,
+        *,
+        version: str | None = None,
+    ) -> Accepted | Rejected | TargetChanged | Unanswered | Refusal:
+        url, name = _key(subject)
         if url in self.away:
             return Unanswered(self.away[url])
         job = self._find(url, name)
@@ -132,6 +144,8 @@ class MemoryDriver:
         held = await fence.begin()
         if held is not None:
             return held
+        if version is not None and version != job.version:
+            return TargetChanged(f"{name} has version {job.version}, not {version}")
         for operator in job.topology.operators:
             limit, requested = operator.max_parallelism, parallelism[operator.name]
             if limit is not None and requested > limit:
@@ -143,8 +157,8 @@ class MemoryDriver:
             return Unanswered("the answer was lost")
         return Accepted(self._clock.now())
 
-    async def trigger_checkpoint(self, target: Target, job_id: str) -> str | None:
-        url, name = _key(target)
+    async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
+        url, name = _key(subject)
         job = self._find(url, name)
         if url in self.away or job is None or job.job_id != job_id:
             return self.away.get(url, f"the cluster has no job {job_id}")
@@ -186,6 +200,7 @@ class MemoryDriver:
             job_id=job.job_id,
             job_name=job.name,
             graph_hash=job.topology.graph_hash(),
+            health=health_of(job.state),
             state=job.state,
             started_at=job.started_at,
             requested=dict(job.requested),
@@ -241,14 +256,12 @@ class MemoryKnowledge:
     def set_mode(self, application: str, mode: str, at: datetime) -> ScalingPolicy:
         """Change a policy's mode as the knowledge service does: a new version, made at `at`."""
         policy = self.policies[application]
-        metadata = policy.metadata.model_copy(
-            update={"resource_version": (policy.metadata.resource_version or 0) + 1, "updated_at": at}
-        )
+        metadata = policy.metadata.model_copy(update={"version": (policy.metadata.version or 0) + 1, "updated_at": at})
         spec = policy.spec.model_copy(update={"mode": mode})
         changed = policy.model_copy(update={"metadata": metadata, "spec": spec})
         self.policies[application] = changed
         return changed
 
 
-def _key(target: Target) -> tuple[str, str]:
-    return str(target.job.url).rstrip("/"), target.job.job
+def _key(subject: Subject) -> tuple[str, str]:
+    return str(subject.flink.url).rstrip("/"), subject.flink.job

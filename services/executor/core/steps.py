@@ -14,7 +14,7 @@ from weir_contracts import ActionState, Deployment, derive_id
 from . import messages
 from .capacity import judge
 from .deadlines import checkpoint_is_due, rescale_limit
-from .gate import ENDED, may_supersede, still_wanted
+from .gate import may_supersede, still_wanted
 from .history import rollback_target
 from .messages import changes, short, vector
 from .observed import (
@@ -175,11 +175,11 @@ class _Situation:
             sentence = messages.job_missing(self.snapshot.because)
         elif there.job_id != self.action.deployment.job_id:
             sentence = messages.job_replaced(self.action.deployment.job_id, there.job_id)
-        elif there.state in ENDED:
+        elif there.is_final:
             sentence = messages.job_state(there.state)
         else:
             return None
-        code = "job-failed" if there is not None and there.state == "FAILED" else "job-gone"
+        code = "job-failed" if there is not None and there.health == "failed" else "job-gone"
         return self.end("gone", sentence, code)
 
     def present(self) -> "tuple[_Situation, Deployment] | Step":

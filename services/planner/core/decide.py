@@ -29,7 +29,6 @@ from .wishes import condensed, gathered
 LEAST_EXPIRY_SECONDS = 15.0
 LEAST_STALENESS_SECONDS = 10.0
 MOST_RECOMMENDATIONS = 400
-ENDED = frozenset({"FAILED", "CANCELED", "CANCELLING", "FINISHED", "SUSPENDED"})
 """States that a job does not come back from, as engines name them."""
 
 
@@ -49,7 +48,7 @@ def precheck(request: PlanRequest) -> PlanReply | None:
         return _hold("metric-missing", "the application's graph or deployment is unknown, so it stays as it is")
     if set(request.deployment.observed) != set(request.topology.names):
         return _hold("metric-missing", "parallelism is not known of every operator, so nothing changes")
-    if request.deployment.state in ENDED:
+    if request.deployment.is_final:
         return _hold(
             "job-ended", f"the job is {request.deployment.state}: there is nothing to scale until it is submitted again"
         )
@@ -256,7 +255,7 @@ def _plan(
         observed_at=request.analysis.observed_at,
         created_at=created_at,
         expires_at=created_at + lives,
-        policy_version=request.policy.metadata.resource_version,
+        policy_version=request.policy.metadata.version,
         mode=spec.mode,
         planner=planner,
         deployment=deployment.ref() if deployment else None,

@@ -19,6 +19,7 @@ from weir_contracts import (
     observation_id,
 )
 
+from engines.flink.health import health_of
 from services.analyzer.core import AnalysisSettings, Memory, advance
 
 NOON = datetime(2026, 6, 14, 12, tzinfo=UTC)
@@ -171,6 +172,7 @@ class Job:
                 job_id=self.job_id,
                 job_name="orders",
                 graph_hash=topology.graph_hash(),
+                health=health_of(self.state),
                 state=self.state,
                 observed={stage.name: stage.parallelism for stage in self.stages},
             ),

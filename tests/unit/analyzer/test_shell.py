@@ -74,7 +74,7 @@ def _analyzer(stream: FakeStream) -> Analyzer:
     """Alone in the world: the lease is its own."""
     clock = SystemClock()
     terms = Terms("analyzer")
-    return Analyzer(stream, MemoryLease(MemoryGroup(clock, terms), "only", clock), clock, terms)
+    return Analyzer(stream, MemoryLease(MemoryGroup(clock, terms), "only"), clock, terms)
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -121,7 +121,7 @@ async def test_a_state_that_cannot_be_used_is_set_aside(monkeypatch: pytest.Monk
     stream = FakeStream(["not-yet", "damaged", "damaged", "damaged", "works"])
     analyzer, stop = _analyzer(stream), Stop()
     monkeypatch.setattr("services.analyzer.service._POLL_SECONDS", 0.02)
-    monkeypatch.setattr("services.analyzer.service.LONGEST_BACKOFF_SECONDS", 0.05)
+    monkeypatch.setattr("services.analyzer.service.MAX_BACKOFF_SECONDS", 0.05)
     running = asyncio.create_task(analyzer.run(stop))
     await _until(lambda: stream.starts == 5)
     assert stream.set_asides == 1
@@ -134,7 +134,7 @@ async def test_a_good_state_is_kept_whatever_else_ends_the_stream(monkeypatch: p
     stream = FakeStream(["damaged", *["dies", "cannot"] * 4, "damaged", "dies", "works"])
     analyzer, stop = _analyzer(stream), Stop()
     monkeypatch.setattr("services.analyzer.service._POLL_SECONDS", 0.02)
-    monkeypatch.setattr("services.analyzer.service.LONGEST_BACKOFF_SECONDS", 0.05)
+    monkeypatch.setattr("services.analyzer.service.MAX_BACKOFF_SECONDS", 0.05)
     running = asyncio.create_task(analyzer.run(stop))
     await _until(lambda: stream.starts >= 3)
     with pytest.raises(NotRunning, match=r"the stream died: (No space left on device|no such class)"):

@@ -110,7 +110,7 @@ def test_a_policy_is_applied_and_its_mode_is_said(server: _Server, tmp_path: Pat
     """The document goes to its own address; the token goes along and is not printed."""
     file = tmp_path / "orders.yaml"
     file.write_text(POLICY)
-    stored = {"metadata": {"namespace": "shop", "name": "orders", "resourceVersion": 1}, "spec": {}}
+    stored = {"metadata": {"namespace": "shop", "name": "orders", "version": 1}, "spec": {}}
     server.answers["PUT", "/v1/policies/shop/orders"] = (201, stored)
     done = weir("apply", "-f", str(file), "--server", server.url, WEIR_TOKEN="not-to-be-shown")
     assert done.returncode == 0, done.stderr
@@ -231,7 +231,7 @@ def test_problems_of_the_last_reading_are_shown(server: _Server) -> None:
 def test_what_changes_a_policy_tells_programs_too(server: _Server) -> None:
     """`-o json` of delete, pause and resume; the policy itself as JSON, a table, or YAML."""
     policy = {
-        "metadata": {"namespace": "shop", "name": "orders", "resourceVersion": 4},
+        "metadata": {"namespace": "shop", "name": "orders", "version": 4},
         "spec": {"mode": "paused", "objective": {"maxLag": "30s"}},
     }
     for verb in ("pause", "resume"):

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 from rich.console import Console
-from weir_contracts import Objective, Target
+from weir_contracts import Objective, Subject
 from weir_planner.installed import built_in
 
 from cli.replay.chart import LABEL, _short, check_place
@@ -27,6 +27,7 @@ from simulator import PRESETS, Noise, Simulation, chain
 from simulator.capacity import OfflineOptimum
 from simulator.observe import START, Observer
 from tests.unit.cli.test_command import Done, weir
+from tests.unit.executor.builders import subject
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
 
 END = Point(28_800.0, 0.0, 0.0, 0.0, 0.0)
@@ -197,11 +198,11 @@ class SimulatedRig:
         away = Simulation(chain(1), lambda _: 0.0)
         away.conditions.away = "connection refused"
         self.driver = SimulatedDriver(Observer(self.simulation, start=START).at)
-        self.target, self.nobody, self.away = (
+        self.subject, self.nobody, self.away = (
             target(job, port) for job, port in (("orders", 1), ("nobody", 1), ("orders", 2))
         )
         self.by_id = target(self.simulation.job_id, 1)
-        self.driver.add(self.target, self.simulation)
+        self.driver.add(self.subject, self.simulation)
         self.driver.add(self.away, away)
         self.simulation.advance(25)
         self.job_id, self.before = self.simulation.job_id, dict(self.simulation.observed)
@@ -210,15 +211,15 @@ class SimulatedRig:
 
     async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
         for _ in range(100):
-            seen = await self.driver.observe(self.target)
+            seen = await self.driver.observe(self.subject)
             if condition(seen):
                 return seen
             self.simulation.advance(self.simulation.now + 0.5)
         raise AssertionError(f"not within 50 s: {seen}")
 
 
-def target(job: str, port: int) -> Target:
-    return Target.model_validate({"flink": {"url": f"http://127.0.0.1:{port}", "job": job}})
+def target(job: str, port: int) -> Subject:
+    return subject(job, f"http://127.0.0.1:{port}")
 
 
 class TestSimulated(DriverSuite):
@@ -231,11 +232,11 @@ class TestSimulated(DriverSuite):
     async def test_what_its_cluster_does_shows(self, rig: SimulatedRig) -> None:
         """An answer that is lost, a request that is refused, a cluster that goes away."""
         rig.simulation.conditions.lost_answers = 1
-        assert isinstance(await rig.driver.request(rig.target, rig.job_id, rig.wanted, rig.before, OPEN), Unanswered)
-        assert isinstance(await rig.driver.request(rig.target, rig.job_id, rig.wanted, rig.before, OPEN), Accepted)
+        assert isinstance(await rig.driver.request(rig.subject, rig.job_id, rig.wanted, rig.before, OPEN), Unanswered)
+        assert isinstance(await rig.driver.request(rig.subject, rig.job_id, rig.wanted, rig.before, OPEN), Accepted)
         assert rig.simulation.requested == rig.wanted
         rig.simulation.conditions.away = "no route"
-        assert (await rig.driver.observe(rig.target)).because == "no route"
+        assert (await rig.driver.observe(rig.subject)).because == "no route"
 
 
 def test_a_recording_by_the_minute_is_looked_at_once_a_minute() -> None:

@@ -32,7 +32,7 @@ from services.knowledge.service import Knowledge
 from services.knowledge.store import StoreUnavailable, VersionConflict
 from tests.unit.knowledge.builders import APP, NOON, at, observation, policy
 
-TERMS = Terms("publisher", lease_seconds=10.0, patience_seconds=float("inf"))
+TERMS = Terms("publisher", lease_seconds=10.0, standby_seconds=float("inf"))
 WRITER = Caller("somebody", "write")
 
 
@@ -66,7 +66,7 @@ class Process:
 
     def __init__(self, house: "House", name: str) -> None:
         self.bus = SlowBus(house.bus)
-        self.lease = MemoryLease(house.group, name, house.clock)
+        self.lease = MemoryLease(house.group, name)
         self.lease.open()
         self.rebuilt = asyncio.Event()
         self.rebuilt.set()
@@ -189,7 +189,7 @@ async def test_an_entry_is_left_to_the_next_holder(house: House) -> None:
     await house.store.put_policy(policy(version=1), 0)
     await house.store.put_policy(policy(version=2), 1)
     sending = await house.paused_while_it_sends()
-    assert house.second.lease.standing().claim is not None
+    assert house.second.lease.state().own is not None
     await house.woken(sending)
     assert house.topic() == [(1, True)]
     await house.second.publisher.publish()

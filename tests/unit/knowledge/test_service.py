@@ -27,7 +27,7 @@ from services.knowledge.store import StoreUnavailable
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, documents, observation, outcome, plan, policy
 
 OTHER = "shop/payments"
-TERMS = Terms("publisher", patience_seconds=float("inf"))
+TERMS = Terms("publisher", standby_seconds=float("inf"))
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 Said = Observation | Analysis | Plan | Outcome | ScalingPolicy
 TOPIC_OF: dict[type[Said], Topic] = {
@@ -70,7 +70,7 @@ class World:
         """One more process that may publish what the store holds; the first gets the lease."""
         rebuilt = asyncio.Event()
         rebuilt.set()
-        lease = MemoryLease(self.group, name, self.clock)
+        lease = MemoryLease(self.group, name)
         lease.open()
         return PolicyPublisher(self.bus, self.store, self.clock, lambda: lease, TERMS, rebuilt=rebuilt)
 
@@ -123,7 +123,7 @@ class World:
     def published(self) -> list[tuple[str, int | None]]:
         """Every policy that was published: its application and version, None for a tombstone."""
         return [
-            (str(r.key), None if r.value is None else json.loads(r.value)["metadata"]["resourceVersion"])
+            (str(r.key), None if r.value is None else json.loads(r.value)["metadata"]["version"])
             for r in self.bus.records(POLICIES.name)
         ]
 
@@ -498,7 +498,7 @@ async def test_a_store_that_comes_back_without_its_last_second_is_completed(worl
         world.store.away = False
         await world.until(lambda: _has(world, "observation"))
     found = await world.store.policy(APP)
-    assert found is not None and found.metadata.resource_version == 2
+    assert found is not None and found.metadata.version == 2
 
 
 async def test_the_end_of_an_action_is_known_by_its_outcome(world: World) -> None:
@@ -546,7 +546,7 @@ async def test_a_newer_policy_in_the_store_stays(world: World) -> None:
     await world.store.put_policy(policy(version=2), 1)
     await world.process().rebuild()
     found = await world.store.policy(APP)
-    assert found is not None and found.metadata.resource_version == 2
+    assert found is not None and found.metadata.version == 2
 
 
 async def test_an_application_that_ended_is_forgotten(world: World) -> None:

@@ -33,6 +33,7 @@ from weir_contracts import (
     within,
 )
 
+from engines.flink.health import health_of
 from services.planner.core.guards import Context
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -81,7 +82,7 @@ def policy(application: str = APP, *, version: int | None = 3, **spec: Any) -> S
         {
             "apiVersion": "weir.dev/v1alpha1",
             "kind": "ScalingPolicy",
-            "metadata": {"namespace": namespace, "name": name, "resourceVersion": version},
+            "metadata": {"namespace": namespace, "name": name, "version": version},
             "spec": {
                 "target": {"flink": {"url": "http://127.0.0.1:8081", "job": name}},
                 "objective": {"maxLag": "30s"},
@@ -106,6 +107,7 @@ def deployment(observed: Mapping[str, int], graph: Topology | None = None, **cha
             "job_id": "a" * 32,
             "job_name": "orders",
             "graph_hash": (graph or topology()).graph_hash(),
+            "health": health_of(changes.get("state", "RUNNING")),
             "state": "RUNNING",
             "requested": dict(observed),
             "observed": dict(observed),

@@ -88,8 +88,8 @@ def _sustained(name: str, context: Context) -> float | None:
 
 def _least_step(context: Context) -> int:
     """What parallelism moves by at least: one, or what a container brings to every operator."""
-    docker = context.spec.target.docker
-    return 1 if docker is None else docker.parallelism_of(context.topology, docker.containers_for(context.topology, 1))
+    unit = context.spec.target.unit
+    return 1 if unit is None else unit.parallelism_of(context.topology, unit.instances_for(context.topology, 1))
 
 
 def step_limits(draft: Draft, context: Context) -> Draft:

@@ -44,7 +44,7 @@ def slots_available(draft: Draft, context: Context) -> Draft:
     was infeasible. Slots that are unknown hold nothing back: the engine itself will run with what it has; nor do they where
     containers bring their own."""
     slots = context.deployment.slots
-    if draft.vector is None or slots is None or context.spec.target.docker is not None:
+    if draft.vector is None or slots is None or context.spec.target.unit is not None:
         return draft
     held = context.topology.slots(context.current)
     limit = slots.available + held

@@ -1,6 +1,6 @@
 """The guard of applications that are scaled as a whole: where instances are added and removed, every operator has the same parallelism."""
 
-from weir_contracts import DockerTarget, Infeasible, Topology
+from weir_contracts import Infeasible, Topology, Unit
 
 from .allowed import subtasks
 from .draft import Context, Draft
@@ -9,34 +9,34 @@ from .draft import Context, Draft
 def one_parallelism(draft: Draft, context: Context) -> Draft:
     """What the other guards have left, as a number of containers: enough for the operator that needs the most, and no more than the
     policy allows in all."""
-    docker, vector = context.spec.target.docker, draft.vector
-    if docker is None or not vector:
+    unit, vector = context.spec.target.unit, draft.vector
+    if unit is None or not vector:
         return draft
     topology = context.topology
-    wanted = docker.containers_for(topology, max(vector.values()))
-    count, code, because = _allowed(wanted, docker, context)
-    level = docker.parallelism_of(topology, count)
+    wanted = unit.instances_for(topology, max(vector.values()))
+    count, code, because = _allowed(wanted, unit, context)
+    level = unit.parallelism_of(topology, count)
     if count < wanted:
-        asked = docker.parallelism_of(topology, wanted)
+        asked = unit.parallelism_of(topology, wanted)
         draft = draft.noting(Infeasible(wanted=asked, limit=level, code=code, because=because))
-    containers = f"{count} containers of {docker.slots} slot{'s' if docker.slots > 1 else ''}"
+    containers = f"{count} {unit.instance}s of {unit.slots} slot{'s' if unit.slots > 1 else ''}"
     why = f"all operators have the same parallelism, {level} with {containers}" + (f": {because}" if because else "")
-    if count == docker.containers_for(topology, max(context.current.values())):
+    if count == unit.instances_for(topology, max(context.current.values())):
         return draft.changed("one-parallelism", "one-parallelism", why, context.current)
     return draft.changed("one-parallelism", "one-parallelism", why, topology.uniform(level))
 
 
-def _allowed(wanted: int, docker: DockerTarget, context: Context) -> tuple[int, str, str]:
+def _allowed(wanted: int, unit: Unit, context: Context) -> tuple[int, str, str]:
     """The number of containers nearest to `wanted` that the policy allows, and what it was that did not allow it."""
     spec, topology = context.spec, context.topology
     total, limit = spec.bounds.total, spec.budget.limit
-    step = docker.containers_for(topology, 1)
+    step = unit.instances_for(topology, 1)
     code, because, count = "", "", wanted
-    least = docker.containers_for(topology, spec.bounds.min)
+    least = unit.instances_for(topology, spec.bounds.min)
     if count < least:
         count, code, because = least, "bounds", f"the policy wants {spec.bounds.min} or more"
     while count > step:
-        level = docker.parallelism_of(topology, count)
+        level = unit.parallelism_of(topology, count)
         vector = topology.uniform(level)
         if level > spec.bounds.max:
             code, because = "bounds", f"the policy allows {spec.bounds.max}"

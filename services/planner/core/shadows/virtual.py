@@ -99,6 +99,7 @@ def _deployment(known: Known, candidate: Candidate) -> Deployment:
         update={
             "observed": runs,
             "requested": runs,
+            "health": "running",
             "state": "RUNNING",
             "slots": slots,
             "restarts": None,
