@@ -37,7 +37,6 @@ from .core import (
     TriggerCheckpoint,
     Unanswered,
     admit,
-    cluster_of,
     expected,
     is_for_us,
     is_watched,
@@ -159,7 +158,7 @@ class ActionRunner:
         if not isinstance(decision, ActionState) or policy.policy is None:
             return decision if isinstance(decision, Refusal) else None
         # No await between the gate and this line: the next gate must see this action in its counts.
-        applications.reserve(app.id, cluster_of(policy.policy))
+        applications.reserve(app.id, policy.policy.subject.cluster)
         telemetry.admitted(plan, self._clock.now())
         try:
             await self._begin(app, decision, policy.policy, snapshot, traceparent)

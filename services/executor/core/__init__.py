@@ -6,7 +6,7 @@ as an outcome.
 
 from .capacity import CapacityComparison, judge
 from .fleet import Fleet, Recommendation, recommendation_after
-from .gate import Context, admit, cluster_of, is_for_us, precheck, still_wanted
+from .gate import Context, admit, is_for_us, precheck, still_wanted
 from .history import (
     ActionHistory,
     CompareAndSwap,
@@ -72,7 +72,6 @@ __all__ = [
     "Unanswered",
     "admit",
     "changes",
-    "cluster_of",
     "contested",
     "expected",
     "is_for_us",

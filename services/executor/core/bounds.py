@@ -42,15 +42,16 @@ def out_of_bounds(
 
 
 def _limits(name: str, spec: PolicySpec, topology: Topology | None) -> tuple[int, int]:
-    """Return the policy's lowest and highest parallelism, as far as key groups and containers can meet them."""
-    low, high = spec.bounds.of(name)
+    """Return the policy's lowest and highest parallelism, as far as key groups and the target's instances can meet them."""
     if topology is None:
-        return low, high
-    unit = spec.target.unit
-    if unit is not None:  # the fewest containers for the minimum may bring more subtasks than the maximum
-        low = unit.parallelism_of(topology, unit.instances_for(topology, low))
+        return spec.bounds.of(name)
+    limits, unit = topology.limits(spec.bounds)[name], spec.target.unit
+    if unit is None:
+        return limits.min, limits.max_allowed
+    # The smallest number of instances for the minimum may bring more subtasks than the maximum.
+    low = unit.parallelism_of(topology, unit.instances_for(topology, spec.bounds.of(name)[0]))
     low = min(low, topology.operator(name).max_parallelism or low)
-    return low, max(low, high)
+    return low, max(low, limits.max_allowed)
 
 
 def _now(name: str, there: Deployment, limits: tuple[int, int]) -> int:

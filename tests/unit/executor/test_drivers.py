@@ -6,12 +6,12 @@ import pytest
 
 from runtime.clock import FakeClock
 from services.executor.adapters.flink import FlinkDriver
-from services.executor.adapters.memory import MemoryDriver
 from services.executor.core import Accepted, Snapshot, TargetChanged
 from services.executor.driver import Driver
 from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED, subject
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
 from tests.unit.executor.fake_flink import FakeFlink
+from tests.unit.executor.memory_cluster import MemoryDriver
 
 
 class FakeRig:

@@ -11,11 +11,11 @@ import pytest
 
 from runtime.clock import FakeClock
 from services.executor.adapters.flink import MAX_ANSWER_BYTES, FlinkDriver
-from services.executor.adapters.memory import MemoryDriver
 from services.executor.core import Rejected, Unanswered
 from services.executor.driver import Unfenced
 from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED, subject
 from tests.unit.executor.fake_flink import FakeFlink
+from tests.unit.executor.memory_cluster import MemoryDriver
 
 RECORDED = Path(__file__).parent / "recorded"
 REAL_JOB = "5ccd81b6e34f5a1a600a6ab743d937c8"

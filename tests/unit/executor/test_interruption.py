@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from weir_contracts import Outcome
 
-from services.executor.adapters.memory import MemoryDriver
 from services.executor.core import Accepted, Refusal, Rejected, Unanswered
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED
 from tests.unit.executor.house import APP, House, Replica
+from tests.unit.executor.memory_cluster import MemoryDriver
 
 EVERY = 4
 """Each case takes every fourth point, so that they run side by side."""
