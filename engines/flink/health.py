@@ -16,6 +16,8 @@ _HEALTH: dict[str, Health] = {
     "SUSPENDED": "ended",
 }
 """By the constants of Flink's `JobStatus`."""
+TERMINAL = frozenset({"FINISHED", "CANCELED", "FAILED"})
+"""States in which a job has released its slots: Flink calls them globally terminal."""
 
 
 def health_of(state: str, *, all_running: bool = True) -> Health | None:

@@ -30,6 +30,10 @@ class JobEntry:
     tasks_running: int | None = None
     """Running or finished."""
 
+    @property
+    def all_running(self) -> bool:
+        return self.state == "RUNNING" and bool(self.tasks) and self.tasks == self.tasks_running
+
 
 def find_job(document: Any, wanted: str) -> tuple[JobEntry | None, str | None]:
     """Out of `GET /jobs/overview` the job of this name or id: the newest that has not ended, else the newest. Also what is odd about it.

@@ -19,8 +19,8 @@ from services.executor.adapters.docker_daemon import DockerDaemon
 from services.executor.adapters.docker_scaling import Container, Daemon
 from services.executor.core import Accepted, Refusal, Rejected, Unanswered
 from services.executor.driver import Unfenced
-from testbed.compose import compose_command
-from testbed.images import BASE, Images
+from tests.containers.compose import compose_command
+from tests.containers.images import BASE, Images
 from tests.unit.executor.builders import JOB, TOPOLOGY, subject
 from tests.unit.executor.daemon_suite import DaemonSuite
 from tests.unit.executor.memory_docker import ReactiveCluster

@@ -42,16 +42,18 @@ def out_of_bounds(
 
 
 def _limits(name: str, spec: PolicySpec, topology: Topology | None) -> tuple[int, int]:
-    """Return the policy's lowest and highest parallelism, as far as key groups and the target's instances can meet them."""
+    """Return the policy's lowest and highest parallelism, the lowest as far as key groups and instances can meet it.
+
+    A plan above the key groups is the engine's to reject.
+    """
+    low, high = spec.bounds.of(name)
     if topology is None:
-        return spec.bounds.of(name)
-    limits, unit = topology.limits(spec.bounds)[name], spec.target.unit
-    if unit is None:
-        return limits.min, limits.max_allowed
-    # The smallest number of instances for the minimum may bring more subtasks than the maximum.
-    low = unit.parallelism_of(topology, unit.instances_for(topology, spec.bounds.of(name)[0]))
-    low = min(low, topology.operator(name).max_parallelism or low)
-    return low, max(low, limits.max_allowed)
+        return low, high
+    unit, key_groups = spec.target.unit, topology.operator(name).max_parallelism
+    if unit is not None:  # the smallest number of instances for the minimum may bring more subtasks than the maximum
+        low = unit.parallelism_of(topology, unit.instances_for(topology, low))
+    low = min(low, key_groups or low)
+    return low, max(low, high)
 
 
 def _now(name: str, there: Deployment, limits: tuple[int, int]) -> int:

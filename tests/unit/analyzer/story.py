@@ -20,7 +20,7 @@ from weir_contracts import (
 )
 
 from engines.flink.health import health_of
-from services.analyzer.core import AnalysisSettings, Memory, advance
+from services.analyzer.core import AnalysisSettings, AnalyzerState, advance
 
 NOON = datetime(2026, 6, 14, 12, tzinfo=UTC)
 
@@ -216,14 +216,14 @@ class Loop:
 
     job: Job = field(default_factory=Job)
     settings: AnalysisSettings = field(default_factory=AnalysisSettings)
-    memory: Memory | None = None
+    memory: AnalyzerState | None = None
     analyses: list[Analysis] = field(default_factory=list)
 
     def see(self, observation: Observation) -> Analysis | None:
         """Analyse one observation."""
         self.memory, analysis = advance(self.memory, observation, self.settings)
         if self.memory is not None:
-            self.memory = Memory.from_bytes(self.memory.to_bytes())
+            self.memory = AnalyzerState.from_bytes(self.memory.to_bytes())
         if analysis is not None:
             self.analyses.append(analysis)
         return analysis

@@ -10,36 +10,23 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
-MEMORY_VERSION = 1
+STATE_VERSION = 1
 """Raised whenever an older state cannot be read any more. Part of the checkpoint directory's name."""
 
 MAX_POINTS = 64
 """Capacity points kept for an operator."""
-MAX_REMEMBERED = 1000
-"""Operators, and edges, of which something learnt is kept: the oldest go first."""
 
 
-class UnreadableMemory(ValueError):
+class UnreadableState(ValueError):
     """A state written by another version, or damaged. The application starts again from its last analysis."""
 
 
-class Sample(NamedTuple):
-    """An operator's counters in one fresh snapshot; `at` is the observation's time. None is unknown."""
-
-    at: float
-    records_in: int | None
-    records_out: int | None
-    busy_ms: int | None
-    backpressured_ms: int | None
-    idle_ms: int | None
-
-
-Cell = list[Any]
-"""A sample without its time, as it is stored: in, out, busy, backpressured, idle."""
+Cell = list[int | None]
+"""An operator's counters in one snapshot: records in, records out, and busy, backpressured and idle time in ms."""
 
 
 class Row(NamedTuple):
-    """All operators at one fresh snapshot, in the order of `RunMemory.names`; None: incomplete or missing."""
+    """All operators at one fresh snapshot, in the order of `RunState.names`; None: incomplete or missing."""
 
     at: float
     cells: list[Cell | None]
@@ -54,7 +41,7 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeMemory:
+class EdgeState:
     """An edge's output in the current run, burst by burst."""
 
     first: Mark
@@ -65,8 +52,8 @@ class EdgeMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceMemory:
-    """A source's lag in the current run: points of (time, records), and the last seconds told."""
+class SourceState:
+    """A source's lag in the current run: points of (time, records), and the latest estimate in seconds."""
 
     points: tuple[tuple[float, float], ...] = ()
     seconds: float | None = None
@@ -74,11 +61,11 @@ class SourceMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class RunMemory:
+class RunState:
     """The samples of one run. Another run starts a new one: differences never span two."""
 
     running_since: float
-    """As the engine's clock says: what tells one run from another."""
+    """By the engine's clock: identifies the run."""
     started_at: float
     """The same instant by the monitor's clock."""
     attempt: int | None
@@ -86,15 +73,15 @@ class RunMemory:
     parallelism: tuple[int, ...]
     rows: tuple[Row, ...] = ()
     snapshot: tuple[Cell | None, ...] = ()
-    """The latest snapshot, sample or not, to tell an unchanged one."""
+    """The latest snapshot, sample or not, to recognise an unchanged one."""
     snapshot_at: float = 0.0
-    """When it was first seen."""
+    """When it was first observed."""
     positions: int | None = None
     """Sum of the sources' own positions, which move apart from the counters."""
     positions_at: float = 0.0
     """When they last moved."""
-    edges: dict[str, EdgeMemory] = field(default_factory=dict)
-    sources: dict[str, SourceMemory] = field(default_factory=dict)
+    edges: dict[str, EdgeState] = field(default_factory=dict)
+    sources: dict[str, SourceState] = field(default_factory=dict)
 
 
 class Point(NamedTuple):
@@ -112,7 +99,7 @@ class Point(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """A learnt selectivity."""
+    """A learned selectivity."""
 
     value: float
     confidence: float
@@ -128,19 +115,19 @@ class LogRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogHistory:
-    """When which offset was the end of a partition's log. Belongs to the brokers, so it outlives runs."""
+    """Log-end offsets of all partitions over time. It belongs to the brokers, so it outlives runs."""
 
     keys: tuple[str, ...] = ()
     rows: tuple[LogRow, ...] = ()
     distances: tuple[float, ...] = ()
-    """Seconds between the last few times that anything was heard of the brokers."""
+    """Seconds between the last few answers of the brokers."""
     back_at: float | None = None
-    """When they were heard again after the latest time away; None: they never were."""
+    """When they answered again after the latest absence; None: they were never away."""
 
 
 @dataclass(frozen=True, slots=True)
-class RestartMemory:
-    """Downtimes learnt, and where the present one began."""
+class RestartState:
+    """Learned downtimes, and where the present one began."""
 
     seconds: float | None = None
     last_seconds: float | None = None
@@ -154,48 +141,44 @@ class RestartMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Everything `advance` knows of an application before it sees the next observation."""
+class AnalyzerState:
+    """What `advance` keeps of an application from one observation to the next."""
 
     observed_at: float
     dropped: int = 0
     job_id: str = ""
-    run: RunMemory | None = None
+    run: RunState | None = None
     history: LogHistory = LogHistory()
     capacities: dict[str, tuple[Point, ...]] = field(default_factory=dict)
     selectivities: dict[str, Ratio] = field(default_factory=dict)
-    restarts: RestartMemory = RestartMemory()
+    restarts: RestartState = RestartState()
 
     def to_bytes(self) -> bytes:
         """The state as compact JSON."""
+        history = self.history
         return to_json(
             [
-                MEMORY_VERSION,
+                STATE_VERSION,
                 self.observed_at,
                 self.dropped,
                 self.job_id,
                 None if self.run is None else _run_out(self.run),
-                [
-                    self.history.keys,
-                    [(row.at, row.ends) for row in self.history.rows],
-                    self.history.distances,
-                    self.history.back_at,
-                ],
-                self.capacities,
+                [history.keys, _plain(history.rows), history.distances, history.back_at],
+                {name: _plain(points) for name, points in self.capacities.items()},
                 self.selectivities,
                 _fields(self.restarts),
             ]
         )
 
     @classmethod
-    def from_bytes(cls, state: bytes) -> "Memory":
-        """Read a state; raises `UnreadableMemory` for another version or damage."""
+    def from_bytes(cls, state: bytes) -> "AnalyzerState":
+        """Read a state; raises `UnreadableState` for another version or damage."""
         try:
             version, *rest = from_json(state)
         except (ValueError, TypeError) as error:
-            raise UnreadableMemory(f"the state is not readable: {error}") from None
-        if version != MEMORY_VERSION:
-            raise UnreadableMemory(f"the state has version {version!r}, this analyzer reads {MEMORY_VERSION}")
+            raise UnreadableState(f"the state is not readable: {error}") from None
+        if version != STATE_VERSION:
+            raise UnreadableState(f"the state has version {version!r}, this analyzer reads {STATE_VERSION}")
         try:
             observed_at, dropped, job_id, run, history, capacities, selectivities, restarts = rest
             return cls(
@@ -206,10 +189,14 @@ class Memory:
                 history=_history_in(*history),
                 capacities={name: tuple([Point(*point) for point in points]) for name, points in capacities.items()},
                 selectivities={edge: Ratio(*ratio) for edge, ratio in selectivities.items()},
-                restarts=RestartMemory(*restarts),
+                restarts=RestartState(*restarts),
             )
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-            raise UnreadableMemory(f"the state is damaged: {error}") from None
+            raise UnreadableState(f"the state is damaged: {error}") from None
+
+
+_ROWS = 5
+"""Index of `rows` in a stored run."""
 
 
 def _fields(value: Any) -> list[Any]:
@@ -219,43 +206,26 @@ def _fields(value: Any) -> list[Any]:
 def _history_in(
     keys: list[str], rows: list[Any], distances: Sequence[float] = (), back_at: float | None = None
 ) -> LogHistory:
-    # a state written before the last two were kept has the first two only
+    # older states end after the rows
     return LogHistory(tuple(keys), tuple([LogRow(at, ends) for at, ends in rows]), tuple(distances), back_at)
 
 
-def _run_out(run: RunMemory) -> list[Any]:
-    return [
-        run.running_since,
-        run.started_at,
-        run.attempt,
-        run.names,
-        run.parallelism,
-        [(row.at, row.cells) for row in run.rows],
-        run.snapshot,
-        run.snapshot_at,
-        run.positions,
-        run.positions_at,
-        {edge: _fields(memory) for edge, memory in run.edges.items()},
-        {name: _fields(memory) for name, memory in run.sources.items()},
-    ]
+def _run_out(run: RunState) -> list[Any]:
+    edges = {edge: _fields(state) for edge, state in run.edges.items()}
+    sources = {name: _fields(state) for name, state in run.sources.items()}
+    stored = [*_fields(run)[:-2], edges, sources]
+    stored[_ROWS] = _plain(run.rows)
+    return stored
 
 
-def _run_in(stored: list[Any]) -> RunMemory:
-    (
-        since,
-        started_at,
-        attempt,
-        names,
-        parallelism,
-        rows,
-        snapshot,
-        snapshot_at,
-        positions,
-        positions_at,
-        edges,
-        sources,
-    ) = stored
-    return RunMemory(
+def _plain(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    """Rows as lists, which are written in half the time of named tuples."""
+    return list(map(list, rows))
+
+
+def _run_in(stored: list[Any]) -> RunState:
+    since, started_at, attempt, names, parallelism, rows, snapshot, at, positions, moved_at, edges, sources = stored
+    return RunState(
         running_since=since,
         started_at=started_at,
         attempt=attempt,
@@ -263,16 +233,16 @@ def _run_in(stored: list[Any]) -> RunMemory:
         parallelism=tuple(parallelism),
         rows=tuple([Row(at, cells) for at, cells in rows]),
         snapshot=tuple(snapshot),
-        snapshot_at=snapshot_at,
+        snapshot_at=at,
         positions=positions,
-        positions_at=positions_at,
-        edges={edge: _edge_in(*memory) for edge, memory in edges.items()},
+        positions_at=moved_at,
+        edges={edge: _edge_in(*state) for edge, state in edges.items()},
         sources={
-            name: SourceMemory(tuple([(at, lag) for at, lag in points]), seconds, basis)
+            name: SourceState(tuple([(at, lag) for at, lag in points]), seconds, basis)
             for name, (points, seconds, basis) in sources.items()
         },
     )
 
 
-def _edge_in(first: list[Any], last: list[Any], growing: bool, marks: list[list[Any]]) -> EdgeMemory:
-    return EdgeMemory(Mark(*first), Mark(*last), growing, tuple([Mark(*mark) for mark in marks]))
+def _edge_in(first: list[Any], last: list[Any], growing: bool, marks: list[list[Any]]) -> EdgeState:
+    return EdgeState(Mark(*first), Mark(*last), growing, tuple([Mark(*mark) for mark in marks]))

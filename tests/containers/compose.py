@@ -1,13 +1,12 @@
-"""The stack of deploy/compose as a separate project: own name, own port, images of one's choice.
+"""The stack of deploy/compose as a separate project: own name, own port, chosen images.
 
 Built on testcontainers' `DockerCompose`, which knows Compose v2 only; where there is none, docker-compose 1.29 is called.
 """
 
-import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +16,8 @@ import docker
 from docker.models.containers import Container
 from testcontainers.compose import DockerCompose
 
-from .bootstrap import PROJECT
-from .process import TestbedError
+from testbed.bootstrap import PROJECT
+from testbed.process import TestbedError
 
 FOLDER = PROJECT / "deploy" / "compose"
 PROJECT_LABEL = "com.docker.compose.project"
@@ -30,7 +29,7 @@ OPERATOR_TOKEN = "/run/weir/operator"  # noqa: S105 - where it is
 
 
 def compose_command() -> list[str] | None:
-    """How Compose is called on this machine: v2, else v1; None if there is neither."""
+    """Return the command of the installed Compose, v2 before v1; None if there is neither."""
     if shutil.which("docker"):
         version = subprocess.run(["docker", "compose", "version"], capture_output=True, timeout=30, check=False)
         if version.returncode == 0:
@@ -40,7 +39,7 @@ def compose_command() -> list[str] | None:
 
 @dataclass
 class _Compose(DockerCompose):
-    """With whichever Compose there is."""
+    """Uses the installed Compose, v2 or v1."""
 
     @cached_property
     def compose_command_property(self) -> list[str]:
@@ -59,7 +58,7 @@ class ComposeStack:
     """For its environment file."""
     settings: Mapping[str, str] = field(default_factory=dict)
     further: Sequence[Path] = ()
-    """Compose files that add to it."""
+    """Further Compose files."""
     profiles: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -86,7 +85,7 @@ class ComposeStack:
         self._run(*every, "down", "--volumes", "--remove-orphans", "--timeout", "15")
 
     def ps(self) -> str:
-        """As a person would see it."""
+        """The table of containers."""
         return self._run("ps", "--all") if compose_command() != ["docker-compose"] else self._run("ps")
 
     def exec(self, service: str, *command: str) -> str:
@@ -102,7 +101,7 @@ class ComposeStack:
         return self.exec("knowledge", "cat", OPERATOR_TOKEN).strip()
 
     def kill(self, service: str) -> None:
-        """`docker kill` every container of a service; who kills by hand starts by hand."""
+        """`docker kill` every container of a service. Compose does not restart them: call `start`."""
         for container in self.containers(service):
             container.kill()
 
@@ -122,26 +121,15 @@ class ComposeStack:
         return bool(found) and all(each.attrs["State"].get("Health", {}).get("Status") == "healthy" for each in found)
 
     def left(self) -> list[str]:
-        """Whatever the daemon still has of this project: containers, volumes, networks."""
+        """Names of the containers, volumes and networks of this project that still exist."""
         mine = f"{PROJECT_LABEL}={self.name}"
         volumes = self._docker.volumes.list(filters={"label": mine})
         networks = self._docker.networks.list(filters={"label": mine})
         found: list[Any] = [*self.containers(everyone=True), *volumes, *networks]
         return [str(each.name) for each in found]
 
-    def memory_bytes(self) -> dict[str, int]:
-        """Return each container's memory without reclaimable page cache, by name without the project's."""
-        return {self._short(container): _held(container) for container in self.containers()}
-
-    def limits_bytes(self) -> dict[str, int]:
-        """Return the memory limit of each container, by the same names."""
-        return {self._short(each): int(each.attrs["HostConfig"]["Memory"]) for each in self.containers()}
-
-    def _short(self, container: Container) -> str:
-        return str(container.name).removeprefix(self.name).lstrip("-_").replace("_", "-")
-
     def close(self) -> None:
-        """Let go of the daemon."""
+        """Close the connection to the daemon."""
         if "_docker" in self.__dict__:
             self._docker.close()
 
@@ -159,23 +147,3 @@ class ComposeStack:
         if done.returncode:
             raise TestbedError(f"compose {' '.join(arguments)}: {done.stderr.strip()[-2000:]}")
         return done.stdout
-
-
-def _held(container: Container) -> int:
-    stats: Any = container.stats(stream=False)
-    used = stats["memory_stats"]
-    # Control groups of version 1 and 2 name it differently.
-    cache = used["stats"].get("total_inactive_file", used["stats"].get("inactive_file", 0))
-    return int(used["usage"]) - int(cache)
-
-
-@contextlib.contextmanager
-def running(stack: ComposeStack) -> Iterator[ComposeStack]:
-    """Up, and down whatever happens."""
-    try:
-        stack.up()
-        yield stack
-    finally:
-        with contextlib.ExitStack() as closing:
-            closing.callback(stack.close)
-            stack.down()

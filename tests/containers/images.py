@@ -1,9 +1,5 @@
-"""Images for tests without access to a registry of images: a base from debootstrap, stand-ins for the official ones
-on top of it, and Weir's own by the same Dockerfiles as ever.
-
-`python -m testbed.images` makes all of them on the daemon that `DOCKER_HOST` names; each is made again only if what it is made of
-has changed.
-"""
+"""Images for tests without an image registry: a base from debootstrap, stand-ins for the official images on top of it, and Weir's
+own from their Dockerfiles. An image is built again only if its inputs changed."""
 
 import contextlib
 import hashlib
@@ -18,15 +14,14 @@ from pathlib import Path
 import docker
 from docker.errors import ImageNotFound
 
-from .bootstrap import CACHE, PROJECT, digest
-from .docker import ANSWER_SECONDS, unanswered
-from .jars import jars, standalone_jar
-from .process import TestbedError
+from testbed.bootstrap import CACHE, PROJECT, digest
+from testbed.jars import jars, standalone_jar
+from testbed.process import TestbedError
 
 RELEASE = "bookworm"
 PACKAGES = ("ca-certificates", "python3")
 BASE = "weir-base:local"
-RECIPES = PROJECT / "testbed" / "containers"
+RECIPES = PROJECT / "tests" / "containers" / "recipes"
 RECIPE_LABEL = "dev.weir.recipe"
 BUILD_SECONDS = 2400
 SERVICES = ("monitor", "analyzer", "planner", "executor", "knowledge")
@@ -51,7 +46,7 @@ LOCAL: Mapping[str, str] = {
     "flink": "weir-test/flink:local",
     "prometheus": "weir-test/prometheus:local",
 }
-"""What is made on top of the base, in order, by its folder in `testbed/containers`."""
+"""Images on top of the base, in order, by their folders in `tests/containers/recipes`."""
 
 BUILD_ARGUMENTS: Mapping[str, str] = {
     "BASE_IMAGE": BASE,
@@ -251,23 +246,3 @@ def pip_arguments() -> dict[str, str]:
             if name in names and not key.startswith(":env:"):
                 found.setdefault(name, value.strip("'\""))
     return found
-
-
-def main() -> int:
-    """Make all of them; 1 and the reason if that fails."""
-    if reason := unanswered():
-        sys.stderr.write(f"images: {reason}\n")
-        return 1
-    try:
-        with contextlib.closing(docker.from_env(timeout=ANSWER_SECONDS)) as client:
-            images = Images(client, report=lambda text: print(text, file=sys.stderr))  # noqa: T201 - a command
-            images.local()
-            images.own()
-    except TestbedError as error:
-        sys.stderr.write(f"images: {error}\n")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

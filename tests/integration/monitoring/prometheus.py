@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import httpx
 
-from .process import Launcher, ManagedProcess, TestbedError, claim_port, free_port
+from testbed.process import Launcher, ManagedProcess, TestbedError, claim_port, free_port
 
 Series = dict[tuple[tuple[str, str], ...], list[tuple[float, float]]]
 """(Unix time, value) by a series' labels."""

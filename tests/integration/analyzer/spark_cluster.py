@@ -1,7 +1,4 @@
-"""A real Spark standalone cluster on the loopback interface: a master, and workers that can be killed like machines.
-
-Without it Spark needs no launcher: the analyzer starts its own driver, and needs from here only the jars that connect it to Kafka.
-"""
+"""A real Spark standalone cluster on the loopback interface: a master, and workers that can be killed like machines."""
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -10,10 +7,8 @@ from typing import Any, Self
 
 import httpx
 
-from .jars import java, spark_jars
-from .process import Launcher, ManagedProcess, TestbedError, claim_port, free_port, stop_all, wait_until
-
-__all__ = ["SparkCluster", "SparkWorker", "spark_jars"]
+from testbed.jars import java
+from testbed.process import Launcher, ManagedProcess, TestbedError, claim_port, free_port, stop_all, wait_until
 
 _DAEMON_MEGABYTES = 192
 """Heap of a master or a worker, which only look after others."""

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from services.analyzer.core import MEMORY_VERSION, Memory, UnreadableMemory
+from services.analyzer.core import STATE_VERSION, AnalyzerState, UnreadableState
 from tests.unit.analyzer.story import Loop
 
 
@@ -17,7 +17,7 @@ def test_a_state_survives_its_bytes() -> None:
     loop.job.restart({"enrich": 2})
     loop.watch(20)
     assert loop.memory is not None
-    assert Memory.from_bytes(loop.memory.to_bytes()) == loop.memory
+    assert AnalyzerState.from_bytes(loop.memory.to_bytes()) == loop.memory
 
 
 def test_a_state_without_the_brokers_absences_is_read() -> None:
@@ -28,15 +28,15 @@ def test_a_state_without_the_brokers_absences_is_read() -> None:
     state = json.loads(loop.memory.to_bytes())
     assert len(state[5]) == 4
     state[5] = state[5][:2]
-    read = Memory.from_bytes(json.dumps(state).encode())
+    read = AnalyzerState.from_bytes(json.dumps(state).encode())
     assert (read.capacities, read.history.rows) == (loop.memory.capacities, loop.memory.history.rows)
     assert read.history.back_at is None
 
 
 def test_another_version_is_refused() -> None:
     """It says which version it found and which it reads."""
-    with pytest.raises(UnreadableMemory, match=f"version {MEMORY_VERSION + 1}"):
-        Memory.from_bytes(json.dumps([MEMORY_VERSION + 1, 0]).encode())
+    with pytest.raises(UnreadableState, match=f"version {STATE_VERSION + 1}"):
+        AnalyzerState.from_bytes(json.dumps([STATE_VERSION + 1, 0]).encode())
 
 
 @pytest.mark.parametrize(
@@ -44,5 +44,5 @@ def test_another_version_is_refused() -> None:
 )
 def test_damage_is_refused(state: bytes) -> None:
     """Never an error of another kind: the shell knows what to do with this one."""
-    with pytest.raises(UnreadableMemory):
-        Memory.from_bytes(state)
+    with pytest.raises(UnreadableState):
+        AnalyzerState.from_bytes(state)
