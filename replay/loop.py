@@ -47,7 +47,7 @@ from services.executor.core import (
 from services.executor.driver import Unfenced
 from services.knowledge.core import Limits, State, remember
 from services.planner.core.decide import make_plan, precheck
-from services.planner.memory import Applications
+from services.planner.request_cache import RequestCache
 from simulator import Fault, Noise, Observer, Simulation
 from simulator.faults import CLEAR
 from simulator.observe import START
@@ -134,7 +134,7 @@ class Loop:
         self.analysis: Analysis | None = None
         self.executor = ActionHistory()
         self.knowledge = State(application=policy.application)
-        self.planner = Applications(OBSERVATIONS_KEPT, HISTORY_KEPT)
+        self.planner = RequestCache(OBSERVATIONS_KEPT, HISTORY_KEPT)
         self._asks = asks
         self._settings = settings or AnalysisSettings()
         self._analyzer: Any = None
