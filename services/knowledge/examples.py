@@ -23,7 +23,7 @@ WRITTEN_POLICY: JsonObject = {
     "kind": "ScalingPolicy",
     "metadata": {"namespace": "shop", "name": "orders"},
     "spec": {
-        "target": {"flink": {"url": "http://jobmanager:8081", "job": "orders"}},
+        "application": {"flink": {"url": "http://jobmanager:8081", "job": "orders"}},
         "signals": {"kafka": {"bootstrapServers": "kafka:9092", "groupId": "orders"}},
         "objective": {"maxLag": "30s"},
         "mode": "act",

@@ -18,10 +18,10 @@ from services.planner.adapters.kta import ask
 from services.planner.core.kta import (
     Answers,
     Cycle,
+    cycle_of,
     read_plan,
     read_result,
     reply_of,
-    cycle_of,
 )
 from services.planner.failures import PlannerFailed
 from services.planner.settings import PLUGIN, PlannerSettings
@@ -289,9 +289,7 @@ def test_the_history_that_does_not_fit_loses_its_oldest() -> None:
     assert huge.memory["results"] == memory["results"]
     size = len(json.dumps(huge.memory["results"][0]).encode())
     assert size < 20_000 < huge.evidence["newest_result_bytes"] < 21_000
-    assert (
-        f"its result takes {huge.evidence['newest_result_bytes']:,} bytes and the memory holds 16,384" in huge.sentence
-    )
+    assert f"its result of {huge.evidence['newest_result_bytes']:,} bytes exceeds the memory of 16,384" in huge.sentence
     again = _reply({"blob": "x" * 20_000}, {}, 32)
     assert again.memory["results"] == []
     assert "so is not stored for later requests" in again.sentence
