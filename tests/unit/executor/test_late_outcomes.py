@@ -21,7 +21,7 @@ from services.executor.core import (
     taken_over,
 )
 from services.knowledge.core import Limits, State, Turn, remember
-from services.planner.memory import Applications
+from services.planner.request_cache import RequestCache
 from tests.effort import some
 from tests.unit.executor.builders import (
     BEFORE,
@@ -115,7 +115,7 @@ def test_every_order_of_two_holders_outcomes_is_the_same_to_planner_and_knowledg
     """The planner's newest outcome, and what knowledge shows as such, is the owner's."""
     _, second = two_holders()
     for order in orders():
-        planner, state = Applications(1, 1), State(application=APP, turns=[Turn(correlation_id=plan().observation_id)])
+        planner, state = RequestCache(1, 1), State(application=APP, turns=[Turn(correlation_id=plan().observation_id)])
         for outcome in order:
             planner.happened(APP, outcome)
             state = remember(state, outcome, Limits())
