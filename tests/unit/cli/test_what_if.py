@@ -49,7 +49,7 @@ def test_the_question_goes_as_it_was_asked() -> None:
 
 
 def test_people_get_operators_a_curve_and_a_sentence() -> None:
-    """The change, what arrives, capacity and utilisation; then where it breaks and what to bear in mind."""
+    """The change, what arrives, capacity and utilization; then where it breaks and what to bear in mind."""
     text = drawn(ANSWER)
     row = next(line for line in text.splitlines() if line.startswith("enrich"))
     assert row.split() == ["enrich", "2", "→", "6", "2,380", "2,380", "2,790", "85%", "6", "2"]
