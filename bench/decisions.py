@@ -8,11 +8,11 @@ amendments are compared; sentences may differ.
 """
 
 import argparse
-import asyncio
 import gzip
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from weir_planner.installed import ask, built_in, needed
 
 from bench.planners.contest import Situation, prepared, situations
 from engines.flink.health import health_of
-from replay.loop import Loop, Records
+from replay.loop import Loop
 from services.analyzer.core import AnalysisSettings, advance
 from services.planner.core.decide import make_plan, precheck
 from simulator import Noise, Simulation
@@ -38,28 +38,30 @@ SENTENCES = frozenset(
 of a plan repeats its numbers."""
 
 
-class Recorder(Loop):
-    """A replay that keeps what its planner was asked, every `every`-th time."""
+class Recorder:
+    """Keeps what a replay's analyzer and planner were given: all observations, and every `every`-th request."""
 
-    requests: list[dict[str, Any]]
-    observations: list[dict[str, Any]]
-    every = 1
-    asked = 0
+    def __init__(self, every: int) -> None:
+        self.loop = Loop(carry=self._carry)
+        self.observations: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
+        self._every = every
+        self._analysis: Analysis | None = None
+        self._planned = 0
 
-    async def hear(self, observation: Any) -> None:
-        self.observations.append(observation.model_dump(mode="json", exclude_unset=True))
-        await super().hear(observation)
-
-    def _plan(self, analysis: Analysis) -> Plan | None:
-        name = analysis.policy.spec.planner.name
-        state = self.planner.state(analysis.application, name)
-        request = needed(self.planner.request(analysis, self.now), name)
-        plan = super()._plan(analysis)
-        if plan is not None:
-            self.asked += 1
-            if self.asked % self.every == 0:
-                self.requests.append(_record(request, state, name, plan))
-        return plan
+    def _carry(self, message: Any) -> Any:
+        if isinstance(message, Observation):
+            self.observations.append(message.model_dump(mode="json", exclude_unset=True))
+        elif isinstance(message, Analysis):
+            self._analysis = message
+        elif isinstance(message, Plan) and self._analysis is not None:
+            self._planned += 1
+            if self._planned % self._every == 0:
+                # The planner's memory does not have this plan before it is published.
+                memory, name = self.loop.planner_memory, message.planner
+                request = needed(memory.request(self._analysis, message.created_at), name)
+                self.requests.append(_record(request, memory.state(message.application, name), name, message))
+        return message
 
 
 def _record(request: PlanRequest, state: PlanState, name: str, plan: Plan) -> dict[str, Any]:
@@ -97,15 +99,15 @@ def record(path: Path) -> int:
         for number, (seed, situation, planner) in enumerate(runs):
             replay = prepared(situation, planner, SECONDS)
             simulation = Simulation(replay.application, replay.trace.rate_at, step_seconds=replay.step_seconds)
-            loop = Recorder(simulation, replay.policy, noise=Noise(relative=0.02), seed=seed, records=Records(keep=1))
-            loop.requests, loop.observations = [], []
-            loop.every = int(SECONDS / replay.policy.spec.interval.total_seconds()) // each
-            asyncio.run(loop.run(SECONDS))
-            observed = loop.observations if planner in OBSERVED else []
+            recorder = Recorder(int(SECONDS / replay.policy.spec.interval.total_seconds()) // each)
+            with closing(recorder.loop) as loop:
+                loop.add(simulation, replay.policy, noise=Noise(relative=0.02), seed=seed)
+                loop.run(SECONDS)
+            observed = recorder.observations if planner in OBSERVED else []
             analyses = [None if a is None else comparable(a) for a in _analyses(observed)]
             document = {"run": f"{situation.trace} on {situation.topology} under {planner}", "observations": observed}
-            out.write(json.dumps({**document, "analyses": analyses, "requests": loop.requests}) + "\n")
-            print(f"{number + 1}/{len(runs)} {document['run']}: {len(observed)}, {len(loop.requests)}", flush=True)
+            out.write(json.dumps({**document, "analyses": analyses, "requests": recorder.requests}) + "\n")
+            print(f"{number + 1}/{len(runs)} {document['run']}: {len(observed)}, {len(recorder.requests)}", flush=True)
     return 0
 
 

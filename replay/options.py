@@ -12,8 +12,7 @@ from runtime.documents import Unreadable, read_file
 from simulator import PRESETS, Application, InvalidApplication, parse
 from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, Shape, named
 
-from .optimum import BoundedOptimum
-from .score import LOOK_SECONDS
+from .score import LOOK_SECONDS, BoundedOptimum
 
 DAY_SECONDS = 86_400.0
 SHAPE_SECONDS = 1_200.0

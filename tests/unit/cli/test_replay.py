@@ -1,8 +1,8 @@
 """`weir replay`: the loop's cores on a simulated application, and what is printed of it."""
 
-import asyncio
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 from itertools import pairwise
@@ -11,21 +11,22 @@ from unittest import mock
 
 import pytest
 from rich.console import Console
-from weir_contracts import Objective, Subject
+from weir_contracts import Objective, PlanReply, PlanRequest, Subject
+from weir_contracts.topics import PLANS
 from weir_planner.installed import built_in
 
 from cli.replay.chart import LABEL, _short, check_place
 from cli.replay.command import _table
 from replay.driver import SimulatedDriver
 from replay.loop import Loop
-from replay.optimum import BoundedOptimum
 from replay.options import InvalidReplay, ReplayOptions, prepare
-from replay.run import Result, run
-from replay.score import Meter, Point, Score
+from replay.run import Result, replay_own, run
+from replay.score import BoundedOptimum, Meter, Point, Score
+from runtime.clock import FakeClock
 from services.executor.core import Accepted, Snapshot, Unanswered
 from simulator import PRESETS, Noise, Simulation, chain
 from simulator.capacity import OfflineOptimum
-from simulator.observe import START, Observer
+from simulator.observe import START
 from tests.effort import some
 from tests.unit.cli.test_command import Done, weir
 from tests.unit.executor.builders import subject
@@ -42,14 +43,14 @@ def test_the_load_triples_and_is_answered() -> None:
     """One rescale, verified, in time: lag stays below the objective but for what a restart takes."""
     prepared = prepare(policy_for())
     simulation = Simulation(prepared.application, prepared.trace.rate_at, step_seconds=1.0)
-    loop = Loop(simulation, prepared.policy, noise=Noise(relative=0.02))
     before = dict(simulation.observed)
-    asyncio.run(loop.run(180))
-    assert loop.said.rescales == 1
-    assert loop.said.ends == {"verified": 1}
+    with closing(Loop()) as loop:
+        loop.add(simulation, prepared.policy, noise=Noise(relative=0.02))
+        loop.run(180)
+    assert len(loop.driver.accepted_at) == 1
+    assert loop.tally.ends == {"verified": 1}
     assert simulation.observed["enrich"] > before["enrich"]
     assert simulation.lag_seconds < 5
-    assert loop.knowledge.turns[0].plan == loop.said.plans[-1]
 
 
 def test_the_same_seed_gives_the_same_decisions() -> None:
@@ -58,9 +59,10 @@ def test_the_same_seed_gives_the_same_decisions() -> None:
     def plans(seed: int) -> list[str]:
         prepared = prepare(policy_for())
         simulation = Simulation(prepared.application, prepared.trace.rate_at, step_seconds=1.0)
-        loop = Loop(simulation, prepared.policy, noise=Noise(relative=0.1), seed=seed)
-        asyncio.run(loop.run(75))
-        return [plan.model_dump_json() for plan in loop.said.plans]
+        with closing(Loop()) as loop:
+            loop.add(simulation, prepared.policy, noise=Noise(relative=0.1), seed=seed)
+            loop.run(75)
+        return [(record.value or b"").decode() for record in loop.bus.records(PLANS.name)]
 
     assert plans(1) == plans(1)
     assert plans(1) != plans(2)
@@ -71,9 +73,20 @@ def test_a_lost_answer_costs_nothing() -> None:
     prepared = prepare(policy_for())
     simulation = Simulation(prepared.application, prepared.trace.rate_at, step_seconds=1.0)
     simulation.conditions.lost_answers = 1
-    loop = Loop(simulation, prepared.policy)
-    asyncio.run(loop.run(120))
-    assert (loop.said.rescales, loop.said.ends) == (1, {"verified": 1})
+    with closing(Loop()) as loop:
+        loop.add(simulation, prepared.policy)
+        loop.run(120)
+    assert (len(loop.driver.accepted_at), loop.tally.ends) == (1, {"verified": 1})
+
+
+def test_a_planner_that_raises_ends_the_replay() -> None:
+    """Its author sees the exception; the services would publish a hold and continue."""
+
+    def plan(_request: PlanRequest) -> PlanReply:
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError, match="a bug"):
+        replay_own(plan, name="mine", parameters={}, options=policy_for())
 
 
 def replayed(*arguments: str) -> Done:
@@ -198,13 +211,15 @@ class SimulatedRig:
         self.simulation = Simulation(chain(2), lambda _: 300.0)
         away = Simulation(chain(1), lambda _: 0.0)
         away.conditions.away = "connection refused"
-        self.driver = SimulatedDriver(Observer(self.simulation, start=START).at)
+        self.clock = FakeClock(START)
+        self.driver = SimulatedDriver(self.clock, START)
         self.subject, self.nobody, self.away = (
             target(job, port) for job, port in (("orders", 1), ("nobody", 1), ("orders", 2))
         )
         self.by_id = target(self.simulation.job_id, 1)
         self.driver.add(self.subject, self.simulation)
         self.driver.add(self.away, away)
+        self.clock.advance(25)
         self.simulation.advance(25)
         self.job_id, self.before = self.simulation.job_id, dict(self.simulation.observed)
         self.wanted = dict.fromkeys(self.before, 3)
@@ -215,7 +230,7 @@ class SimulatedRig:
             seen = await self.driver.observe(self.subject)
             if condition(seen):
                 return seen
-            self.simulation.advance(self.simulation.now + 0.5)
+            self.clock.advance(0.5)
         raise AssertionError(f"not within 50 s: {seen}")
 
 
