@@ -45,7 +45,7 @@ from services.executor.core import (
     supersede,
 )
 from services.executor.driver import Unfenced
-from services.knowledge.core import Limits, State, remember
+from services.knowledge.core import HistoryLimits, State, remember
 from services.planner.core.decide import make_plan, precheck
 from services.planner.memory import Applications
 from simulator import Fault, Noise, Observer, Simulation
@@ -142,7 +142,7 @@ class Loop:
         self._answer: Answer | None = None
         self._planned_version: int | None = None
         self._checkpoint_triggered_at: float | None = None
-        self._limits = Limits(turns_count=20)
+        self._limits = HistoryLimits(cycles_count=20)
 
     @property
     def now(self) -> datetime:

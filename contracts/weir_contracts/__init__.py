@@ -48,7 +48,7 @@ from .deployment import (
     Slots,
     Topology,
 )
-from .document import InvalidDocument, printable, read_document
+from .document import InvalidDocument, example, printable, read_document
 from .limits import Budget, ExcludedPeriod, PerSlot, TotalBounds
 from .observation import (
     Observation,
@@ -248,6 +248,7 @@ __all__ = [
     "Window",
     "derive_id",
     "ended_observation",
+    "example",
     "format_duration",
     "observation_id",
     "parse_duration",

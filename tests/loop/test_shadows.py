@@ -5,7 +5,7 @@ import math
 from weir_contracts import Analysis, CandidateScore, Shadows
 from weir_planner.installed import ask
 
-from services.knowledge.scores import tell
+from services.knowledge.scores import summarise_scores
 from services.planner.core.shadows import begin, finish
 from tests.loop.world import WORK, World, job
 
@@ -53,7 +53,7 @@ def test_shadows_are_told_apart_and_the_chosen_ones_copy_is_what_happens() -> No
     assert scores["lazy"].short > 10 * chosen.short
     assert scores["lazy"].slot_seconds == scores["lazy"].simulated_seconds
     assert world.shadows is not None
-    told = tell("shop/orders", world.shadows.hours, world.policy.spec, world.observer.at(0.0), world.now)
+    told = summarise_scores("shop/orders", world.shadows.hours, world.policy.spec, world.observer.at(0.0), world.now)
     assert told is not None
     assert told.confidence is not None
     assert told.confidence > 0.9

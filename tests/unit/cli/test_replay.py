@@ -47,7 +47,7 @@ def test_the_load_triples_and_is_answered() -> None:
     assert loop.said.ends == {"verified": 1}
     assert simulation.observed["enrich"] > before["enrich"]
     assert simulation.lag_seconds < 5
-    assert loop.knowledge.turns[0].plan == loop.said.plans[-1]
+    assert loop.knowledge.cycles[0].plan == loop.said.plans[-1]
 
 
 def test_the_same_seed_gives_the_same_decisions() -> None:
