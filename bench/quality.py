@@ -100,7 +100,7 @@ def _busy(simulation: Simulation) -> dict[str, Busy]:
     columns = zip(
         simulation.application.operators, flow.busy_ms, flow.blocked_ms, flow.idle_ms, flow.parallelism, strict=True
     )
-    return {operator.name: Busy(busy, blocked + idle, p) for operator, busy, blocked, idle, p in columns}
+    return {operator.name: Busy(busy, idle, blocked, p) for operator, busy, blocked, idle, p in columns}
 
 
 def _meter(prepared: Replay, simulation: Simulation) -> Meter:

@@ -76,7 +76,7 @@ def apply(
             _say(f"note: {warning}", error=True)
         if output is Format.TABLE:
             mode = answer["spec"].get("mode", "advise")
-            done, number = "created" if created else "replaced", answer["metadata"]["resourceVersion"]
+            done, number = "created" if created else "replaced", answer["metadata"]["version"]
             _say(f"{application} {done} (version {number}, mode {mode})")
     if output is not Format.TABLE:
         sys.stdout.write(text_of(stored if len(stored) != 1 else stored[0], output))

@@ -113,7 +113,7 @@ def policies_table(items: Sequence[Mapping[str, Any]]) -> Table:
             spec.get("mode", "advise"),
             objective,
             spec.get("planner", {}).get("name", "rate"),
-            str(metadata.get("resourceVersion", "–")),
+            str(metadata.get("version", "–")),
             str(metadata.get("updatedBy", "–")),
             str(metadata.get("updatedAt", "–")),
         )

@@ -23,7 +23,7 @@ class Answer:
 
     def within(self, name: str, wanted: float) -> int:
         """`wanted`, rounded up, as far as it may be had; notes what may not."""
-        least, most = self.request.limits[name]
+        least, most, _ = self.request.limits[name]
         if not wanted - 1e-9 <= most:  # also where it is no number any more
             shown = None if not math.isfinite(wanted) else float(math.ceil(wanted - 1e-9))
             words = "more" if shown is None else f"{shown:,.0f}"

@@ -200,7 +200,7 @@ def _down(answer: Answer, parameters: DhalionParameters, evidence: dict[str, Num
             unknown.append(name)
         elif empty:
             # It never goes below what the policy allows, nor up.
-            wanted[name] = min(p, max(request.limits[name][0], math.floor(p * parameters.scale_down_factor + 1e-9), 1))
+            wanted[name] = min(p, max(request.limits[name].min, math.floor(p * parameters.scale_down_factor + 1e-9)))
     if wanted != request.current:
         sentence = (
             f"{changes(request.current, wanted)}: nothing is backpressured, and what waits there is next to nothing"

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from weir_contracts import (
     Analysis,
     Deployment,
-    DockerTarget,
     Infeasible,
     OperatorAnalysis,
     Outcome,
     Parallelism,
     Prediction,
     Topology,
+    Unit,
     Unknown,
     WhatIf,
     WhatIfOperator,
@@ -310,9 +310,9 @@ def _forbidden(case: _Case) -> list[Infeasible]:
                 "partitions": f"{name} reads {most} partitions, so {asked - most} of {asked} subtasks would be idle",
             }[code]
             found.append(_limit(name, asked, most, code, because))
-    docker = case.analysis.policy.spec.target.docker
-    if docker is not None:
-        return [*found, *_uneven(case, docker)]
+    unit = case.analysis.policy.spec.target.unit
+    if unit is not None:
+        return [*found, *_uneven(case, unit)]
     slots = case.deployment.slots
     wanted, held = case.topology.slots(case.asked), case.topology.slots(case.now)
     if slots is not None and wanted > held and wanted > slots.available + held:
@@ -322,13 +322,13 @@ def _forbidden(case: _Case) -> list[Infeasible]:
     return found
 
 
-def _uneven(case: _Case, docker: DockerTarget) -> list[Infeasible]:
+def _uneven(case: _Case, unit: Unit) -> list[Infeasible]:
     """Containers run every operator alike, in whole numbers; they bring their own slots."""
     most, least = max(case.asked.values()), min(case.asked.values())
-    level = docker.parallelism_of(case.topology, docker.containers_for(case.topology, most))
+    level = unit.parallelism_of(case.topology, unit.instances_for(case.topology, most))
     if case.asked == case.topology.uniform(level):
         return []
-    because = f"containers of {docker.slots} slots run every operator alike: {level} for all is the next"
+    because = f"{unit.instance}s of {unit.slots} slots run every operator alike: {level} for all is the next"
     return [Infeasible(wanted=least if least != level else most, limit=level, code="one-parallelism", because=because)]
 
 

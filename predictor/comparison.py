@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
-from weir_contracts import Analysis, Objective, Parallelism, PlanRequest, Prediction, Topology
+from weir_contracts import Analysis, Objective, OperatorLimits, Parallelism, PlanRequest, Prediction, Topology
 
 from .at_least import at_least_of
 from .flow import loads_of
@@ -82,22 +82,10 @@ class Comparison:
     backlog_records: float
     restart: Restart
     objective: Objective
-    bounds: Mapping[str, tuple[int, int]]
+    limits: Mapping[str, OperatorLimits]
     at_least: Mapping[str, float]
     """What operators of unknown capacity sustain at least as they run, in records/s."""
     assumptions: Assumptions
-
-    @cached_property
-    def most(self) -> Mapping[str, int]:
-        """What each operator may have at most: bounds, key groups, partitions."""
-        found = {}
-        for operator in self.topology.operators:
-            most = self.bounds[operator.name][1]
-            for limit in (operator.max_parallelism, operator.source_partitions):
-                if limit is not None and limit < most:
-                    most = limit
-            found[operator.name] = max(1, most)
-        return found
 
     @cached_property
     def suspects(self) -> frozenset[str]:
@@ -106,8 +94,8 @@ class Comparison:
         model, busy = self.model, {o.operator: o.utilisation.value for o in self.analysis.operators}
         blind = [
             n
-            for n, most in self.most.items()
-            if self.current[n] < most and (n not in model.flow or n not in model.curves)
+            for n, limits in self.limits.items()
+            if self.current[n] < limits.max and (n not in model.flow or n not in model.curves)
         ]
         full = frozenset(n for n in blind if (busy.get(n) or 0.0) >= SATURATED)
         if self.growing_lag is not None:
@@ -250,7 +238,7 @@ def comparison_of(request: PlanRequest, assumptions: Assumptions) -> Comparison 
         backlog_records=sum(backlog.records for backlog in model.backlogs.values()),
         restart=restart_of(analysis, deployment, request.outcomes, assumptions.restart_seconds),
         objective=request.policy.spec.objective,
-        bounds={name: request.policy.spec.bounds.of(name) for name in topology.names},
+        limits=topology.limits(request.policy.spec.bounds),
         at_least=at_least,
         assumptions=assumptions,
     )

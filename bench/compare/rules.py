@@ -11,17 +11,27 @@ STATIC_UTILISATION = 0.8
 
 @dataclass(frozen=True)
 class Busy:
-    """An operator's accumulated times over all subtasks, in ms, and its parallelism."""
+    """An operator's accumulated times over all subtasks, in ms, None while tasks start, and its parallelism."""
 
-    busy_ms: float
-    other_ms: float
+    busy_ms: float | None
+    idle_ms: float | None
+    backpressured_ms: float | None
     parallelism: int
 
     def since(self, earlier: "Busy") -> float | None:
-        """The share of time that it was busy since then; None over a restart, when counters are unknown (NaN) and begin again."""
-        busy, other = self.busy_ms - earlier.busy_ms, self.other_ms - earlier.other_ms
-        known = math.isfinite(busy) and math.isfinite(other) and self.parallelism == earlier.parallelism
-        return busy / (busy + other) if known and busy >= 0 and other >= 0 and busy + other > 0 else None
+        """The busy share of the time since then; None if a counter is unknown or began again, as after a restart."""
+        if self.parallelism != earlier.parallelism:
+            return None
+        spent = []
+        for now, before in zip(self._times, earlier._times, strict=True):
+            if now is None or before is None or now < before:
+                return None
+            spent.append(now - before)
+        return spent[0] / sum(spent) if sum(spent) > 0 else None
+
+    @property
+    def _times(self) -> tuple[float | None, ...]:
+        return self.busy_ms, self.idle_ms, self.backpressured_ms
 
 
 @dataclass

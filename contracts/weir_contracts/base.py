@@ -124,7 +124,27 @@ Derived = Annotated[float, Field(ge=0, le=1e100)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Sentence = Annotated[str, Field(min_length=1, max_length=2000)]
+
+MAX_SENTENCE_LENGTH = 2000
+
+
+def bounded(text: str, length: int = MAX_SENTENCE_LENGTH) -> str:
+    """Return `text`, cut to `length` characters, the last of them an ellipsis, if it is longer."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def one_line(text: object, length: int = 300) -> str:
+    """Return a text or an error of another program on one line of at most `length` characters; an error without text by its class."""
+    words = " ".join(str(text).split())
+    return bounded(words or (type(text).__name__ if isinstance(text, BaseException) else ""), length)
+
+
+Sentence = Annotated[
+    str,
+    BeforeValidator(lambda value: bounded(value) if isinstance(value, str) else value),
+    Field(min_length=1, max_length=MAX_SENTENCE_LENGTH),
+]
+"""A sentence for people; a longer one is cut when it is read. `model_copy` does not read: there the caller cuts it (`bounded`)."""
 Code = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$", examples=["metric-missing"])]
 """A reason a program can test for; the sentence beside it is for people."""
 

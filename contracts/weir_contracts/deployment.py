@@ -6,11 +6,25 @@ many runs and one deployment, so it can still be scaled. Requested and observed 
 
 import hashlib
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from .base import MAX_COUNT, Count, Message, NonNegative, OperatorName, Parallelism, Seconds, Timestamp
+
+if TYPE_CHECKING:
+    from .policy import Bounds
+
+
+class OperatorLimits(NamedTuple):
+    """Smallest and largest parallelism of an operator: 1 ≤ min ≤ max ≤ max_allowed ≤ key groups."""
+
+    min: int
+    """The policy's minimum, as far as the key groups allow. It counts even where a source has fewer partitions."""
+    max: int
+    """The policy's maximum, the key groups or the partitions, whichever is smallest: more subtasks would be idle."""
+    max_allowed: int
+    """The policy's maximum or the key groups: what may be requested, idle subtasks of a source included."""
 
 
 class Operator(Message):
@@ -83,6 +97,16 @@ class Topology(Message):
         """Every operator at `parallelism`, or at what its key groups allow."""
         return {o.name: min(parallelism, o.max_parallelism or parallelism) for o in self.operators}
 
+    def limits(self, bounds: "Bounds") -> dict[str, OperatorLimits]:
+        """Return the limits of each operator by a policy's bounds, its key groups and its partitions."""
+        found = {}
+        for operator in self.operators:
+            low, high = bounds.of(operator.name)
+            low, high = (min(bound, operator.max_parallelism or bound) for bound in (low, high))
+            useful = max(low, min(high, operator.source_partitions or high))
+            found[operator.name] = OperatorLimits(low, useful, high)
+        return found
+
     def inputs(self, name: str) -> list[str]:
         """Operators that feed `name`, each once."""
         return list(dict.fromkeys(edge.source for edge in self.edges if edge.target == name))
@@ -104,8 +128,16 @@ class Topology(Message):
 class Run(Message):
     """One uninterrupted execution: readings of two runs are never subtracted from each other."""
 
+    key: Annotated[str | None, Field(max_length=200)] = None
+    """Identifies the run for as long as it lives, also to a restarted monitor. None: told apart by the other fields."""
     attempt: Count | None = None
     running_since: Timestamp
+
+    def is_same(self, other: "Run") -> bool:
+        """Return whether both are readings of one run."""
+        if self.key is not None and other.key is not None:
+            return self.key == other.key
+        return (self.attempt, self.running_since) == (other.attempt, other.running_since)
 
 
 class Slots(Message):
@@ -153,14 +185,22 @@ class DeploymentRef(Message):
     observed: Parallelism
 
 
+Health = Literal["running", "restarting", "failed", "ended"]
+"""State of a deployment in the words of every engine. `failed` and `ended` are final; `restarting` includes the first start."""
+
+
 class Deployment(Message):
     """The application's state at one instant."""
 
+    engine: Annotated[str, Field(max_length=50)] = "flink"
+    """What runs it: flink."""
+    health: Health | None = None
+    """None: unknown."""
     job_id: Annotated[str, Field(max_length=200)]
     job_name: Annotated[str, Field(max_length=300)]
     graph_hash: Annotated[str, Field(max_length=64)]
     state: Annotated[str, Field(max_length=50)]
-    """As the engine names it: RUNNING, RESTARTING, FAILED, …"""
+    """As the engine names it, for people; programs use `health`."""
     started_at: Timestamp | None = None
     requested: Parallelism | None = None
     """What the engine has been asked for; None where it cannot tell."""
@@ -175,6 +215,11 @@ class Deployment(Message):
     rescale: RescaleSettings = Field(default_factory=RescaleSettings)
     replicas: Count | None = None
     pods: Annotated[list[Pod], Field(max_length=1000)] = Field(default_factory=list)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it will not run again by itself."""
+        return self.health in ("failed", "ended")
 
     def ref(self) -> DeploymentRef:
         """The part of the state that names which deployment this is."""

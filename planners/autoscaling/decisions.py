@@ -65,11 +65,8 @@ def spread(decisions: Mapping[str, Decision], observed: Parallelism, request: Pl
         return {name: decisions[name].wanted if name in decisions else p for name, p in observed.items()}
     if whole.wanted == whole.current or request.topology is None:
         return dict(observed)
-    vector = {}
-    for operator in request.topology.operators:
-        low, high = request.policy.spec.bounds.of(operator.name)
-        vector[operator.name] = max(1, low, min(whole.wanted, high, operator.max_parallelism or high))
-    return vector
+    limits = request.topology.limits(request.policy.spec.bounds)
+    return {name: max(found.min, min(whole.wanted, found.max_allowed)) for name, found in limits.items()}
 
 
 def answer(

@@ -166,9 +166,9 @@ def _chosen(case: _Case) -> PlanReply:
     if age < parameters.settled_seconds and case.capacity > case.load and case.capacity > next_minute:
         sentence = f"{now} sustain {case.capacity:,.0f} records/s, the load is {case.load:,.0f} and {next_minute:,.0f} in a minute"
         return reply_of(answer, None, "covered", sentence, facts, kept)
-    least = min(low for low, _ in request.limits.values())
-    fit = next((p for p in range(least, request.most_replicas + 1) if _fits(case, p)), None)
-    wanted = request.most_replicas if fit is None else fit
+    least = min(limits.min for limits in request.limits.values())
+    fit = next((p for p in range(least, request.max_replicas + 1) if _fits(case, p)), None)
+    wanted = request.max_replicas if fit is None else fit
     if fit is None:
         because = f"no parallelism up to {wanted} is forecast to keep up and recover within {parameters.recovery_seconds:.0f} s"
         answer.infeasible.append(Infeasible(limit=float(wanted), code="bounds", because=because))

@@ -43,7 +43,7 @@ def demands_of(case: Comparison, margin: float) -> list[Demand]:
     model, loads = case.model, case.model.loads
     waiting, target, restart = case.waiting, case.target_utilisation, case.restart.seconds
     found = []
-    for name, most in case.most.items():
+    for name, (least, most, _) in case.limits.items():
         now, curve, load = case.current[name], model.curves.get(name), loads.get(name)
         best = None if curve is None else curve.best
         highest = most if best is None else min(most, max(best, now))
@@ -51,5 +51,5 @@ def demands_of(case: Comparison, margin: float) -> list[Demand]:
         if load is not None:
             asked = load * (1 + margin)  # what reaches an operator grows with the arrivals
             steady, left = asked / target, waiting[name] + asked * restart
-        found.append(Demand(name, now, case.bounds[name][0], most, highest, curve, steady, left))
+        found.append(Demand(name, now, least, most, highest, curve, steady, left))
     return found

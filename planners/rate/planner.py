@@ -114,7 +114,7 @@ def _candidates(case: Comparison, infeasible: list[Infeasible]) -> Iterator[Para
         if vector not in seen:
             seen.append(vector)
             yield vector
-    most = {name: max(case.current[name], most) for name, most in case.most.items()}
+    most = {name: max(case.current[name], limits.max) for name, limits in case.limits.items()}
     if most not in seen and infeasible:
         yield most
 

@@ -66,7 +66,7 @@ def _latency(case: Case, d: LatencyDiagnoser) -> Opinion:
     if isinstance(strategy, FixedReplica):
         wanted = float(n + strategy.replicas)
     elif strategy.type == "SCALE_TO_MAX":
-        wanted = float(max(n, case.request.most_replicas))
+        wanted = float(max(n, case.request.max_replicas))
     else:
         demand = arriving + max(0.0, lag - most * arriving) / d.scale_down_buffer_seconds
         wanted = n * demand / sustained

@@ -77,7 +77,7 @@ def _more(case: Case, diagnoser: BaseModel, opinion: Opinion, evidence: Mapping[
     wanted = opinion.replicas or 0.0
     if case.parameters.max_scale_up_replicas is not None:
         wanted = min(wanted, now + case.parameters.max_scale_up_replicas)
-    widest = max(request.limits, key=lambda name: request.limits[name][1])
+    widest = max(request.limits, key=lambda name: request.limits[name].max)
     replicas = max(now, answer.within(widest, wanted))
     if isinstance(diagnoser, LatencyDiagnoser):
         kept = kept.model_copy(update={"wished_at": case.now})

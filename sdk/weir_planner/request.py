@@ -12,6 +12,7 @@ from weir_contracts import (
     Estimate,
     InvalidDocument,
     OperatorAnalysis,
+    OperatorLimits,
     PlanReply,
     PlanRequest,
     Prediction,
@@ -97,24 +98,18 @@ class Request(PlanRequest):
         return max(self._current.values())
 
     @property
-    def most_replicas(self) -> int:
+    def max_replicas(self) -> int:
         """The largest parallelism that any operator may have."""
-        return max(most for _, most in self.limits.values())
+        return max(limits.max for limits in self.limits.values())
 
     @cached_property
-    def limits(self) -> Mapping[str, tuple[int, int]]:
-        """Smallest and largest parallelism of each operator by the policy's bounds, its key groups and its partitions. Where the policy's
-        minimum is above the others, they count; `bounds` keeps to the policy."""
-        found = {}
-        for node in self.topology.operators:
-            least, most = self.policy.spec.bounds.of(node.name)
-            most = max(1, min(p for p in (most, node.max_parallelism, node.source_partitions) if p is not None))
-            found[node.name] = (min(least, most), most)
-        return found
+    def limits(self) -> Mapping[str, OperatorLimits]:
+        """Smallest and largest parallelism of each operator by the policy's bounds, its key groups and its partitions."""
+        return self.topology.limits(self.policy.spec.bounds)
 
     def uniform(self, wanted: int) -> dict[str, int]:
-        """One parallelism for the whole application, of each operator as far as it may have it."""
-        return {name: max(least, min(wanted, most)) for name, (least, most) in self.limits.items()}
+        """Return one parallelism for the whole application, cut to the limits of each operator."""
+        return {name: max(limits.min, min(wanted, limits.max)) for name, limits in self.limits.items()}
 
     @property
     def seconds_since_action(self) -> float | None:
@@ -139,17 +134,10 @@ class Request(PlanRequest):
             raise MetricMissing(f"nothing was analysed of {name}")
         return found
 
-    def bounds(self, name: str) -> tuple[int, int]:
-        """Smallest and largest parallelism that the policy, the key groups and the partitions leave `name`."""
-        low, high = self.policy.spec.bounds.of(name)
-        node = self.topology.operator(name)
-        tops = [p for p in (node.max_parallelism, node.source_partitions) if p is not None]
-        return low, max(low, min([high, *tops]))
-
     def useful_parallelisms(self, name: str) -> list[int]:
-        """The parallelisms within `bounds` worth having, ascending. Partitions and key groups are not divided: of those with the same
-        largest share the smallest will do, so with T of them it is one of ⌈T/k⌉. The smallest allowed is always among them."""
-        low, high = self.bounds(name)
+        """Return the parallelisms within the limits that differ in effect, ascending. Partitions and key groups are not divided: of those
+        with the same largest share the smallest is kept, so with T of them it is one of ⌈T/k⌉. The smallest allowed is always included."""
+        low, high, _ = self.limits[name]
         node = self.topology.operator(name)
         shares = node.source_partitions or (node.max_parallelism if self.topology.is_keyed(name) else None)
         if shares is None:

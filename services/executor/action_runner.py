@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from weir_contracts import ActionState, Analysis, Outcome, Plan, ScalingPolicy, Target
+from weir_contracts import ActionState, Analysis, Outcome, Plan, ScalingPolicy, Subject
 from weir_contracts.topics import OUTCOMES
 
 from runtime.bus import Bus, BusError
@@ -181,8 +181,8 @@ class ActionRunner:
         if last is not None and not last.terminal:
             await self._apply(app, supersede(last, self._clock.now()), snapshot)
         app.previous = app.history.action
-        app.target = policy.spec.target
-        app.planned_version, app.traceparent = policy.metadata.resource_version, traceparent
+        app.subject = policy.subject
+        app.planned_version, app.traceparent = policy.metadata.version, traceparent
         app.checkpoint_triggered_at, app.resumed = None, False
         await self._apply(app, Step(intent, "admitted"), snapshot)
 
@@ -203,7 +203,7 @@ class ActionRunner:
                 policy = await self._knowledge.policy(application)
                 if policy.policy is None:
                     return policy, Snapshot(now, reachable=False, because="not observed without a policy")
-                return policy, await self._driver(policy.policy.spec.target).observe(policy.policy.spec.target)
+                return policy, await self._driver(policy.policy.subject).observe(policy.policy.subject)
         except TimeoutError:
             reason = f"no answer within {GATE_SECONDS:.0f} s"
             return PolicyReading(reachable=False, because=reason), Snapshot(now, reachable=False, because=reason)
@@ -256,13 +256,13 @@ class ActionRunner:
         return self._pause(app)
 
     async def _look(self, app: Application) -> Observed:
-        target = self._target(app)
+        subject = self._subject(app)
         action = app.history.action
-        if target is None:
+        if subject is None:
             reason = "the policy was deleted, so the target is unknown"
             snapshot = Snapshot(self._clock.now(), reachable=True, because=reason)
         else:
-            snapshot = await self._driver(target).observe(target)
+            snapshot = await self._driver(subject).observe(subject)
         policy, crowded, contended = None, None, False
         if action is not None and action.phase == "intended":
             policy = await self._knowledge.policy(app.id)
@@ -280,13 +280,13 @@ class ActionRunner:
             contended=contended,
         )
 
-    def _target(self, app: Application) -> Target | None:
-        if app.target is None and app.id in self._policies:
-            app.target = self._policies[app.id].spec.target
-        return app.target
+    def _subject(self, app: Application) -> Subject | None:
+        if app.subject is None and app.id in self._policies:
+            app.subject = self._policies[app.id].subject
+        return app.subject
 
-    def _driver(self, target: Target) -> Driver:
-        return self._drivers[target.driver]
+    def _driver(self, subject: Subject) -> Driver:
+        return self._drivers[subject.target.driver]
 
     # -- publish, then act ---------------------------------------------------------------------------------------------
 
@@ -372,19 +372,19 @@ class ActionRunner:
             return None
         if isinstance(instruction, Record):
             return await self._compare_and_swap(app, action)
-        target = self._target(app)
-        if target is None:
+        subject = self._subject(app)
+        if subject is None:
             return Unanswered("the target is unknown")
         if isinstance(instruction, Request):
-            return await self._request(app, target, action, instruction)
+            return await self._request(app, subject, action, instruction)
         if isinstance(instruction, TriggerCheckpoint):
-            await self._trigger_checkpoint(app, target, action)
+            await self._trigger_checkpoint(app, subject, action)
         return None
 
-    async def _request(self, app: Application, target: Target, action: ActionState, wanted: Request) -> Answer:
+    async def _request(self, app: Application, subject: Subject, action: ActionState, wanted: Request) -> Answer:
         fence = ActionFence(app, action, self._ownership, self._knowledge, self._clock)
-        answer = await self._driver(target).request(
-            target, action.deployment.job_id, wanted.parallelism, expected(action), fence
+        answer = await self._driver(subject).request(
+            subject, action.deployment.job_id, wanted.parallelism, expected(action), fence
         )
         self._log_of(app).info(
             "requested",
@@ -395,14 +395,14 @@ class ActionRunner:
         )
         return answer
 
-    async def _trigger_checkpoint(self, app: Application, target: Target, action: ActionState) -> None:
+    async def _trigger_checkpoint(self, app: Application, subject: Subject, action: ActionState) -> None:
         now = self._clock.monotonic()
         if app.checkpoint_triggered_at is not None and now - app.checkpoint_triggered_at < TRIGGER_PAUSE_SECONDS:
             return
         if await self._ownership.unconfirmed(app) is not None:
             return
         app.checkpoint_triggered_at = now
-        problem = await self._driver(target).trigger_checkpoint(target, action.deployment.job_id)
+        problem = await self._driver(subject).trigger_checkpoint(subject, action.deployment.job_id)
         if problem is not None:
             app.checkpoint_triggered_at = None
             self._log_of(app).info("checkpoint-trigger-failed", reason=problem)

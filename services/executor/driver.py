@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from weir_contracts import ActionState, Outcome, Parallelism, Target
+from weir_contracts import ActionState, Outcome, Parallelism, Subject
 
 from .core import Accepted, Conflict, PolicyReading, Recorded, Refusal, Rejected, Snapshot, Unanswered
 
@@ -35,12 +35,12 @@ class Unfenced:
 class Driver(Protocol):
     """One kind of target. An error or outage of the target is a response, not an exception."""
 
-    async def observe(self, target: Target) -> Snapshot:
+    async def observe(self, subject: Subject) -> Snapshot:
         """Return the target's current state."""
         ...
 
     async def request(
-        self, target: Target, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
+        self, subject: Subject, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
     ) -> Accepted | Rejected | Unanswered | Refusal:
         """Request a parallelism of every operator; idempotent.
 
@@ -48,7 +48,7 @@ class Driver(Protocol):
         """
         ...
 
-    async def trigger_checkpoint(self, target: Target, job_id: str) -> str | None:
+    async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
         """Trigger a checkpoint, which a requested rescale waits for; return None, or the reason of a failure."""
         ...
 

@@ -97,7 +97,7 @@ class PolicyChanges:
     async def write(self, policy: ScalingPolicy, caller: Caller, expected: int | None) -> tuple[ScalingPolicy, bool]:
         """Store the next version; returns it, and whether the policy is new. 409 if `expected` is not the stored version."""
         before = await self._store.policy(policy.application)
-        version = (before.metadata.resource_version or 0) if before else 0
+        version = (before.metadata.version or 0) if before else 0
         if expected is not None and expected != version:
             raise _conflict(policy.application, before)
         now = self._clock.now()
@@ -105,10 +105,10 @@ class PolicyChanges:
         # By time, so that no version repeats: a plan for a deleted policy must not fit a later policy of that name.
         following = max(version + 1, deleted + 1, _by_time(now))
         metadata = policy.metadata.model_copy(
-            update={"resource_version": following, "updated_at": now, "updated_by": caller.name}
+            update={"version": following, "updated_at": now, "updated_by": caller.name}
         )
         stored = policy.model_copy(update={"metadata": metadata})
-        if before is None or before.spec.target != policy.spec.target:
+        if before is None or before.subject != policy.subject:
             await self._check_job(policy)
         try:
             await self._store.put_policy(stored, version)
@@ -123,7 +123,7 @@ class PolicyChanges:
         """Raise 409 if another policy names the same job, one by its id and one by its name, according to the newest observation."""
         for other in may_be_same_job(policy, await self._store.policies()):
             newest = await self._store.newest(other, ["observation"])
-            if runs(newest.observation if newest else None, policy.spec.target.job.job):
+            if runs(newest.observation if newest else None, policy.subject.flink.job):
                 raise _taken(policy, other)
 
     async def pause(self, application: str, caller: Caller) -> ScalingPolicy:
@@ -147,7 +147,7 @@ class PolicyChanges:
     ) -> ScalingPolicy:
         spec = policy.spec.model_copy(update={"mode": mode})
         changed = policy.model_copy(update={"spec": spec})
-        stored, _ = await self.write(changed, caller, policy.metadata.resource_version)
+        stored, _ = await self.write(changed, caller, policy.metadata.version)
         return stored
 
 
@@ -183,7 +183,7 @@ def policies_router(
     @routes.put(
         "/{namespace}/{name}",
         summary="Create or replace a policy",
-        description="The document as JSON or YAML. `metadata.resourceVersion` or `If-Match` replaces only what you have read.",
+        description="The document as JSON or YAML. `metadata.version` or `If-Match` replaces only what you have read.",
         openapi_extra={
             "requestBody": {
                 "required": True,
@@ -207,7 +207,7 @@ def policies_router(
         _check_addresses(policy, allowed)
         await _check_planners(policy, await store.policy(policy.application), catalogue)
         expected = parse_version(request)
-        expected = policy.metadata.resource_version if expected is None else expected
+        expected = policy.metadata.version if expected is None else expected
         if policy.spec.mode == "paused":
             # The mode of before an earlier pause does not count: this policy was written as paused.
             await store.keep_mode(policy.application, "advise")
@@ -243,15 +243,15 @@ def policies_router(
 
 
 def _response(policy: ScalingPolicy, status_code: int = 200) -> JSONResponse:
-    headers = {"ETag": f'"{policy.metadata.resource_version}"'}
+    headers = {"ETag": f'"{policy.metadata.version}"'}
     return JSONResponse(policy.to_document(), status_code=status_code, headers=headers)
 
 
 def _check_addresses(policy: ScalingPolicy, allowed: Allowed) -> None:
     """Raise 422 for hosts and literal addresses that are not allowed. The addresses of a name are checked at each connect."""
-    target, kafka = policy.spec.target, policy.spec.signals.kafka
+    kafka = policy.spec.signals.kafka
     named: list[tuple[str, Callable[[str], None], str]] = [
-        (f"spec.target.{target.driver}.url", allowed.check_url, str(target.job.url))
+        (policy.job_field("url"), allowed.check_url, str(policy.subject.flink.url))
     ]
     if kafka is not None:
         field = "spec.signals.kafka.bootstrapServers"
@@ -291,5 +291,5 @@ def _by_time(now: datetime) -> int:
 
 
 def _conflict(application: str, current: ScalingPolicy | ActionState | None) -> Problem:
-    version = current.metadata.resource_version if isinstance(current, ScalingPolicy) else None
+    version = current.metadata.version if isinstance(current, ScalingPolicy) else None
     return Problem(409, messages.changed_by_another(application, version), extra={"currentVersion": version})

@@ -96,7 +96,7 @@ class Knowledge:
                 await self._store.restore_deletion(record.key, version.number)
             return False
         policy = await self._read(record, ScalingPolicy)
-        if policy is None or policy.metadata.resource_version is None:
+        if policy is None or policy.metadata.version is None:
             return False
         await self._store.restore_policy(policy)
         return True

@@ -22,7 +22,7 @@ from .registrations import Registrations
 from .remote import Remote
 from .service import Planner
 from .settings import PlannerSettings
-from .shadows import Limits, Sideline, give_way
+from .shadows import ShadowLimits, ShadowRunner, lower_priority
 from .workers import Workers
 
 
@@ -42,15 +42,15 @@ async def run(settings: PlannerSettings) -> int:
     newer = NewerMessages(clock)
     registrations = Registrations(bus, clock, on_removed=remote.forget, newer=newer)
     planners = Planners(workers, registrations, remote)
-    shadow_process = WorkerProcess(give_way)
-    shadows = Sideline(
+    shadow_process = WorkerProcess(lower_priority)
+    shadows = ShadowRunner(
         bus,
         clock,
         shadow_process,
         partitions=settings.partitions,
-        limits=Limits(settings.shadows_share, settings.shadows_queued, settings.shadows_published_seconds),
+        limits=ShadowLimits(settings.shadows_share, settings.shadows_queued, settings.shadows_published_seconds),
         registered=lambda: frozenset(registrations.latest),
-        ask_registered=planners.apart().ask,
+        call_registered=planners.apart().ask,
         newer=newer,
     )
     planner = Planner(bus, clock, planners, applications, partitions=settings.partitions, shadows=shadows, newer=newer)

@@ -7,8 +7,9 @@ from weir_contracts import PlannerChoice, PlannerFallback, PlanReply, PlanReques
 from weir_planner import InvalidParameters
 from weir_planner.installed import LARGE, installed, parse_parameters, problems
 
+from .core.decide import INVALID, NO_REPLY
 from .core.schemas import Problems, parameter_problems
-from .failures import INVALID, NO_ANSWER, no_answer
+from .failures import no_reply
 from .registrations import Registrations
 from .remote import Remote
 from .workers import Workers
@@ -62,7 +63,7 @@ class Planners:
             return await self.remote.ask(request, registration, timeout_seconds)
         if planner in installed():
             return await self.workers.ask(request, planner, timeout_seconds)
-        return no_answer(planner, INVALID, self._unknown(planner), "unknown")
+        return no_reply(planner, INVALID, self._unknown(planner), "unknown")
 
     def _unknown(self, name: str) -> str:
         broken = "".join(f"; {each}" for each in problems() if each.name == name)
@@ -99,10 +100,10 @@ async def decide(planners: Asks, request: PlanRequest) -> PlanReply:
     choice = request.policy.spec.planner
     timeout_seconds = choice.timeout.total_seconds()
     reply = await planners.ask(request, choice.name, timeout_seconds)
-    if reply.code not in NO_ANSWER or choice.fallback is None:
+    if reply.code not in NO_REPLY or choice.fallback is None:
         return reply
     instead = await planners.ask(with_planner(request, choice.fallback), choice.fallback.name, timeout_seconds)
-    if instead.code in NO_ANSWER:
+    if instead.code in NO_REPLY:
         sentence = f"{reply.sentence}; and its fallback: {instead.sentence}"
         return reply.model_copy(update={"sentence": sentence[:2000]})
     told = {"planner_failure": reply.code, "answered_by": choice.fallback.name}

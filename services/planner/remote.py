@@ -15,8 +15,8 @@ from runtime.clock import Clock
 
 from .adapters.http import PlannerClient, Post, read_json, usable
 from .core.breaker import Breaker
-from .core.decide import check_reply
-from .failures import FAILED, INVALID_REPLY, NO_ANSWER, TIMEOUT, PlannerFailed, no_answer
+from .core.decide import FAILED, INVALID_REPLY, NO_REPLY, TIMEOUT, coverage_problem
+from .failures import PlannerFailed, no_reply
 
 _OPEN = Gauge("weir_planner_circuit_open", "Whether a planner is not asked for a while", ["planner"])
 AT_ONCE = 16
@@ -52,7 +52,7 @@ class Remote:
         if (waits := breaker.waits_seconds(now, timeout_seconds)) > 0:
             why = f"after {breaker.failures} failures in a row, the last: {breaker.because}"
             sentence = f"planner {name} is not asked for another {waits:.0f} s {why}"
-            return no_answer(name, FAILED, sentence, "circuit-open", of_shadow=not self._is_told)
+            return no_reply(name, FAILED, sentence, "circuit-open", of_shadow=not self._is_told)
         self._keep(registration, breaker.asked(now, timeout_seconds))
         try:
             reply = await self.try_ask(request, registration, timeout_seconds)
@@ -60,7 +60,7 @@ class Remote:
             sentence = f"planner {name} {failure.sentence}"
             self._log.warning("planner-failed", planner=name, application=request.application, reason=failure.sentence)
             self._keep(registration, self._after(self._breaker(registration), failure, timeout_seconds))
-            return no_answer(name, failure.code, sentence, of_shadow=not self._is_told)
+            return no_reply(name, failure.code, sentence, of_shadow=not self._is_told)
         self._keep(registration, self._breaker(registration).answered())
         return reply
 
@@ -149,11 +149,8 @@ def read_reply(body: bytes) -> PlanReply:
 
 def checked(reply: PlanReply, request: PlanRequest) -> PlanReply:
     """The reply, if it covers the topology and speaks for itself; `PlannerFailed` otherwise."""
-    if reply.code in NO_ANSWER:
+    if reply.code in NO_REPLY:
         raise PlannerFailed(f"answered with the code {reply.code}, which is Weir's own", code=INVALID_REPLY)
-    whole = check_reply(reply, request)
-    if whole is not reply:
-        raise PlannerFailed(
-            whole.sentence.replace("the planner's answer", "gave an answer that", 1), code=INVALID_REPLY
-        )
+    if (problem := coverage_problem(reply, request)) is not None:
+        raise PlannerFailed(f"gave a reply that {problem}", code=INVALID_REPLY)
     return reply

@@ -20,7 +20,7 @@ from . import telemetry
 from .core.decide import make_plan, precheck
 from .memory import Applications
 from .planners import Asks, decide, observations_wanted
-from .shadows import Sideline
+from .shadows import ShadowRunner
 from .turns import UNCOMMITTED_SECONDS, Turns, skipped
 
 GROUP = "weir-planner"
@@ -37,7 +37,7 @@ class Planner:
         applications: Applications,
         *,
         partitions: int,
-        shadows: Sideline | None = None,
+        shadows: ShadowRunner | None = None,
         newer: NewerMessages | None = None,
     ) -> None:
         self._bus = bus
@@ -122,7 +122,7 @@ class Planner:
         self._turns.drop(lambda application: partition_of(application, self._partitions) in owned)
         self._applications.keep_only(lambda application: partition_of(application, self._partitions) in owned)
         if self._shadows is not None:
-            self._shadows.share(owned)
+            self._shadows.assign(owned)
         await plans.assign([])
         await plans.assign(owned)
         await observations.assign(owned)

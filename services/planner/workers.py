@@ -9,7 +9,8 @@ from weir_planner.installed import InvalidParameters, UnknownPlanner, ask, insta
 
 from runtime.garbage import collect_seldom
 
-from .failures import FAILED, INVALID, TIMEOUT, no_answer
+from .core.decide import FAILED, INVALID, TIMEOUT
+from .failures import no_reply
 from .process import WorkerProcess
 
 DEPTH = 4
@@ -58,14 +59,14 @@ class Workers:
                 reply = await process.run(_answer, question, planner, timeout_seconds=timeout_seconds)
             return PlanReply.model_validate_json(reply)
         except TimeoutError:
-            return no_answer(planner, TIMEOUT, f"planner {planner} gave no answer within {timeout_seconds:g} s")
+            return no_reply(planner, TIMEOUT, f"planner {planner} gave no answer within {timeout_seconds:g} s")
         except BrokenProcessPool:
-            return no_answer(planner, FAILED, f"planner {planner} ended its process")
+            return no_reply(planner, FAILED, f"planner {planner} ended its process")
         except (UnknownPlanner, InvalidParameters) as error:
-            return no_answer(planner, INVALID, str(error))
+            return no_reply(planner, INVALID, str(error))
         except Exception as error:  # noqa: BLE001 - whatever a planner raises, the plan is a hold
             self._log.warning("planner-raised", planner=planner, error=str(error) or type(error).__name__)
-            return no_answer(planner, FAILED, f"planner {planner} failed: {error or type(error).__name__}")
+            return no_reply(planner, FAILED, f"planner {planner} failed: {error or type(error).__name__}")
 
     def close(self) -> None:
         """End the processes, whatever they do."""

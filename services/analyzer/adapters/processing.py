@@ -16,7 +16,7 @@ from weir_contracts.topics import ANALYSES, DEAD_LETTERS
 from runtime.dead_letters import dead_letter, value_fields
 from runtime.envelope import Undecodable, child_traceparent, decode, encode
 from runtime.records import Outgoing, Record
-from services.analyzer.core import AnalysisSettings, Memory, UnreadableMemory, advance, seed
+from services.analyzer.core import AnalysisSettings, AnalyzerState, UnreadableState, advance, seed
 
 SERVICE = "analyzer"
 _CLOCKS_APART = timedelta(minutes=5)
@@ -85,13 +85,13 @@ def _gap(lost: Mapping[int, Lost] | None, partition: int, offset: int, record: R
     return missing if missing > 0 else None
 
 
-def _memory_of(state: State | None, records: Sequence[Record]) -> tuple[Memory | None, list[Outgoing]]:
+def _memory_of(state: State | None, records: Sequence[Record]) -> tuple[AnalyzerState | None, list[Outgoing]]:
     """Return the memory in the state; for a damaged one None and a dead letter."""
     if state is None:
         return None, []
     try:
-        return Memory.from_bytes(state.memory), []
-    except UnreadableMemory as error:
+        return AnalyzerState.from_bytes(state.memory), []
+    except UnreadableState as error:
         # only damage comes here: another version has another checkpoint directory, seeded from the analyses
         return None, [_damaged(state, str(error), record) for record in records[:1]]
 

@@ -17,11 +17,10 @@ from threading import Thread
 from typing import Protocol, TypeVar, cast
 
 import structlog
-from weir_contracts import DockerTarget, Parallelism, Target, Topology
+from weir_contracts import DockerTarget, Parallelism, Subject, Topology
 
 from runtime.clock import Clock
 from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered, changes, contested, vector
-from services.executor.core.gate import ENDED
 from services.executor.driver import Driver, Fence
 
 T = TypeVar("T")
@@ -91,8 +90,8 @@ class Daemon(Protocol):
 class Cluster(Driver, Protocol):
     """The engine's driver."""
 
-    async def slots(self, target: Target) -> int | None:
-        """Return the registered slots; None if unprevious."""
+    async def slots(self, subject: Subject) -> int | None:
+        """Return the registered slots; None if unknown."""
         ...
 
 
@@ -124,12 +123,12 @@ class DockerDriver:
 
     # -- observe --------------------------------------------------------------------------------------------------
 
-    async def observe(self, target: Target) -> Snapshot:
-        docker = _docker(target)
+    async def observe(self, subject: Subject) -> Snapshot:
+        docker = _docker(subject)
         reason = self._forbidden(docker)
         if reason:
             return Snapshot(self._clock.now(), reachable=False, because=reason, unsupported=reason)
-        observed, found = await asyncio.gather(self._cluster.observe(target), self._containers(docker))
+        observed, found = await asyncio.gather(self._cluster.observe(subject), self._containers(docker))
         if isinstance(found, DockerAway | DockerRefused):
             return Snapshot(observed.at, reachable=False, because=str(found))
         if observed.deployment is None or observed.topology is None:
@@ -137,7 +136,7 @@ class DockerDriver:
         started = [container for container in found if container.state != "created"]
         if not started:
             return Snapshot(observed.at, reachable=True, because=_none_of(docker))
-        requested = observed.topology.uniform(docker.parallelism_of(observed.topology, len(started)))
+        requested = observed.topology.uniform(docker.unit.parallelism_of(observed.topology, len(started)))
         return Snapshot(
             at=observed.at,
             reachable=True,
@@ -149,13 +148,13 @@ class DockerDriver:
             checkpoint_in_progress=observed.checkpoint_in_progress,
             topology=observed.topology,
             resourced_at=await self._resourced_at(
-                target, docker, len(started), waits=observed.deployment.observed != requested
+                subject, docker, len(started), waits=observed.deployment.observed != requested
             ),
             restartable=any(container.state == "exited" for container in started),
         )
 
     async def _resourced_at(
-        self, target: Target, docker: DockerTarget, containers: int, *, waits: bool
+        self, subject: Subject, docker: DockerTarget, containers: int, *, waits: bool
     ) -> datetime | None:
         """Return when the slots of all containers were first observed registered, while the job does not use them."""
         key = (docker.project, docker.service)
@@ -163,7 +162,7 @@ class DockerDriver:
         if not waits:
             return None
         at = previous[1] if previous is not None and previous[0] == containers else None
-        if at is None and await self._cluster.slots(target) == containers * docker.slots:
+        if at is None and await self._cluster.slots(subject) == containers * docker.slots:
             at = self._clock.now()
         self._resourced[key] = (containers, at)
         return at
@@ -171,26 +170,26 @@ class DockerDriver:
     # -- request --------------------------------------------------------------------------------------------------
 
     async def request(
-        self, target: Target, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
+        self, subject: Subject, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
     ) -> Accepted | Rejected | Unanswered | Refusal:
-        docker = _docker(target)
+        docker = _docker(subject)
         reason = self._forbidden(docker)
         if reason:
             return Rejected(reason)
-        observed = await self._cluster.observe(target)
+        observed = await self._cluster.observe(subject)
         if not observed.reachable:
             return Unanswered(observed.because)
         if observed.deployment is None or observed.topology is None or observed.deployment.job_id != job_id:
             return Rejected(f"job {job_id} is missing: {observed.because or 'another job has its name'}")
-        if observed.deployment.state in ENDED:
+        if observed.deployment.is_final:
             return Rejected(f"the job is {observed.deployment.state}")
         unfit = _unfit(parallelism, docker, observed)
         if unfit:
             return Rejected(unfit)
-        before, count = (docker.containers_for(observed.topology, max(p.values())) for p in (expected, parallelism))
+        before, count = (docker.unit.instances_for(observed.topology, max(p.values())) for p in (expected, parallelism))
         try:
             async with self._locks.setdefault((docker.project, docker.service), asyncio.Lock()):
-                checkpoint = partial(self._checkpoint, target, job_id, observed)
+                checkpoint = partial(self._checkpoint, subject, job_id, observed)
                 await self._scale(docker, before, count, fence, before_fewer=checkpoint)
         except _Held as held:
             return held.answer
@@ -200,17 +199,17 @@ class DockerDriver:
             return Unanswered(str(error))
         return Accepted(self._clock.now())
 
-    async def trigger_checkpoint(self, target: Target, job_id: str) -> str | None:
-        return await self._cluster.trigger_checkpoint(target, job_id)
+    async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
+        return await self._cluster.trigger_checkpoint(subject, job_id)
 
-    async def _checkpoint(self, target: Target, job_id: str, observed: Snapshot) -> None:
+    async def _checkpoint(self, subject: Subject, job_id: str, observed: Snapshot) -> None:
         """Trigger a checkpoint just before slots are removed, since the job restores the last one; wait for it up to a limit."""
-        if await self._cluster.trigger_checkpoint(target, job_id) is not None:
+        if await self._cluster.trigger_checkpoint(subject, job_id) is not None:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(self._checkpoint_seconds):
                 while True:
-                    now = await self._cluster.observe(target)
+                    now = await self._cluster.observe(subject)
                     if now.checkpoint_completed_at != observed.checkpoint_completed_at:
                         return
                     await asyncio.sleep(0.25)
@@ -370,10 +369,10 @@ async def _in_thread(call: Callable[[], T]) -> T:
     return await future
 
 
-def _docker(target: Target) -> DockerTarget:
-    if target.docker is None:
+def _docker(subject: Subject) -> DockerTarget:
+    if subject.target.docker is None:
         raise ValueError("target: the docker driver was given a target without docker")
-    return target.docker
+    return subject.target.docker
 
 
 def _none_of(docker: DockerTarget) -> str:
@@ -384,7 +383,7 @@ def _unfit(parallelism: Parallelism, docker: DockerTarget, observed: Snapshot) -
     """Return why no number of containers gives this parallelism; empty if one does."""
     topology, deployment = observed.topology, observed.deployment
     if topology is None or deployment is None:
-        return "the job's graph is unprevious"
+        return "the job's graph is unknown"
     if set(parallelism) != set(topology.names):
         odd = sorted(set(parallelism) ^ set(topology.names))
         return f"the job and the request differ in operators: {', '.join(odd[:5])}"
@@ -400,7 +399,7 @@ def _unfit_level(parallelism: Parallelism, docker: DockerTarget, topology: Topol
         return f"{level} is above the largest maximum parallelism of any operator, {max_level}"
     if parallelism != topology.uniform(level):
         return f"all operators have the same parallelism here, and {vector(parallelism)} is not one"
-    reached = docker.parallelism_of(topology, docker.containers_for(topology, level))
+    reached = docker.unit.parallelism_of(topology, docker.unit.instances_for(topology, level))
     if reached != level:
         return f"no number of containers of {docker.slots} slots gives {level}: the next is {reached}"
     return ""

@@ -14,10 +14,11 @@ from weir_contracts import (
     Parallelism,
     RescaleSettings,
     ScalingPolicy,
-    Target,
+    Subject,
     Topology,
 )
 
+from engines.flink.health import health_of
 from runtime.clock import Clock
 from services.executor.core import (
     Accepted,
@@ -83,15 +84,15 @@ class MemoryDriver:
         """Number of accepted requests whose response is lost."""
         self.requests: list[tuple[str, Parallelism]] = []
 
-    def add(self, target: Target, topology: Topology, parallelism: Parallelism, job_id: str = "a" * 32) -> MemoryJob:
+    def add(self, subject: Subject, topology: Topology, parallelism: Parallelism, job_id: str = "a" * 32) -> MemoryJob:
         """Start a job under the target's name, in place of another one of that name."""
-        url, name = _key(target)
+        url, name = _key(subject)
         job = MemoryJob(job_id, name, topology, dict(parallelism), self._clock.now())
         self.jobs[url, name] = job
         return job
 
-    async def observe(self, target: Target) -> Snapshot:
-        url, name = _key(target)
+    async def observe(self, subject: Subject) -> Snapshot:
+        url, name = _key(subject)
         now = self._clock.now()
         if url in self.away:
             return Snapshot(now, reachable=False, because=self.away[url])
@@ -113,9 +114,9 @@ class MemoryDriver:
         )
 
     async def request(
-        self, target: Target, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
+        self, subject: Subject, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
     ) -> Accepted | Rejected | Unanswered | Refusal:
-        url, name = _key(target)
+        url, name = _key(subject)
         if url in self.away:
             return Unanswered(self.away[url])
         job = self._find(url, name)
@@ -142,8 +143,8 @@ class MemoryDriver:
             return Unanswered("the answer was lost")
         return Accepted(self._clock.now())
 
-    async def trigger_checkpoint(self, target: Target, job_id: str) -> str | None:
-        url, name = _key(target)
+    async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
+        url, name = _key(subject)
         job = self._find(url, name)
         if url in self.away or job is None or job.job_id != job_id:
             return self.away.get(url, f"the cluster has no job {job_id}")
@@ -185,6 +186,7 @@ class MemoryDriver:
             job_id=job.job_id,
             job_name=job.name,
             graph_hash=job.topology.graph_hash(),
+            health=health_of(job.state),
             state=job.state,
             started_at=job.started_at,
             requested=dict(job.requested),
@@ -240,14 +242,12 @@ class MemoryKnowledge:
     def set_mode(self, application: str, mode: str, at: datetime) -> ScalingPolicy:
         """Change a policy's mode as the knowledge service does: a new version, made at `at`."""
         policy = self.policies[application]
-        metadata = policy.metadata.model_copy(
-            update={"resource_version": (policy.metadata.resource_version or 0) + 1, "updated_at": at}
-        )
+        metadata = policy.metadata.model_copy(update={"version": (policy.metadata.version or 0) + 1, "updated_at": at})
         spec = policy.spec.model_copy(update={"mode": mode})
         changed = policy.model_copy(update={"metadata": metadata, "spec": spec})
         self.policies[application] = changed
         return changed
 
 
-def _key(target: Target) -> tuple[str, str]:
-    return str(target.job.url).rstrip("/"), target.job.job
+def _key(subject: Subject) -> tuple[str, str]:
+    return str(subject.flink.url).rstrip("/"), subject.flink.job

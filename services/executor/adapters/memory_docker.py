@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
-from weir_contracts import Parallelism, RescaleSettings, Target, Topology
+from weir_contracts import Parallelism, RescaleSettings, Subject, Topology
 
 from runtime.clock import Clock
 from services.executor.core import Snapshot
@@ -90,19 +90,19 @@ class ReactiveCluster(MemoryDriver):
         super().__init__(clock, rescale)
         self._running = running
 
-    def add(self, target: Target, topology: Topology, parallelism: Parallelism, job_id: str = "a" * 32) -> MemoryJob:
-        job = super().add(target, topology, parallelism, job_id)
+    def add(self, subject: Subject, topology: Topology, parallelism: Parallelism, job_id: str = "a" * 32) -> MemoryJob:
+        job = super().add(subject, topology, parallelism, job_id)
         job.requested = topology.uniform(_MAX_PARALLELISM)
         return job
 
-    async def observe(self, target: Target) -> Snapshot:
-        slots = await self.slots(target)
-        job = self._find(str(target.job.url).rstrip("/"), target.job.job)
+    async def observe(self, subject: Subject) -> Snapshot:
+        slots = await self.slots(subject)
+        job = self._find(str(subject.flink.url).rstrip("/"), subject.flink.job)
         if job is not None and slots:
             job.slots = slots
-        return await super().observe(target)
+        return await super().observe(subject)
 
-    async def slots(self, target: Target) -> int | None:
+    async def slots(self, subject: Subject) -> int | None:
         """Slots that are registered."""
-        docker = target.docker
+        docker = subject.target.docker
         return None if docker is None else docker.slots * self._running(docker.project, docker.service)

@@ -46,9 +46,9 @@ def _limits(name: str, spec: PolicySpec, topology: Topology | None) -> tuple[int
     low, high = spec.bounds.of(name)
     if topology is None:
         return low, high
-    docker = spec.target.docker
-    if docker is not None:  # the fewest containers for the minimum may bring more subtasks than the maximum
-        low = docker.parallelism_of(topology, docker.containers_for(topology, low))
+    unit = spec.target.unit
+    if unit is not None:  # the fewest containers for the minimum may bring more subtasks than the maximum
+        low = unit.parallelism_of(topology, unit.instances_for(topology, low))
     low = min(low, topology.operator(name).max_parallelism or low)
     return low, max(low, high)
 

@@ -52,7 +52,7 @@ def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rule
         + (UNKNOWN_CHECKPOINT_SECONDS if duration is None else duration)
         + (rules.restart_estimate_seconds if restart is None else restart)
     )
-    by_containers = analysis is not None and analysis.policy.spec.target.docker is not None
+    by_containers = analysis is not None and analysis.policy.spec.target.unit is not None
     start = rules.container_start_seconds if by_containers else 0.0
     return timedelta(seconds=start + max(rules.deadline_floor_seconds, total))
 

@@ -207,7 +207,7 @@ def _quarantine(
         and step.action.requested_at is not None
         and snapshot is not None
         and snapshot.deployment is not None
-        and snapshot.deployment.state == "FAILED"
+        and snapshot.deployment.health == "failed"
         and snapshot.deployment.job_id == step.action.deployment.job_id
     )
     if step.event not in ROLLBACK_EVENTS and not failed_for_good:

@@ -9,7 +9,7 @@ from weir_contracts import ActionState, derive_id
 from . import messages
 from .capacity import judge
 from .deadlines import checkpoint_is_due, rescale_limit
-from .gate import ENDED, may_supersede, still_wanted
+from .gate import may_supersede, still_wanted
 from .history import rollback_target
 from .messages import changes, short, vector
 from .observed import (
@@ -311,11 +311,11 @@ def _job_lost(action: ActionState, snapshot: Snapshot, now: datetime) -> Step | 
         sentence = messages.job_missing(snapshot.because)
     elif there.job_id != action.deployment.job_id:
         sentence = messages.job_replaced(action.deployment.job_id, there.job_id)
-    elif there.state in ENDED:
+    elif there.is_final:
         sentence = messages.job_state(there.state)
     else:
         return None
-    code = "job-failed" if there is not None and there.state == "FAILED" else "job-gone"
+    code = "job-failed" if there is not None and there.health == "failed" else "job-gone"
     return Step(move(action, "gone", now, code=code, sentence=sentence), "gone")
 
 

@@ -43,12 +43,22 @@ WHOLE = "weir:whole"
 MAX_STATES_READ = 50
 """In one round trip: some megabytes."""
 
+# A policy stored before 0.1.0 has its version as `resourceVersion`.
+_VERSION_OF = """
+local function version_of(document)
+  local metadata = cjson.decode(document).metadata
+  return metadata.version or metadata.resourceVersion
+end
+"""
+
 # KEYS: policies, outbox, deletions, modes. ARGV: application, expected version or "", new value or "" (delete), the new value's version or
 # the deletion's least. A policy or deletion and its outbox entry are written together, so nothing is stored that is never published.
-_PUT_POLICY = """
+_PUT_POLICY = (
+    _VERSION_OF
+    + """
 local current = redis.call('HGET', KEYS[1], ARGV[1])
 local version = 0
-if current then version = cjson.decode(current).metadata.resourceVersion end
+if current then version = version_of(current) end
 if ARGV[2] ~= '' and tostring(version) ~= ARGV[2] then return {0, current or ''} end
 if ARGV[3] == '' then
   if not current then return {2, ''} end
@@ -66,11 +76,14 @@ else
 end
 return {1, ''}
 """
+)
 
 # KEYS: policies, deletions. ARGV: application, version, value or "" (deleted). What is newer stays.
-_RESTORE_POLICY = """
+_RESTORE_POLICY = (
+    _VERSION_OF
+    + """
 local current = redis.call('HGET', KEYS[1], ARGV[1])
-if current and cjson.decode(current).metadata.resourceVersion >= tonumber(ARGV[2]) then return 0 end
+if current and version_of(current) >= tonumber(ARGV[2]) then return 0 end
 local deleted = redis.call('HGET', KEYS[2], ARGV[1])
 if deleted and tonumber(deleted) >= tonumber(ARGV[2]) then return 0 end
 if ARGV[3] == '' then
@@ -82,6 +95,7 @@ else
 end
 return 1
 """
+)
 
 # KEYS: policies, outbox, deletions. ARGV: application.
 _PUBLISH_AGAIN = """
@@ -169,7 +183,7 @@ class RedisStore:
         return [ScalingPolicy.model_validate_json(found[name]) for name in sorted(found)]
 
     async def put_policy(self, policy: ScalingPolicy, expected: int | None) -> None:
-        wanted = claims(policy.spec.target)
+        wanted = claims(policy.subject)
 
         async def check(pipeline: Any) -> None:
             own = await self._do(pipeline.hget(POLICIES, policy.application))
@@ -180,7 +194,7 @@ class RedisStore:
             if (taken := rival(wanted, others)) is not None:
                 raise TargetTaken(taken)
 
-        version = policy.metadata.resource_version or 0
+        version = policy.metadata.version or 0
         await self._change(policy.application, expected, _as_written(policy), version, check)
 
     async def delete_policy(self, application: str, expected: int | None, min_version: int = 1) -> bool:
@@ -205,7 +219,7 @@ class RedisStore:
         return bool(done == 1)
 
     async def restore_policy(self, policy: ScalingPolicy) -> None:
-        version = str(policy.metadata.resource_version or 0)
+        version = str(policy.metadata.version or 0)
         await self._script(_RESTORE_POLICY, [POLICIES, DELETIONS], policy.application, version, _as_written(policy))
 
     async def restore_deletion(self, application: str, version: int) -> None:

@@ -13,7 +13,8 @@ from weir_contracts import MAX_JSON_DEPTH, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
 
 from runtime.addresses import AddressRefused, Allowed, Resolve, resolve
 from runtime.http_client import AnswerRefused, ConnectRefused, async_client
-from services.planner.failures import TIMEOUT, PlannerFailed
+from services.planner.core.decide import TIMEOUT
+from services.planner.failures import PlannerFailed
 
 MOST_CONNECTIONS = 256
 LARGE_BYTES = 50_000

@@ -13,6 +13,7 @@ import structlog
 from weir_contracts import PlannerRegistration, PlanReply, PlanRequest
 from weir_planner.kta_wire import InvalidAnswer, Step
 
+from services.planner.core.decide import INVALID, INVALID_REPLY, TIMEOUT
 from services.planner.core.kta import (
     TOO_LARGE,
     Answers,
@@ -23,7 +24,7 @@ from services.planner.core.kta import (
     too_large,
     turn_of,
 )
-from services.planner.failures import INVALID, INVALID_REPLY, TIMEOUT, PlannerFailed
+from services.planner.failures import PlannerFailed
 
 from .http import Post
 

@@ -55,7 +55,7 @@ def _policy(planner: str, parameters: Mapping[str, Any]) -> ScalingPolicy:
         {
             "apiVersion": "weir.dev/v1alpha1",
             "kind": "ScalingPolicy",
-            "metadata": {"namespace": namespace, "name": name, "resourceVersion": 1},
+            "metadata": {"namespace": namespace, "name": name, "version": 1},
             "spec": {
                 "target": {"flink": {"url": "http://jobmanager.invalid:8081", "job": name}},
                 "objective": {"maxLag": "30s"},
@@ -103,6 +103,7 @@ def _request(
         job_id="c0ffee" + "0" * 26,
         job_name="orders",
         graph_hash=topology.graph_hash(),
+        health="running",
         state="RUNNING",
         requested=observed,
         observed=observed,

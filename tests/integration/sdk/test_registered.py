@@ -34,7 +34,7 @@ def grows(request: Request) -> Reply:
         demand = request.needed(request.demand(name), f"the demand of {name}")
         capacity = request.needed(request.capacity(name), f"the capacity of {name}")
         if demand > capacity:
-            short[name] = min(request.current[name] + 1, request.bounds(name)[1])
+            short[name] = min(request.current[name] + 1, request.limits[name].max)
     if not short:
         return request.hold("enough", "nobody needs more", memory={"n": request.memory.get("n", 0) + 1})
     return request.scale(short, "short", f"more for {', '.join(short)}")

@@ -4,7 +4,7 @@ import pytest
 from weir_contracts import PartitionReading
 
 from services.analyzer.core import AnalysisSettings, demand, history
-from services.analyzer.core.memory import LogHistory, LogRow
+from services.analyzer.core.state import LogHistory, LogRow
 
 SETTINGS = AnalysisSettings()
 
@@ -16,7 +16,7 @@ def _history(ends: list[int | None], interval: float = 2.0, partitions: int = 1)
         readings = [
             PartitionReading(operator="s", topic="t", partition=p, log_end_offset=end) for p in range(partitions)
         ]
-        log = history.extend(log, readings, at, reach_seconds=2400, interval_seconds=2)
+        log = history.extend(log, readings, at, interval_seconds=2)
     return log, at
 
 
@@ -87,7 +87,7 @@ def test_a_partition_without_an_end_makes_demand_unknown() -> None:
     """A sum with a missing part is no sum."""
     log, at = _history([100, 200, 300], partitions=2)
     readings = [PartitionReading(operator="s", topic="t", partition=0, log_end_offset=400)]
-    log = history.extend(log, readings, at + 2, reach_seconds=2400, interval_seconds=2)
+    log = history.extend(log, readings, at + 2, interval_seconds=2)
     rate, trend = demand.arrival_rate(log, "s", at + 2, SETTINGS)
     assert rate.value is None
     assert trend.value is None
@@ -97,9 +97,9 @@ def test_a_partition_seen_again_is_bridged() -> None:
     """One scrape without it: its records come back spread over the time between."""
     log, at = _history([100, 200, 300], partitions=2)
     missing = [PartitionReading(operator="s", topic="t", partition=0, log_end_offset=400)]
-    log = history.extend(log, missing, at + 2, reach_seconds=2400, interval_seconds=2)
+    log = history.extend(log, missing, at + 2, interval_seconds=2)
     both = [PartitionReading(operator="s", topic="t", partition=p, log_end_offset=500) for p in range(2)]
-    log = history.extend(log, both, at + 4, reach_seconds=2400, interval_seconds=2)
+    log = history.extend(log, both, at + 4, interval_seconds=2)
     assert demand.arrival_rate(log, "s", at + 4, SETTINGS)[0].value == pytest.approx(100)
 
 
@@ -145,7 +145,7 @@ def test_partitions_that_are_gone_are_forgotten() -> None:
     log, at = _history([100, 200])
     for i in range(40):
         other = [PartitionReading(operator="s", topic="u", partition=0, log_end_offset=i)]
-        log = history.extend(log, other, at + 100 * (i + 1), reach_seconds=2400, interval_seconds=2)
+        log = history.extend(log, other, at + 100 * (i + 1), interval_seconds=2)
     assert log.keys == ("s\nu\n0",)
 
 

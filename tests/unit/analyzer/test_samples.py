@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from weir_contracts import Observation, Run
 
-from services.analyzer.core import Memory, advance
+from services.analyzer.core import AnalyzerState, advance
 from tests.unit.analyzer.story import NOON, Job, Loop
 
 
@@ -190,7 +190,7 @@ def test_the_memory_given_is_never_changed() -> None:
     before = memory.to_bytes()
     first = advance(memory, seen)
     assert memory.to_bytes() == before
-    assert advance(Memory.from_bytes(before), seen) == first
+    assert advance(AnalyzerState.from_bytes(before), seen) == first
 
 
 def test_memory_stays_bounded() -> None:

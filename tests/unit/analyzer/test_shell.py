@@ -21,7 +21,7 @@ from services.analyzer.adapters.checkpoint import checkpoint_of, is_damaged, los
 from services.analyzer.adapters.memory import MemoryAnalyzer
 from services.analyzer.adapters.processing import Lost
 from services.analyzer.adapters.spark import SparkUnusable, connector_jars, session_conf
-from services.analyzer.core import MEMORY_VERSION
+from services.analyzer.core import STATE_VERSION
 from services.analyzer.service import Analyzer, NotRunning
 from services.analyzer.settings import AnalyzerSettings
 from services.analyzer.stream import Batch, NotYet, StateUnusable, StreamDied
@@ -298,9 +298,9 @@ def test_every_master_that_spark_knows_is_taken(monkeypatch: pytest.MonkeyPatch,
 def test_another_split_is_another_checkpoint(tmp_path: Path) -> None:
     """Cluster, partitions, split of the state and version name the folder: none can be read as another."""
     settings = AnalyzerSettings(checkpoint=str(tmp_path), shuffle_partitions=2, partitions=4)
-    assert checkpoint_of(settings, "a/b c") == f"{tmp_path}/a_b_c-p4-s2-v{MEMORY_VERSION}"
+    assert checkpoint_of(settings, "a/b c") == f"{tmp_path}/a_b_c-p4-s2-v{STATE_VERSION}"
     remote = AnalyzerSettings(checkpoint="s3a://bucket/weir/", shuffle_partitions=2, partitions=8)
-    assert checkpoint_of(remote, "x") == f"s3a://bucket/weir/x-p8-s2-v{MEMORY_VERSION}"
+    assert checkpoint_of(remote, "x") == f"s3a://bucket/weir/x-p8-s2-v{STATE_VERSION}"
 
 
 def test_sparks_offset_log_is_read(tmp_path: Path) -> None:

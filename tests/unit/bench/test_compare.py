@@ -1,18 +1,17 @@
 """What Weir is compared with decides as the rules it stands for do."""
 
-import math
-
 from bench.compare.rules import Busy, Reactive, min_parallelism_for
 
 
 def test_utilisation_is_unknown_while_counters_are() -> None:
     """While tasks start Flink knows no busy time, and after a rescale it counts anew."""
-    before = Busy(1000.0, 1000.0, 2)
+    before = Busy(1000.0, 900.0, 100.0, 2)
 
-    assert Busy(1900.0, 1100.0, 2).since(before) == 0.9
-    assert Busy(math.nan, 1100.0, 2).since(before) is None
-    assert Busy(1900.0, 1100.0, 3).since(before) is None
-    assert Busy(10.0, 10.0, 2).since(before) is None
+    assert Busy(1900.0, 950.0, 150.0, 2).since(before) == 0.9
+    assert Busy(None, 950.0, 150.0, 2).since(before) is None
+    assert Busy(1900.0, None, 150.0, 2).since(before) is None
+    assert Busy(1900.0, 950.0, 150.0, 3).since(before) is None
+    assert Busy(10.0, 9.0, 1.0, 2).since(before) is None
 
 
 def test_the_reactive_rule_goes_up_at_once_and_down_by_the_highest_of_a_window() -> None:

@@ -177,7 +177,7 @@ class House:
         """A plan for the job as it is now."""
         seen = await self.driver.observe(self.knowledge.policies[application].spec.target)
         assert seen.deployment is not None
-        version = self.knowledge.policies[application].metadata.resource_version
+        version = self.knowledge.policies[application].metadata.version
         known = {"deployment": seen.deployment.ref(), "current": seen.deployment.observed, "policy_version": version}
         return plan(wanted, number=number, application=application, at=self.clock.now(), **{**known, **changes})
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import TERMINAL, Outcome
 
+from engines.flink.health import health_of
 from services.executor.core import (
     Accepted,
     ActionHistory,
@@ -55,6 +56,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     state = draw(st.sampled_from(["RUNNING"] * 4 + ["RESTARTING", "FAILED", "CANCELED"]))
     return snapshot(
         draw(VECTORS),
+        health=health_of(state),
         state=state,
         all_running=state == "RUNNING" and draw(st.booleans()),
         requested=draw(st.one_of(st.none(), VECTORS)),

@@ -165,7 +165,7 @@ def test_what_the_planners_guards_let_through_is_admitted(wanted: Parallelism, g
     The exception shrinks below the total's minimum: a guard behind that for totals has taken back another operator's growth.
     """
     vector = amend(scale(wanted), given_).vector
-    refused = vector and out_of_bounds(vector, given_.deployment, given_.spec, given_.topology)
+    refused = vector and out_of_bounds(vector, given_.request.deployment, given_.spec, given_.topology)
     if vector and refused:
         assert "subtasks are fewer than" in refused.sentence
         assert sum(vector.values()) < sum(given_.current.values())

@@ -69,7 +69,7 @@ async def test_a_policy_is_read_as_it_is(rig: Rig) -> None:
     reading = await rig.knowledge.policy(APP)
     assert reading.reachable and reading.policy is not None
     assert reading.policy.spec == rig.stored.spec
-    assert reading.policy.metadata.resource_version == rig.stored.metadata.resource_version
+    assert reading.policy.metadata.version == rig.stored.metadata.version
 
 
 async def test_no_policy_is_not_an_outage(rig: Rig) -> None:

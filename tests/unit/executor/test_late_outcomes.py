@@ -1,6 +1,6 @@
 """Two executors held one application, and the first one's outcomes come late: the second one's count, in any order."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from itertools import permutations
 from typing import Any
@@ -21,6 +21,7 @@ from services.executor.core import (
 )
 from services.knowledge.core import Cycle, HistoryLimits, State, remember
 from services.planner.memory import Applications
+from tests.effort import some
 from tests.unit.executor.builders import (
     BEFORE,
     NOON,
@@ -91,10 +92,10 @@ def replayed(outcomes: Sequence[Outcome]) -> ActionHistory:
     return history
 
 
-def orders() -> Iterator[tuple[Outcome, ...]]:
-    """Every order in which the outcomes of both may be read, duplicates and compaction aside."""
+def orders() -> list[tuple[Outcome, ...]]:
+    """Every order, in the fast tests one in seven, in which the outcomes of both may be read, duplicates and compaction aside."""
     first, second = two_holders()
-    return permutations([*first, *second])
+    return some(permutations([*first, *second]), 7)
 
 
 def test_every_order_of_two_holders_outcomes_recalls_the_same() -> None:

@@ -53,7 +53,7 @@ def policy(application: str = APP, version: int = 1, **spec: Any) -> ScalingPoli
     """The same, as it is stored."""
     parsed = parse_policy(document(application, **spec))
     return parsed.model_copy(
-        update={"metadata": parsed.metadata.model_copy(update={"resource_version": version, "updated_at": NOON})}
+        update={"metadata": parsed.metadata.model_copy(update={"version": version, "updated_at": NOON})}
     )
 
 

@@ -80,7 +80,7 @@ class StoreSuite:
         assert found is not None
         shown = found.to_document()
         assert shown["spec"] == document()["spec"]
-        assert shown["metadata"].keys() == {"namespace", "name", "resourceVersion", "updatedAt"}
+        assert shown["metadata"].keys() == {"namespace", "name", "version", "updatedAt"}
         assert [p.application for p in await store.policies()] == [APP]
 
     async def test_a_policy_is_written_by_who_has_read_it(self, store: Store) -> None:
@@ -502,7 +502,7 @@ class StoreSuite:
 async def _version(store: Store) -> int | None:
     found = await store.policy(APP)
     assert found is not None
-    return found.metadata.resource_version
+    return found.metadata.version
 
 
 def _hour(number: int, slots: float) -> ScoredHour:

@@ -132,7 +132,7 @@ async def test_a_policy_is_created_then_replaced(house: House) -> None:
     assert shown["metadata"] == {
         "namespace": "shop",
         "name": "orders",
-        "resourceVersion": NOON_MS + 60_000,
+        "version": NOON_MS + 60_000,
         "updatedAt": "2026-01-01T12:01:00Z",
         "updatedBy": "local",
     }
@@ -146,7 +146,7 @@ async def test_only_what_was_read_is_replaced(house: House) -> None:
     await house.apply(200, mode="act")
     stale = await house.http.put(POLICY, json=shown)
     assert stale.status_code == 409
-    read, current = shown["metadata"]["resourceVersion"], stale.json()["currentVersion"]
+    read, current = shown["metadata"]["version"], stale.json()["currentVersion"]
     assert current == read + 1
     assert (await house.http.put(POLICY, json=document(), headers={"If-Match": f'"{read}"'})).status_code == 409
     assert (await house.http.put(POLICY, json=document(), headers={"If-Match": f'"{current}"'})).status_code == 200
@@ -375,15 +375,15 @@ async def test_policies_are_listed_in_pages(house: House) -> None:
 
 async def test_a_pause_is_ended_in_the_mode_before_it(house: House) -> None:
     """Paused twice is paused once; resumed, it acts again as it did."""
-    first = (await house.apply(mode="act"))["metadata"]["resourceVersion"]
+    first = (await house.apply(mode="act"))["metadata"]["version"]
     for _ in range(2):
         paused = await house.http.post(f"{POLICY}/pause")
         assert (paused.status_code, paused.json()["spec"]["mode"]) == (200, "paused")
-    assert paused.json()["metadata"]["resourceVersion"] == first + 1
+    assert paused.json()["metadata"]["version"] == first + 1
     for _ in range(2):
         resumed = await house.http.post(f"{POLICY}/resume")
         assert (resumed.status_code, resumed.json()["spec"]["mode"]) == (200, "act")
-    assert resumed.json()["metadata"]["resourceVersion"] == first + 2
+    assert resumed.json()["metadata"]["version"] == first + 2
 
 
 async def test_what_was_written_paused_advises_when_resumed(house: House) -> None:
@@ -396,7 +396,7 @@ async def test_what_was_written_paused_advises_when_resumed(house: House) -> Non
 
 async def test_a_deleted_policy_is_gone(house: House) -> None:
     """204, then 404 everywhere; a tombstone is to be published; a stale deletion is refused."""
-    version = (await house.apply())["metadata"]["resourceVersion"]
+    version = (await house.apply())["metadata"]["version"]
     assert (await house.http.delete(POLICY, headers={"If-Match": '"7"'})).status_code == 409
     assert (await house.http.delete(POLICY, headers={"If-Match": f'"{version}"'})).status_code == 204
     for call in (
@@ -415,7 +415,7 @@ async def test_a_version_never_comes_twice(house: House) -> None:
     first = await house.apply()
     assert (await house.http.delete(POLICY)).status_code == 204
     second = await house.apply()
-    assert second["metadata"]["resourceVersion"] > first["metadata"]["resourceVersion"]
+    assert second["metadata"]["version"] > first["metadata"]["version"]
     assert (await house.http.put(POLICY, json=first)).status_code == 409
 
 

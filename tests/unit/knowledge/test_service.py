@@ -123,7 +123,7 @@ class World:
     def published(self) -> list[tuple[str, int | None]]:
         """Every policy that was published: its application and version, None for a tombstone."""
         return [
-            (str(r.key), None if r.value is None else json.loads(r.value)["metadata"]["resourceVersion"])
+            (str(r.key), None if r.value is None else json.loads(r.value)["metadata"]["version"])
             for r in self.bus.records(POLICIES.name)
         ]
 
@@ -498,7 +498,7 @@ async def test_a_store_that_comes_back_without_its_last_second_is_completed(worl
         world.store.away = False
         await world.until(lambda: _has(world, "observation"))
     found = await world.store.policy(APP)
-    assert found is not None and found.metadata.resource_version == 2
+    assert found is not None and found.metadata.version == 2
 
 
 async def test_the_end_of_an_action_is_known_by_its_outcome(world: World) -> None:
@@ -546,7 +546,7 @@ async def test_a_newer_policy_in_the_store_stays(world: World) -> None:
     await world.store.put_policy(policy(version=2), 1)
     await world.process().rebuild()
     found = await world.store.policy(APP)
-    assert found is not None and found.metadata.resource_version == 2
+    assert found is not None and found.metadata.version == 2
 
 
 async def test_an_application_that_ended_is_forgotten(world: World) -> None:

@@ -71,7 +71,7 @@ BAD: dict[str, tuple[bytes, str, str]] = {
     ),
     "a list": (says([1, 2]), "invalid-reply", "no plan reply"),
     "a part of the topology": (reply_with(parallelism={WORK: 3}), "invalid-reply", f"misses {SOURCE}"),
-    "an unknown operator": (reply_with(parallelism={**WHOLE, "magic": 1}), "invalid-reply", "unknown magic"),
+    "an unknown operator": (reply_with(parallelism={**WHOLE, "magic": 1}), "invalid-reply", "unknown operator magic"),
     "zero": (reply_with(parallelism={**WHOLE, WORK: 0}), "invalid-reply", f"parallelism.{WORK}"),
     "negative": (reply_with(parallelism={**WHOLE, WORK: -1}), "invalid-reply", f"parallelism.{WORK}"),
     "half a subtask": (reply_with(parallelism={**WHOLE, WORK: 2.5}), "invalid-reply", f"parallelism.{WORK}"),

@@ -38,23 +38,25 @@ def test_operators_come_in_topological_order() -> None:
             assert set(asked.inputs(name)) <= set(asked.operators[:i])
 
 
-def test_bounds_are_the_tightest_of_policy_and_partitions() -> None:
-    """More subtasks than partitions stay idle."""
+def test_limits_are_the_tightest_of_policy_key_groups_and_partitions() -> None:
+    """More subtasks than partitions stay idle; they may be requested all the same."""
     asked = request("steady", bounds={"min": 1, "max": 100, "operators": {"enrich": {"min": 2, "max": 5}}})
-    assert asked.bounds("enrich") == (2, 5)
+    assert asked.limits["enrich"] == (2, 5, 5)
     partitions = asked.topology.operator(asked.sources[0]).source_partitions
-    assert asked.bounds(asked.sources[0]) == (1, partitions)
+    assert asked.limits[asked.sources[0]] == (1, partitions, 100)
+    wide = request("steady", bounds={"min": 1000, "max": 2000})
+    groups = wide.topology.operator("enrich").max_parallelism
+    assert wide.limits["enrich"] == (groups, groups, groups)
 
 
-def test_limits_are_what_may_be_had() -> None:
-    """Where the policy's minimum is above the partitions, the partitions count; one parallelism for all keeps to each one's."""
+def test_the_minimum_of_a_policy_counts_where_it_exceeds_the_partitions() -> None:
+    """The user asked for it, useful or not; one parallelism for all keeps to the limits of each operator."""
     asked = request("steady", bounds={"min": 14, "max": 16, "operators": {"enrich": {"min": 2, "max": 5}}})
     source = asked.sources[0]
-    partitions = asked.topology.operator(source).source_partitions
-    assert asked.limits["enrich"] == (2, 5)
-    assert asked.limits[source] == (partitions, partitions)
-    assert asked.most_replicas == max(most for _, most in asked.limits.values())
-    assert asked.uniform(3)["enrich"] == 3
+    assert (asked.topology.operator(source).source_partitions or 0) < 14
+    assert asked.limits[source] == (14, 14, 16)
+    assert asked.max_replicas == max(limits.max for limits in asked.limits.values())
+    assert asked.uniform(3) == dict.fromkeys(asked.operators, 14) | {"enrich": 3}
     assert asked.replicas == max(asked.current.values())
 
 
@@ -72,7 +74,7 @@ def test_useful_parallelisms_are_those_that_do_something() -> None:
     """Of those with the same largest share of partitions or key groups the smallest, as Weir's own guard rounds them."""
     asked = request("steady", bounds={"min": 1, "max": 200})
     for name in asked.operators:
-        low, high = asked.bounds(name)
+        low, high, _ = asked.limits[name]
         rounded = {smallest_useful(asked.topology, name, p) for p in range(low, high + 1)}
         assert asked.useful_parallelisms(name) == sorted(rounded)
 

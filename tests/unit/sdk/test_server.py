@@ -46,7 +46,7 @@ class Sizer:
     def plan(self, request: Request) -> Reply:
         with self.lock:
             self.calls += 1
-            most = request.bounds("enrich")[1]
+            most = request.limits["enrich"].max
             target = request.parameters(Parameters).target
             return request.scale({"enrich": most}, "most", "as much as there is", target_share=target)
 

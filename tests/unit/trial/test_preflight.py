@@ -12,6 +12,7 @@ import pytest
 from cli.trial.options import TrialError, TrialOptions, trial_policy
 from cli.trial.preflight import check_cluster, check_planners, check_writable
 from cli.trial.stack import TrialStack
+from testbed import kafka
 
 Serve = Callable[[int, Any], str]
 
@@ -105,8 +106,12 @@ def test_a_cluster_that_is_away_is_refused() -> None:
         check_cluster("http://127.0.0.1:1")
 
 
-def test_an_external_cluster_that_is_away_does_not_keep_the_rest_from_stopping(tmp_path: Path) -> None:
+def test_an_external_cluster_that_is_away_does_not_keep_the_rest_from_stopping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The job that may still run is named; the trial's own parts are stopped all the same."""
+    monkeypatch.setattr(kafka, "java", lambda: "java")  # nothing is started: neither Java nor jars are needed
+    monkeypatch.setattr(kafka, "class_path", lambda part: part)
     stack = TrialStack(TrialOptions(external_flink="http://127.0.0.1:1"), tmp_path)
     stack.job_id = "0123"
     said: list[str] = []

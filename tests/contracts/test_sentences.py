@@ -1,0 +1,29 @@
+"""Sentences fit the messages that carry them."""
+
+import pytest
+from pydantic import ValidationError
+from weir_contracts import Amendment, PlanReply, bounded, one_line
+
+
+def test_a_longer_sentence_is_cut_when_it_is_read() -> None:
+    """Nobody who writes a sentence has to count its letters; the cut is shown."""
+    reply = PlanReply(kind="hold", code="too-long", sentence="é" * 5000)
+    assert (len(reply.sentence), reply.sentence[-2:]) == (2000, "é…")
+    document = {"guard": "bounds", "code": "bounds", "because": "w" * 2001, "before": {"a": 1}, "after": {"a": 2}}
+    assert len(Amendment.model_validate(document, strict=True).because) == 2000
+
+
+@pytest.mark.parametrize("wrong", ["", None, 7, ["a sentence"]])
+def test_a_sentence_is_a_text_that_says_something(wrong: object) -> None:
+    """Cutting does not let anything else pass."""
+    with pytest.raises(ValidationError):
+        PlanReply.model_validate({"kind": "hold", "code": "odd", "sentence": wrong})
+
+
+def test_texts_of_other_programs_are_shown_on_one_line() -> None:
+    """An error without a text is shown by its class."""
+    assert bounded("short") == "short"
+    assert bounded("0123456789", 5) == "0123…"
+    assert one_line("two\nlines\t and  more") == "two lines and more"
+    assert one_line(TimeoutError()) == "TimeoutError"
+    assert len(one_line(ValueError("x" * 900))) == 300
