@@ -20,8 +20,8 @@ from services.executor.core import (
     record_transition,
     taken_over,
 )
-from services.knowledge.core import Limits, State, Turn, remember
-from services.planner.memory import Applications
+from services.knowledge.core import Cycle, HistoryLimits, State, remember
+from services.planner.request_cache import RequestCache
 from tests.effort import some
 from tests.unit.executor.builders import (
     BEFORE,
@@ -115,13 +115,14 @@ def test_every_order_of_two_holders_outcomes_is_the_same_to_planner_and_knowledg
     """The planner's newest outcome, and what knowledge shows as such, is the owner's."""
     _, second = two_holders()
     for order in orders():
-        planner, state = Applications(1, 1), State(application=APP, turns=[Turn(correlation_id=plan().observation_id)])
+        planner = RequestCache(1, 1)
+        state = State(application=APP, cycles=[Cycle(correlation_id=plan().observation_id)])
         for outcome in order:
             planner.happened(APP, outcome)
-            state = remember(state, outcome, Limits())
+            state = remember(state, outcome, HistoryLimits())
         assert planner._outcomes[APP][0] == second[-1]
-        assert state.seen.outcome_id == second[-1].id
-        assert all(state.seen.newer_than(late) for late in order if late.id != second[-1].id)
+        assert state.times.outcome_id == second[-1].id
+        assert all(state.times.newer_than(late) for late in order if late.id != second[-1].id)
 
 
 def test_what_is_needed_to_go_on_is_in_the_last_outcome() -> None:
