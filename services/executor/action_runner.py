@@ -187,7 +187,7 @@ class ActionRunner:
         """Restore the history from knowledge if the topic no longer holds the application's outcomes."""
         outcome = await self._knowledge.outcome(app.id)
         if isinstance(outcome, Unanswered):
-            return PolicyReading(reachable=False, because=outcome.reason)
+            return PolicyReading(reachable=False, reason=outcome.reason)
         if outcome is not None:
             app.history = taken_over(recall(app.history, outcome))
         app.recalled = True
@@ -199,11 +199,11 @@ class ActionRunner:
             async with asyncio.timeout(GATE_SECONDS):
                 policy = await self._knowledge.policy(application)
                 if policy.policy is None:
-                    return policy, Snapshot(now, reachable=False, because="not observed without a policy")
+                    return policy, Snapshot(now, reachable=False, reason="not observed without a policy")
                 return policy, await self._driver(policy.policy.subject).observe(policy.policy.subject)
         except TimeoutError:
             reason = f"no answer within {GATE_SECONDS:.0f} s"
-            return PolicyReading(reachable=False, because=reason), Snapshot(now, reachable=False, because=reason)
+            return PolicyReading(reachable=False, reason=reason), Snapshot(now, reachable=False, reason=reason)
 
     # -- actions --------------------------------------------------------------------------------------------------
 
@@ -257,7 +257,7 @@ class ActionRunner:
         action = app.history.action
         if subject is None:
             reason = "the policy was deleted, so the target is unknown"
-            snapshot = Snapshot(self._clock.now(), reachable=True, because=reason)
+            snapshot = Snapshot(self._clock.now(), reachable=True, reason=reason)
         else:
             snapshot = await self._driver(subject).observe(subject)
         policy, crowded, contended = None, None, False

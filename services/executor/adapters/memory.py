@@ -21,7 +21,7 @@ class MemoryKnowledge:
 
     async def policy(self, application: str) -> PolicyReading:
         if self.away:
-            return PolicyReading(reachable=False, because=self.away)
+            return PolicyReading(reachable=False, reason=self.away)
         return PolicyReading(reachable=True, policy=self.policies.get(application))
 
     async def outcome(self, application: str) -> Outcome | Unanswered | None:

@@ -38,7 +38,7 @@ class Snapshot:
     """Last state change of a subtask; all subtasks run since then if `all_running`."""
     checkpoint_completed_at: datetime | None = None
     checkpoint_in_progress: bool | None = None
-    because: str = ""
+    reason: str = ""
     """Reason why the target was not reached or not found."""
     topology: Topology | None = None
     """The running graph; None if the driver does not report it."""
@@ -64,7 +64,7 @@ class PolicyReading:
 
     reachable: bool
     policy: ScalingPolicy | None = None
-    because: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -73,10 +73,10 @@ class MemoryDriver:
         url, name = _key(subject)
         now = self._clock.now()
         if url in self.away:
-            return Snapshot(now, reachable=False, because=self.away[url])
+            return Snapshot(now, reachable=False, reason=self.away[url])
         job = self._find(url, name)
         if job is None:
-            return Snapshot(now, reachable=True, because=f"the cluster has no job {name!r}")
+            return Snapshot(now, reachable=True, reason=f"the cluster has no job {name!r}")
         self._advance(job, now)
         running = job.state == "RUNNING"
         return Snapshot(
