@@ -30,9 +30,9 @@ from services.analyzer.core import advance as analyze
 from services.executor.adapters.memory import MemoryKnowledge
 from services.executor.core import Rules
 from services.executor.service import Executor
-from services.planner.memory import Applications
+from services.planner.request_cache import RequestCache
 from services.planner.service import Planner
-from services.planner.shadows import Sideline
+from services.planner.shadows import ShadowRunner
 from simulator import Fault, Noise, Observer, Simulation
 from simulator.faults import CLEAR
 from simulator.observe import START
@@ -134,7 +134,7 @@ class Loop:
         rules: Rules | None = None,
         carry: Callable[[Any], Any] | None = None,
         asks: Callable[[PlanRequest, str], PlanReply] = ask,
-        shadows: Callable[[Bus, Clock], Sideline] | None = None,
+        shadows: Callable[[Bus, Clock], ShadowRunner] | None = None,
     ) -> None:
         self._time = SimulatedTimeLoop(-START_UP_SECONDS)
         self._until = 0.0
@@ -146,11 +146,11 @@ class Loop:
         self.bus = ReplayBus(self.clock, self.tally.count, carry)
         self.driver = SimulatedDriver(self.clock, START)
         self.knowledge = MemoryKnowledge()
-        self.planner_memory = Applications(OBSERVATIONS_KEPT, HISTORY_KEPT)
+        self.request_cache = RequestCache(OBSERVATIONS_KEPT, HISTORY_KEPT)
         self._planners = InProcess(asks)
         self._shadows = shadows(self.bus, self.clock) if shadows is not None else None
         self._planner = Planner(
-            self.bus, self.clock, self._planners, self.planner_memory, partitions=1, shadows=self._shadows
+            self.bus, self.clock, self._planners, self.request_cache, partitions=1, shadows=self._shadows
         )
         drivers = {"flink": self.driver, "docker": self.driver}
         self._executor = Executor(self.bus, drivers, self.knowledge, self.clock, rules or Rules(), attempt_id=ATTEMPT)

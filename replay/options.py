@@ -145,9 +145,9 @@ def _policy(options: ReplayOptions, trace: LoadTrace, duration_seconds: float) -
     spec = document.setdefault("spec", {}) if isinstance(document, dict) else None
     if not isinstance(spec, dict):
         raise InvalidReplay(f"--policy: {options.policy_file}: is not a policy: it has no spec")
-    # The simulation runs in place of the application and target that the policy names.
-    spec.pop("application", None)
-    spec["target"] = {"flink": {"url": "http://127.0.0.1:8081", "job": "replay"}}
+    # The simulation runs in place of the cluster that the policy names.
+    spec["application"] = {"flink": {"url": "http://127.0.0.1:8081", "job": "replay"}}
+    spec["target"] = {"flink": {}}
     spec["mode"] = "act"
     metadata = document.get("metadata")
     document["metadata"] = {"namespace": "replay", "name": "replay", **(metadata if isinstance(metadata, dict) else {})}

@@ -26,7 +26,7 @@ from .rules import Busy
 SAMPLE_SECONDS = 1.0
 
 Decide = Callable[[float, Mapping[str, int], Mapping[str, float | None]], dict[str, int]]
-"""From time, parallelism and utilisation of every operator to its parallelism."""
+"""From time, parallelism and utilization of every operator to its parallelism."""
 
 
 def busy_of(job: Job) -> dict[str, Busy]:

@@ -9,9 +9,9 @@ from weir_contracts.topics import SHADOWS
 
 from runtime.bus import Bus
 from runtime.clock import Clock
-from services.knowledge.scores import tell
+from services.knowledge.scores import summarise_scores
 from services.planner.process import WorkerProcess
-from services.planner.shadows import Limits, Sideline
+from services.planner.shadows import ShadowLimits, ShadowRunner
 from simulator.observe import START
 from tests.loop.world import WORK, World, job, policy
 
@@ -30,9 +30,9 @@ class ThisProcess(WorkerProcess):
         return work(*arguments)
 
 
-def in_this_process(bus: Bus, clock: Clock) -> Sideline:
+def in_this_process(bus: Bus, clock: Clock) -> ShadowRunner:
     """Return the runner of shadows, which publishes them after each plan."""
-    return Sideline(bus, clock, ThisProcess(), partitions=1, limits=Limits(publish_seconds=0.0))
+    return ShadowRunner(bus, clock, ThisProcess(), partitions=1, limits=ShadowLimits(publish_seconds=0.0))
 
 
 class Watched(World):
@@ -71,7 +71,7 @@ def test_shadows_are_told_apart_and_the_chosen_ones_copy_is_what_happens() -> No
     assert scores["lazy"].violation_seconds > 300 > chosen.violation_seconds
     assert scores["lazy"].short > 10 * chosen.short
     assert scores["lazy"].slot_seconds == scores["lazy"].simulated_seconds
-    told = tell("shop/orders", world.shadows.hours, world.policy.spec, START, world.loop.now)
+    told = summarise_scores("shop/orders", world.shadows.hours, world.policy.spec, START, world.loop.now)
     assert told is not None
     assert told.confidence is not None
     assert told.confidence > 0.9

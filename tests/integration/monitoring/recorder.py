@@ -23,7 +23,7 @@ from services.knowledge.dead_letters import DeadLetterCount
 from services.knowledge.gauges import ApplicationGauges
 from services.monitor import service as _monitor  # noqa: F401 - the same
 from services.planner import remote as _remote  # noqa: F401 - the same
-from services.planner.failures import no_answer
+from services.planner.failures import no_reply
 from simulator import Noise, Simulation, chain
 from tests.loop.world import policy
 
@@ -113,7 +113,7 @@ def record() -> Recorder:
             loop.run(SCRAPE_SECONDS)
             if cycle == 90:
                 DeadLetterCount.count(_dead_letter(loop.now))
-                no_answer("mine", "planner-timeout", "planner mine gave no answer within 2 s")
+                no_reply("mine", "planner-timeout", "planner mine gave no answer within 2 s")
             recorder.scrape(loop.now)
     return recorder
 

@@ -32,6 +32,7 @@ from weir_contracts import (
     unknown,
     within,
 )
+from weir_planner.request import Request
 
 from engines.flink.health import health_of
 from services.planner.core.guards import Context
@@ -286,13 +287,16 @@ def context(current: Mapping[str, int], **changes: Any) -> Context:
     graph = changes.pop("graph", topology(tuple(current)))
     slots = changes.pop("slots", Slots(total=32, available=20))
     found = changes.pop("found", None) or analysis(work=current.get(WORK, 1), the_policy=the_policy, graph=graph)
-    return Context(
-        **{
-            "now": NOON,
-            "spec": the_policy.spec,
-            "topology": graph,
-            "deployment": deployment(current, graph, slots=slots),
-            "analysis": found,
-            **changes,
-        }
+    last_action = changes.pop("last_action", None)
+    asked = Request.model_construct(
+        id=derive_id(found.id, "request"),
+        application=found.application,
+        now=changes.pop("now", NOON),
+        policy=the_policy,
+        analysis=found,
+        topology=graph,
+        deployment=deployment(current, graph, slots=slots),
+        outcomes=[] if last_action is None else [outcome(last_action)],
+        quarantine=changes.pop("quarantine", []),
     )
+    return Context(asked, **changes)

@@ -17,7 +17,7 @@ from runtime.memory_bus import MemoryBus
 from services.planner import shadows as shell
 from services.planner.core.shadows import begin, finish
 from services.planner.process import WorkerProcess
-from services.planner.shadows import Limits, Sideline, give_way
+from services.planner.shadows import ShadowLimits, ShadowRunner, lower_priority
 from tests.unit.planner.build import APP, NOON, SOURCE, WORK, after, analysis, policy, request, scale
 from tests.unit.planner.test_service import PARTITIONS, Desk
 from tests.unit.planner.test_shadows import scrape
@@ -30,7 +30,7 @@ class InProcess(WorkerProcess):
     """Works at once; `gate` may hold it up, `fails` break it."""
 
     def __init__(self) -> None:
-        super().__init__(give_way)
+        super().__init__(lower_priority)
         self.gate = asyncio.Event()
         self.gate.set()
         self.fails: Exception | None = None
@@ -53,7 +53,7 @@ def question(seconds: float, application: str = APP, shadows: Any = BOLD, **of: 
 
 
 class Bench:
-    """Sidelines on one bus."""
+    """ShadowRunners on one bus."""
 
     def __init__(self) -> None:
         self.clock = FakeClock(NOON)
@@ -61,9 +61,9 @@ class Bench:
         self.workers = InProcess()
         self.running: list[tuple[Stop, asyncio.Task[None]]] = []
 
-    def sideline(self, **options: Any) -> Sideline:
-        made = Sideline(self.bus, self.clock, self.workers, partitions=PARTITIONS, **options)
-        made.share(frozenset(range(PARTITIONS)))
+    def runner(self, **options: Any) -> ShadowRunner:
+        made = ShadowRunner(self.bus, self.clock, self.workers, partitions=PARTITIONS, **options)
+        made.assign(frozenset(range(PARTITIONS)))
         stop = Stop()
         self.running.append((stop, asyncio.create_task(made.run(stop))))
         return made
@@ -97,7 +97,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 async def test_a_turn_is_told(bench: Bench) -> None:
     """The first at once, under the application's key."""
-    bench.sideline().offer(question(0))
+    bench.runner().offer(question(0))
     await bench.until(bench.told)
     [message] = bench.told()
     assert message is not None
@@ -106,18 +106,18 @@ async def test_a_turn_is_told(bench: Bench) -> None:
 
 async def test_without_shadows_nothing_is_done(bench: Bench) -> None:
     """Most policies list none: they cost nothing."""
-    sideline = bench.sideline()
-    sideline.offer(question(0, shadows=[]))
-    sideline.offer(question(0, "shop/other"))
+    runner = bench.runner()
+    runner.offer(question(0, shadows=[]))
+    runner.offer(question(0, "shop/other"))
     await bench.until(lambda: bench.told("shop/other"))
     assert bench.told() == []
 
 
 async def test_messages_are_rare(bench: Bench) -> None:
     """One in 30 s, and one at the end: so little is lost."""
-    sideline = bench.sideline()
+    runner = bench.runner()
     for i in range(8):
-        sideline.offer(question(5 * i))
+        runner.offer(question(5 * i))
         await bench.until(lambda i=i: bench.workers.done == i + 1)
         bench.clock.advance(5)
     await bench.until(lambda: len(bench.told()) == 2)
@@ -128,11 +128,11 @@ async def test_messages_are_rare(bench: Bench) -> None:
 async def test_a_shadow_that_is_slow_delays_nothing(bench: Bench) -> None:
     """Offering never waits; of what piles up the newest turn of each application is kept, and no more applications than there is room."""
     bench.workers.gate.clear()
-    sideline = bench.sideline(limits=Limits(queued=2))
+    runner = bench.runner(limits=ShadowLimits(queued=2))
     for i in range(100):
-        sideline.offer(question(i))
+        runner.offer(question(i))
     for name in ("shop/b", "shop/c", "shop/d"):
-        sideline.offer(question(0, name))
+        runner.offer(question(0, name))
     bench.workers.gate.set()
     await bench.until(lambda: bench.told("shop/b"))
     assert bench.told("shop/d") == []
@@ -142,14 +142,14 @@ async def test_a_shadow_that_is_slow_delays_nothing(bench: Bench) -> None:
 
 async def test_what_goes_wrong_costs_one_turn(bench: Bench) -> None:
     """The process died, or took too long: the next turn goes on from the one before."""
-    sideline = bench.sideline()
-    sideline.offer(question(0))
+    runner = bench.runner()
+    runner.offer(question(0))
     await bench.until(bench.told)
     bench.workers.fails = TimeoutError("too slow")
-    sideline.offer(question(5))
+    runner.offer(question(5))
     await asyncio.sleep(0.02)
     bench.workers.fails = None
-    sideline.offer(question(10))
+    runner.offer(question(10))
     await bench.until(lambda: bench.workers.done == 2)
     await bench.end()
     message = bench.told()[-1]
@@ -159,7 +159,7 @@ async def test_what_goes_wrong_costs_one_turn(bench: Bench) -> None:
 
 async def test_another_replica_goes_on(bench: Bench) -> None:
     """What was told last is where the next one begins: the copy's own parallelism, and its sums."""
-    first = bench.sideline()
+    first = bench.runner()
     moved, asks = begin(None, question(0))
     assert moved is not None
     wish = scale({SOURCE: 1, WORK: 4})
@@ -168,7 +168,7 @@ async def test_another_replica_goes_on(bench: Bench) -> None:
     del first
     await bench.end()
     await bench.bus.publish(SHADOWS.name, APP, body, headers)
-    second = bench.sideline()
+    second = bench.runner()
     second.offer(question(5))
     await bench.until(lambda: bench.workers.done == 1)
     await bench.end()
@@ -180,11 +180,11 @@ async def test_another_replica_goes_on(bench: Bench) -> None:
 
 async def test_what_is_lost_is_forgotten(bench: Bench) -> None:
     """Another replica has the partition now: nothing of it is worked on or told here."""
-    sideline = bench.sideline()
-    sideline.offer(question(0))
+    runner = bench.runner()
+    runner.offer(question(0))
     await bench.until(bench.told)
-    sideline.share(frozenset())
-    sideline.offer(question(5))
+    runner.assign(frozenset())
+    runner.offer(question(5))
     await asyncio.sleep(0.05)
     await bench.end()
     assert len(bench.told()) == 1
@@ -192,10 +192,10 @@ async def test_what_is_lost_is_forgotten(bench: Bench) -> None:
 
 async def test_an_end_is_told(bench: Bench) -> None:
     """The application is no more: neither are its copies."""
-    sideline = bench.sideline()
-    sideline.offer(question(0))
+    runner = bench.runner()
+    runner.offer(question(0))
     await bench.until(bench.told)
-    sideline.ended(APP)
+    runner.ended(APP)
     await bench.until(lambda: len(bench.told()) == 2)
     assert bench.told()[-1] is None
 
@@ -203,8 +203,8 @@ async def test_an_end_is_told(bench: Bench) -> None:
 async def test_a_bad_message_is_put_aside(bench: Bench) -> None:
     """The copies of that application begin anew; the others are read."""
     await bench.bus.publish(SHADOWS.name, APP, b"{}", {})
-    sideline = bench.sideline()
-    sideline.offer(question(0))
+    runner = bench.runner()
+    runner.offer(question(0))
     await bench.until(lambda: len(bench.bus.records(SHADOWS.name)) == 2)
     assert len(bench.bus.records(DEAD_LETTERS.name)) == 1
 
@@ -217,8 +217,8 @@ async def test_a_registered_planner_is_asked_where_it_is(bench: Bench) -> None:
         asked.append((planner, timeout_seconds, about))
         return scale({SOURCE: 1, WORK: 5})
 
-    sideline = bench.sideline(registered=lambda: frozenset({"mine"}), ask_registered=ask)
-    sideline.offer(question(0, shadows=MINE))
+    runner = bench.runner(registered=lambda: frozenset({"mine"}), call_registered=ask)
+    runner.offer(question(0, shadows=MINE))
     await bench.until(bench.told)
     [(planner, timeout, about)] = asked
     assert (planner, about.policy.spec.planner.name) == ("mine", "mine")
@@ -236,10 +236,10 @@ async def test_a_registered_planner_sees_raw_readings(bench: Bench) -> None:
         asked.append(about)
         return scale({SOURCE: 1, WORK: 2})
 
-    sideline = bench.sideline(registered=lambda: frozenset({"mine"}), ask_registered=ask)
+    runner = bench.runner(registered=lambda: frozenset({"mine"}), call_registered=ask)
     for turn in range(2):
         scrapes = {"observations": [scrape(5 * i, 1000) for i in range(turn + 1)]}
-        sideline.offer(question(5 * turn, shadows=MINE).model_copy(update=scrapes))
+        runner.offer(question(5 * turn, shadows=MINE).model_copy(update=scrapes))
         await bench.until(lambda: len(asked) > turn)  # noqa: B023 - awaited at once
     assert [o.observed_at for o in asked[1].observations] == [after(5)]
 
@@ -258,7 +258,7 @@ def asked_in_process(monkeypatch: pytest.MonkeyPatch, plan: Callable[..., PlanRe
             "seconds": seconds,
         }
     )
-    after_text = json.loads(shell.turn(question_text))["after"]
+    after_text = json.loads(shell.run_cycle(question_text))["after"]
     return {s.label: s.unanswered for s in Shadows.model_validate_json(after_text).hours[0].scores}
 
 
@@ -293,10 +293,10 @@ def test_one_that_fails_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_it_works_in_a_real_process() -> None:
     """Text goes in and comes out, from a pool of its own that is made when it is first needed."""
-    process = WorkerProcess(give_way)
+    process = WorkerProcess(lower_priority)
     try:
         text = json.dumps({"before": None, "request": question(0).model_dump_json(), "elsewhere": [], "seconds": 30.0})
-        found = json.loads(await process.run(shell.turn, text, timeout_seconds=60.0))
+        found = json.loads(await process.run(shell.run_cycle, text, timeout_seconds=60.0))
         assert Shadows.model_validate_json(found["after"]).application == APP
     finally:
         process.close()
@@ -310,11 +310,11 @@ async def test_the_loop_offers_what_it_has_planned() -> None:
     desk = Desk()
     stuck = InProcess()
     stuck.gate.clear()
-    sideline = Sideline(desk.bus, desk.clock, stuck, partitions=PARTITIONS)
+    runner = ShadowRunner(desk.bus, desk.clock, stuck, partitions=PARTITIONS)
     stop = Stop()
-    task = asyncio.create_task(sideline.run(stop))
+    task = asyncio.create_task(runner.run(stop))
     replica = desk.replica()
-    replica.planner._shadows = sideline
+    replica.planner._shadows = runner
     for i in range(3):
         await desk.analysed(5 * i, spec={"shadows": BOLD})
         await desk.planned(i + 1)

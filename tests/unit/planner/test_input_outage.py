@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from weir_contracts import Analysis, Behavior, UsualArrivals
 
-from services.planner.core.collapse import HALF_LIFE_SECONDS, holds_for_collapse, usual_arrivals
+from services.planner.core.input_outage import HALF_LIFE_SECONDS, prevents_scale_down, usual_arrivals
 from tests.unit.planner.build import NOON, after, analysis
 
 
@@ -48,10 +48,10 @@ def test_an_unknown_rate_is_no_collapse() -> None:
 def test_it_holds_for_the_policys_time() -> None:
     """Ten minutes by default."""
     collapsed = usual(800, 100, since=10)
-    assert holds_for_collapse(collapsed, Behavior(), after(609))
-    assert not holds_for_collapse(collapsed, Behavior(), after(610))
-    assert not holds_for_collapse(usual(800), Behavior(), NOON)
-    assert not holds_for_collapse(None, Behavior(), NOON + timedelta(days=1))
+    assert prevents_scale_down(collapsed, Behavior(), after(609))
+    assert not prevents_scale_down(collapsed, Behavior(), after(610))
+    assert not prevents_scale_down(usual(800), Behavior(), NOON)
+    assert not prevents_scale_down(None, Behavior(), NOON + timedelta(days=1))
 
 
 def told(*readings: tuple[float, float]) -> UsualArrivals:
