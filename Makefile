@@ -8,11 +8,11 @@ ARGS ?=
 # anew is a quarter of the fast tests' time.
 unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/contracts tests/loop
-# One more than the processors that this machine counts: some stories wait for a deadline.
+# One more than there are processors: some stories wait for a deadline.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 .PHONY: help environment setup means trial check lint types imports fast test test-integration test-e2e test-containers bench-loop \
-        bench-advance bench-backlog bench-compare bench-compose bench-fidelity bench-fleet bench-images bench-planners bench-quality bench-spark bench-what-if chaos schemas lock images clean
+        bench-advance bench-compare bench-fleet bench-planners bench-quality chaos schemas lock images clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -44,7 +44,8 @@ imports: environment
 fast: environment
 	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(FAST)
 
-check: lint types imports fast  ## lint, types, import rules, fast tests: under two minutes on two cores
+check: environment  ## lint, types, import rules and fast tests: about a minute on two cores
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target fast lint types imports
 
 test-integration: means  ## each adapter against the real part
 	@$(BIN)/pytest -q --thorough tests/integration
@@ -69,12 +70,6 @@ chaos: setup  ## kills each part in each phase of an action, into bench/results/
 bench-fleet: setup  ## how many applications one loop carries, into bench/results/fleet.json (about 12 minutes)
 	@$(BIN)/python -m bench.fleet $(ARGS)
 
-bench-backlog: setup  ## how fast the analyzer works a backlog off, by setting, into bench/results/backlog.json (about 12 minutes)
-	@$(BIN)/python -m bench.backlog $(ARGS)
-
-bench-spark: setup  ## the analyzer on one and two workers of a Spark cluster, into bench/results/spark_cluster.json (about 6 minutes)
-	@$(BIN)/python -m bench.spark_cluster $(ARGS)
-
 bench-compare: setup  ## Weir beside static parallelism and a reactive rule, into bench/results/compare.json (about 14 minutes)
 	@$(BIN)/python -m bench.compare $(ARGS)
 
@@ -83,18 +78,6 @@ bench-quality: environment  ## Weir and a reactive rule on the simulator, into b
 
 bench-planners: environment  ## every built-in planner on the simulator, into bench/results/planners.json (about 14 minutes of one core)
 	@$(BIN)/python -m bench.planners $(ARGS)
-
-bench-what-if: setup  ## what is predicted beside what the real job does, into bench/results/what_if.json (about 11 minutes)
-	@$(BIN)/python -m bench.what_if $(ARGS)
-
-bench-fidelity: setup  ## the simulator beside the real job, into bench/results/fidelity.json (about 8 minutes)
-	@$(BIN)/python -m bench.fidelity $(ARGS)
-
-bench-compose: means  ## `docker compose up` to the first acted plan, and each container's memory, into bench/results/compose.json (about 8 minutes)
-	@$(BIN)/python -m bench.compose $(ARGS)
-
-bench-images: means  ## how large each image is over its base, into bench/results/images.json (needs a Docker daemon)
-	@$(BIN)/python -m bench.images $(ARGS)
 
 bench-advance: environment  ## measures the analyzer's core into bench/results/advance.json
 	@$(BIN)/python -m bench.advance $(ARGS)

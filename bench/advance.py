@@ -24,7 +24,7 @@ from weir_contracts import (
 )
 
 from bench.results_file import distribution, write
-from services.analyzer.core import AnalysisSettings, Memory, advance
+from services.analyzer.core import AnalysisSettings, AnalyzerState, advance
 
 OPERATORS, PARTITIONS, INTERVAL_SECONDS, OBSERVATIONS = 10, 12, 2, 600
 BUDGET_MILLISECONDS = 5.0
@@ -52,7 +52,7 @@ def observation(
         {
             "apiVersion": "weir.dev/v1alpha1",
             "kind": "ScalingPolicy",
-            "metadata": {"namespace": namespace, "name": name, "resourceVersion": 1},
+            "metadata": {"namespace": namespace, "name": name, "version": 1},
             "spec": {
                 "target": {"flink": {"url": "http://127.0.0.1:8081", "job": "bench"}},
                 "objective": {"maxLag": "30s"},
@@ -71,6 +71,7 @@ def observation(
             job_id="b" * 32,
             job_name="bench",
             graph_hash=topology.graph_hash(),
+            health="running",
             state="RUNNING",
             observed=dict.fromkeys(names, 4),
         ),
@@ -126,7 +127,9 @@ def measure() -> dict[str, object]:
         begin = time.process_time()
         observation_read = Observation.model_validate_json(body)
         parsed = time.process_time()
-        memory, analysis = advance(None if state is None else Memory.from_bytes(state), observation_read, settings)
+        memory, analysis = advance(
+            None if state is None else AnalyzerState.from_bytes(state), observation_read, settings
+        )
         state = None if memory is None else memory.to_bytes()
         advanced = time.process_time()
         out = None if analysis is None else analysis.model_dump_json()

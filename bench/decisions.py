@@ -8,11 +8,11 @@ amendments are compared; sentences may differ.
 """
 
 import argparse
-import asyncio
 import gzip
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from weir_contracts import Analysis, Observation, Plan, PlanRequest, PlanState
 from weir_planner.installed import ask, built_in, needed
 
 from bench.planners.contest import Situation, prepared, situations
-from replay.loop import Loop, Records
+from engines.flink.health import health_of
+from replay.loop import Loop
 from services.analyzer.core import AnalysisSettings, advance
 from services.planner.core.decide import make_plan, precheck
 from simulator import Noise, Simulation
@@ -30,32 +31,37 @@ SECONDS = 1800.0
 OBSERVED = ("rate", "hpa")
 """Planners whose replays' observations are kept, all of them: the analyzer's state grows from the first one on."""
 MAX_SHOWN = 20
-SENTENCES = frozenset({"sentence", "because", "evidence", "message", "basis", "planning_seconds", "learnt", "memory"})
-"""Fields that may differ: sentences, and states whose format belongs to one version. `evidence` of a plan repeats its numbers."""
+SENTENCES = frozenset(
+    {"sentence", "because", "evidence", "message", "basis", "planning_seconds", "learnt", "memory", "policy"}
+)
+"""Fields that may differ: sentences, states whose format belongs to one version, and the policy that is passed on. `evidence`
+of a plan repeats its numbers."""
 
 
-class Recorder(Loop):
-    """A replay that keeps what its planner was asked, every `every`-th time."""
+class Recorder:
+    """Keeps what a replay's analyzer and planner were given: all observations, and every `every`-th request."""
 
-    requests: list[dict[str, Any]]
-    observations: list[dict[str, Any]]
-    every = 1
-    asked = 0
+    def __init__(self, every: int) -> None:
+        self.loop = Loop(carry=self._carry)
+        self.observations: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
+        self._every = every
+        self._analysis: Analysis | None = None
+        self._planned = 0
 
-    async def hear(self, observation: Any) -> None:
-        self.observations.append(observation.model_dump(mode="json", exclude_unset=True))
-        await super().hear(observation)
-
-    def _plan(self, analysis: Analysis) -> Plan | None:
-        name = analysis.policy.spec.planner.name
-        state = self.planner.state(analysis.application, name)
-        request = needed(self.planner.request(analysis, self.now), name)
-        plan = super()._plan(analysis)
-        if plan is not None:
-            self.asked += 1
-            if self.asked % self.every == 0:
-                self.requests.append(_record(request, state, name, plan))
-        return plan
+    def _carry(self, message: Any) -> Any:
+        if isinstance(message, Observation):
+            self.observations.append(message.model_dump(mode="json", exclude_unset=True))
+        elif isinstance(message, Analysis):
+            self._analysis = message
+        elif isinstance(message, Plan) and self._analysis is not None:
+            self._planned += 1
+            if self._planned % self._every == 0:
+                # The planner's memory does not have this plan before it is published.
+                memory, name = self.loop.planner_memory, message.planner
+                request = needed(memory.request(self._analysis, message.created_at), name)
+                self.requests.append(_record(request, memory.state(message.application, name), name, message))
+        return message
 
 
 def _record(request: PlanRequest, state: PlanState, name: str, plan: Plan) -> dict[str, Any]:
@@ -93,27 +99,35 @@ def record(path: Path) -> int:
         for number, (seed, situation, planner) in enumerate(runs):
             replay = prepared(situation, planner, SECONDS)
             simulation = Simulation(replay.application, replay.trace.rate_at, step_seconds=replay.step_seconds)
-            loop = Recorder(simulation, replay.policy, noise=Noise(relative=0.02), seed=seed, records=Records(keep=1))
-            loop.requests, loop.observations = [], []
-            loop.every = int(SECONDS / replay.policy.spec.interval.total_seconds()) // each
-            asyncio.run(loop.run(SECONDS))
-            observed = loop.observations if planner in OBSERVED else []
+            recorder = Recorder(int(SECONDS / replay.policy.spec.interval.total_seconds()) // each)
+            with closing(recorder.loop) as loop:
+                loop.add(simulation, replay.policy, noise=Noise(relative=0.02), seed=seed)
+                loop.run(SECONDS)
+            observed = recorder.observations if planner in OBSERVED else []
             analyses = [None if a is None else comparable(a) for a in _analyses(observed)]
             document = {"run": f"{situation.trace} on {situation.topology} under {planner}", "observations": observed}
-            out.write(json.dumps({**document, "analyses": analyses, "requests": loop.requests}) + "\n")
-            print(f"{number + 1}/{len(runs)} {document['run']}: {len(observed)}, {len(loop.requests)}", flush=True)
+            out.write(json.dumps({**document, "analyses": analyses, "requests": recorder.requests}) + "\n")
+            print(f"{number + 1}/{len(runs)} {document['run']}: {len(observed)}, {len(recorder.requests)}", flush=True)
     return 0
 
 
 def _analyses(observations: list[dict[str, Any]]) -> Iterator[dict[str, Any] | None]:
     state: Any = None
     for document in observations:
-        state, analysis = advance(state, Observation.model_validate(document), AnalysisSettings())
+        state, analysis = advance(state, Observation.model_validate(_with_health(document)), AnalysisSettings())
         yield None if analysis is None else analysis.model_dump(mode="json")
 
 
+def _with_health(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a message recorded before deployments had a health with that of its state."""
+    deployment = document.get("deployment")
+    if deployment is not None and deployment.get("health") is None:
+        deployment["health"] = health_of(deployment["state"])
+    return document
+
+
 def _plan_of(recorded: dict[str, Any]) -> dict[str, Any]:
-    request = PlanRequest.model_validate(recorded["request"])
+    request = PlanRequest.model_validate(_with_health(recorded["request"]))
     state = PlanState.model_validate(recorded["state"])
     reply = precheck(request) or ask(request, recorded["planner"])
     plan = make_plan(request, reply, state, planner=recorded["planner"], created_at=request.now)
@@ -129,10 +143,12 @@ def compare(path: Path) -> int:
             run = json.loads(line)
             for number, (before, now) in enumerate(zip(run["analyses"], _analyses(run["observations"]), strict=True)):
                 counts["analyses"] += 1
-                found += differences(f"{run['run']}, analysis {number}", before, comparable(now))
+                found += differences(f"{run['run']}, analysis {number}", comparable(before), comparable(now))
             for number, recorded in enumerate(run["requests"]):
                 counts["plans"] += 1
-                found += differences(f"{run['run']}, plan {number}", recorded["plan"], comparable(_plan_of(recorded)))
+                found += differences(
+                    f"{run['run']}, plan {number}", comparable(recorded["plan"]), comparable(_plan_of(recorded))
+                )
     for each in found[:MAX_SHOWN]:
         print(each)
     print(f"{counts['analyses']} analyses, {counts['plans']} plans, {len(found)} differences")

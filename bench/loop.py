@@ -227,7 +227,9 @@ def first_acted_plan(project: Path, environment: dict[str, str]) -> float:
         if not report.exists():
             raise TestbedError(f"make trial ended with {done.returncode} and no report")
         document = json.loads(report.read_text())
-    accepted = [action["requested_at"] for action in document["actions"] if action["requested_at"] is not None]
+    accepted: list[float] = [
+        action["requested_at"] for action in document["actions"] if action["requested_at"] is not None
+    ]
     if not accepted:
         raise TestbedError("the trial acted on no plan")
     started = datetime.fromisoformat(document["started_at"]).timestamp()

@@ -1,5 +1,5 @@
 """`make bench-quality`: how well the loop holds a simulated application over the bundled recordings, beside a parallelism for the peak,
-one for the mean, and the reactive utilisation rule of autoscaling/v2 (target 0.7, tolerance 0.1, 15 s, 5 min of stabilisation).
+one for the mean, and the reactive utilization rule of autoscaling/v2 (target 0.7, tolerance 0.1, 15 s, 5 min of stabilization).
 
 Days of each recording around its highest point, at their own speed; the same simulated application, load and restarts for all. The
 same seed gives the same figures on every machine. Results and curves are in bench/results/quality.json and quality.svg.
@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.compare.rules import STATIC_UTILISATION, Busy, Reactive
+from bench.compare.rules import STATIC_UTILIZATION, Busy, Reactive
 from bench.results_file import RESULTS, write
 from replay.figure import Panel, write_svg
 from replay.options import DAY_SECONDS, START_UTILISATION, Replay, ReplayOptions, prepare
@@ -61,12 +61,12 @@ def around_the_peak(trace: str, options: ReplayOptions) -> Replay:
 def static(prepared: Replay, rate: float) -> Held:
     """A parallelism that carries `rate` at 80 %, all the time."""
     optimum = OfflineOptimum(prepared.application, prepared.policy.spec.bounds.max)
-    application = prepared.application.started_with(optimum.parallelism(rate / STATIC_UTILISATION))
+    application = prepared.application.started_with(optimum.parallelism(rate / STATIC_UTILIZATION))
     return _held(replace(prepared, application=application), lambda _at, current, _shares: dict(current), 60.0)
 
 
 def reactive(prepared: Replay) -> Held:
-    """The rule of the Horizontal Pod Autoscaler on each operator's own utilisation."""
+    """The rule of the Horizontal Pod Autoscaler on each operator's own utilization."""
     bounds = prepared.policy.spec.bounds
     rule = Reactive(least=bounds.min, most=bounds.max)
     return _held(prepared, rule.decide, HPA_PERIOD_SECONDS)
@@ -100,7 +100,7 @@ def _busy(simulation: Simulation) -> dict[str, Busy]:
     columns = zip(
         simulation.application.operators, flow.busy_ms, flow.blocked_ms, flow.idle_ms, flow.parallelism, strict=True
     )
-    return {operator.name: Busy(busy, blocked + idle, p) for operator, busy, blocked, idle, p in columns}
+    return {operator.name: Busy(busy, idle, blocked, p) for operator, busy, blocked, idle, p in columns}
 
 
 def _meter(prepared: Replay, simulation: Simulation) -> Meter:

@@ -93,14 +93,14 @@ def _images(found: dict[str, Any]) -> Figures:
 
 def _what_if(found: dict[str, Any]) -> Figures:
     summary = found["summary"]
-    rate, busy = summary["throughput_relative_error"], summary["utilisation_error"]
+    rate, busy = summary["throughput_relative_error"], summary["utilization_error"]
     lag = summary["mean_lag_difference_seconds"]["sink"]
     yield (
-        "questions answered rightly whether the job keeps up",
+        "correct answers to whether the job keeps up",
         f"{summary['verdicts_right']} of {summary['questions']}",
     )
     yield "error of predicted throughput", f"mean {rate['mean']:.1%}, maximum {rate['max']:.1%}"
-    yield "error of predicted utilisation", f"mean {busy['mean'] * 100:.1f}, maximum {busy['max'] * 100:.1f} points"
+    yield "error of predicted utilization", f"mean {busy['mean'] * 100:.1f}, maximum {busy['max'] * 100:.1f} points"
     yield "error of predicted lag over a curve", f"mean {lag['mean']:.1f} s, maximum {lag['max']:.1f} s"
 
 
@@ -140,6 +140,10 @@ FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
     "images": _images,
 }
 """How each result becomes rows of the table of figures. `compare`, `quality` and `planners` have the table of strategies."""
+ARCHIVED = frozenset({"backlog", "spark_cluster", "what_if", "fidelity", "compose", "images"})
+"""Results of finished campaigns, whose commands are no longer in the tree."""
+ARCHIVED_AT = "eccaa6c"
+"""The last commit with the commands of the archived results."""
 
 
 def _strategies(results: dict[str, dict[str, Any]]) -> Iterator[str]:
@@ -168,8 +172,9 @@ def page(folder: Path = RESULTS) -> str:
     }
     lines = [_HEAD, "## Figures", "", "| command | measured | result |", "|---|---|---|"]
     for name, document in documents.items():
-        link = f"[`{document['command']}`](../../bench/results/{name}.json)"
+        link = f"[`{document['command']}`](../../bench/results/{name}.json)" + " †" * (name in ARCHIVED)
         lines += [f"| {link} | {what} | {figure} |" for what, figure in FIGURES[name](document["results"])]
+    lines += ["", f"† A finished campaign: the command is in commit {ARCHIVED_AT}."]
     lines += ["", "## Strategies and planners", ""]
     lines += [f"`{d['command']}` ([{name}.json](../../bench/results/{name}.json))," for name, d in strategies.items()]
     lines[-1] = lines[-1].rstrip(",") + ". Curves are the SVG files next to them."

@@ -12,7 +12,6 @@ from functools import cached_property
 from weir_contracts import (
     Analysis,
     Deployment,
-    DockerTarget,
     Infeasible,
     Operator,
     OperatorAnalysis,
@@ -20,6 +19,7 @@ from weir_contracts import (
     Parallelism,
     Prediction,
     Topology,
+    Unit,
     Unknown,
     WhatIf,
     WhatIfOperator,
@@ -308,9 +308,9 @@ def _forbidden(case: _Question) -> list[Infeasible]:
             for code, limit in _upper_limits(case, name)
             if wanted > limit
         ]
-    docker = case.analysis.policy.spec.target.docker
-    if docker is not None:
-        return [*found, *_uneven(case, docker)]
+    unit = case.analysis.policy.spec.target.unit
+    if unit is not None:
+        return [*found, *_uneven(case, unit)]
     slots = case.deployment.slots
     wanted, held = case.topology.slots(case.wanted), case.topology.slots(case.now)
     if slots is not None and wanted > held and wanted > slots.available + held:
@@ -319,13 +319,13 @@ def _forbidden(case: _Question) -> list[Infeasible]:
     return found
 
 
-def _uneven(case: _Question, docker: DockerTarget) -> list[Infeasible]:
-    """Containers run every operator alike, in whole numbers; they bring their own slots."""
+def _uneven(case: _Question, unit: Unit) -> list[Infeasible]:
+    """Instances run every operator alike, in whole numbers; they bring their own slots."""
     highest, lowest = max(case.wanted.values()), min(case.wanted.values())
-    level = docker.parallelism_of(case.topology, docker.containers_for(case.topology, highest))
+    level = unit.parallelism_of(case.topology, unit.instances_for(case.topology, highest))
     if case.wanted == case.topology.uniform(level):
         return []
-    because = f"containers of {docker.slots} slots run every operator alike: {level} for all is the next"
+    because = f"{unit.instance}s of {unit.slots} slots run every operator alike: {level} for all is the next"
     wanted = lowest if lowest != level else highest
     return [Infeasible(wanted=wanted, limit=level, code="one-parallelism", because=because)]
 

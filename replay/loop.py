@@ -1,112 +1,167 @@
-"""One application's loop in one process: the five cores, wired as the services wire them, without a bus or a clock.
+"""Simulated applications under the services' own shells, on a bus in memory and in simulated time.
 
-Time is the simulation's. A turn: the simulation runs for an interval while the executor drives its action at its own pace, the
-observer scrapes, and what arrives is analysed, planned, let through the gate, and remembered.
+Planner and executor run as in production. The simulator stands in for what the monitor and the executor connect to, the executor's
+adapter in memory for knowledge, and the analyzer's core is called for each observation, as a Spark batch calls it.
 """
 
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+import asyncio
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan, PlanReply, PlanRequest, ScalingPolicy
-from weir_planner.installed import ask
+import structlog
+from pydantic import BaseModel
+from weir_contracts import DeadLetter, Observation, Outcome, PlanReply, PlanRequest, ScalingPolicy
+from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS
+from weir_planner.installed import LARGE, ask, reads
 
+from runtime.dead_letters import DeadLetters
+from runtime.loop import Stop
+from runtime.records import Outgoing
 from services.analyzer.core import AnalysisSettings
-from services.analyzer.core import advance as analyse
-from services.executor.applications import Applications as Fleet
-from services.executor.applications import NewestOutcomes
-from services.executor.core import (
-    ActionHistory,
-    Answer,
-    Context,
-    Event,
-    Observed,
-    PolicyReading,
-    Record,
-    Recorded,
-    Refusal,
-    Request,
-    Rules,
-    Snapshot,
-    Step,
-    TriggerCheckpoint,
-    admit,
-    expected,
-    is_for_us,
-    is_watched,
-    judge,
-    late_rollback,
-    next_step,
-    record_refusal,
-    record_transition,
-    supersede,
-)
-from services.executor.driver import Unfenced
-from services.knowledge.core import Limits, State, remember
-from services.planner.core.decide import make_plan, precheck
-from services.planner.memory import Applications
+from services.analyzer.core import advance as analyze
+from services.executor.adapters.memory import MemoryKnowledge
+from services.executor.core import Rules
+from services.executor.service import Executor
+from services.planner.process import WorkerProcess
+from services.planner.request_cache import RequestCache
+from services.planner.service import Planner
+from services.planner.shadows import ShadowLimits, ShadowRunner
 from simulator import Fault, Noise, Observer, Simulation
 from simulator.faults import CLEAR
 from simulator.observe import START
 
+from .bus import Message, ReplayBus
 from .driver import SimulatedDriver
+from .simulated_time import SimulatedClock, SimulatedTimeLoop
 
-PACE_SECONDS = 0.5
-"""Between two looks of the executor at a target while an action is under way, as in its service."""
-TRIGGER_PAUSE_SECONDS = 2.0
-MAX_MOVES = 6
-ATTEMPT = UUID("11111111-2222-5333-8444-555555555555")
 OBSERVATIONS_KEPT, HISTORY_KEPT = 30, 20
+"""The planner's defaults."""
+ATTEMPT = UUID("11111111-2222-5333-8444-555555555555")
+START_UP_SECONDS = 5.0
+"""Simulated time before second 0 in which the shells join their groups and read their topics."""
+SETTLING_SECONDS = 1e-7
+"""Time jumps only when nothing is left to do, so after this pause all consequences of a moment have happened."""
 
 
-@dataclass
-class Records:
-    """What was said, oldest first: counted all, kept the newest `keep` of (None: all)."""
+class InProcess:
+    """Asks planners in this process. An exception ends the replay: it is a bug of the planner, which its author wants to see."""
 
-    keep: int | None = None
-    plans: deque[Plan] = field(init=False)
-    outcomes: deque[Outcome] = field(init=False)
-    codes: Counter[str] = field(default_factory=Counter)
-    """Plans by reason code."""
-    ends: Counter[str] = field(default_factory=Counter)
-    """Actions and refusals by the phase they ended in."""
-    rescales_at: list[datetime] = field(default_factory=list)
-    """When the engine accepted each action; a rollback counts as its own."""
+    def __init__(self, asks: Callable[[PlanRequest, str], PlanReply]) -> None:
+        self.failure: Exception | None = None
+        self.failed = asyncio.Event()
+        self._asks = asks
 
-    def __post_init__(self) -> None:
-        self.plans, self.outcomes = deque(maxlen=self.keep), deque(maxlen=self.keep)
+    async def start(self) -> None:
+        return None
+
+    def looks_at(self, planner: str) -> frozenset[str]:
+        return reads(planner) if self._asks is ask else frozenset(LARGE)
+
+    async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply:
+        try:
+            return self._asks(request, planner)
+        except Exception as error:
+            self.failure = self.failure or error
+            self.failed.set()
+            raise
+
+
+class Tally:
+    """Counts of what was published."""
+
+    def __init__(self) -> None:
+        self.codes: Counter[str] = Counter()
+        """Plans by reason code."""
+        self.ends: Counter[str] = Counter()
+        """Actions and refusals by the phase they ended in."""
+        self.dead_letters: list[DeadLetter] = []
+
+    def count(self, record: Outgoing) -> None:
+        """Count a record."""
+        if record.value is None:
+            return
+        if record.topic == PLANS.name:
+            self.codes[_Coded.model_validate_json(record.value).code] += 1
+        elif record.topic == OUTCOMES.name:
+            outcome = Outcome.model_validate_json(record.value)
+            if outcome.terminal:
+                self.ends[outcome.phase] += 1
+        elif record.topic == DEAD_LETTERS.name:
+            self.dead_letters.append(DeadLetter.model_validate_json(record.value))
+
+
+class _Coded(BaseModel):
+    code: str
+
+
+class SimulatedApplication:
+    """A simulation, its monitor and its policy. Assign `policy` to change the policy in force."""
+
+    def __init__(
+        self, simulation: Simulation, observer: Observer, knowledge: MemoryKnowledge, policy: ScalingPolicy
+    ) -> None:
+        self.simulation = simulation
+        self.observer = observer
+        self._knowledge = knowledge
+        self.policy = policy
 
     @property
-    def rescales(self) -> int:
-        """Actions that the engine accepted."""
-        return len(self.rescales_at)
+    def policy(self) -> ScalingPolicy:
+        return self._policy
 
-    def planned(self, plan: Plan) -> None:
-        """Take a plan in."""
-        self.plans.append(plan)
-        self.codes[plan.code] += 1
-
-    def happened(self, outcome: Outcome, event: Event | None) -> None:
-        """Take an outcome in, and the event it tells of; None for a refusal."""
-        self.outcomes.append(outcome)
-        if outcome.terminal:
-            self.ends[outcome.phase] += 1
-        if event in ("accepted", "found-requested"):
-            self.rescales_at.append(outcome.at)
+    @policy.setter
+    def policy(self, policy: ScalingPolicy) -> None:
+        self._policy = self._knowledge.policies[policy.application] = policy
 
 
 class Loop:
-    """The loop around one simulation.
+    """One replica of each service around the applications of `add`. Each `run` continues where the last one ended.
 
-    `carry` is the way between two services: what arrives of a message, None for nothing. What it keeps may arrive later, by `hear`,
-    `decide` or `consider`. `gate` is what the executor reads of the policy just before it acts; by default the policy in force.
-    `fleet` is what several loops have together that share an executor. `asks` is how a planner is asked by its name.
+    `carry` is given each message on its way and returns what arrives of it, None if it is lost. `asks` asks a planner by its name.
+    With `shadows` the planner's shadows run, too, and are published after each plan.
     """
 
     def __init__(
+        self,
+        *,
+        start: datetime = START,
+        settings: AnalysisSettings | None = None,
+        rules: Rules | None = None,
+        carry: Callable[[Any], Any] | None = None,
+        asks: Callable[[PlanRequest, str], PlanReply] = ask,
+        shadows: bool = False,
+    ) -> None:
+        self._start = start
+        self._settings = settings or AnalysisSettings()
+        self._time = SimulatedTimeLoop(-START_UP_SECONDS)
+        self._until = 0.0
+        self._stop = Stop()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.applications: list[SimulatedApplication] = []
+        self.clock = SimulatedClock(self._time, start)
+        self.tally = Tally()
+        self.bus = ReplayBus(self.clock, self.tally.count, carry)
+        self.driver = SimulatedDriver(self.clock, start)
+        self.knowledge = MemoryKnowledge()
+        self.planner_memory = RequestCache(OBSERVATIONS_KEPT, HISTORY_KEPT)
+        self._planners = InProcess(asks)
+        self._shadows: ShadowRunner | None = None
+        if shadows:
+            limits = ShadowLimits(publish_seconds=0.0)
+            self._shadows = ShadowRunner(self.bus, self.clock, _ThisProcess(), partitions=1, limits=limits)
+        self._planner = Planner(
+            self.bus, self.clock, self._planners, self.planner_memory, partitions=1, shadows=self._shadows
+        )
+        drivers = {"flink": self.driver, "docker": self.driver}
+        self._executor = Executor(self.bus, drivers, self.knowledge, self.clock, rules or Rules(), attempt_id=ATTEMPT)
+
+    def add(
         self,
         simulation: Simulation,
         policy: ScalingPolicy,
@@ -114,209 +169,110 @@ class Loop:
         noise: Noise = CLEAR,
         faults: Sequence[Fault] = (),
         seed: int = 0,
-        start: datetime = START,
-        settings: AnalysisSettings | None = None,
-        rules: Rules | None = None,
-        carry: Callable[[Any], Any] = lambda message: message,
-        records: Records | None = None,
-        fleet: Fleet | None = None,
-        asks: Callable[[PlanRequest, str], PlanReply] = ask,
-    ) -> None:
-        self.simulation = simulation
-        self.policy = policy
-        self.observer = Observer(simulation, noise=noise, faults=faults, seed=seed, start=start)
-        self.driver = SimulatedDriver(self.observer.at)
-        self.driver.add(policy.spec.target, simulation)
-        self.rules = rules or Rules()
-        self.carry = carry
-        self.gate: Callable[[], PolicyReading] = lambda: PolicyReading(reachable=True, policy=self.policy)
-        self.said = records or Records()
-        self.analysis: Analysis | None = None
-        self.executor = ActionHistory()
-        self.knowledge = State(application=policy.application)
-        self.planner = Applications(OBSERVATIONS_KEPT, HISTORY_KEPT)
-        self._asks = asks
-        self._settings = settings or AnalysisSettings()
-        self._analyzer: Any = None
-        self._fleet = fleet or Fleet(NewestOutcomes(), self.rules)
-        self._answer: Answer | None = None
-        self._planned_version: int | None = None
-        self._checkpoint_triggered_at: float | None = None
-        self._limits = Limits(turns_count=20)
+    ) -> SimulatedApplication:
+        """Add an application; its simulation begins with the first `run`."""
+        observer = Observer(simulation, noise=noise, faults=faults, seed=seed, start=self._start)
+        self.driver.add(policy.subject, simulation)
+        application = SimulatedApplication(simulation, observer, self.knowledge, policy)
+        self.applications.append(application)
+        return application
 
     @property
     def now(self) -> datetime:
-        """The moment it is in the simulation."""
-        return self.observer.at(self.simulation.now)
+        """Return the simulated time."""
+        return self.clock.now()
 
-    async def run(self, seconds: float, watch: Callable[[], None] = lambda: None) -> None:
-        """Turn for so long; `watch` is called whenever some simulated time has passed."""
-        end = self.simulation.now + seconds
-        interval = self.policy.spec.interval.total_seconds()
-        while self.simulation.now < end - 1e-6:
-            await self.turn(min(interval, end - self.simulation.now), watch)
+    def run(self, seconds: float) -> None:
+        """Let simulated time pass. Raises what a planner raises."""
+        self._until += seconds
+        self._complete(self._run())
+        if self._planners.failure is not None:
+            raise self._planners.failure
 
-    async def turn(self, seconds: float, watch: Callable[[], None] = lambda: None) -> None:
-        """Let an interval pass, scrape, and do all that follows from it."""
-        await self._pass(seconds, watch)
-        for scraped in self.observer.scrape(self.policy):
-            seen = self.carry(scraped)
-            if seen is not None:
-                await self.hear(seen)
+    def deliver(self, *messages: Message | Outgoing) -> None:
+        """Let messages arrive that `carry` kept back, or any records, each with all its consequences before the next."""
+        for message in messages:
+            self._complete(self.bus.deliver(message))
+            self.run(0)
 
-    async def hear(self, observation: Observation) -> None:
-        """What follows from one observation, as each service does it."""
-        self.planner.observed(observation)
-        self._remember(observation)
-        self._analyzer, analysis = analyse(self._analyzer, observation, self._settings)
-        if analysis is None:
-            return
-        self._remember(analysis)
-        arrived = self.carry(analysis)
-        if arrived is not None:
-            await self.decide(arrived)
+    def close(self) -> None:
+        """Stop the services."""
+        self._stop.request("the replay is over")
+        for task in self._tasks:
+            task.cancel()
+        self._complete(asyncio.wait(self._tasks) if self._tasks else asyncio.sleep(0))
+        self._time.close()
 
-    async def decide(self, analysis: Analysis) -> None:
-        """What follows from one analysis."""
-        if self.analysis is None or analysis.observed_at >= self.analysis.observed_at:
-            self.analysis = analysis
-        plan = self._plan(analysis)
-        if plan is None:
-            return
-        self.said.planned(plan)
-        self._remember(plan)
-        arrived = self.carry(plan)
-        if arrived is not None:
-            await self.consider(arrived)
+    def _complete(self, work: Coroutine[Any, Any, object]) -> None:
+        with _errors_only():
+            self._time.run_until_complete(work)
 
-    def _plan(self, analysis: Analysis) -> Plan | None:
-        last = self.planner.plan(analysis.application)
-        if last is not None and analysis.observed_at <= last.observed_at:
-            return None
-        if analysis.status == "ended":
-            self.planner.ended(analysis)
-            return None
-        name = analysis.policy.spec.planner.name
-        request = self.planner.request(analysis, self.now)
-        reply = precheck(request) or self._asks(request, name)
-        state = self.planner.state(analysis.application, name)
-        plan = make_plan(request, reply, state, planner=name, created_at=self.now)
-        self.planner.planned(plan, analysis)
-        return plan
+    async def _run(self) -> None:
+        if not self._tasks:
+            await self._start_services()
+        pause = asyncio.create_task(asyncio.sleep(max(0.0, self._until - self._time.time()) + SETTLING_SECONDS))
+        failure = asyncio.create_task(self._planners.failed.wait())
+        _, pending = await asyncio.wait({pause, failure}, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        for application in self.applications:
+            application.simulation.advance(self._until)
 
-    # -- the executor ---------------------------------------------------------------------------------------------
+    async def _start_services(self) -> None:
+        services = [self._planner.run(self._stop), self._executor.run(self._stop), self._analyze()]
+        if self._shadows is not None:
+            services.append(self._shadows.run(self._stop))
+        services += [self._monitor(application) for application in self.applications]
+        self._tasks = [asyncio.create_task(service) for service in services]
+        await asyncio.sleep(-self._time.time())
+        self.bus.wait_at_least(min(a.policy.spec.interval.total_seconds() for a in self.applications))
 
-    async def consider(self, plan: Plan) -> None:
-        """The gate, for one plan."""
-        self._fleet.note_recommendation(plan, self.now)
-        if not is_for_us(plan, self.executor):
-            return
-        policy, snapshot = self.gate(), await self.driver.observe(self.policy.spec.target)
-        context = Context(
-            now=self.now,
-            history=self.executor,
-            policy=policy,
-            snapshot=snapshot,
-            attempt_id=ATTEMPT,
-            analysis=self.analysis,
-            fleet=self._fleet.fleet(),
-            rules=self.rules,
-        )
-        found = admit(plan, context)
-        if isinstance(found, Refusal):
-            transition = record_refusal(self.executor, plan, found, snapshot, self.now)
-            self.executor = transition.history
-            self._tell(transition.outcome, None)
-        elif found is not None:
-            if self.executor.action is not None and not self.executor.action.terminal:
-                self._move(supersede(self.executor.action, self.now), snapshot)
-            self._checkpoint_triggered_at = None
-            self._planned_version = policy.policy.metadata.resource_version if policy.policy else None
-            self._move(Step(found, "admitted"), snapshot)
-            await self._drive()
+    async def _monitor(self, application: SimulatedApplication) -> None:
+        """Publish the observations of an application at its policy's interval."""
+        at = 0.0
+        while True:
+            at += application.policy.spec.interval.total_seconds()
+            await asyncio.sleep(at - self._time.time())
+            application.simulation.advance(at)
+            for observation in application.observer.scrape(application.policy):
+                await self.bus.send(observation)
 
-    async def _pass(self, seconds: float, watch: Callable[[], None]) -> None:
-        """Time goes by; in the executor's pace while it has something to do."""
-        end = self.simulation.now + seconds
-        while self.simulation.now < end - 1e-6:
-            step = PACE_SECONDS if self._is_busy() else end - self.simulation.now
-            self.simulation.advance(min(end, self.simulation.now + step))
-            watch()
-            if self._is_busy():
-                await self._drive()
+    async def _analyze(self) -> None:
+        """Publish the analysis of each observation."""
+        reader = self.bus.reader(OBSERVATIONS.name)
+        dead_letters = DeadLetters(self.bus, "analyzer", self.clock)
+        states: dict[str, Any] = {}
+        while True:
+            for record in await reader.receive():
+                decoded = await dead_letters.decoded(record, Observation)
+                if decoded is None:
+                    continue
+                name = decoded.message.application
+                states[name], analysis = analyze(states.get(name), decoded.message, self._settings)
+                if analysis is not None:
+                    await self.bus.send(analysis)
 
-    def _is_busy(self) -> bool:
-        action = self.executor.action
-        return action is not None and (not action.terminal or is_watched(action, self.now, self.rules))
 
-    async def _drive(self) -> None:
-        """One look at the target and the moves that follow from it."""
-        action, target = self.executor.action, self.policy.spec.target
-        if action is None:
-            return
-        if action.terminal:
-            await self._watch(action)
-            return
-        snapshot = await self.driver.observe(target)
-        for _ in range(MAX_MOVES):
-            action = self.executor.action
-            if action is None:
-                return
-            seen = Observed(
-                snapshot,
-                self.analysis,
-                self.gate() if action.phase == "intended" else None,
-                planned_version=self._planned_version,
-                answer=self._answer,
-            )
-            self._answer = None
-            step = next_step(action, seen, self.now, self.rules)
-            self._move(step, snapshot)
-            if step.instruction is None or not await self._perform(step):
-                return
+class _ThisProcess(WorkerProcess):
+    """Runs what the shadows' process would run."""
 
-    async def _perform(self, step: Step) -> bool:
-        """Do as the core says; returns whether there is an answer to go on with."""
-        target, job_id = self.policy.spec.target, step.action.deployment.job_id
-        if isinstance(step.instruction, Record):
-            self._answer = Recorded()
-        elif isinstance(step.instruction, Request):
-            self._answer = await self.driver.request(
-                target, job_id, step.instruction.parallelism, expected(step.action), Unfenced()
-            )
-        elif isinstance(step.instruction, TriggerCheckpoint):
-            now = self.simulation.now
-            if self._checkpoint_triggered_at is None or now - self._checkpoint_triggered_at >= TRIGGER_PAUSE_SECONDS:
-                problem = await self.driver.trigger_checkpoint(target, job_id)
-                self._checkpoint_triggered_at = now if problem is None else None
-            return False
-        return True
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
 
-    async def _watch(self, action: ActionState) -> None:
-        """A verified action is taken back if its first warm window shows less capacity than before."""
-        if judge(action, self.analysis, self.rules).kind != "worse":
-            return
-        snapshot = await self.driver.observe(self.policy.spec.target)
-        seen = Observed(snapshot, self.analysis, self.gate())
-        step = late_rollback(action, seen, self.now, ATTEMPT, self.rules)
-        if step is not None:
-            self._move(step, snapshot)
-            await self._perform(step)
+    async def run(self, work: Callable[..., str], *arguments: str, timeout_seconds: float) -> str:
+        return work(*arguments)
 
-    def _move(self, step: Step, snapshot: Snapshot | None) -> None:
-        if step.event is None:
-            self.executor = replace(self.executor, action=step.action)
-            return
-        transition = record_transition(self.executor, step, snapshot, self.now, self.rules)
-        self.executor = transition.history
-        self._tell(transition.outcome, step.event)
 
-    def _tell(self, outcome: Outcome, event: Event | None) -> None:
-        self.said.happened(outcome, event)
-        self._remember(outcome)
-        arrived = self.carry(outcome)
-        if arrived is not None:
-            self.planner.happened(outcome.application, arrived)
-
-    def _remember(self, event: Observation | Analysis | Plan | Outcome) -> None:
-        self.knowledge = remember(self.knowledge, event, self._limits)
+@contextmanager
+def _errors_only() -> Iterator[None]:
+    """Log only errors, to standard error: simulated services would bury the result of a replay under their lines."""
+    before = structlog.get_config()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

@@ -12,8 +12,7 @@ from runtime.documents import Unreadable, read_file
 from simulator import PRESETS, Application, InvalidApplication, parse
 from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, Shape, named
 
-from .optimum import BoundedOptimum
-from .score import LOOK_SECONDS
+from .score import LOOK_SECONDS, BoundedOptimum
 
 DAY_SECONDS = 86_400.0
 SHAPE_SECONDS = 1_200.0
@@ -148,12 +147,13 @@ def _policy(options: ReplayOptions, trace: LoadTrace, duration_seconds: float) -
     spec = document.setdefault("spec", {}) if isinstance(document, dict) else None
     if not isinstance(spec, dict):
         raise InvalidReplay(f"--policy: {options.policy_file}: is not a policy: it has no spec")
-    # The target is the simulation, whatever cluster the policy is made for.
-    spec["target"] = {"flink": {"url": "http://127.0.0.1:8081", "job": "replay"}}
+    # The simulation runs in place of the cluster that the policy names.
+    spec["application"] = {"flink": {"url": "http://127.0.0.1:8081", "job": "replay"}}
+    spec["target"] = {"flink": {}}
     spec["mode"] = "act"
     metadata = document.get("metadata")
     document["metadata"] = {"namespace": "replay", "name": "replay", **(metadata if isinstance(metadata, dict) else {})}
-    document["metadata"]["resourceVersion"] = 1
+    document["metadata"]["version"] = 1
     if options.interval_seconds is not None:
         if not 1 <= options.interval_seconds <= 600:
             raise InvalidReplay(f"--interval: must lie between 1 and 600 seconds, is {options.interval_seconds:g}")

@@ -1,21 +1,22 @@
 """One replay: the loop over a whole trace, and what came of it."""
 
-import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
 
-from weir_contracts import PlanReply, PlanRequest
+from weir_contracts import PlannerChoice, PlanReply, PlanRequest
 from weir_planner.installed import ask
 
 from runtime.garbage import seldom_collected
 from simulator import Noise, Simulation
+from simulator.observe import START
 
 from . import figure
-from .loop import Loop, Records
-from .optimum import BoundedOptimum
-from .options import Replay
-from .score import LOOK_SECONDS, Meter, Point, Score
+from .loop import Loop
+from .options import Replay, ReplayOptions, prepare
+from .score import LOOK_SECONDS, BoundedOptimum, Meter, Point, Score
 
 PEAKED = 1.5
 """Times its mean that the load of a point reaches where the mean alone would hide it."""
@@ -78,18 +79,36 @@ def run(
         max(LOOK_SECONDS, prepared.duration_seconds / POINTS),
         prepared.look_seconds,
     )
-    loop = Loop(simulation, policy, noise=Noise(relative=noise), seed=seed, records=Records(keep=100), asks=asks)
-    with seldom_collected():
-        asyncio.run(loop.run(prepared.duration_seconds))
+    with seldom_collected(), closing(Loop(asks=asks)) as loop:
+        loop.add(simulation, policy, noise=Noise(relative=noise), seed=seed)
+        loop.run(prepared.duration_seconds)
+    if loop.tally.dead_letters:
+        raise RuntimeError(f"the loop could not process a message: {loop.tally.dead_letters[0].reason}")
+    rescales = [(at - START).total_seconds() for at in loop.driver.accepted_at]
     return Result(
-        score=meter.score(loop.said.rescales),
+        score=meter.score(len(rescales)),
         points=meter.points,
-        codes=dict(loop.said.codes.most_common()),
-        ends=dict(loop.said.ends.most_common()),
+        codes=dict(loop.tally.codes.most_common()),
+        ends=dict(loop.tally.ends.most_common()),
         wall_seconds=round(time.perf_counter() - began, 2),
-        rescales_at_seconds=tuple((at - loop.observer.at(0.0)).total_seconds() for at in loop.said.rescales_at),
+        rescales_at_seconds=tuple(rescales),
         hides_peaks=_hides_peaks(prepared),
     )
+
+
+def replay_own(
+    plan: Callable[[PlanRequest], PlanReply],
+    *,
+    name: str,
+    parameters: Mapping[str, Any],
+    options: ReplayOptions,
+) -> Result:
+    """Replay with `plan` in the planner's place, for a planner that is not installed. Raises `InvalidReplay`, and what `plan` raises."""
+    prepared = prepare(replace(options, planner="rate"))
+    choice = PlannerChoice(name=name, parameters=dict(parameters))
+    spec = prepared.policy.spec.model_copy(update={"planner": choice})
+    prepared = replace(prepared, policy=prepared.policy.model_copy(update={"spec": spec}))
+    return run(prepared, seed=options.seed, noise=options.noise, asks=lambda request, _name: plan(request))
 
 
 def _hides_peaks(prepared: Replay) -> str | None:

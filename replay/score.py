@@ -3,14 +3,28 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from weir_contracts import Objective
+from weir_contracts import Bounds, Objective
 
-from simulator import Simulation
+from simulator import Application, Simulation
 from simulator.capacity import OfflineOptimum
 
 LOOK_SECONDS = 10.0
 """So often it is worked out at least what the load needs, however long a point of the curves is: a load that goes up and down within one
 would look like its mean, which is never late and needs no more than half."""
+
+
+class BoundedOptimum(OfflineOptimum):
+    """Smallest parallelism that carries a load, each operator within its upper bound and all together within the cluster's slots."""
+
+    def __init__(self, application: Application, bounds: Bounds) -> None:
+        self._cluster_slots = application.cluster.slots
+        super().__init__(application, {name: bounds.of(name)[1] for name in application.parallelism})
+
+    def carries(self, rate: float, seconds: float = 0.0) -> bool:
+        return super().carries(rate, seconds) and super().slots(rate, seconds) <= self._cluster_slots
+
+    def slots(self, rate: float, seconds: float = 0.0) -> int:
+        return min(self._cluster_slots, super().slots(rate, seconds))
 
 
 @dataclass(frozen=True)

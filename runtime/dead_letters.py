@@ -1,9 +1,9 @@
-"""What could not be read goes to a topic for people, with its reason, and the loop goes on."""
+"""Sends unreadable messages to the dead-letter topic with the reason, so that the loop continues."""
 
 import base64
 from collections import deque
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
 import structlog
@@ -16,57 +16,48 @@ from .bus import Bus
 from .clock import Clock
 from .envelope import Decoded, Undecodable, decode, encode, is_tombstone
 from .records import Record
+from .schema_version import NEWER_VERSION, NewerMessages
 
 M = TypeVar("M", bound=BaseModel)
 
-KEPT_BYTES = 65_536
-"""How much of a value a dead letter carries: enough to see what it was."""
+MAX_VALUE_BYTES = 65_536
+"""Of a value that a dead letter carries: enough to recognise it."""
 _REMEMBERED = 1000
-"""Records put aside last, which are not put aside again: as many as any service takes at once."""
+"""Records that are not sent again: as many as any service receives at once."""
 
-_COUNT = Counter("weir_dead_letters_total", "Messages put aside because they could not be read", ["topic"])
+_COUNT = Counter(
+    "weir_dead_letters_total", "Messages sent to the dead-letter topic because they could not be read", ["topic"]
+)
 _NAMESPACE = UUID("0d0c7f3e-58cf-5d25-8a55-9d1a0f6f7e7b")
 
 
 class DeadLetters:
-    """Puts messages aside for `service`."""
+    """Sends the dead letters of `service`. Those of a newer schema version are recorded in `newer`."""
 
-    def __init__(self, bus: Bus, service: str, clock: Clock) -> None:
+    def __init__(self, bus: Bus, service: str, clock: Clock, newer: NewerMessages | None = None) -> None:
         self._bus = bus
         self._service = service
         self._clock = clock
+        self._newer = newer
         self._log = structlog.get_logger(service)
-        self._aside: deque[tuple[str, datetime | None]] = deque(maxlen=_REMEMBERED)
+        self._sent: deque[tuple[str, datetime | None]] = deque(maxlen=_REMEMBERED)
 
-    async def send(self, record: Record, reason: str, field: str | None = None) -> None:
-        """Publish the dead letter of a record; `BusError` if the brokers do not take it."""
+    async def send(self, record: Record, code: str, reason: str, field: str | None = None) -> None:
+        """Publish the dead letter of a record; `BusError` if the brokers do not accept it."""
         _COUNT.labels(record.topic).inc()
-        self._log.warning("dead-letter", place=record.place, key=record.key, reason=reason, field=field)
-        letter = DeadLetter(
-            id=uuid5(_NAMESPACE, f"{self._service}:{record.place}"),
-            at=self._clock.now(),
-            service=self._service,
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            key=record.key[:1000] if record.key is not None else None,
-            reason=reason[:2000] or "unreadable",
-            field=field[:500] if field else None,
-            value_base64=None if record.value is None else base64.b64encode(record.value[:KEPT_BYTES]).decode(),
-            value_bytes=None if record.value is None else len(record.value),
-        )
+        self._log.warning("dead-letter", place=record.place, key=record.key, code=code, reason=reason, field=field)
+        error = Undecodable(record, reason, field, code=code)
+        letter = dead_letter(self._service, self._clock.now(), error)
+        if code == NEWER_VERSION and self._newer is not None:
+            self._newer.record(letter.type or "", f"{record.place} {reason}")
+        traceparent, source = record.headers.get("traceparent"), self._service
         body, headers = encode(
-            letter,
-            type=DEAD_LETTERS.type,
-            source=self._service,
-            id=letter.id,
-            time=letter.at,
-            traceparent=record.headers.get("traceparent"),
+            letter, type=DEAD_LETTERS.type, source=source, id=letter.id, time=letter.at, traceparent=traceparent
         )
         await self._bus.publish(DEAD_LETTERS.name, record.key or "unknown", body, headers)
 
     async def decoded(self, record: Record, model: type[M]) -> Decoded[M] | None:
-        """What a record says; None where it is a tombstone, or cannot be read, and then it was put aside."""
+        """Return the message of a record; None for a tombstone and for an unreadable record, whose dead letter is sent."""
         if is_tombstone(record):
             return None
         try:
@@ -76,8 +67,34 @@ class DeadLetters:
             return None
 
     async def undecodable(self, record: Record, error: Undecodable) -> None:
-        """The same, for what `decode` refused. Once for each record: a batch that cannot be stored is taken again and again."""
+        """Send the dead letter of a record that `decode` refused, once: a batch that cannot be stored is received again."""
         which = (record.place, record.timestamp)
-        if which not in self._aside:
-            await self.send(record, error.reason, error.field)
-            self._aside.append(which)
+        if which not in self._sent:
+            await self.send(record, error.code, error.reason, error.field)
+            self._sent.append(which)
+
+
+def dead_letter(service: str, at: datetime, error: Undecodable) -> DeadLetter:
+    """Return the dead letter of a record. Its id depends on service and record only."""
+    record, type = error.record, error.record.headers.get("ce_type")
+    return DeadLetter(
+        id=uuid5(_NAMESPACE, f"{service}:{record.place}"),
+        at=at,
+        service=service,
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        key=record.key[:1000] if record.key is not None else None,
+        type=type[:200] if type else None,
+        code=error.code,
+        reason=error.reason[:2000] or "unreadable",
+        field=error.field[:500] if error.field else None,
+        **value_fields(record.value),
+    )
+
+
+def value_fields(value: bytes | None) -> dict[str, Any]:
+    """Return the fields of a dead letter that carry a value."""
+    if value is None:
+        return {}
+    return {"value_base64": base64.b64encode(value[:MAX_VALUE_BYTES]).decode(), "value_bytes": len(value)}

@@ -3,6 +3,7 @@
 CloudEvents' Kafka binding in binary mode (cloudevents.io, "Kafka Protocol Binding", 3.2); W3C Trace Context for `traceparent`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,24 +14,26 @@ from pydantic import BaseModel, ValidationError
 from weir_contracts import InvalidDocument
 from weir_contracts.topics import TOPICS
 
-from . import newer
 from .records import Record
+from .schema_version import NEWER_VERSION, is_newer
 
 M = TypeVar("M", bound=BaseModel)
 
 MAX_MESSAGE_BYTES = 8_000_000
-"""Nothing the loop says is larger; more is a mistake or an attack."""
+"""No message of the loop is larger; more is a mistake or an attack."""
+_TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 _COMPACTED = frozenset(topic.name for topic in TOPICS if topic.is_compacted)
 
 
 class Undecodable(ValueError):
-    """A record that is not what its topic promises. `field` is the dotted path at fault, None if it is not even JSON."""
+    """A record that is no message of its topic. `field` is the dotted path at fault, None if it is not JSON."""
 
-    def __init__(self, record: Record, reason: str, field: str | None = None) -> None:
-        self.place = record.place
+    def __init__(self, record: Record, reason: str, field: str | None = None, *, code: str = "invalid") -> None:
+        self.record, self.place = record, record.place
+        self.code = code
         self.reason = reason
         self.field = field
-        super().__init__(f"{self.place}: {field + ': ' if field else ''}{reason}")
+        super().__init__(f"{record.place}: {field + ': ' if field else ''}{reason}")
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,9 @@ class Decoded(Generic[M]):
 def encode(
     message: BaseModel, *, type: str, source: str, id: UUID, time: datetime, traceparent: str | None = None
 ) -> tuple[bytes, dict[str, str]]:
-    """The body and headers of a message. `type` is the contract's CloudEvents type, `source` the service.
+    """Return body and headers of a message. `type` is the contract's CloudEvents type, `source` the service.
 
-    `ValueError` if it is larger than anybody reads.
+    `ValueError` above `MAX_MESSAGE_BYTES`, which readers refuse.
     """
     headers = {
         "ce_specversion": "1.0",
@@ -72,17 +75,16 @@ def encode(
 def decode(record: Record, model: type[M]) -> Decoded[M]:
     """Read a record as `model`; `Undecodable` that names field and place if it is not one.
 
-    A record whose headers name a later version than its topic is not even tried: half of it might fit.
+    A record whose headers name a later version than its topic is refused unread: a part of it might fit.
     """
     if record.value is None:
-        raise Undecodable(record, "has no value")
+        raise Undecodable(record, "has no value", code="no-value")
     if len(record.value) > MAX_MESSAGE_BYTES:
-        raise Undecodable(record, f"is {len(record.value)} bytes, more than {MAX_MESSAGE_BYTES}")
+        raise Undecodable(record, f"is {len(record.value)} bytes, more than {MAX_MESSAGE_BYTES}", code="too-large")
     type = record.headers.get("ce_type", "")
-    if newer.newer(type, f"dev.{record.topic}"):
-        reason = newer.reason(type, record.topic)
-        newer.note(type, f"{record.place} {reason}")
-        raise Undecodable(record, reason)
+    if is_newer(type, f"dev.{record.topic}"):
+        reason = f"is {type}, from a newer Weir than this, which reads {record.topic}: upgrade readers before writers"
+        raise Undecodable(record, reason, code=NEWER_VERSION)
     try:
         return Decoded(model.model_validate_json(record.value), record.headers, record)
     except ValidationError as error:
@@ -91,22 +93,18 @@ def decode(record: Record, model: type[M]) -> Decoded[M]:
 
 
 def is_tombstone(record: Record) -> bool:
-    """Whether it only says that there is nothing any more under its key: nothing to read, and nothing wrong."""
+    """Return whether a record deletes its key: nothing to read, and nothing wrong."""
     return record.value is None and record.topic in _COMPACTED
 
 
 def new_traceparent(id: UUID) -> str:
-    """The trace of everything that follows from the message `id`: its trace id is the message's own."""
+    """Start a trace: its trace id is the message's id."""
     return f"00-{id.hex}-{id.hex[16:]}-01"
 
 
 def child_traceparent(parent: str | None, id: UUID) -> str:
-    """The same trace, one step further; a new one if the parent's is missing or malformed."""
+    """Continue a trace with the span `id`; a missing or malformed parent starts a new one."""
     parts = (parent or "").split("-")
-    if len(parts) != 4 or len(parts[1]) != 32 or not _is_hex(parts[1]) or not int(parts[1], 16):
+    if len(parts) != 4 or not _TRACE_ID.fullmatch(parts[1]):
         return new_traceparent(id)
     return f"00-{parts[1]}-{id.hex[16:]}-01"
-
-
-def _is_hex(text: str) -> bool:
-    return all(c in "0123456789abcdef" for c in text)

@@ -1,21 +1,22 @@
-"""Labels of metrics stay few, whatever comes from outside."""
+"""Bounded labels of metrics."""
 
 OTHER = "other"
 
 
-class FewLabels:
-    """The first `limit` values as they are; each further one is `other`. For labels that somebody else chooses: a planner that makes
-    its codes up must not fill the memory of whoever keeps the series."""
+class CardinalityLimiter:
+    """Passes the first `limit` different label values; each further one becomes `other`.
+
+    For labels from outside: a planner that invents codes must not fill the memory of this process or of Prometheus.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._seen: set[str] = set()
+        self._values: set[str] = set()
 
     def __call__(self, value: str) -> str:
-        """The label to use for `value`."""
-        if value in self._seen:
-            return value
-        if len(self._seen) >= self._limit:
-            return OTHER
-        self._seen.add(value)
+        """Return the label for `value`."""
+        if value not in self._values:
+            if len(self._values) >= self._limit:
+                return OTHER
+            self._values.add(value)
         return value

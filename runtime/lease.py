@@ -1,5 +1,5 @@
-"""Who works: of all contenders of a role exactly one, for as long as its lease lasts. `judge` is pure: what a contender knows -> what it
-may do. `kafka_lease` and `memory_lease` keep leases."""
+"""The lease of a role: exactly one contender holds it, for as long as it confirms it. `judge` is pure; `kafka_lease` and
+`memory_lease` keep leases."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -8,103 +8,100 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the lease is for, how long it lasts unless it is confirmed again, and how long a contender waits for that of another."""
+    """Role and duration of a lease, and how long a contender stands by for another holder."""
 
     role: str
     """Names its holder in messages, and its group: one lease for each role of a loop."""
     lease_seconds: float = 10.0
-    patience_seconds: float = 30.0
+    standby_seconds: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """What the holder of the lease writes beside it, for those who wait."""
+class Holder:
+    """A holder of the lease as the other contenders read it."""
 
-    holder: str
+    name: str
     since: datetime
     epoch: int
-    """Grows with each holder: no two have the same, also where the brokers forgot the last one."""
+    """Grows with each holder: no two have the same, even if the brokers forgot the last one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What a contender knows at an instant; times are its own monotonic seconds, so no two clocks are ever compared."""
+class LeaseState:
+    """One contender's view at an instant. Times are its own monotonic seconds, so clocks of two processes are never compared."""
 
     waits_since: float
-    """Since it asked for the lease, or lost it."""
-    claim: Claim | None = None
-    """Its own, while it owns the lease."""
+    """When it requested or lost the lease."""
+    own: Holder | None = None
+    """This contender, while it owns the lease."""
     confirmed_at: float | None = None
-    """When it sent the last claim that was accepted: before, not after, the answer, so that it never counts longer than others do."""
-    other: Claim | None = None
-    """The last claim that was read of somebody else."""
-    other_heard_at: float | None = None
-    """When that claim was last seen to change: its holder lives. None: it was read once, and may be of one long dead."""
+    """When it sent the last confirmation that was accepted: the sending, so that it never counts longer than others do."""
+    other: Holder | None = None
+    """The last other holder that was read."""
+    other_renewed_at: float | None = None
+    """When the other holder's record last changed. None: it was read once, and its holder may have ended long ago."""
     other_alive_since: float | None = None
-    """Since when it has been seen to change without a gap as long as a lease. None: since one waits."""
-    why_not: str = ""
-    """What stood in the way at the last attempt."""
+    """Start of the other holder's renewals without a gap as long as a lease. None: `waits_since`."""
+    problem: str = ""
+    """Reason why the last attempt failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a contender may do now, and why."""
+class LeaseDecision:
+    """Permission to work, with its reason."""
 
     kind: Literal["works", "waits", "refused"]
-    because: str
+    reason: str
 
 
-def judge(standing: Standing, now: float, terms: Terms) -> Verdict:
-    """What the one who knows this may do at `now`.
+def judge(state: LeaseState, now: float, terms: Terms) -> LeaseDecision:
+    """Decide whether a contender may work at `now`.
 
-    It works while its claim was confirmed within the lease. Whoever has waited longer than its patience is refused, but only for
-    a holder that lived all that time: while the brokers are away, or a dead one's lease runs out, it goes on waiting.
+    It works while its lease was confirmed within `lease_seconds`. It is refused after `standby_seconds` next to a holder that renewed its
+    lease all that time; while the brokers are away, or the lease of a dead holder runs out, it goes on waiting.
     """
-    if standing.claim is not None:
-        if standing.confirmed_at is None:
-            return Verdict("waits", f"its claim is not confirmed yet{_reason(standing)}")
-        age = now - standing.confirmed_at
+    because_of = f": {state.problem}" if state.problem else ""
+    if state.own is not None:
+        if state.confirmed_at is None:
+            return LeaseDecision("waits", f"its lease is not confirmed yet{because_of}")
+        age = now - state.confirmed_at
         if age < terms.lease_seconds:
-            return Verdict("works", f"its claim was confirmed {age:.1f} s ago")
-        return Verdict("waits", f"its claim was last confirmed {age:.1f} s ago{_reason(standing)}")
-    other = standing.other
+            return LeaseDecision("works", f"its lease was confirmed {age:.1f} s ago")
+        return LeaseDecision("waits", f"its lease was last confirmed {age:.1f} s ago{because_of}")
+    other = state.other
     if other is None:
-        return Verdict("waits", f"the group has not answered yet{_reason(standing)}")
-    who = f"another {terms.role} of this loop is at work: {other.holder}, since {other.since:%Y-%m-%d %H:%M:%S} UTC"
-    if standing.other_heard_at is None:
-        return Verdict("waits", f"{who}; not known yet whether it lives{_reason(standing)}")
-    silent = now - standing.other_heard_at
+        return LeaseDecision("waits", f"the group has not answered yet{because_of}")
+    holder = f"another {terms.role} of this loop is at work: {other.name}, since {other.since:%Y-%m-%d %H:%M:%S} UTC"
+    if state.other_renewed_at is None:
+        return LeaseDecision("waits", f"{holder}; unknown whether it is alive{because_of}")
+    silent = now - state.other_renewed_at
     if silent >= terms.lease_seconds:
-        return Verdict("waits", f"{who}; not heard of for {silent:.0f} s{_reason(standing)}")
-    waited = now - max(standing.waits_since, standing.other_alive_since or standing.waits_since)
-    if waited >= terms.patience_seconds:
-        return Verdict("refused", f"{who}; waited {waited:.0f} s for it to end")
-    return Verdict("waits", f"stands by: {who}")
+        return LeaseDecision("waits", f"{holder}; not renewed for {silent:.0f} s{because_of}")
+    waited = now - max(state.waits_since, state.other_alive_since or state.waits_since)
+    if waited >= terms.standby_seconds:
+        return LeaseDecision("refused", f"{holder}; waited {waited:.0f} s for it to end")
+    return LeaseDecision("waits", f"stands by: {holder}")
 
 
-def heard(standing: Standing, claim: Claim, now: float, terms: Terms) -> Standing:
-    """After another's claim was seen to change at `now`."""
-    last = standing.other_heard_at
+def renewed_by_other(state: LeaseState, other: Holder, now: float, terms: Terms) -> LeaseState:
+    """Return the state after another holder's record changed at `now`."""
+    last = state.other_renewed_at
     unbroken = last is not None and now - last < terms.lease_seconds
-    since = standing.other_alive_since if unbroken else now
-    return replace(standing, other=claim, other_heard_at=now, other_alive_since=since, why_not="")
-
-
-def _reason(standing: Standing) -> str:
-    return f": {standing.why_not}" if standing.why_not else ""
+    since = state.other_alive_since if unbroken else now
+    return replace(state, other=other, other_renewed_at=now, other_alive_since=since, problem="")
 
 
 class Lease(Protocol):
     """One contender for the lease of a role. Does not block, except `close`, briefly."""
 
     def open(self) -> None:
-        """Ask for it, and from now on hold it or wait for it. May be called again; does nothing then."""
+        """Contend for the lease. May be called again; does nothing then."""
         ...
 
-    def standing(self) -> Standing:
-        """What is known now. From any thread."""
+    def state(self) -> LeaseState:
+        """Return the current state. From any thread."""
         ...
 
     def close(self) -> None:
-        """Give it back, so that who waits need not wait for its end. From any thread; may be called again."""
+        """Release the lease, so that others need not wait until it expires. From any thread; may be called again."""
         ...

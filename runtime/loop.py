@@ -12,8 +12,8 @@ from prometheus_client import Counter
 T = TypeVar("T")
 
 _FAILED = Counter("weir_cycles_failed_total", "Cycles that ended with an unexpected error", ["loop"])
-FIRST_BACKOFF_SECONDS = 0.1
-LONGEST_BACKOFF_SECONDS = 5.0
+MIN_BACKOFF_SECONDS = 0.1
+MAX_BACKOFF_SECONDS = 5.0
 
 
 class Stop:
@@ -68,7 +68,7 @@ async def retry_until_ready(
     """
     log = structlog.get_logger("start")
     said: str | None = None
-    pause_seconds = FIRST_BACKOFF_SECONDS
+    pause_seconds = MIN_BACKOFF_SECONDS
     while not stop.requested:
         reason = await stop.race(_problem(ping, timeout_seconds))
         if reason == "":
@@ -79,7 +79,7 @@ async def retry_until_ready(
             log.warning("waiting", dependency=name, reason=reason)
             said = reason
         await stop.wait(pause_seconds)
-        pause_seconds = min(LONGEST_BACKOFF_SECONDS, pause_seconds * 2)
+        pause_seconds = min(MAX_BACKOFF_SECONDS, pause_seconds * 2)
     return False
 
 
@@ -101,7 +101,7 @@ async def run_forever(
     """Run `cycle` until stopped. The one catch-all: a failed cycle is logged with its trace, counted, and followed by a
     pause that grows to 5 s; a good one resets it. Cancellation escapes."""
     log = structlog.get_logger(name)
-    backoff_seconds = FIRST_BACKOFF_SECONDS
+    backoff_seconds = MIN_BACKOFF_SECONDS
     while not stop.requested:
         try:
             await cycle()
@@ -111,8 +111,8 @@ async def run_forever(
             _FAILED.labels(name).inc()
             log.exception("cycle-failed", error=str(error) or type(error).__name__, retry_in_seconds=backoff_seconds)
             await stop.wait(backoff_seconds)
-            backoff_seconds = min(LONGEST_BACKOFF_SECONDS, backoff_seconds * 2)
+            backoff_seconds = min(MAX_BACKOFF_SECONDS, backoff_seconds * 2)
         else:
-            backoff_seconds = FIRST_BACKOFF_SECONDS
+            backoff_seconds = MIN_BACKOFF_SECONDS
             # Even without a pause others must run: a cycle that never waits would block the whole process.
             await (stop.wait(pause_seconds) if pause_seconds > 0 else asyncio.sleep(0))

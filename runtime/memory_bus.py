@@ -18,8 +18,9 @@ class _Log:
         self.clock = clock
         self.counts: dict[str, int] = {}
         self.records: dict[tuple[str, int], list[Record]] = defaultdict(list)
-        self.waiters: set[asyncio.Event] = set()
+        self.waiters: set[_Cursor] = set()
         self.broken: str | None = None
+        self.min_wait_seconds = 0.0
 
     def count(self, topic: str) -> int:
         return self.counts.setdefault(topic, self.partitions)
@@ -31,7 +32,8 @@ class _Log:
             Record(record.topic, partition, len(log), record.key, record.value, dict(record.headers), self.clock.now())
         )
         for waiter in self.waiters:
-            waiter.set()
+            if (record.topic, partition) in waiter.positions:
+                waiter.wake()
 
 
 class _Cursor:
@@ -51,9 +53,9 @@ class _Cursor:
         if taken or timeout_seconds <= 0 or (self._noticing_ends and len(self.ended) > ended_before):
             return taken
         self._wake.clear()
-        self._log.waiters.add(self._wake)
+        self._log.waiters.add(self)
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with asyncio.timeout(max(timeout_seconds, self._log.min_wait_seconds)):
                 while not taken:
                     await self._wake.wait()
                     self._wake.clear()
@@ -61,7 +63,7 @@ class _Cursor:
         except TimeoutError:
             pass
         finally:
-            self._log.waiters.discard(self._wake)
+            self._log.waiters.discard(self)
         return taken
 
     def wake(self) -> None:
@@ -220,7 +222,8 @@ class MemoryReader:
     def _assign(self, partitions: Iterable[int]) -> None:
         kept = self._cursor.positions
         self._cursor.positions = {
-            place: kept.get(place, self._start(place)) for place in ((self._topic, p) for p in sorted(partitions))
+            place: kept[place] if place in kept else self._start(place)
+            for place in ((self._topic, p) for p in sorted(partitions))
         }
         self._cursor.ended &= self._cursor.positions.keys()
 
@@ -245,13 +248,17 @@ class MemoryBus:
         self._log = _Log(partitions, clock or SystemClock())
         self._groups: dict[str, _Group] = {}
 
+    def wait_at_least(self, seconds: float) -> None:
+        """Extend each wait for records: in simulated time most polls would find nothing."""
+        self._log.min_wait_seconds = seconds
+
     def break_down(self, reason: str = "the brokers are away") -> None:
         self._log.broken = reason
 
     def mend(self) -> None:
         self._log.broken = None
         for waiter in self._log.waiters:
-            waiter.set()
+            waiter.wake()
 
     def expire(self, member: MemoryConsumer) -> None:
         """End a member's session: the others get its partitions, and it learns of it at its next call to the group."""

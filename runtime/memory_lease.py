@@ -1,96 +1,95 @@
-"""The twin of Kafka's group: contenders of one process, in the order in which they asked, on the clock they are given."""
+"""The lease in memory, on the clock it gets: contenders of one process, in the order in which they opened it."""
 
 from dataclasses import replace
 
 from .clock import Clock
-from .lease import Claim, Standing, Terms
+from .lease import Holder, LeaseState, Terms
 
 
 class MemoryGroup:
-    """Gives the lease to the one who asked first, and to the next when that one leaves or is silent for as long as a lease lasts."""
+    """Gives the lease to the first contender, and to the next when that one leaves or is silent for the duration of a lease."""
 
     def __init__(self, clock: Clock, terms: Terms) -> None:
-        self._clock = clock
+        self.clock = clock
         self._terms = terms
-        self._waiting: list[MemoryLease] = []
+        self._contenders: list[MemoryLease] = []
         self._epoch = 0
         self.reachable = True
-        """Whether anybody gets an answer."""
+        """False simulates an outage of the brokers."""
 
     def join(self, lease: "MemoryLease") -> None:
-        """Ask for the lease."""
-        lease.heard_at = self._clock.monotonic()
-        self._waiting.append(lease)
+        """Add a contender."""
+        lease.seen_at = self.clock.monotonic()
+        self._contenders.append(lease)
 
     def has(self, lease: "MemoryLease") -> bool:
-        """Whether it was not evicted."""
-        return lease in self._waiting
+        """Return whether the contender was not evicted."""
+        return lease in self._contenders
 
     def leave(self, lease: "MemoryLease") -> None:
-        """Give it back, or ask no more."""
-        if lease in self._waiting:
-            self._waiting.remove(lease)
+        """Remove a contender, and release its lease."""
+        if lease in self._contenders:
+            self._contenders.remove(lease)
 
-    def turn(self) -> None:
-        """What the group's coordinator does between two heartbeats: evict who is silent, hear the holder, tell the others."""
+    def heartbeat(self) -> None:
+        """Act as the coordinator between two heartbeats: evict silent contenders, confirm the holder, notify the others."""
         if not self.reachable:
             return
-        now = self._clock.monotonic()
-        for lease in list(self._waiting):
+        now = self.clock.monotonic()
+        for lease in list(self._contenders):
             if lease.alive:
-                lease.heard_at = now
-            elif now - lease.heard_at >= self._terms.lease_seconds:
+                lease.seen_at = now
+            elif now - lease.seen_at >= self._terms.lease_seconds:
                 self.leave(lease)
-        if not self._waiting:
+        if not self._contenders:
             return
-        holder = self._waiting[0]
+        holder = self._contenders[0]
         if holder.alive:
-            if holder.now.claim is None:
+            if holder.now.own is None:
                 self._epoch += 1
-                holder.now = Standing(now, Claim(holder.name, self._clock.now(), self._epoch))
+                holder.now = LeaseState(now, Holder(holder.name, self.clock.now(), self._epoch))
             holder.now = replace(holder.now, confirmed_at=now)
-        for lease in self._waiting[1:]:
+        for lease in self._contenders[1:]:
             if lease.alive:
-                self._tell(lease, holder, now)
-
-    @staticmethod
-    def _tell(lease: "MemoryLease", holder: "MemoryLease", now: float) -> None:
-        since = now if lease.now.claim is not None else lease.now.waits_since
-        heard = now if holder.alive else lease.now.other_heard_at
-        lease.now = Standing(since, other=holder.now.claim or lease.now.other, other_heard_at=heard)
+                since = now if lease.now.own is not None else lease.now.waits_since
+                renewed_at = now if holder.alive else lease.now.other_renewed_at
+                other = holder.now.own or lease.now.other
+                lease.now = LeaseState(since, other=other, other_renewed_at=renewed_at)
 
 
 class MemoryLease:
-    """One contender. `alive = False` is a crash or a pause: it neither answers nor says good-bye."""
+    """One contender. `alive = False` simulates a crash or a pause: it neither responds nor leaves."""
 
-    def __init__(self, group: MemoryGroup, name: str, clock: Clock) -> None:
+    def __init__(self, group: MemoryGroup, name: str) -> None:
         self._group = group
-        self._clock = clock
         self.name = name
         self.alive = True
-        self.heard_at = clock.monotonic()
-        self.now = Standing(clock.monotonic())
+        self.seen_at = group.clock.monotonic()
         self._open = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self.now = LeaseState(self._group.clock.monotonic())
 
     def open(self) -> None:
-        """Ask for it."""
+        """Contend for the lease."""
         if not self._open:
             self._open = True
-            self.now = Standing(self._clock.monotonic())
+            self._reset()
             self._group.join(self)
 
-    def standing(self) -> Standing:
-        """What is known now; one that was evicted while it was silent hears of it as soon as it answers again."""
+    def state(self) -> LeaseState:
+        """Return the current state; a contender that was evicted while it was silent joins again."""
         if self.alive:
-            self._group.turn()
-            if self._open and self.now.claim is not None and not self._group.has(self):
-                self.now = Standing(self._clock.monotonic())
+            self._group.heartbeat()
+            if self._open and self.now.own is not None and not self._group.has(self):
+                self._reset()
                 self._group.join(self)
-                self._group.turn()
+                self._group.heartbeat()
         return self.now
 
     def close(self) -> None:
-        """Give it back."""
+        """Release the lease."""
         self._open = False
         self._group.leave(self)
-        self.now = Standing(self._clock.monotonic())
+        self._reset()

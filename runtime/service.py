@@ -15,8 +15,8 @@ from .garbage import collect_seldom
 from .health import Health
 from .http import PortInUse, listen, serve
 from .loop import Stop, retry_until_ready
-from .newer import NewerMessages
 from .records import TopicSpec
+from .schema_version import NewerMessages
 from .settings import EXIT_BAD_SETTINGS, ServiceSettings
 
 Task = Callable[[Stop], Awaitable[None]]
@@ -117,10 +117,12 @@ def topic_specs(partitions: int) -> list[TopicSpec]:
     return [TopicSpec(topic.name, partitions, {**largest, **topic.configs}) for topic in TOPICS]
 
 
-async def wait_for_topics(bus: Bus, partitions: int, stop: Stop, health: Health | None = None) -> bool:
+async def wait_for_topics(
+    bus: Bus, partitions: int, stop: Stop, health: Health | None = None, newer: NewerMessages | None = None
+) -> bool:
     """Wait for the brokers, create what is missing and check the rest; False when stopped first.
 
-    With `health`, readiness says meanwhile what is wrong with the topics, and later if messages of a newer version come.
+    With `health`, readiness reports problems of the topics meanwhile, and afterwards the messages that `newer` records.
     """
     problem: str | None = "not checked yet"
 
@@ -140,5 +142,6 @@ async def wait_for_topics(bus: Bus, partitions: int, stop: Stop, health: Health 
 
     if health is not None:
         health.register("topics", ping)
-        health.register("messages", NewerMessages(health.clock).ping)
+    if health is not None and newer is not None:
+        health.register("messages", newer.ping)
     return await retry_until_ready("kafka", ensured, stop, timeout_seconds=60.0)

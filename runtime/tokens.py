@@ -10,7 +10,7 @@ from pydantic_core import from_json
 from weir_contracts.policy import LONGEST_CALLER
 
 Role = Literal["read", "write"]
-LEAST_TOKEN_LENGTH = 16
+MIN_TOKEN_LENGTH = 16
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _parse(content: str, setting: str, place: str) -> dict[str, Caller]:
     callers = {}
     for i, (token, entry) in enumerate(document.items()):
         name, role = (entry.get("name"), entry.get("role")) if isinstance(entry, dict) else (None, None)
-        is_short = len(token) < LEAST_TOKEN_LENGTH
+        is_short = len(token) < MIN_TOKEN_LENGTH
         if (
             is_short
             or not isinstance(name, str)
@@ -76,7 +76,7 @@ def _parse(content: str, setting: str, place: str) -> dict[str, Caller]:
             or role not in ("read", "write")
         ):
             raise ValueError(
-                f"{setting}: entry {i + 1} of {place} needs a token of {LEAST_TOKEN_LENGTH} characters or more, "
+                f"{setting}: entry {i + 1} of {place} needs a token of {MIN_TOKEN_LENGTH} characters or more, "
                 f"a name of at most {LONGEST_CALLER}, and the role read or write"
             )
         callers[token] = Caller(name, role)

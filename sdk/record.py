@@ -1,8 +1,8 @@
 """Records the requests that `weir_planner.testing` ships: `python sdk/record.py`, from the project's root."""
 
-import asyncio
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ KEPT = {"observations": 3, "history": 5, "outcomes": 2}
 POLICY = {
     "apiVersion": "weir.dev/v1alpha1",
     "kind": "ScalingPolicy",
-    "metadata": {"namespace": "shop", "name": "orders", "resourceVersion": 1},
+    "metadata": {"namespace": "shop", "name": "orders", "version": 1},
     "spec": {
         "target": {"flink": {"url": "http://jobmanager:8081", "job": "orders"}},
         "signals": {"kafka": {"bootstrapServers": "kafka:9092", "groupId": "orders"}},
@@ -58,8 +58,9 @@ class Scene:
 
         faults = [] if self.fault is None else [self.fault]
         simulation = Simulation(PRESETS[self.preset](self.start), rate)
-        loop = Loop(simulation, parse_policy(POLICY), noise=Noise(relative=0.02), faults=faults, seed=1, asks=asks)
-        asyncio.run(loop.run(self.seconds))
+        with closing(Loop(asks=asks)) as loop:
+            loop.add(simulation, parse_policy(POLICY), noise=Noise(relative=0.02), faults=faults, seed=1)
+            loop.run(self.seconds)
         return [request for request in recorded if self.wanted(request)][-1]
 
 

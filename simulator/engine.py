@@ -4,12 +4,21 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from weir_contracts import Health
+
 from .faults import Conditions
 from .flow import Flow
 from .log import Topic
 from .spec import Application
 
-ENDED = frozenset({"FAILED", "CANCELED", "FINISHED"})
+_HEALTH: dict[str, Health] = {
+    "RUNNING": "running",
+    "RESTARTING": "restarting",
+    "FAILED": "failed",
+    "CANCELED": "ended",
+    "FINISHED": "ended",
+}
+"""By Flink's job state."""
 CRASHES_AFTER_SECONDS = 1.0
 """Uptime of a job in a crash loop."""
 GAUGE_SECONDS, GAUGE_STEP_SECONDS = 60.0, 5.0
@@ -96,7 +105,7 @@ class Simulation:
 
     def request(self, parallelism: Mapping[str, int]) -> str | None:
         """Request a parallelism of every operator; returns None, or the reason of a refusal."""
-        if self.state in ENDED:
+        if self.health in ("failed", "ended"):
             return f"Could not find Flink job ({self.job_id})"
         if set(parallelism) != set(self.observed):
             odd = sorted(set(self.observed) ^ set(parallelism))
@@ -119,6 +128,11 @@ class Simulation:
         self.checkpoints_triggered += 1
         self._begin_checkpoint()
         return None
+
+    @property
+    def health(self) -> Health:
+        """Its state in the words of every engine."""
+        return _HEALTH[self.state]
 
     def end(self, state: str = "FAILED") -> None:
         """End the job in a final state."""
@@ -165,7 +179,7 @@ class Simulation:
     @property
     def slots_used(self) -> int:
         """Slots that the running or restarting job holds."""
-        return 0 if self.state in ENDED else self.topology.slots(self.observed)
+        return 0 if self.health in ("failed", "ended") else self.topology.slots(self.observed)
 
     @property
     def warmth(self) -> float:

@@ -1,6 +1,6 @@
 """Observations of a simulated application, in the form the monitor publishes for a real one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -24,7 +24,6 @@ from weir_contracts import (
 
 from .engine import Simulation
 from .faults import CLEAR, Fault, Noise
-from .spec import Cluster
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
 """Default for second 0 of a simulation: a Monday."""
@@ -67,7 +66,6 @@ class Observer:
         self._start = start
         self._counters: _Counters | None = None
         self._attempt: tuple[float, int] | None = None
-        self._rescale: tuple[Cluster, RescaleSettings] | None = None
         self._committed: dict[tuple[str, int], tuple[int, datetime]] = {}
         self._late: list[tuple[float, Observation]] = []
 
@@ -112,7 +110,8 @@ class Observer:
                 problems.append(Problem(where="kafka offsets", what="the brokers do not answer"))
             fields = {
                 "run": self._run() if status == "running" else None,
-                "deployment": self._deployment(policy, now),
+                # A monitor cannot read the replicas requested of Docker.
+                "deployment": deployment_of(sim, self.at, has_requested=policy.spec.target.unit is None),
                 "topology": sim.topology,
                 "operators": operators,
                 "partitions": partitions,
@@ -238,37 +237,6 @@ class Observer:
             self._attempt = (sim.running_since, sim.restarts)
         return Run(attempt=self._attempt[1], running_since=self.at(sim.running_since))
 
-    def _deployment(self, policy: ScalingPolicy, now: datetime) -> Deployment:
-        reported = policy.spec.target.docker is None  # a monitor cannot read the replicas requested of Docker
-        sim, cluster = self._simulation, self._simulation.application.cluster
-        completed = sim.checkpoint_completed_at
-        return Deployment(
-            job_id=sim.job_id,
-            job_name=sim.application.name,
-            graph_hash=sim.graph_hash,
-            state=sim.state,
-            started_at=self.at(sim.started_at),
-            requested=dict(sim.requested) if reported else None,
-            requested_lower=dict.fromkeys(sim.requested, 1) if reported else None,
-            observed=dict(sim.observed),
-            slots=Slots(total=sim.conditions.slots, available=max(0, sim.conditions.slots - sim.slots_used)),
-            restarts=sim.restarts,
-            checkpoints=Checkpoints(
-                interval_seconds=cluster.checkpoint_interval_seconds,
-                last_completed_at=None if completed is None else self.at(completed),
-                last_duration_seconds=sim.checkpoint_seconds,
-                completed=sim.checkpoints_completed,
-                failed=sim.checkpoints_failed,
-            ),
-            rescale=self._rescale_settings(),
-        )
-
-    def _rescale_settings(self) -> RescaleSettings:
-        cluster = self._simulation.application.cluster
-        if self._rescale is None or self._rescale[0] is not cluster:
-            self._rescale = (cluster, rescale_settings(self._simulation))
-        return self._rescale[1]
-
     def _partitions(self, positions: dict[str, list[float | None]], now: datetime) -> list[PartitionReading]:
         readings: list[dict[str, Any]] = []
         for operator in self._simulation.application.operators:
@@ -299,14 +267,35 @@ class Observer:
         return last[1]
 
 
-def rescale_settings(simulation: Simulation) -> RescaleSettings:
-    """Return the cluster's rescale timings as the engine reports them."""
-    cluster = simulation.application.cluster
-    return RescaleSettings(
-        scheduler="adaptive",
-        cooldown_seconds=cluster.cooldown_seconds,
-        stabilization_seconds=cluster.stabilization_seconds,
-        max_trigger_delay_seconds=cluster.trigger_delay_seconds,
+def deployment_of(simulation: Simulation, at: Callable[[float], datetime], *, has_requested: bool = True) -> Deployment:
+    """Return the deployment as the engine reports it. `at` gives the time of a simulated second."""
+    cluster, completed = simulation.application.cluster, simulation.checkpoint_completed_at
+    slots = simulation.conditions.slots
+    return Deployment(
+        job_id=simulation.job_id,
+        job_name=simulation.application.name,
+        graph_hash=simulation.graph_hash,
+        health=simulation.health,
+        state=simulation.state,
+        started_at=at(simulation.started_at),
+        requested=dict(simulation.requested) if has_requested else None,
+        requested_lower=dict.fromkeys(simulation.requested, 1) if has_requested else None,
+        observed=dict(simulation.observed),
+        slots=Slots(total=slots, available=max(0, slots - simulation.slots_used)),
+        restarts=simulation.restarts,
+        checkpoints=Checkpoints(
+            interval_seconds=cluster.checkpoint_interval_seconds,
+            last_completed_at=None if completed is None else at(completed),
+            last_duration_seconds=simulation.checkpoint_seconds,
+            completed=simulation.checkpoints_completed,
+            failed=simulation.checkpoints_failed,
+        ),
+        rescale=RescaleSettings(
+            scheduler="adaptive",
+            cooldown_seconds=cluster.cooldown_seconds,
+            stabilization_seconds=cluster.stabilization_seconds,
+            max_trigger_delay_seconds=cluster.trigger_delay_seconds,
+        ),
     )
 
 

@@ -1,12 +1,18 @@
 """A real Flink session cluster on the loopback interface, driven through its REST API."""
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
+from weir_contracts import Parallelism
+
+from engines.flink.health import TERMINAL
+from engines.flink.jobs import Jobs
+from engines.flink.rescale import request_body
+from engines.flink.rest import CallFailed
+from engines.flink.topology import Job, job
 
 from .jars import class_path, java
 from .process import Launcher, ManagedProcess, TestbedError, claim_port, free_port, stop_all, wait_until
@@ -55,8 +61,6 @@ _TASK_MANAGER_MEMORY = {
     "taskmanager.memory.jvm-overhead.max": "192mb",
 }
 
-_ENDED = ("FAILED", "CANCELED", "FINISHED")
-
 TRIAL_OPTIONS: Mapping[str, str] = {
     "jobmanager.scheduler": "adaptive",
     # The default of 10 s would be most of a reaction time.
@@ -80,112 +84,66 @@ TRIAL_OPTIONS: Mapping[str, str] = {
 """What a small cluster for minutes-long runs needs beside Flink's defaults."""
 
 
-class FlinkError(TestbedError):
-    """A REST call failed. `status` is the HTTP status, None if the cluster could not be reached."""
-
-    def __init__(self, sentence: str, status: int | None = None) -> None:
-        super().__init__(sentence)
-        self.status = status
+class FlinkError(CallFailed, TestbedError):
+    """A REST call failed."""
 
 
-class FlinkApi:
-    """REST calls of the testbed, to its own cluster or another."""
+class FlinkApi(Jobs):
+    """REST calls of the testbed, to its own cluster or another. A failed call is a `FlinkError`."""
 
     def __init__(self, rest_url: str) -> None:
         self.rest_url = rest_url.rstrip("/")
+        once = httpx.Limits(max_keepalive_connections=0)  # nothing to close afterwards
+        super().__init__(httpx.Client(base_url=self.rest_url, timeout=30.0, trust_env=False, limits=once))
 
-    def get(self, path: str) -> Any:
-        """The JSON answer; `TestbedError` with what the cluster said otherwise."""
-        return self._call("GET", path)
+    def call(self, method: str, path: str, **arguments: Any) -> Any:
+        try:
+            return super().call(method, path, **arguments)
+        except CallFailed as error:
+            raise FlinkError(f"flink: {error.where}", error.what, error.status) from None
 
     def answers(self) -> bool:
         """Whether the cluster can be reached."""
         try:
-            return httpx.get(f"{self.rest_url}/overview", timeout=2.0, trust_env=False).status_code == 200
-        except httpx.HTTPError:
+            self.call("GET", "/overview", timeout=2.0)
+        except FlinkError:
             return False
+        return True
 
-    def slots_total(self) -> int:
-        """Slots that have registered."""
-        return int(self.get("/overview")["slots-total"])
-
-    def submit(
-        self,
-        jar: Path,
-        arguments: Sequence[str] = (),
-        *,
-        parallelism: int | None = None,
-        entry_class: str | None = None,
-        savepoint: str | None = None,
-    ) -> str:
-        """Upload and run a job; returns its id. `savepoint` may be a retained checkpoint's path."""
-        with jar.open("rb") as content:
-            uploaded = self._call(
-                "POST", "/jars/upload", files={"jarfile": (jar.name, content, "application/x-java-archive")}
-            )
-        body: dict[str, Any] = {"programArgsList": list(arguments)}
-        if parallelism is not None:
-            body["parallelism"] = parallelism
-        if entry_class is not None:
-            body["entryClass"] = entry_class
-        if savepoint is not None:
-            body["savepointPath"] = savepoint
-        jar_id = str(uploaded["filename"]).rsplit("/", 1)[-1]
-        return str(self._call("POST", f"/jars/{jar_id}/run", json=body)["jobid"])
+    def job(self, job_id: str) -> Job:
+        """The job's graph and counters."""
+        return job(self.get(f"/jobs/{job_id}"))
 
     def job_state(self, job_id: str) -> str:
         """RUNNING only if all tasks run too; else Flink's own name of the state."""
-        job = self.get(f"/jobs/{job_id}")
-        counts = job["status-counts"]
-        total = sum(counts.values())
-        if job["state"] == "RUNNING" and counts.get("RUNNING", 0) + counts.get("FINISHED", 0) != total:
-            return "DEPLOYING"
-        return str(job["state"])
+        entry = self.find(job_id)
+        if entry is None:
+            raise FlinkError(f"flink: job {job_id}", "not found", 404)
+        return "DEPLOYING" if entry.state == "RUNNING" and not entry.all_running else entry.state
 
-    def parallelism(self, job_id: str) -> dict[str, int]:
-        """Observed parallelism by vertex name."""
-        return {v["name"]: int(v["parallelism"]) for v in self.get(f"/jobs/{job_id}")["vertices"]}
-
-    def vertices(self, job_id: str) -> list[tuple[str, int, dict[str, float]]]:
-        """Name, observed parallelism and Flink's own counters of each vertex (`accumulated-busy-time` in ms, …). NaN is what Flink does not
-        know, as while tasks start."""
-        found = self.get(f"/jobs/{job_id}")["vertices"]
-        return [(v["name"], int(v["parallelism"]), {k: float(x) for k, x in v["metrics"].items()}) for v in found]
-
-    def set_parallelism(self, job_id: str, parallelism: Mapping[str, int]) -> None:
+    def set_parallelism(self, job_id: str, parallelism: Parallelism) -> None:
         """Ask for a parallelism of every vertex, by name, and for the checkpoint that a rescale waits for."""
-        ids = {v["name"]: v["id"] for v in self.get(f"/jobs/{job_id}")["vertices"]}
-        body = {
-            ids[name]: {"parallelism": {"lowerBound": 1, "upperBound": count}} for name, count in parallelism.items()
-        }
-        self._call("PUT", f"/jobs/{job_id}/resource-requirements", json=body)
-        self._call("POST", f"/jobs/{job_id}/checkpoints", json={"checkpointType": "CONFIGURED"})
+        body = request_body(self.job(job_id).topology(), parallelism)
+        self.call("PUT", f"/jobs/{job_id}/resource-requirements", json=body)
+        self.call("POST", f"/jobs/{job_id}/checkpoints", json={"checkpointType": "CONFIGURED"})
 
     def wait_running(self, job_id: str, timeout_seconds: float = 60.0) -> None:
         """Wait until every task runs; raises `TestbedError` with the job's exception if it fails or the time passes."""
 
         def running() -> bool:
             state = self.job_state(job_id)
-            if state in _ENDED:
+            if state in TERMINAL:
                 raise TestbedError(f"job {job_id} is {state}: {self._exception(job_id)}")
             return state == "RUNNING"
 
         wait_until(running, timeout_seconds=timeout_seconds, what=f"job {job_id} running")
 
-    def cancel(self, job_id: str) -> None:
-        """Ask the job to stop; it need not be there any more."""
-        try:
-            self._call("PATCH", f"/jobs/{job_id}?mode=cancel")
-        except FlinkError as error:
-            if error.status not in (404, 409):
-                raise
-
     def wait_ended(self, job_id: str, timeout_seconds: float = 30.0) -> str:
         """Wait until the job has ended and released its slots; returns its last state."""
 
         def ended() -> str | None:
-            state = str(self.get(f"/jobs/{job_id}")["state"])
-            return state if state in _ENDED else None
+            state = self.job_state(job_id)
+            return state if state in TERMINAL else None
 
         return wait_until(ended, timeout_seconds=timeout_seconds, what=f"end of job {job_id}")
 
@@ -196,21 +154,6 @@ class FlinkApi:
 
     def _exception(self, job_id: str) -> str:
         return str(self.get(f"/jobs/{job_id}/exceptions").get("root-exception", "unknown"))[:500]
-
-    def _call(self, method: str, path: str, **arguments: Any) -> Any:
-        try:
-            answer = httpx.request(method, f"{self.rest_url}{path}", timeout=30.0, trust_env=False, **arguments)
-        except httpx.HTTPError as error:
-            raise FlinkError(f"flink: {method} {path}: {error or type(error).__name__}") from None
-        if answer.status_code >= 400:
-            sentence = f"flink: {method} {path}: {answer.status_code} {_first_cause(answer.text)}"
-            raise FlinkError(sentence, answer.status_code)
-        return answer.json()
-
-
-def _first_cause(text: str) -> str:
-    causes = re.findall(r"Caused by: ([^\\\n]+)", text)
-    return (causes[-1] if causes else text)[:500]
 
 
 class FlinkCluster(FlinkApi, Launcher):
@@ -308,7 +251,7 @@ class FlinkCluster(FlinkApi, Launcher):
         def registered() -> bool:
             for process in self.processes:
                 process.check()
-            return self.slots_total() >= count
+            return (self.slots_total() or 0) >= count
 
         wait_until(registered, timeout_seconds=timeout_seconds, what=f"{count} Flink slots")
 

@@ -1,5 +1,6 @@
-"""What every tier shares: a tier whose means are missing is skipped with one line, or fails where it is required."""
+"""Shared by all tiers. A tier without its means is skipped with one line, or fails where it is required."""
 
+import gc
 import os
 import shutil
 from collections.abc import Generator
@@ -25,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """How much is tried. A tier that is required but misspelt would be skipped in silence."""
+    """Choose how much is tried. Refuse a misspelt tier in WEIR_REQUIRE, which would be skipped in silence."""
     effort.choose(thorough=config.getoption("--thorough"))
     if unknown := REQUIRED - set(MEANS):
         raise pytest.UsageError(
@@ -56,11 +57,21 @@ def _tier(path: Path) -> str | None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark by folder, so that no test of a slow tier can end up in a fast one by a forgotten marker."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark by folder, so that a forgotten marker moves no slow test to a fast tier. Drop `thorough` tests from a quick run."""
     for item in items:
         if tier := _tier(item.path):
             item.add_marker(tier)
+    if not effort.thorough():
+        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Exempt modules and tests, which live until the end, from each garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,6 +1,6 @@
-"""How much is tried of what could be tried for ever: a little in `make check`, where somebody waits for it, all of it in `make test`.
+"""How much is tried: a few examples in `make check`, which a developer waits for; all of them in `make test` (`pytest --thorough`).
 
-`pytest --thorough` is all of it. Every test that thinks of examples takes their number from here.
+Every test that generates examples takes their number from here. The marker `thorough` keeps a test out of a quick run.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from typing import TypeVar
 from hypothesis import HealthCheck, settings
 
 FEW = 8
-"""Examples of a test that thinks of them, where it is not thorough."""
+"""Generated examples of a test in a quick run."""
 T = TypeVar("T")
 
 # No test is timed: on a busy machine an example may take its time.
@@ -19,20 +19,20 @@ settings.register_profile("thorough", _untimed)
 
 
 def choose(*, thorough: bool) -> None:
-    """Before any test is read: hypothesis wants to know the number of examples when a test is made."""
+    """Set the number of examples; call it before collection, as hypothesis reads it where a test is defined."""
     settings.load_profile("thorough" if thorough else "quick")
 
 
 def thorough() -> bool:
-    """Whether all of it is tried."""
+    """Return whether all examples are tried."""
     return settings.get_current_profile_name() == "thorough"
 
 
-def examples(most: int) -> settings:
-    """So many examples of a test, or the few."""
-    return settings(max_examples=most if thorough() else min(most, FEW))
+def examples(count: int) -> settings:
+    """Try `count` generated examples, or a few in a quick run."""
+    return settings(max_examples=count if thorough() else min(count, FEW))
 
 
 def some(things: Iterable[T], one_in: int) -> list[T]:
-    """All of them, or one in so many, the first among them."""
+    """Return all of them, or every `one_in`th in a quick run, the first included."""
     return list(things)[:: 1 if thorough() else one_in]

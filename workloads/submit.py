@@ -13,13 +13,17 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import httpx
 
+from engines.flink.health import TERMINAL
+from engines.flink.jobs import Jobs
+from engines.flink.rest import CallFailed
+from engines.flink.topology import JobEntry
+from engines.flink.values import Unreadable
+
 from .sample_job import arguments as sample_costs
 
-ENDED = ("FAILED", "CANCELED", "FINISHED")
 CALL_SECONDS = 30.0
 POLL_SECONDS = 0.5
 LOOK_SECONDS = 5.0
@@ -33,50 +37,8 @@ class SubmitError(Exception):
     """The job does not run; the sentence has the reason."""
 
 
-class Cluster:
-    """REST calls for submitting."""
-
-    def __init__(self, client: httpx.Client) -> None:
-        self._client = client
-
-    def slots(self) -> int | None:
-        """Return the number of registered slots; None while the cluster cannot be reached."""
-        try:
-            answer = self._client.get("/overview")
-        except httpx.TransportError:
-            return None
-        return int(answer.json()["slots-total"]) if answer.status_code == 200 else None
-
-    def state(self, job_id: str) -> tuple[str, int]:
-        """Return Flink's state of the job, and the number of tasks that do not run yet."""
-        job = self._call("GET", f"/jobs/{job_id}")
-        counts: dict[str, int] = job["status-counts"]
-        return str(job["state"]), sum(n for name, n in counts.items() if name not in ("RUNNING", "FINISHED"))
-
-    def living(self, name: str) -> str | None:
-        """Return the id of the job of this name that has not ended."""
-        jobs = self._call("GET", "/jobs/overview")["jobs"]
-        return next((str(j["jid"]) for j in jobs if j["name"] == name and j["state"] not in ENDED), None)
-
-    def submit(self, jar: Path, arguments: Sequence[str], parallelism: int | None) -> str:
-        """Upload and run the jar; returns the job's id."""
-        with jar.open("rb") as content:
-            files = {"jarfile": (jar.name, content, "application/x-java-archive")}
-            uploaded = self._call("POST", "/jars/upload", files=files)
-        body: dict[str, Any] = {"programArgsList": list(arguments)}
-        if parallelism is not None:
-            body["parallelism"] = parallelism
-        jar_id = str(uploaded["filename"]).rsplit("/", 1)[-1]
-        return str(self._call("POST", f"/jars/{jar_id}/run", json=body)["jobid"])
-
-    def _call(self, method: str, path: str, **arguments: Any) -> Any:
-        try:
-            answer = self._client.request(method, path, **arguments)
-        except httpx.HTTPError as error:
-            raise SubmitError(f"flink: {method} {path}: {error or type(error).__name__}") from None
-        if answer.status_code >= 400:
-            raise SubmitError(f"flink: {method} {path}: {answer.status_code} {answer.text[:500]}")
-        return answer.json()
+FAILURES = (SubmitError, CallFailed, Unreadable)
+"""Why a job is not submitted or not found to run."""
 
 
 def name_of(arguments: Sequence[str]) -> str:
@@ -94,46 +56,55 @@ def until(condition: Callable[[], bool], deadline: float, stop: threading.Event,
             raise SubmitError(f"{what}: stopped")
 
 
-def submit(cluster: Cluster, options: argparse.Namespace, stop: threading.Event) -> str:
+def submit(cluster: Jobs, options: argparse.Namespace, stop: threading.Event) -> str:
     """Submit the job unless it runs; returns a sentence with the result."""
     deadline = time.monotonic() + options.timeout
     slots = f"{options.slots} slots of {options.flink}"
-    until(lambda: (cluster.slots() or 0) >= options.slots, deadline, stop, slots)
+    until(lambda: (cluster.slots_total() or 0) >= options.slots, deadline, stop, slots)
     name = name_of(options.arguments)
-    found = cluster.living(name)
-    job_id = found or cluster.submit(options.jar, options.arguments, options.parallelism)
+    found = living(cluster, name)
+    job_id = found.id if found else cluster.submit(options.jar, options.arguments, parallelism=options.parallelism)
 
     def running() -> bool:
-        state, waiting = cluster.state(job_id)
-        if state in ENDED:
-            raise SubmitError(f"job {job_id} is {state}")
-        return state == "RUNNING" and waiting == 0
+        entry = cluster.find(job_id)
+        if entry is not None and entry.state in TERMINAL:
+            raise SubmitError(f"job {job_id} is {entry.state}")
+        return entry is not None and entry.all_running
 
     until(running, deadline, stop, f"job {job_id} running")
-    return f"{name} ran already as job {found}" if found else f"{name} runs as job {job_id}"
+    return f"{name} {'ran already' if found else 'runs'} as job {job_id}"
 
 
-def stay(cluster: Cluster, options: argparse.Namespace, stop: threading.Event) -> None:
+def living(cluster: Jobs, name: str) -> JobEntry | None:
+    """Return the newest job of this name that has not ended."""
+    entry = cluster.find(name)
+    return None if entry is None or entry.state in TERMINAL else entry
+
+
+def stay(cluster: Jobs, options: argparse.Namespace, stop: threading.Event) -> None:
     """Keep the job submitted until `stop` is set; an unavailable cluster is retried."""
     name, reported = name_of(options.arguments), ""
     while not stop.wait(LOOK_SECONDS):
         try:
-            if cluster.living(name) is None:
+            if living(cluster, name) is None:
                 _print(submit(cluster, options, stop))
             reported = ""
-        except SubmitError as error:
+        except FAILURES as error:
             if str(error) != reported and not stop.is_set():
                 reported = str(error)
-                sys.stderr.write(f"submit: {reported}\n")
+                _report(error)
 
 
-def check(cluster: Cluster, name: str) -> str:
+def check(cluster: Jobs, name: str) -> str:
     """Return the reason why the job does not run; empty if it does."""
-    job_id = cluster.living(name)
-    if job_id is None:
+    entry = living(cluster, name)
+    if entry is None:
         return f"no job {name}"
-    state, _ = cluster.state(job_id)
-    return "" if state == "RUNNING" else f"job {name} is {state}"
+    return "" if entry.state == "RUNNING" else f"job {name} is {entry.state}"
+
+
+def _report(error: Exception) -> None:
+    sys.stderr.write(f"submit: {'' if isinstance(error, SubmitError) else 'flink: '}{error}\n")
 
 
 def _print(text: str) -> None:
@@ -174,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, lambda *_: stop.set())
     try:
         with httpx.Client(base_url=options.flink, timeout=CALL_SECONDS, trust_env=False) as client:
-            cluster = Cluster(client)
+            cluster = Jobs(client)
             if options.check:
                 problem = check(cluster, name_of(options.arguments))
                 _print(problem or "running")
@@ -182,8 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _print(submit(cluster, options, stop))
             if options.stay:
                 stay(cluster, options, stop)
-    except SubmitError as error:
-        sys.stderr.write(f"submit: {error}\n")
+    except FAILURES as error:
+        _report(error)
         return 0 if stop.is_set() else 1
     return 0
 

@@ -224,7 +224,7 @@ class Campaign:
     def running(self) -> int | None:
         """Return the current parallelism of `enrich`; None while it is unknown."""
         try:
-            return self.stack.flink.parallelism(str(self.stack.job_id))[SLOWEST]
+            return self.stack.flink.job(str(self.stack.job_id)).observed()[SLOWEST]
         except (TestbedError, KeyError):
             return None
 

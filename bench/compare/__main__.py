@@ -1,9 +1,9 @@
 """`make bench-compare`: two match surges of the 1998 World Cup's web site, replayed in ten minutes on the sample job; under Weir, at a
-parallelism for the peak and at one for the mean, and under a reactive utilisation rule.
+parallelism for the peak and at one for the mean, and under a reactive utilization rule.
 
 All four run at the same time, a job each, on the same records, so that whatever else the machine does is the same for all. The times
-of the reactive rule (those of autoscaling/v2: 15 s, target 0.7, tolerance 0.1, 5 min of stabilisation) and of Weir's policy (its defaults:
-2 min of stabilisation, 1 min of cooldown) are shortened by the replay's speed-up. Before the ten minutes the two hours that came
+of the reactive rule (those of autoscaling/v2: 15 s, target 0.7, tolerance 0.1, 5 min of stabilization) and of Weir's policy (its defaults:
+2 min of stabilization, 1 min of cooldown) are shortened by the replay's speed-up. Before the ten minutes the two hours that came
 before them are played as a lead-in, in which every strategy settles. Results, series and curves are in bench/results/compare.json
 and compare.svg.
 """
@@ -31,7 +31,7 @@ from workloads.loadgen.trace import BUNDLED
 from workloads.sample_job import CONTENTION, SERVICE_MICROS, SLOWEST, SUBTASK_RATE
 
 from .contest import Contest, Decide, series_of
-from .rules import STATIC_UTILISATION, Reactive, min_parallelism_for
+from .rules import STATIC_UTILIZATION, Reactive, min_parallelism_for
 
 TRACE = BUNDLED / "worldcup98_minutes.csv"
 LEAD_IN, FROM, UNTIL = "1998-06-15 11:10:00", "1998-06-15 13:10:00", "1998-06-15 21:10:00"
@@ -74,7 +74,7 @@ def subtask_rate() -> float:
 def static(rate: float) -> Decide:
     """Return the parallelism that a user who knows the job and its load would set for `rate`."""
     p = min_parallelism_for(
-        rate, subtask_rate=subtask_rate(), contention=CONTENTION[SLOWEST], utilisation=STATIC_UTILISATION
+        rate, subtask_rate=subtask_rate(), contention=CONTENTION[SLOWEST], utilization=STATIC_UTILIZATION
     )
     return lambda _at, current, _shares: {**current, SLOWEST: p}
 
@@ -89,7 +89,7 @@ def enter(contest: Contest, strategy: str, load: Load) -> None:
         case "static-mean":
             contest.enter(strategy, static(load.mean_rate), 5.0)
         case _:
-            rule = Reactive(stabilisation_seconds=300.0 / load.speedup)
+            rule = Reactive(stabilization_seconds=300.0 / load.speedup)
             contest.enter(strategy, rule.decide, max(1.0, 15.0 / load.speedup))
 
 

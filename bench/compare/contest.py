@@ -15,6 +15,8 @@ from cli.trial.events import EventFollower
 from cli.trial.options import GROUP_ID, INPUT_TOPIC, OUTPUT_PARTITIONS
 from cli.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS, actions_of, decisions_of
 from cli.trial.stack import TrialStack
+from engines.flink.topology import Job
+from engines.flink.values import Unreadable
 from testbed.flink import FlinkApi
 from testbed.process import TestbedError
 from workloads.probe import Probe
@@ -24,15 +26,12 @@ from .rules import Busy
 SAMPLE_SECONDS = 1.0
 
 Decide = Callable[[float, Mapping[str, int], Mapping[str, float | None]], dict[str, int]]
-"""From time, parallelism and utilisation of every operator to its parallelism."""
+"""From time, parallelism and utilization of every operator to its parallelism."""
 
 
-def busy_of(flink: FlinkApi, job_id: str) -> dict[str, Busy]:
-    """Return Flink's counters of each operator. Raises `TestbedError` while the job does not answer."""
-    return {
-        name: Busy(v["accumulated-busy-time"], v["accumulated-idle-time"] + v["accumulated-backpressured-time"], p)
-        for name, p, v in flink.vertices(job_id)
-    }
+def busy_of(job: Job) -> dict[str, Busy]:
+    """Return Flink's counters by operator name."""
+    return {v.name: Busy(v.busy_ms, v.idle_ms, v.backpressured_ms, v.parallelism) for v in job.vertices}
 
 
 class Controller:
@@ -65,12 +64,12 @@ class Controller:
     def _run(self) -> None:
         began = time.monotonic()
         while not self._stopped.is_set():
-            with contextlib.suppress(TestbedError):  # a job that restarts answers again soon
+            with contextlib.suppress(TestbedError, Unreadable):  # a job that restarts answers again soon
                 self._cycle(time.monotonic() - began)
             self._stopped.wait(self._period_seconds)
 
     def _cycle(self, at: float) -> None:
-        now = busy_of(self._flink, self._job_id)
+        now = busy_of(self._flink.job(self._job_id))
         shares = {name: busy.since(self._before.get(name, busy)) for name, busy in now.items()}
         self._before = now
         current = {name: busy.parallelism for name, busy in now.items()}
@@ -199,8 +198,8 @@ class Contest:
 
     def _slots(self, job_id: str) -> int | None:
         try:
-            return max(self._stack.flink.parallelism(job_id).values(), default=None)
-        except TestbedError:
+            return max(self._stack.flink.job(job_id).observed().values(), default=None)
+        except (TestbedError, Unreadable):
             return None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from weir_contracts import KafkaSignals, Signals
 from weir_planner.installed import built_in, parse_parameters
 
-from bench.compare.rules import STATIC_UTILISATION
+from bench.compare.rules import STATIC_UTILIZATION
 from bench.quality import static
 from replay.options import DAY_SECONDS, START_UTILISATION, Replay, ReplayOptions, prepare
 from replay.run import run
@@ -136,7 +136,7 @@ def parameters_of(planner: str, application: Application, load: LoadTrace, secon
     optimum = OfflineOptimum(application, most)
     if planner == "static":
         mean = sum(load.rate_at(at) for at in _moments(seconds)) / len(_moments(seconds))
-        return {"operators": optimum.parallelism(mean / STATIC_UTILISATION)}
+        return {"operators": optimum.parallelism(mean / STATIC_UTILIZATION)}
     if planner == "schedule":
         return _schedule(optimum, load, seconds)
     return dict(PARAMETERS.get(planner, {}))
@@ -171,7 +171,7 @@ def _schedule(optimum: OfflineOptimum, load: LoadTrace, seconds: float) -> dict[
     for begins in range(0, int(seconds), int(BLOCK_SECONDS)):
         # A minute early, so that the restart is over when the load comes.
         rate = max(load.rate_at(float(begins + at)) for at in range(0, int(BLOCK_SECONDS) + 60, 15))
-        wanted = optimum.parallelism(rate / STATIC_UTILISATION)
+        wanted = optimum.parallelism(rate / STATIC_UTILIZATION)
         at = START + timedelta(seconds=max(0, begins - 60))
         if wanted != before:
             entries.append({"cron": f"{at.minute} {at.hour} {at.day} {at.month} *", "operators": wanted})

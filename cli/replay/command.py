@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from cli.errors import InvalidInput
-from cli.terminal import terminal
+from cli.output import terminal
 
 from .chart import LABEL, WIDTH, charts, check_place, save
 

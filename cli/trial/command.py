@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cli.terminal import terminal
+from cli.output import terminal
 
 
 def trial(

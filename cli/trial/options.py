@@ -80,7 +80,7 @@ def trial_policy(options: TrialOptions, flink_url: str, bootstrap_servers: str) 
     if not isinstance(spec, dict):
         raise TrialError(f"{options.policy_file}: is not a policy: it has no spec")
     # Addresses are known only now: the cluster and the broker were given free ports.
-    spec["target"] = {"flink": {"url": flink_url, "job": APPLICATION}}
+    spec["application"], spec["target"] = {"flink": {"url": flink_url, "job": APPLICATION}}, {"flink": {}}
     signals = spec.get("signals")
     kafka = signals.get("kafka") if isinstance(signals, dict) else None
     spec["signals"] = {

@@ -51,7 +51,7 @@ class Trial:
     @property
     def objective_seconds(self) -> float:
         bound = self.stack.policy.spec.objective.bound_seconds
-        # A utilisation objective bounds no time; the probe is then held to the trial's default.
+        # A utilization objective bounds no time; the probe is then held to the trial's default.
         return self.options.objective_seconds if bound is None else bound
 
     @property

@@ -15,6 +15,17 @@ from .analysis import (
     SymptomCode,
     Window,
 )
+from .application import (
+    Application,
+    DockerTarget,
+    FlinkApplication,
+    FlinkTarget,
+    KafkaSignals,
+    Signals,
+    Subject,
+    Target,
+    Unit,
+)
 from .base import (
     MAX_COUNT,
     MAX_NUMBER,
@@ -44,6 +55,7 @@ from .deployment import (
     Deployment,
     DeploymentRef,
     Edge,
+    Health,
     Operator,
     OperatorLimits,
     Pod,
@@ -52,7 +64,7 @@ from .deployment import (
     Slots,
     Topology,
 )
-from .document import InvalidDocument, printable, read_document
+from .document import InvalidDocument, example, printable, read_document
 from .limits import Budget, ExcludedPeriod, PerSlot, TotalBounds
 from .observation import (
     Observation,
@@ -107,10 +119,7 @@ from .plugins import (
 from .policy import (
     Behavior,
     Bounds,
-    DockerTarget,
-    FlinkTarget,
     InvalidPolicy,
-    KafkaSignals,
     Metadata,
     Objective,
     OperatorBounds,
@@ -121,8 +130,6 @@ from .policy import (
     ScaleUp,
     ScalingPolicy,
     ShadowChoice,
-    Signals,
-    Target,
     parse_policy,
 )
 from .shadows import (
@@ -162,6 +169,7 @@ __all__ = [
     "Alternative",
     "Amendment",
     "Analysis",
+    "Application",
     "ApplicationId",
     "Arrived",
     "Behavior",
@@ -181,7 +189,9 @@ __all__ = [
     "EdgeAnalysis",
     "Estimate",
     "ExcludedPeriod",
+    "FlinkApplication",
     "FlinkTarget",
+    "Health",
     "Infeasible",
     "InvalidDocument",
     "InvalidPolicy",
@@ -237,6 +247,7 @@ __all__ = [
     "Signals",
     "Slots",
     "SourceAnalysis",
+    "Subject",
     "Supply",
     "Symptom",
     "SymptomCode",
@@ -244,6 +255,7 @@ __all__ = [
     "Topology",
     "TotalBounds",
     "TrajectoryPoint",
+    "Unit",
     "Unknown",
     "UsualArrivals",
     "VirtualBacklog",
@@ -255,6 +267,7 @@ __all__ = [
     "bounded",
     "derive_id",
     "ended_observation",
+    "example",
     "format_duration",
     "observation_id",
     "one_line",

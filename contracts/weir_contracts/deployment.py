@@ -7,7 +7,7 @@ many runs and one deployment, so it can still be scaled. Requested and observed 
 import hashlib
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -142,8 +142,16 @@ class Topology(Message):
 class Run(Message):
     """One uninterrupted execution: readings of two runs are never subtracted from each other."""
 
+    key: Annotated[str | None, Field(max_length=200)] = None
+    """Identifies the run for as long as it lives, also to a restarted monitor. None: told apart by the other fields."""
     attempt: Count | None = None
     running_since: Timestamp
+
+    def is_same(self, other: "Run") -> bool:
+        """Return whether both are readings of one run."""
+        if self.key is not None and other.key is not None:
+            return self.key == other.key
+        return (self.attempt, self.running_since) == (other.attempt, other.running_since)
 
 
 class Slots(Message):
@@ -191,14 +199,22 @@ class DeploymentRef(Message):
     observed: Parallelism
 
 
+Health = Literal["running", "restarting", "failed", "ended"]
+"""State of a deployment in the words of every engine. `failed` and `ended` are final; `restarting` includes the first start."""
+
+
 class Deployment(Message):
     """The application's state at one instant."""
 
+    engine: Annotated[str, Field(max_length=50)] = "flink"
+    """What runs it: flink."""
+    health: Health | None = None
+    """None: unknown."""
     job_id: Annotated[str, Field(max_length=200)]
     job_name: Annotated[str, Field(max_length=300)]
     graph_hash: Annotated[str, Field(max_length=64)]
     state: Annotated[str, Field(max_length=50)]
-    """As the engine names it: RUNNING, RESTARTING, FAILED, …"""
+    """As the engine names it, for people; programs use `health`."""
     started_at: Timestamp | None = None
     requested: Parallelism | None = None
     """What the engine has been asked for; None where it cannot tell."""
@@ -213,6 +229,11 @@ class Deployment(Message):
     rescale: RescaleSettings = Field(default_factory=RescaleSettings)
     replicas: Count | None = None
     pods: Annotated[list[Pod], Field(max_length=1000)] = Field(default_factory=list)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it will not run again by itself."""
+        return self.health in ("failed", "ended")
 
     def ref(self) -> DeploymentRef:
         """The part of the state that names which deployment this is."""

@@ -4,19 +4,12 @@ Policies use camelCase and durations such as `30s`; all other messages use snake
 """
 
 from datetime import timedelta
-from math import gcd
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AnyHttpUrl,
-    BeforeValidator,
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 
+from .application import Application, FlinkTarget, Signals, Subject, Target
 from .base import MAX_COUNT, Duration, Name, OperatorName, Parameters, Timestamp
-from .deployment import Topology
 from .document import Document, InvalidDocument, read_document
 from .limits import Budget, ExcludedPeriod, TotalBounds
 
@@ -24,112 +17,48 @@ LONGEST_CALLER = 200
 """Characters of the name of who changes policies."""
 
 
+_Label = Annotated[str, Field(max_length=317)]
+Labels = Annotated[dict[_Label, Annotated[str, Field(max_length=63)]], Field(max_length=100, fail_fast=True)]
+Annotations = Annotated[dict[_Label, Annotated[str, Field(max_length=1000)]], Field(max_length=50, fail_fast=True)]
+
+
 class Metadata(Document):
+    """Identity and version of the policy. Fields that Kubernetes sets are carried, so that a document may come from
+    either side."""
+
     namespace: Name
     """Namespace of the application, as Kubernetes writes one. Policies of several teams stay apart by it."""
     name: Name
     """Name of the application, unique within its namespace."""
-    resource_version: Annotated[int | None, Field(default=None, ge=1, le=MAX_COUNT)] = None
+    version: Annotated[int | None, Field(default=None, ge=1, le=MAX_COUNT)] = None
     """Version of the policy, set by the knowledge service at each change. Send it back to replace only the version that
     you have read. It grows with each change; no version repeats, even after a deletion."""
     updated_at: Timestamp | None = None
     """Time of the last change, set by the knowledge service."""
     updated_by: Annotated[str | None, Field(default=None, max_length=LONGEST_CALLER)] = None
     """Token name of the last change's author, set by the knowledge service."""
-
-
-class FlinkTarget(Document):
-    """A job of a Flink session or application cluster, scaled through the adaptive scheduler."""
-
-    url: AnyHttpUrl
-    """Address of Flink's REST API, without credentials, query or fragment."""
-    job: Annotated[str, Field(min_length=1, max_length=300)]
-    """The job's name, which survives a resubmission, or its 32-digit id."""
-
-    @field_validator("url")
-    @classmethod
-    def _no_credentials(cls, url: AnyHttpUrl) -> AnyHttpUrl:
-        if url.username or url.password:
-            raise ValueError("must not carry credentials: a policy is shown to everyone who may read")
-        if url.query or url.fragment:
-            raise ValueError("must not have a query or fragment")
-        return url
-
-
-class DockerTarget(FlinkTarget):
-    """A job that uses every slot (Flink in reactive mode), scaled by the number of containers of the compose service
-    that runs its TaskManagers: one parallelism for all operators."""
-
-    project: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=100)]
-    """The compose project. The executor's setting `WEIR_EXECUTOR_DOCKER_PROJECTS` must list it."""
-    service: Annotated[str, Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]*$", max_length=100)]
-    """The compose service whose containers are identical TaskManagers."""
-    slots: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Slots of one container: its `taskmanager.numberOfTaskSlots`. Default 1, as Flink's."""
-
-    def containers_for(self, topology: Topology, parallelism: int) -> int:
-        """The fewest containers with which every operator runs at `parallelism` or more, and all at the same.
-
-        A slot sharing group takes as many slots as its parallelism; several share evenly what there is.
-        """
-        groups = topology.slots({})
-        each = groups // gcd(groups, self.slots)
-        needed = -(-parallelism * groups // self.slots)
-        return -(-needed // each) * each
-
-    def parallelism_of(self, topology: Topology, containers: int) -> int:
-        """What the job runs at with so many containers, if its key groups allow."""
-        return max(1, containers * self.slots // topology.slots({}))
-
-
-class Target(Document):
-    """Exactly one driver."""
-
-    flink: FlinkTarget | None = None
-    """A Flink job scaled through the adaptive scheduler. Give this or `docker`."""
-    docker: DockerTarget | None = None
-    """A Flink job in reactive mode scaled by its TaskManagers' containers. Give this or `flink`."""
+    labels: Labels = Field(default_factory=dict)
+    """Labels, at most 100. Default: none."""
+    annotations: Annotations = Field(default_factory=dict)
+    """Annotations, at most 50 of 1,000 characters; kubectl's own copy of the document is left out. Default: none."""
+    uid: Annotated[str | None, Field(max_length=100)] = None
+    """Set by Kubernetes."""
+    resource_version: Annotated[str, Field(max_length=100)] | Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
+    """Set by Kubernetes, as text. A number is the earlier name of `version`."""
+    generation: Annotated[int | None, Field(ge=0, le=MAX_COUNT)] = None
+    """Set by Kubernetes."""
+    creation_timestamp: Timestamp | None = None
+    """Set by Kubernetes."""
+    deletion_timestamp: Timestamp | None = None
+    """Set by Kubernetes."""
 
     @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        if (self.flink is None) == (self.docker is None):
-            raise ValueError("name exactly one driver; this version knows: flink, docker")
-        return self
-
-    @property
-    def driver(self) -> str:
-        """The name of the driver that scales this application."""
-        return "flink" if self.docker is None else "docker"
-
-    @property
-    def job(self) -> FlinkTarget:
-        """The job that is watched, whatever scales it."""
-        found = self.flink or self.docker
-        if found is None:
-            raise ValueError("target: names no job")
-        return found
-
-
-class KafkaSignals(Document):
-    """Kafka brokers of the sources: every scrape reads demand and lag from them."""
-
-    bootstrap_servers: Annotated[str, Field(pattern=r"^[^\s,/@]+:\d+(,[^\s,/@]+:\d+)*$", max_length=2000)]
-    """Brokers as `host:port`, separated by commas."""
-    group_id: Annotated[str | None, Field(min_length=1, max_length=249)] = None
-    """Consumer group whose committed offsets replace a source's position where the source does not report it. Default:
-    none."""
-    topics: Annotated[list[Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]] | None, Field(max_length=100)] = (
-        None
-    )
-    """Topics of the sources. Default: the topics that the sources report."""
-    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
-    """Isolation level of the sources. Default `read_committed`: open transactions do not count as lag."""
-
-
-class Signals(Document):
-    kafka: KafkaSignals | None = None
-    """Kafka brokers of the sources. Default: none; demand and lag are then unknown, and planners that need them
-    hold."""
+    def _earlier_version(self) -> "Metadata":
+        if not isinstance(self.resource_version, int):
+            return self
+        version = self.resource_version if self.version is None else self.version
+        given = (self.model_fields_set - {"resource_version"}) | {"version"}
+        return Metadata.model_construct(given, **{**self.__dict__, "version": version, "resource_version": None})
 
 
 class Objective(Document):
@@ -300,8 +229,10 @@ class Behavior(Document):
 
 
 class PolicySpec(Document):
-    target: Target
-    """The application and the driver that scales it."""
+    application: Application | None = None
+    """What runs. Default: the Flink job that `target` names."""
+    target: Target = Field(default_factory=lambda: Target(flink=FlinkTarget()))
+    """What is scaled, and by which driver. Default `flink: {}`, Flink's own scheduler."""
     signals: Signals = Field(default_factory=Signals)
     """External systems that measure demand and lag."""
     objective: Objective
@@ -332,17 +263,26 @@ class PolicySpec(Document):
         return self
 
     @model_validator(mode="after")
+    def _one_application(self) -> Self:
+        if (self.application is None) == (self.target.own.application is None):
+            if self.application is None:
+                raise ValueError("application: is required, such as flink: {url: …, job: …}")
+            raise ValueError(f"target.{self.target.driver}: must not name a job where application does")
+        return self
+
+    @model_validator(mode="after")
     def _scaled_as_a_whole(self) -> Self:
-        docker = self.target.docker
-        if docker is None:
+        unit = self.target.unit
+        if unit is None:
             return self
         if self.bounds.operators:
             raise ValueError(
-                "bounds.operators: all operators of a docker target have the same parallelism: use bounds.min and bounds.max"
+                f"bounds.operators: all operators of a {self.target.driver} target have the same parallelism: "
+                "use bounds.min and bounds.max"
             )
-        if self.bounds.max // docker.slots * docker.slots < self.bounds.min:
+        if self.bounds.max // unit.slots * unit.slots < self.bounds.min:
             raise ValueError(
-                f"bounds: no whole number of containers of {docker.slots} slots gives {self.bounds.min} to {self.bounds.max}"
+                f"bounds: no whole number of {unit.instance}s of {unit.slots} slots gives {self.bounds.min} to {self.bounds.max}"
             )
         return self
 
@@ -377,6 +317,17 @@ class ScalingPolicy(Document):
         """`namespace/name`, the key of every topic."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
+    @property
+    def subject(self) -> Subject:
+        """What collectors read and drivers scale."""
+        spec = self.spec
+        runs = spec.application or Application.model_construct(flink=spec.target.own.application)
+        return Subject(self.application, runs, spec.target, spec.signals)
+
+    def job_field(self, name: str) -> str:
+        """Return the path of a field of the Flink job (`url`, `job`) where this document has it."""
+        return f"spec.{'application.flink' if self.spec.application else f'target.{self.spec.target.driver}'}.{name}"
+
     def to_document(self) -> dict[str, Any]:
         """The policy as a user would write it, unset fields left out."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -391,19 +342,37 @@ def parse_policy(document: Any) -> ScalingPolicy:
 
     Raises `InvalidPolicy` that names the first wrong fields and counts the others.
     """
-    policy = read_document(ScalingPolicy, document, root="policy", refusal=InvalidPolicy, by_name=False)
-    if contradictions := _contradictions(policy.spec):
+    policy = read_document(
+        ScalingPolicy, _without_cluster_state(document), root="policy", refusal=InvalidPolicy, by_name=False
+    )
+    if contradictions := _contradictions(policy):
         raise InvalidPolicy(contradictions)
     return policy
 
 
-def _contradictions(spec: PolicySpec) -> list[tuple[str, str]]:
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_CLUSTER_STATE = ("managedFields", "ownerReferences", "finalizers", "selfLink", "deletionGracePeriodSeconds")
+
+
+def _without_cluster_state(document: Any) -> Any:
+    """Return the document without what `kubectl get -o yaml` adds and Weir does not carry."""
+    metadata = document.get("metadata") if isinstance(document, dict) else None
+    if not isinstance(metadata, dict):
+        return document
+    kept = {key: value for key, value in metadata.items() if key not in _CLUSTER_STATE}
+    if isinstance(annotations := kept.get("annotations"), dict):
+        kept["annotations"] = {key: value for key, value in annotations.items() if key != _LAST_APPLIED}
+    return {**{key: value for key, value in document.items() if key != "status"}, "metadata": kept}
+
+
+def _contradictions(policy: ScalingPolicy) -> list[tuple[str, str]]:
     """Find limits that no application could keep, whatever its graph, and addresses that cannot exist. Checked only
     where policies are written: one that was stored before stays readable."""
+    spec = policy.spec
     least, total, limit = spec.bounds.min, spec.bounds.total, spec.budget.limit
     found = []
-    if spec.target.job.url.port == 0:
-        found.append((f"spec.target.{spec.target.driver}.url", "its port must lie between 1 and 65535"))
+    if policy.subject.flink.url.port == 0:
+        found.append((policy.job_field("url"), "its port must lie between 1 and 65535"))
     for broker in spec.signals.kafka.bootstrap_servers.split(",") if spec.signals.kafka else ():
         if not broker.isprintable() or not 1 <= int(broker.rpartition(":")[2][:6]) <= 65_535:
             what = f"{broker[:100]!r} must be host:port with a port between 1 and 65535"

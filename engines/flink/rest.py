@@ -54,13 +54,7 @@ class Cluster:
 
     async def get(self, path: str, parse: Callable[[Any], T]) -> T:
         """The parsed answer; `CallFailed` or `Unreadable` without one."""
-        content = await self.send("GET", path)
-        try:
-            # Stricter than the standard library: half a character (a lone surrogate) in a text could not be sent on.
-            document = from_json(content)
-        except ValueError:
-            raise Unreadable(_where("GET", path), "the answer is not JSON") from None
-        return parse(document)
+        return parse(decode(await self.send("GET", path), _where("GET", path)))
 
     async def send(self, method: str, path: str, **arguments: Any) -> bytes:
         """The answer's body; `CallFailed` for any status but 2xx. `arguments` are httpx's."""
@@ -78,6 +72,14 @@ class Cluster:
             why = reason(response.content) or httpx.codes.get_reason_phrase(status)
             raise CallFailed(where, f"status {status} {why}".rstrip(), status)
         return response.content
+
+
+def decode(content: bytes, where: str) -> Any:
+    """The JSON document; `Unreadable` if it is none. A lone surrogate is refused too, since no message could carry it."""
+    try:
+        return from_json(content)
+    except ValueError:
+        raise Unreadable(where, "the answer is not JSON") from None
 
 
 def _where(method: str, path: str) -> str:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from weir_contracts import Edge, Operator, Topology
+from weir_contracts import Edge, Health, Operator, Topology
 
+from .health import health_of
 from .values import MAX_PARALLELISM, Unreadable, count, identifier, instant, mapping, number, sequence, text
 
 _LONGEST_NAME = 380
@@ -29,8 +30,9 @@ class JobEntry:
     tasks_running: int | None = None
     """Running or finished."""
 
-
-ENDED = frozenset({"FINISHED", "CANCELED", "FAILED"})
+    @property
+    def all_running(self) -> bool:
+        return self.state == "RUNNING" and bool(self.tasks) and self.tasks == self.tasks_running
 
 
 def find_job(document: Any, wanted: str) -> tuple[JobEntry | None, str | None]:
@@ -48,7 +50,7 @@ def find_job(document: Any, wanted: str) -> tuple[JobEntry | None, str | None]:
                 unreadable = error
     if not found and unreadable is not None:
         raise unreadable
-    alive = [entry for entry in found if entry.state not in ENDED]
+    alive = [entry for entry in found if health_of(entry.state) not in ("failed", "ended")]
     oldest = datetime.min.replace(tzinfo=UTC)
     ordered = sorted(alive or found, key=lambda entry: (entry.started_at or oldest, entry.id))
     if len(alive) < 2:
@@ -109,6 +111,11 @@ class Job:
     now: datetime | None
     vertices: tuple[VertexReading, ...]
     links: tuple[Link, ...]
+
+    @property
+    def health(self) -> Health | None:
+        """Its state in the words of every engine; None for a state that this version does not know."""
+        return health_of(self.state, all_running=self.all_running)
 
     @property
     def all_running(self) -> bool:

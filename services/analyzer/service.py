@@ -8,12 +8,12 @@ from prometheus_client import Counter, Gauge, Histogram
 from weir_contracts import DeadLetter
 from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS
 
-from runtime import newer
 from runtime.bus import Bus, Reader
 from runtime.clock import Clock
 from runtime.envelope import Undecodable, decode
 from runtime.lease import Lease, Terms, judge
-from runtime.loop import LONGEST_BACKOFF_SECONDS, Stop, run_forever
+from runtime.loop import MAX_BACKOFF_SECONDS, Stop, run_forever
+from runtime.schema_version import NEWER_VERSION, NewerMessages
 
 from .adapters.processing import SERVICE
 from .adapters.thread import BlockingThread
@@ -82,7 +82,7 @@ class Analyzer:
                 self._why_not = str(error)
                 self._log.warning("waiting", reason=str(error)[:500], retry_in_seconds=backoff_seconds)
                 await stop.wait(backoff_seconds)
-                backoff_seconds = min(LONGEST_BACKOFF_SECONDS, backoff_seconds * 2)
+                backoff_seconds = min(MAX_BACKOFF_SECONDS, backoff_seconds * 2)
             except LeaseLost as error:
                 await self._let_go(error)
             except Exception as error:  # noqa: BLE001 - the border of a cycle: whatever ended it, it is started again
@@ -92,7 +92,7 @@ class Analyzer:
                 if self._clock.monotonic() - begun > 60:
                     backoff_seconds = 0.5
                 await stop.wait(backoff_seconds)
-                backoff_seconds = min(LONGEST_BACKOFF_SECONDS, backoff_seconds * 2)
+                backoff_seconds = min(MAX_BACKOFF_SECONDS, backoff_seconds * 2)
         await self._end()
 
     async def _once(self, stop: Stop) -> None:
@@ -120,24 +120,24 @@ class Analyzer:
         """Wait for the lease; returns its epoch, None if stopped or refused first."""
         reported = ""
         while not stop.requested:
-            lease_state = self._lease.standing()
+            lease_state = self._lease.state()
             decision = judge(lease_state, self._clock.monotonic(), self._terms)
-            if decision.kind == "works" and lease_state.claim is not None:
+            if decision.kind == "works" and lease_state.own is not None:
                 _HOLDS_LEASE.set(1)
-                self._log.info("lease-held", epoch=lease_state.claim.epoch, lease_seconds=self._terms.lease_seconds)
-                return lease_state.claim.epoch
+                self._log.info("lease-held", epoch=lease_state.own.epoch, lease_seconds=self._terms.lease_seconds)
+                return lease_state.own.epoch
             if decision.kind == "refused":
-                self.refused = decision.because
-                self._log.error("refused", reason=decision.because)
+                self.refused = decision.reason
+                self._log.error("refused", reason=decision.reason)
                 stop.request("another analyzer is at work")
                 return None
-            holder = lease_state.other.holder if lease_state.other else ""
+            holder = lease_state.other.name if lease_state.other else ""
             if holder != reported:
                 reported = holder
                 self._log.info(
-                    "waits-for-its-turn", reason=decision.because, patience_seconds=self._terms.patience_seconds
+                    "waits-for-its-turn", reason=decision.reason, standby_seconds=self._terms.standby_seconds
                 )
-            self._why_not = decision.because[:500]
+            self._why_not = decision.reason[:500]
             await stop.wait(_GUARD_SECONDS)
         return None
 
@@ -149,14 +149,14 @@ class Analyzer:
         """
         looked = self._clock.monotonic()
         while True:
-            lease_state, now = self._lease.standing(), self._clock.monotonic()
+            lease_state, now = self._lease.state(), self._clock.monotonic()
             decision = judge(lease_state, now, self._terms)
-            if decision.kind != "works" or lease_state.claim is None or lease_state.claim.epoch != epoch:
-                lost = lease_state.claim is None or lease_state.claim.epoch != epoch or lease_state.confirmed_at is None
+            if decision.kind != "works" or lease_state.own is None or lease_state.own.epoch != epoch:
+                lost = lease_state.own is None or lease_state.own.epoch != epoch or lease_state.confirmed_at is None
                 slept = now - looked >= self._terms.lease_seconds / 2
                 if lost or slept:
                     self._stream.abort()
-                raise LeaseLost(decision.because if decision.kind != "works" else "another analyzer held it meanwhile")
+                raise LeaseLost(decision.reason if decision.kind != "works" else "another analyzer held it meanwhile")
             looked = now
             await asyncio.sleep(_GUARD_SECONDS)
 
@@ -209,7 +209,7 @@ class Analyzer:
 
     async def _set_aside(self, reason: str) -> None:
         self._unusable = 0
-        if judge(self._lease.standing(), self._clock.monotonic(), self._terms).kind != "works":
+        if judge(self._lease.state(), self._clock.monotonic(), self._terms).kind != "works":
             return  # the state is another's now, and so is whatever happened to it
         self._log.error("state-set-aside", deaths=_DEATHS_OF_ITS_STATE, reason=reason[:500])
         with contextlib.suppress(Exception):
@@ -229,22 +229,21 @@ class Analyzer:
             await asyncio.to_thread(self._lease.close)
 
 
-async def follow_newer(bus: Bus, stop: Stop) -> None:
+async def follow_newer(bus: Bus, newer: NewerMessages, stop: Stop) -> None:
     """Note observations of newer versions, which Spark's workers refuse, for this process's readiness, until stopped."""
     reader = bus.reader(DEAD_LETTERS.name, from_beginning=False)
     try:
-        await run_forever("newer-messages", lambda: note_newer(reader, stop), stop)
+        await run_forever("newer-messages", lambda: note_newer(reader, newer, stop), stop)
     finally:
         await reader.close()
 
 
-async def note_newer(reader: Reader, stop: Stop) -> None:
+async def note_newer(reader: Reader, newer: NewerMessages, stop: Stop) -> None:
     """Note this service's dead letters of a newer version."""
     for record in await stop.race(reader.receive(timeout_seconds=1.0)) or []:
         try:
             letter = decode(record, DeadLetter).message
         except Undecodable:
             continue
-        type = newer.type_in(letter.reason)
-        if letter.service == SERVICE and letter.topic == OBSERVATIONS.name and type:
-            newer.note(type, f"{letter.topic}/{letter.partition}@{letter.offset} {letter.reason}")
+        if letter.service == SERVICE and letter.topic == OBSERVATIONS.name and letter.code == NEWER_VERSION:
+            newer.record(letter.type or "", f"{letter.topic}/{letter.partition}@{letter.offset} {letter.reason}")

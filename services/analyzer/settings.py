@@ -11,7 +11,6 @@ from runtime.lease import Terms
 from runtime.settings import ServiceSettings, checked_ports, http_port
 from services.analyzer.core import AnalysisSettings
 
-_DEFAULTS = AnalysisSettings()
 _STANDALONE = "spark://"
 _HOST = r"(\[[0-9A-Fa-f:]+\]|[^\s,:/@]+):\d+"
 _SHOWN_SPARK_CONF = frozenset(
@@ -47,7 +46,7 @@ _SHOWN_SPARK_CONF = frozenset(
 _MASTER = re.compile(rf"local(\[([1-9]\d*|\*)(,[1-9]\d*)?\])?|{_STANDALONE}{_HOST}(,{_HOST})*|yarn|k8s://\S+")
 
 
-class AnalyzerSettings(ServiceSettings):
+class AnalyzerSettings(AnalysisSettings, ServiceSettings):
     """Settings of the analyzer: `WEIR_ANALYZER_…` and the shared ones."""
 
     model_config = SettingsConfigDict(env_prefix="WEIR_ANALYZER_", frozen=True, extra="ignore", populate_by_name=True)
@@ -108,24 +107,6 @@ class AnalyzerSettings(ServiceSettings):
         ge=0,
         description="how long another analyzer stands by while one is at work, in s, before it ends with code 2; inf: for good",
     )
-    warm_up_seconds: float = Field(
-        default=_DEFAULTS.warm_up_seconds,
-        ge=0,
-        le=3600,
-        description="time of a new run from which nothing is learnt, in s",
-    )
-    capacity_window_seconds: float = Field(
-        default=_DEFAULTS.capacity_window_seconds,
-        ge=5,
-        le=3600,
-        description="shortest window that teaches capacity, in s; Flink books idle time up to 5 s late",
-    )
-    arrival_window_seconds: float = Field(
-        default=_DEFAULTS.arrival_window_seconds,
-        ge=1,
-        le=600,
-        description="window of the arrival rate, in s; at least two scrapes",
-    )
 
     @field_validator("spark_master")
     @classmethod
@@ -154,13 +135,8 @@ class AnalyzerSettings(ServiceSettings):
 
     def terms(self) -> Terms:
         """How long a lease lasts and is waited for."""
-        return Terms("analyzer", lease_seconds=self.lease_seconds, patience_seconds=self.standby_seconds)
+        return Terms("analyzer", lease_seconds=self.lease_seconds, standby_seconds=self.standby_seconds)
 
     def analysis(self) -> AnalysisSettings:
-        """The part that the core needs."""
-        return AnalysisSettings(
-            warm_up_seconds=self.warm_up_seconds,
-            capacity_window_seconds=self.capacity_window_seconds,
-            trend_window_seconds=max(_DEFAULTS.trend_window_seconds, 2 * self.capacity_window_seconds),
-            arrival_window_seconds=self.arrival_window_seconds,
-        )
+        """The part that the core needs: Spark's workers get no secrets."""
+        return AnalysisSettings(**self.model_dump(include=set(AnalysisSettings.model_fields)))

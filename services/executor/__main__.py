@@ -10,10 +10,12 @@ from runtime.http import application
 from runtime.http_client import async_client
 from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop
+from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
-from .adapters.docker import Daemon, DockerDriver
+from .adapters.docker import DockerDriver
+from .adapters.docker_scaling import Daemon
 from .adapters.flink import FlinkDriver
 from .adapters.knowledge import HttpKnowledge
 from .service import Executor
@@ -29,6 +31,7 @@ async def start(settings: Settings) -> int:
     knowledge = HttpKnowledge(
         async_client(settings.knowledge_url, settings.knowledge_token, settings.knowledge_timeout_seconds)
     )
+    newer = NewerMessages(clock)
     executor = Executor(
         bus,
         {"flink": flink, "docker": docker},
@@ -37,6 +40,7 @@ async def start(settings: Settings) -> int:
         settings.rules(),
         attempt_id=uuid4(),
         group=settings.group,
+        newer=newer,
     )
 
     health = Health(clock)
@@ -47,7 +51,7 @@ async def start(settings: Settings) -> int:
     app.include_router(router(health))
 
     async def run(stop: Stop) -> None:
-        if await wait_for_topics(bus, settings.partitions, stop, health):
+        if await wait_for_topics(bus, settings.partitions, stop, health, newer):
             await executor.run(stop)
 
     async def close() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from weir_contracts import ActionState, Outcome, Plan, Target, precedes
+from weir_contracts import ActionState, Outcome, Plan, Subject, precedes
 
 from runtime.envelope import new_traceparent
 
@@ -19,7 +19,7 @@ class Application:
     id: str
     partition: int
     history: ActionHistory = field(default_factory=ActionHistory)
-    target: Target | None = None
+    subject: Subject | None = None
     """Target of the action in flight, kept even if the policy is deleted."""
     planned_version: int | None = None
     previous: ActionState | None = None

@@ -20,6 +20,7 @@ from runtime.dead_letters import DeadLetters
 from runtime.envelope import Decoded, Undecodable, decode
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
+from runtime.schema_version import NewerMessages
 from runtime.table import GlobalTable
 
 from .action_runner import ActionRunner, Pace
@@ -56,6 +57,7 @@ class Executor:
         attempt_id: UUID,
         group: str = "weir-executor",
         pace: Pace = Pace(),  # noqa: B008 - frozen
+        newer: NewerMessages | None = None,
     ) -> None:
         self._bus = bus
         self._clock = clock
@@ -63,8 +65,13 @@ class Executor:
         self._pace = pace
         self._rules = rules
         self._log = structlog.get_logger("executor")
-        self._dead_letters = DeadLetters(bus, "executor", clock)
-        self._policies = GlobalTable[ScalingPolicy](bus, POLICIES.name, lambda r: decode(r, ScalingPolicy).message)
+        self._dead_letters = DeadLetters(bus, "executor", clock, newer)
+        self._policies = GlobalTable[ScalingPolicy](
+            bus,
+            POLICIES.name,
+            lambda r: decode(r, ScalingPolicy).message,
+            on_unreadable=self._dead_letters.undecodable,
+        )
         self._newest_outcomes = NewestOutcomes()
         self._outcomes = GlobalTable[Outcome](
             bus,
@@ -164,7 +171,7 @@ class Executor:
         if decoded is None or record.key == decoded.message.application:
             return decoded
         reason = f"is {decoded.message.application}, the record's key {record.key}"
-        await self._dead_letters.send(record, reason, "application")
+        await self._dead_letters.send(record, "wrong-key", reason, "application")
         return None
 
     async def _consider(self, decoded: Decoded[Plan]) -> None:
@@ -182,7 +189,7 @@ class Executor:
         except Exception as error:  # noqa: BLE001 - a bad plan must not block the others of its batch
             self._log.exception("plan-failed", application=app.id, place=decoded.record.place)
             reason = f"the plan could not be considered: {type(error).__name__}: {error}"
-            await self._dead_letters.send(decoded.record, reason)
+            await self._dead_letters.send(decoded.record, "plan-failed", reason)
 
     async def _commit(self) -> None:
         if self._consumer is None:

@@ -17,14 +17,16 @@ from runtime.kafka_lease import TOPIC as LEASES
 from runtime.kafka_lease import KafkaLease
 from runtime.loop import Stop, retry_until_ready
 from runtime.records import partition_of
+from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
 from .adapters.planner import PlannerCatalogue
 from .adapters.redis import RedisStore
-from .applications_api import EventStreams, applications_router, events_router
-from .core import Limits
+from .applications_api import applications_router
+from .core import HistoryLimits
 from .dead_letters import DeadLetterCount
+from .events_api import EventStreams, events_router
 from .gauges import ApplicationGauges
 from .leftovers import Leftovers
 from .policies_api import policies_router
@@ -66,15 +68,15 @@ async def run(settings: KnowledgeSettings) -> int:
     store = RedisStore(
         settings.redis_url,
         settings.events_kept,
-        settings.known_characters,
+        settings.state_cache_bytes,
         events_bytes=settings.events_megabytes * 1_000_000,
         history_kept=settings.history_count,
         history_seconds=settings.history_age_seconds,
     )
-    limits = Limits(
+    limits = HistoryLimits(
         history_count=settings.history_count,
         history_age_seconds=settings.history_age_seconds,
-        turns_count=settings.explained_turns,
+        cycles_count=settings.explained_cycles,
     )
     gauges = ApplicationGauges(
         applications=settings.metrics_applications,
@@ -82,7 +84,8 @@ async def run(settings: KnowledgeSettings) -> int:
         partition=lambda application: partition_of(application, settings.partitions),
     )
     REGISTRY.register(gauges)
-    knowledge = Knowledge(bus, store, clock, limits, settings.rebuild_seconds, gauges=gauges)
+    newer = NewerMessages(clock)
+    knowledge = Knowledge(bus, store, clock, limits, settings.rebuild_seconds, gauges=gauges, newer=newer)
     terms = settings.terms()
     who = f"{platform.node()}, process {os.getpid()}"
     publisher = PolicyPublisher(
@@ -96,7 +99,7 @@ async def run(settings: KnowledgeSettings) -> int:
     )
     leftovers = Leftovers(bus, store, clock, lambda: publisher.epoch is not None, settings.forget_after_seconds)
     dead_letters = DeadLetterCount(bus)
-    scores = ScoreKeeper(bus, store, clock)
+    scores = ScoreKeeper(bus, store, clock, newer=newer)
     app = api()
     checks = health.Health(clock)
     checks.register("kafka", bus.ping)
@@ -110,7 +113,7 @@ async def run(settings: KnowledgeSettings) -> int:
     app.include_router(events_router(store, streams))
 
     async def prepare(stop: Stop) -> None:
-        if not await wait_for_topics(bus, settings.partitions, stop, checks):
+        if not await wait_for_topics(bus, settings.partitions, stop, checks, newer):
             return
         if not await retry_until_ready("kafka", lambda: bus.ensure_topics([LEASES]), stop, timeout_seconds=60.0):
             return

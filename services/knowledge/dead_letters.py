@@ -6,7 +6,7 @@ from weir_contracts.topics import DEAD_LETTERS
 
 from runtime.bus import Bus, Consumer
 from runtime.envelope import Undecodable, decode
-from runtime.labels import FewLabels
+from runtime.labels import CardinalityLimiter
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
 
@@ -14,7 +14,7 @@ GROUP = "weir-knowledge-dead-letters"
 _COUNT = Counter(
     "weir_knowledge_dead_letters_total", "Dead letters of all services, as their topic has them", ["service", "topic"]
 )
-_service, _topic = FewLabels(20), FewLabels(50)
+_service, _topic = CardinalityLimiter(20), CardinalityLimiter(50)
 
 
 class DeadLetterCount:

@@ -64,10 +64,10 @@ class PolicyPublisher:
     @property
     def epoch(self) -> int | None:
         """The epoch of the lease that this replica holds now; None while it must not publish."""
-        state = None if self._lease is None else self._lease.standing()
+        state = None if self._lease is None else self._lease.state()
         if state is None or judge(state, self._clock.monotonic(), self._terms).kind != "works":
             return None
-        return None if state.claim is None else state.claim.epoch
+        return None if state.own is None else state.own.epoch
 
     async def run(self, stop: Stop) -> None:
         """Publish what the outbox holds, soon after it was filled, until stopped."""
@@ -163,7 +163,7 @@ class PolicyPublisher:
             time=now,
             traceparent=new_traceparent(message_id),
         )
-        version = RecordVersion(policy.metadata.resource_version or 0, epoch)
+        version = RecordVersion(policy.metadata.version or 0, epoch)
         return Outgoing(POLICIES.name, policy.application, body, headers | version.headers())
 
     async def _end(self, policy: ScalingPolicy, version: int) -> Observation:
@@ -176,7 +176,7 @@ class PolicyPublisher:
 
     async def _after_newest(self, application: str, at: datetime) -> datetime:
         state = await self._store.state(application)
-        newest = state.seen.newest if state is not None else None
+        newest = state.times.newest if state is not None else None
         return at if newest is None else max(at, newest + timedelta(milliseconds=1))
 
     # -- the topic -----------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class PolicyPublisher:
                 for record in await self._reader.receive(timeout_seconds=0.2):
                     if record.key is not None:
                         last[record.key] = _number(record)
-        stored = {policy.application: policy.metadata.resource_version or 0 for policy in await self._store.policies()}
+        stored = {policy.application: policy.metadata.version or 0 for policy in await self._store.policies()}
         behind = [name for name, version in stored.items() if last.get(name, -1) < version]
         # A deletion needs no record: compaction removes the tombstone after everything before it.
         behind += [n for n, version in (await self._store.deletions()).items() if last.get(n, version) < version]
@@ -210,7 +210,7 @@ class PolicyPublisher:
             if record.key is None or (version is not None and version.epoch == epoch):
                 continue
             policy = await self._store.policy(record.key)
-            stored = policy.metadata.resource_version if policy is not None else await self._store.deletion(record.key)
+            stored = policy.metadata.version if policy is not None else await self._store.deletion(record.key)
             if stored is not None and _number(record) < stored:
                 self._log.warning("published-too-late", application=record.key, place=record.place, stored=stored)
                 await self._store.publish_again(record.key)
@@ -242,6 +242,6 @@ def _number(record: Record) -> int:
     if version is not None or record.value is None:
         return version.number if version is not None else 0
     try:
-        return decode(record, ScalingPolicy).message.metadata.resource_version or 0
+        return decode(record, ScalingPolicy).message.metadata.version or 0
     except Undecodable:
         return 0

@@ -9,6 +9,7 @@ from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
+from runtime.schema_version import NewerMessages
 
 from .scores import KEPT
 from .store import RETRY_SECONDS, Store, StoreFull, StoreFullBackoff
@@ -19,11 +20,18 @@ GROUP = "weir-knowledge-scores"
 class ScoreKeeper:
     """Connects `weir.shadows` with the store."""
 
-    def __init__(self, bus: Bus, store: Store, clock: Clock, retry_seconds: float = RETRY_SECONDS) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        store: Store,
+        clock: Clock,
+        retry_seconds: float = RETRY_SECONDS,
+        newer: NewerMessages | None = None,
+    ) -> None:
         self._bus = bus
         self._store = store
         self._clock = clock
-        self._dead_letters = DeadLetters(bus, "knowledge", clock)
+        self._dead_letters = DeadLetters(bus, "knowledge", clock, newer)
         self._pending: list[Record] = []
         self._log = structlog.get_logger("scores")
         self._backoff = StoreFullBackoff(self._log, retry_seconds)

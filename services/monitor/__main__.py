@@ -8,6 +8,7 @@ from runtime.clock import SystemClock
 from runtime.http import application
 from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop
+from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
@@ -21,7 +22,8 @@ async def run(settings: MonitorSettings) -> int:
     clock = SystemClock()
     bus = KafkaBus(settings.kafka_bootstrap_servers, clock=clock)
     collectors = Collectors(clock, settings.call_timeout_seconds, settings.targets())
-    monitor = Monitor(bus, clock, collectors.new, scrape_timeout_seconds=settings.scrape_timeout_seconds)
+    newer = NewerMessages(clock)
+    monitor = Monitor(bus, clock, collectors.new, scrape_timeout_seconds=settings.scrape_timeout_seconds, newer=newer)
     checks = health.Health(clock)
     checks.register("kafka", bus.ping)
     checks.register("policies", monitor.ping)
@@ -29,7 +31,7 @@ async def run(settings: MonitorSettings) -> int:
     app.include_router(health.router(checks))
 
     async def watch(stop: Stop) -> None:
-        if await wait_for_topics(bus, settings.partitions, stop, checks):
+        if await wait_for_topics(bus, settings.partitions, stop, checks, newer):
             await monitor.run(stop)
 
     return await run_service("monitor", settings, app=app, tasks={"monitor": watch}, on_stopped=bus.close)

@@ -14,6 +14,7 @@ from runtime.dead_letters import DeadLetters
 from runtime.envelope import Undecodable, decode, encode, new_traceparent
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
+from runtime.schema_version import NewerMessages
 from runtime.versions import NewestVersions
 
 from .watch import CollectorFactory, Pause, Watch, pause
@@ -59,13 +60,14 @@ class Monitor:
         *,
         scrape_timeout_seconds: float = 10.0,
         pause: Pause = pause,
+        newer: NewerMessages | None = None,
     ) -> None:
         self._bus = bus
         self._clock = clock
         self._new_collector = new_collector
         self._scrape_timeout_seconds = scrape_timeout_seconds
         self._pause = pause
-        self._dead_letters = DeadLetters(bus, "monitor", clock)
+        self._dead_letters = DeadLetters(bus, "monitor", clock, newer)
         self._watched: dict[str, tuple[int, Watch]] = {}
         self._owned: frozenset[int] = frozenset()
         self._inbox = _Inbox()
@@ -204,5 +206,5 @@ class Monitor:
 def _policy_of(record: Record) -> ScalingPolicy:
     policy = decode(record, ScalingPolicy).message
     if policy.application != record.key:
-        raise Undecodable(record, f"is of {policy.application}", "metadata")
+        raise Undecodable(record, f"is of {policy.application}", "metadata", code="wrong-key")
     return policy

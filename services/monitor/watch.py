@@ -10,9 +10,10 @@ import structlog
 from prometheus_client import Counter, Histogram
 from weir_contracts import Observation, Problem, ScalingPolicy, ended_observation
 
+from engines.scrape import Scrape
 from runtime.clock import Clock
 
-from .core import FlinkReadings, Readings, next_due, observe
+from .core import Readings, next_due, observe
 
 _SCRAPES = Counter("weir_monitor_scrapes_total", "Observations made, by status", ["status"])
 _FAILURES = Counter("weir_monitor_failures_total", "Scrapes that ended early, by reason", ["reason"])
@@ -154,7 +155,7 @@ class Watch:
 
     async def _collector_for(self, policy: ScalingPolicy) -> Collector:
         """The collector in use, unless the policy now names another place to look."""
-        wanted = (policy.spec.target, policy.spec.signals)
+        wanted = policy.subject
         if self._collector is None or self._made_for != wanted:
             await self._let_go()
             self._collector, self._made_for = self._new_collector(policy), wanted
@@ -173,4 +174,4 @@ class Watch:
 
 def _nothing(policy: ScalingPolicy, why: str) -> Readings:
     problem = Problem(where="scrape", what=why[:1000])
-    return Readings(policy, FlinkReadings(reachable=False, message=why[:1000], problems=(problem,)))
+    return Readings(policy, Scrape("unreachable", why[:1000], problems=(problem,)))

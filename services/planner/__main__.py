@@ -8,20 +8,21 @@ from runtime.clock import SystemClock
 from runtime.http import application
 from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop
+from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
 from .adapters import kta
 from .adapters.http import Credentials, PlannerClient
 from .api import planner_router
-from .memory import Applications
 from .planners import Planners
 from .process import WorkerProcess
 from .registrations import Registrations
 from .remote import Remote
+from .request_cache import RequestCache
 from .service import Planner
 from .settings import PlannerSettings
-from .shadows import Limits, Sideline, give_way
+from .shadows import ShadowLimits, ShadowRunner, lower_priority
 from .workers import Workers
 
 
@@ -29,7 +30,7 @@ async def run(settings: PlannerSettings) -> int:
     clock = SystemClock()
     bus = KafkaBus(settings.kafka_bootstrap_servers, clock=clock)
     workers = Workers(settings.workers)
-    applications = Applications(settings.observations_kept, settings.history_kept)
+    cache = RequestCache(settings.observations_kept, settings.history_kept)
     client = PlannerClient(
         settings.allowed(),
         Credentials(settings.credentials_folder),
@@ -38,19 +39,21 @@ async def run(settings: PlannerSettings) -> int:
         ca_file=settings.plugin_ca_file,
     )
     remote = Remote(client, clock, {"kta": kta.ask})
-    registrations = Registrations(bus, clock, on_removed=remote.forget)
+    newer = NewerMessages(clock)
+    registrations = Registrations(bus, clock, on_removed=remote.forget, newer=newer)
     planners = Planners(workers, registrations, remote)
-    shadow_process = WorkerProcess(give_way)
-    shadows = Sideline(
+    shadow_process = WorkerProcess(lower_priority)
+    shadows = ShadowRunner(
         bus,
         clock,
         shadow_process,
         partitions=settings.partitions,
-        limits=Limits(settings.shadows_share, settings.shadows_queued, settings.shadows_published_seconds),
+        limits=ShadowLimits(settings.shadows_share, settings.shadows_queued, settings.shadows_published_seconds),
         registered=lambda: frozenset(registrations.latest),
-        ask_registered=planners.apart().ask,
+        call_registered=planners.apart().ask,
+        newer=newer,
     )
-    planner = Planner(bus, clock, planners, applications, partitions=settings.partitions, shadows=shadows)
+    planner = Planner(bus, clock, planners, cache, partitions=settings.partitions, shadows=shadows, newer=newer)
     app = application("Weir planner", "Which planners there are, and what one would decide.")
     checks = health.Health(clock)
     checks.register("kafka", bus.ping)
@@ -61,7 +64,7 @@ async def run(settings: PlannerSettings) -> int:
     app.include_router(planner_router(planners, clock))
 
     async def plan(stop: Stop) -> None:
-        if await wait_for_topics(bus, settings.partitions, stop, checks):
+        if await wait_for_topics(bus, settings.partitions, stop, checks, newer):
             await asyncio.gather(registrations.follow(stop), planner.run(stop), shadows.run(stop))
 
     async def close() -> None:

@@ -10,7 +10,7 @@ from docker.errors import DockerException, NotFound
 from docker.models.containers import Container
 
 from testbed.docker import ANSWER_SECONDS
-from testbed.images import Images
+from tests.containers.images import Images
 
 Run = Callable[..., Container]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx
 
-from testbed.compose import WEIR, ComposeStack
 from testbed.process import TestbedError, wait_until
+from tests.containers.compose import WEIR, ComposeStack
 
 
 class Loop:

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from testbed.compose import WEIR, ComposeStack, compose_command
 from testbed.process import free_port, wait_until
+from tests.containers.compose import WEIR, ComposeStack, compose_command
 
 from .loop import Loop, slowest
 

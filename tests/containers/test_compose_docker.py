@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from testbed.compose import WEIR, ComposeStack, compose_command
 from testbed.process import free_port
+from tests.containers.compose import WEIR, ComposeStack, compose_command
 
 from .loop import Loop, slowest
 

@@ -12,18 +12,18 @@ import docker
 import pytest
 from docker.errors import ImageNotFound, NotFound
 from docker.models.containers import Container as Real
-from weir_contracts import DockerTarget, Target
 
 from runtime.clock import SystemClock
-from services.executor.adapters.docker import Container, Daemon, DockerDriver
+from services.executor.adapters.docker import DockerDriver
 from services.executor.adapters.docker_daemon import DockerDaemon
-from services.executor.adapters.memory_docker import ReactiveCluster
+from services.executor.adapters.docker_scaling import Container, Daemon
 from services.executor.core import Accepted, Refusal, Rejected, Unanswered
 from services.executor.driver import Unfenced
-from testbed.compose import compose_command
-from testbed.images import BASE, Images
-from tests.unit.executor.builders import JOB, TOPOLOGY
+from tests.containers.compose import compose_command
+from tests.containers.images import BASE, Images
+from tests.unit.executor.builders import JOB, TOPOLOGY, subject
 from tests.unit.executor.daemon_suite import DaemonSuite
+from tests.unit.executor.memory_docker import ReactiveCluster
 
 PROJECT, SERVICE = "weir-driver-test", "tm"
 COMPOSE = """
@@ -161,9 +161,8 @@ class Driven:
         clock = SystemClock()
         self.cluster = ReactiveCluster(clock, self._running)
         self.driver = DockerDriver(clock, self.cluster, daemon, [PROJECT], checkpoint_seconds=1)
-        spec = {"url": "http://127.0.0.1:8081", "job": "orders", "project": PROJECT, "service": SERVICE}
-        self.target = Target(docker=DockerTarget.model_validate(spec))
-        self.cluster.add(self.target, TOPOLOGY, TOPOLOGY.uniform(len(project.real())), JOB)
+        self.subject = subject(docker={"project": PROJECT, "service": SERVICE})
+        self.cluster.add(self.subject, TOPOLOGY, TOPOLOGY.uniform(len(project.real())), JOB)
 
     def _running(self, project: str, service: str) -> int:
         return sum(1 for each in self.daemon.containers(project, service) if each.state == "running")
@@ -172,10 +171,10 @@ class Driven:
         """One request."""
         expected = self.requested()
         assert expected is not None
-        return asyncio.run(self.driver.request(self.target, JOB, TOPOLOGY.uniform(level), expected, Unfenced()))
+        return asyncio.run(self.driver.request(self.subject, JOB, TOPOLOGY.uniform(level), expected, Unfenced()))
 
     def requested(self) -> dict[str, int] | None:
-        seen = asyncio.run(self.driver.observe(self.target))
+        seen = asyncio.run(self.driver.observe(self.subject))
         assert seen.deployment is not None, seen.because
         return seen.deployment.requested
 

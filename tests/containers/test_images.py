@@ -14,9 +14,9 @@ import pytest
 from docker.models.containers import Container
 
 from testbed.bootstrap import PROJECT
-from testbed.images import BASE, BUILD_ARGUMENTS, SERVICES, Images, missing, pip_arguments
-from testbed.images import run as run_logged
 from testbed.process import wait_until
+from tests.containers.images import BASE, BUILD_ARGUMENTS, SERVICES, Images, missing, pip_arguments
+from tests.containers.images import run as run_logged
 
 from .conftest import Run
 

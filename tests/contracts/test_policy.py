@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import InvalidPolicy, ScalingPolicy, format_duration, parse_duration, parse_policy
@@ -54,8 +55,9 @@ def test_a_new_policy_is_safe() -> None:
 def test_a_docker_target_is_scaled_as_a_whole() -> None:
     """It names a job to watch like flink's and containers to scale, one slot each unless told; single operators have no bounds there."""
     policy = parse_policy(_with("spec.target", {"docker": DOCKER}))
-    target = policy.spec.target
-    assert (target.driver, target.job.job, target.docker and target.docker.slots) == ("docker", "orders", 1)
+    subject = policy.subject
+    assert (subject.target.driver, subject.flink.job) == ("docker", "orders")
+    assert subject.unit is not None and subject.unit.slots == 1
     narrowed = _with("spec.bounds", {"operators": {"enrich": {"max": 3}}})
     narrowed["spec"]["target"] = {"docker": DOCKER}
     with pytest.raises(InvalidPolicy, match=r"bounds\.operators"):
@@ -114,7 +116,7 @@ def test_what_a_user_wrote_comes_back() -> None:
         ("spec.bounds.max", 12.0, "spec.bounds.max", "must be a whole number"),
         ("spec.behavior.tolerance", "0.1", "spec.behavior.tolerance", "must be a number"),
         ("spec.budget", {"slots": True}, "spec.budget.slots", "must be a whole number"),
-        ("metadata.resourceVersion", "3", "metadata.resourceVersion", "must be a whole number"),
+        ("metadata.version", "3", "metadata.version", "must be a whole number"),
         ("spec.bounds", [], "spec.bounds", "must be a mapping"),
         ("spec.target.flink.url", "http://a:99999", "spec.target.flink.url", "port"),
         ("spec.target.flink.url", "http://a:0", "spec.target.flink.url", "between 1 and 65535"),
@@ -150,7 +152,7 @@ def test_what_is_stored_stays_readable() -> None:
 def test_a_policy_that_was_read_can_be_written_again() -> None:
     """With the service's own fields, the time of the last change among them."""
     document = deepcopy(DOCUMENT)
-    document["metadata"] |= {"resourceVersion": 3, "updatedAt": "2026-01-01T12:00:00Z", "updatedBy": "me"}
+    document["metadata"] |= {"version": 3, "updatedAt": "2026-01-01T12:00:00Z", "updatedBy": "me"}
     policy = parse_policy(document)
     assert policy.metadata.updated_at == datetime(2026, 1, 1, 12, tzinfo=UTC)
     assert parse_policy(policy.to_document()) == policy
@@ -260,3 +262,85 @@ def test_a_duration_without_a_unit_is_a_guess_and_refused(text: Any) -> None:
     """Bare numbers, signs, blanks and absurd lengths are all refused."""
     with pytest.raises(ValueError, match=r"duration|between"):
         parse_duration(text)
+
+
+FROM_KUBERNETES = """
+apiVersion: weir.dev/v1alpha1
+kind: ScalingPolicy
+metadata:
+  annotations:
+    kubectl.kubernetes.io/last-applied-configuration: '{"apiVersion": "weir.dev/v1alpha1"}'
+    team: checkout
+  creationTimestamp: "2026-01-01T12:00:00Z"
+  finalizers: [weir.dev/policy]
+  generation: 3
+  labels: {app: orders}
+  managedFields: [{manager: kubectl}]
+  name: orders
+  namespace: shop
+  resourceVersion: "48613"
+  uid: 6b2f9f4e-7f0e-4d55-9d0e-3f1f5d8a7c11
+spec:
+  application: {flink: {url: "http://jobmanager:8081", job: orders}}
+  objective: {maxLag: 30s}
+status: {mode: advise}
+"""
+
+
+def test_a_document_of_kubernetes_is_read() -> None:
+    """As `kubectl get -o yaml` prints it. Its resource version is not the policy's; labels, annotations and identity are carried."""
+    policy = parse_policy(yaml.safe_load(FROM_KUBERNETES))
+    metadata = policy.metadata
+    assert (metadata.version, metadata.resource_version, metadata.generation) == (None, "48613", 3)
+    assert (metadata.labels, metadata.annotations) == ({"app": "orders"}, {"team": "checkout"})
+    shown = policy.to_document()
+    assert shown["metadata"]["uid"] == "6b2f9f4e-7f0e-4d55-9d0e-3f1f5d8a7c11"
+    assert parse_policy(shown) == policy
+
+
+def test_a_policy_of_the_version_before_is_read() -> None:
+    """It named its own version `resourceVersion`, and its job under the target."""
+    document = _with("metadata.resourceVersion", 7)
+    before = ScalingPolicy.model_validate_json(json.dumps(document))
+    assert (before.metadata.version, before.metadata.resource_version) == (7, None)
+    assert before.to_document()["metadata"] == {"namespace": "shop", "name": "orders", "version": 7}
+    after = _with("spec.target", {})
+    after["spec"] |= {"application": {"flink": FLINK}, "target": {"flink": {}}}
+    assert parse_policy(after).subject.flink == before.subject.flink
+
+
+def test_a_flink_application_is_scaled_by_flink_unless_a_target_is_named() -> None:
+    """The application says what runs; the target, what is scaled."""
+    document = _with("spec.application", {"flink": FLINK})
+    del document["spec"]["target"]
+    subject = parse_policy(document).subject
+    assert (subject.target.driver, subject.unit, subject.application.engine) == ("flink", None, "flink")
+    document["spec"]["target"] = {"docker": {"project": "shop", "service": "taskmanager", "slots": 2}}
+    subject = parse_policy(document).subject
+    assert (subject.target.driver, subject.unit and subject.unit.slots, subject.flink.job) == ("docker", 2, "orders")
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"target": {"flink": {}}}, "application: is required"),
+        ({"target": {"flink": {"url": "http://a:1"}}}, "spec.target.flink: job is required"),
+        ({"application": {}}, "spec.application: name exactly one engine"),
+        ({"application": {"flink": FLINK}, "target": {"flink": FLINK}}, "must not name a job where application does"),
+        ({"application": {"kafkaStreams": {}}}, "spec.application.kafkaStreams: is not a field"),
+        ({"application": {"flink": {**FLINK, "url": "http://a:0"}}}, "spec.application.flink.url: its port"),
+    ],
+)
+def test_the_job_is_named_once(spec: dict[str, Any], problem: str) -> None:
+    """In the application, or in the target as documents of the version before do."""
+    document = {**DOCUMENT, "spec": {"objective": {"maxLag": "30s"}, **spec}}
+    with pytest.raises(InvalidPolicy, match=problem.replace(".", r"\.")):
+        parse_policy(document)
+
+
+def test_a_cluster_has_one_key() -> None:
+    """Whatever the case of its host, the scheme and a trailing slash: actions on one cluster are limited together."""
+    one, other = (
+        _with("spec.target.flink.url", url) for url in ("http://JobManager:8081", "https://jobmanager.:8081/")
+    )
+    assert parse_policy(one).subject.cluster == parse_policy(other).subject.cluster == "jobmanager:8081/"

@@ -1,13 +1,15 @@
 """The graph and the identity of what a plan is made for."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from weir_contracts import Edge, Operator, ScaleAction, Topology, derive_id, observation_id
+from weir_contracts import Edge, Operator, Run, ScaleAction, Topology, derive_id, observation_id
 from weir_contracts.planning import PlanReply
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def _topology(*names: str, edges: list[tuple[str, str, str]]) -> Topology:
@@ -81,3 +83,12 @@ def test_a_replay_repeats_its_ids() -> None:
     reading = observation_id("shop/orders", datetime(2026, 1, 1, tzinfo=UTC))
     assert derive_id(reading, "plan") == derive_id(reading, "plan")
     assert derive_id(reading, "plan") != derive_id(reading, "analysis")
+
+
+def test_a_run_is_known_by_its_key() -> None:
+    """A restarted monitor reads the count of restarts later; without a key, the other fields tell runs apart."""
+    first = Run(key="a@1", attempt=None, running_since=NOON)
+    assert first.is_same(Run(key="a@1", attempt=2, running_since=NOON + timedelta(seconds=1)))
+    assert not first.is_same(Run(key="a@2", attempt=None, running_since=NOON))
+    assert Run(attempt=1, running_since=NOON).is_same(Run(key="a@1", attempt=1, running_since=NOON))
+    assert not Run(attempt=1, running_since=NOON).is_same(Run(attempt=2, running_since=NOON))

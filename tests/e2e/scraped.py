@@ -11,8 +11,8 @@ import psutil
 import yaml
 
 from testbed.process import TestbedError, wait_until
-from testbed.prometheus import Prometheus
 from testbed.register import living
+from tests.integration.monitoring.prometheus import Prometheus
 from tests.unit.deploy.queries import MONITORING
 
 SERVICES = ("monitor", "analyzer", "planner", "executor", "knowledge")

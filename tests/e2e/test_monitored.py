@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from testbed.prometheus import INSTALL
 from tests.e2e.scraped import SERVICES, Scraped
 from tests.integration.monitoring.preview import View, browser, picture
+from tests.integration.monitoring.prometheus import INSTALL
 from tests.unit.deploy.inventory import documented
 from tests.unit.deploy.queries import DASHBOARDS, of_dashboards
 

@@ -46,7 +46,7 @@ def test_a_reading_that_is_gone_never_shrinks_the_job(fault: Fault) -> None:
     world.live(150)
     assert all(wanted >= current for current, wanted in world.moves())
     assert world.lag < 30
-    world.observer.faults.clear()
+    world.application.observer.faults.clear()
     world.load = 2400.0
     world.live(120)
     assert world.p() >= 6

@@ -1,14 +1,13 @@
 """What happens between the services: policies that change under a plan, messages that are late, lost, doubled, out of order or too many."""
 
-from collections.abc import Iterator
+from itertools import chain, repeat
 
 import pytest
 from weir_contracts import Analysis, Observation, Plan, ScalingPolicy
+from weir_contracts.topics import ANALYSES, OBSERVATIONS, PLANS
 
-from runtime.envelope import Undecodable, decode
-from runtime.records import Record
-from services.executor.applications import Applications, NewestOutcomes
-from services.executor.core import PolicyReading, Rules
+from runtime.records import Outgoing
+from services.executor.core import Rules
 from simulator import Fault
 from tests.loop.world import WORK, World, job, policy, settled
 
@@ -74,8 +73,7 @@ def test_a_policy_that_changes_between_the_gate_and_the_deed(changed: ScalingPol
     """The intent is told already; nothing was asked of the engine yet, and nothing is."""
     world = settled()
     plan = waiting(world)
-    readings: Iterator[ScalingPolicy | None] = iter([world.policy])
-    world.gate = lambda: PolicyReading(reachable=True, policy=next(readings, changed))
+    world.reads(chain([world.policy], repeat(changed)))
     world.late(plan)
     assert [o.phase for o in world.outcomes[-2:]] == ["intended", "refused"]
     assert world.outcomes[-1].code == code
@@ -100,12 +98,12 @@ def test_a_policy_that_changes_in_the_middle_of_an_action(changed: ScalingPolicy
 def test_a_gate_that_cannot_be_asked_lets_nothing_new_through() -> None:
     """Knowledge is away: no new action; the next one comes when it is back."""
     world = settled()
-    world.gate = lambda: PolicyReading(reachable=False, because="connection refused")
+    world.loop.knowledge.away = "connection refused"
     world.load = 1200.0
     world.live(30)
     assert world.moves() == []
     assert set(world.codes) == {"unreachable"}
-    world.says(world.policy)
+    world.loop.knowledge.away = None
     world.live(60)
     assert world.p() >= 3
 
@@ -157,7 +155,9 @@ def test_a_plan_that_waited_too_long_is_not_acted_on() -> None:
     """It sat in Kafka for ten minutes while nobody executed: refused as expired, and a fresh one is acted on."""
     world = settled()
     plan = waiting(world)
-    world.simulation.advance(world.simulation.now + 600)
+    world.keep = (Plan,)
+    world.live(600)
+    world.keep = ()
     world.late(plan)
     assert world.outcomes[-1].code == "expired"
     world.live(60)
@@ -214,6 +214,7 @@ def test_a_reading_that_comes_late_is_not_decided_on() -> None:
     assert world.p() >= 3
 
 
+@pytest.mark.thorough
 def test_an_outage_of_half_an_hour_is_followed_by_one_current_decision() -> None:
     """360 analyses wait in the topic. In whatever order they are taken, only the newest is fresh enough to be decided on, and what
     is older than the last decided on is history."""
@@ -246,11 +247,17 @@ def test_a_backlog_that_is_taken_oldest_first_is_history() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"null", b"[1, 2", b'{"id": 5}', bytes(range(256))])
-def test_what_cannot_be_read_says_nothing(body: bytes) -> None:
-    """Random bytes on a topic between two readings are no reading."""
+def test_an_unreadable_message_has_no_effect(body: bytes) -> None:
+    """Random bytes on each topic are sent to the dead-letter topic by each service that reads them; the loop continues."""
     world = settled()
-    with pytest.raises(Undecodable):
-        world.late(decode(Record("test", 0, 0, "shop/orders", body), Observation).message)
+    world.loop.deliver(*(Outgoing(topic.name, "shop/orders", body) for topic in (OBSERVATIONS, ANALYSES, PLANS)))
+    readers = {(letter.topic, letter.service) for letter in world.loop.tally.dead_letters}
+    assert readers == {
+        (OBSERVATIONS.name, "analyzer"),
+        (OBSERVATIONS.name, "planner"),
+        (ANALYSES.name, "planner"),
+        (PLANS.name, "executor"),
+    }
     world.load = 1200.0
     world.live(20)
     assert len(world.moves()) == 1
@@ -264,17 +271,10 @@ HOLD_SECONDS = 200.0
 def fleet(**rules: float) -> list[World]:
     """Five applications of one executor, each with more than it will need."""
     given = Rules(fleet_hold_seconds=HOLD_SECONDS, **rules)  # type: ignore[arg-type]
-    shared = Applications(NewestOutcomes(), given)
     policies = [policy(f"app-{i}", interval="10s") for i in range(5)]
-    worlds = [World(job(4), 1200.0, policy=each, fleet=shared, rules=given) for each in policies]
-    return together(worlds, 60)
-
-
-def together(worlds: list[World], seconds: float) -> list[World]:
-    """Let time pass for all of them."""
-    for _ in range(round(seconds / 10)):
-        for world in worlds:
-            world.live(10)
+    first = World(job(4), 1200.0, policy=policies[0], rules=given)
+    worlds = [first, *(World(job(4), 1200.0, policy=each, beside=first) for each in policies[1:])]
+    first.live(60)
     return worlds
 
 
@@ -284,22 +284,23 @@ def test_a_fleet_that_would_shrink_in_the_same_minute_is_held() -> None:
     worlds = fleet()
     for world in worlds:
         world.load = 300.0
-    together(worlds, HOLD_SECONDS - 20)
+    worlds[0].live(HOLD_SECONDS - 20)
     assert [world.moves() for world in worlds] == [[]] * 5
     assert all("fleet-shrinking" in world.codes for world in worlds)
     assert "5 of 5 applications began to need less" in worlds[0].outcomes[-1].sentence
     worlds[0].load = 2400.0
-    together(worlds, 60)
+    worlds[0].live(60)
     assert [world.p() > 4 for world in worlds] == [True] + [False] * 4
     assert all(world.p() < 4 for world in worlds[1:])
 
 
+@pytest.mark.thorough
 def test_a_fleet_whose_loads_fall_one_after_the_other_is_not_held() -> None:
     """An evening: each falls a little more than the window after the one before."""
     worlds = fleet(fleet_window_seconds=30.0)
     for world in worlds:
         world.load = 300.0
-        together(worlds, 40)
-    together(worlds, 60)
+        world.live(40)
+    worlds[0].live(60)
     assert all(world.p() < 4 for world in worlds)
     assert not any("fleet-shrinking" in world.codes for world in worlds)

@@ -1,13 +1,14 @@
 """Shadows beside a whole loop: what they would have done, and whether that can be believed."""
 
 import math
+from typing import Any
 
-from weir_contracts import Analysis, CandidateScore, Shadows
-from weir_planner.installed import ask
+from weir_contracts import CandidateScore, Shadows
+from weir_contracts.topics import SHADOWS
 
-from services.knowledge.scores import tell
-from services.planner.core.shadows import begin, finish
-from tests.loop.world import WORK, World, job
+from services.knowledge.scores import summarise_scores
+from simulator.observe import START
+from tests.loop.world import WORK, World, job, policy
 
 THRIFTY = {"name": "rate", "label": "thrifty", "parameters": {"target_utilisation": 0.9}}
 LAVISH = {"name": "rate", "label": "lavish", "parameters": {"target_utilisation": 0.4}}
@@ -17,17 +18,15 @@ LAZY = {"name": "static", "label": "lazy", "parameters": {"parallelism": 1}}
 class Watched(World):
     """A loop with its shadows."""
 
-    shadows: Shadows | None = None
+    def __init__(self, shadows: list[dict[str, Any]], **options: Any) -> None:
+        super().__init__(job(1), wave, policy=policy(shadows=shadows, **options), shadows=True)
 
-    async def decide(self, analysis: Analysis) -> None:
-        asked = self.planner.request(analysis, self.now)
-        await super().decide(analysis)
-        moved, asks = begin(self.shadows, asked)
-        if moved is not None:
-            self.shadows = finish(moved, [(each, ask(each.request, each.planner)) for each in asks])
+    @property
+    def shadows(self) -> Shadows:
+        """Return the newest published ones."""
+        return Shadows.model_validate_json(self.loop.bus.records(SHADOWS.name)[-1].value or b"")
 
     def scores(self) -> dict[str, CandidateScore]:
-        assert self.shadows is not None
         return {score.label: score for score in self.shadows.hours[-1].scores}
 
 
@@ -40,7 +39,7 @@ def test_shadows_are_told_apart_and_the_chosen_ones_copy_is_what_happens() -> No
     """A wave of 20 minutes. The copy of the chosen planner does nearly what the application really does, without having seen it after
     the first minute. The lavish one holds more slots than needed, the one that never moves is late for most of the wave; the sentence
     names neither."""
-    world = Watched(job(1), wave, interval="10s", shadows=[THRIFTY, LAVISH, LAZY])
+    world = Watched([THRIFTY, LAVISH, LAZY], interval="10s")
     world.live(1200)
     scores = world.scores()
     chosen, real = scores["rate"], scores["observed"]
@@ -52,8 +51,7 @@ def test_shadows_are_told_apart_and_the_chosen_ones_copy_is_what_happens() -> No
     assert scores["lazy"].violation_seconds > 300 > chosen.violation_seconds
     assert scores["lazy"].short > 10 * chosen.short
     assert scores["lazy"].slot_seconds == scores["lazy"].simulated_seconds
-    assert world.shadows is not None
-    told = tell("shop/orders", world.shadows.hours, world.policy.spec, world.observer.at(0.0), world.now)
+    told = summarise_scores("shop/orders", world.shadows.hours, world.policy.spec, START, world.loop.now)
     assert told is not None
     assert told.confidence is not None
     assert told.confidence > 0.9
@@ -62,7 +60,7 @@ def test_shadows_are_told_apart_and_the_chosen_ones_copy_is_what_happens() -> No
 
 def test_the_application_notices_nothing_of_its_shadows() -> None:
     """The same load with and without: the same plans."""
-    with_them, without = Watched(job(1), wave, shadows=[LAVISH]), World(job(1), wave)
+    with_them, without = Watched([LAVISH]), World(job(1), wave)
     for world in (with_them, without):
         world.live(240)
     assert [(p.kind, p.code, p.approved) for p in with_them.plans] == [

@@ -3,7 +3,6 @@
 Time is the simulation's; nothing waits. `load` is in records/s, a number or a function of seconds, and may be changed at any time.
 """
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,17 +11,16 @@ from uuid import UUID
 import pytest
 from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy, parse_policy
 
+from replay.bus import Message
 from replay.loop import Loop
-from runtime.envelope import decode, encode
-from runtime.records import Record
 from services.executor.core import PolicyReading
+from services.knowledge.core import HistoryLimits, State, remember
 from services.planner.core.guards import chain
 from simulator import Application, Link, OperatorSpec, Simulation, SourceSpec
 
 SOURCE, WORK = "Source: orders", "work"
 JOB_ID = "b" * 32
 """Of a job that comes again under its name."""
-Message = Observation | Analysis | Plan | Outcome
 Load = float | Callable[[float], float]
 
 
@@ -31,7 +29,7 @@ def policy(name: str = "orders", version: int = 1, **spec: Any) -> ScalingPolicy
     document = {
         "apiVersion": "weir.dev/v1alpha1",
         "kind": "ScalingPolicy",
-        "metadata": {"namespace": "shop", "name": name, "resourceVersion": version},
+        "metadata": {"namespace": "shop", "name": name, "version": version},
         "spec": {
             "target": {"flink": {"url": f"http://{name}.test:8081", "job": "orders"}},
             "objective": {"maxLag": "30s"},
@@ -58,47 +56,85 @@ def job(parallelism: int = 1, source: int = 1, **work: Any) -> Application:
     )
 
 
-class World(Loop):
-    """A story's loop. `edit` may change an observation on its way or drop it (None); `kept` are the messages of the types in
-    `keep`, which do not arrive. With `as_bytes` all of them cross as they do in Kafka."""
+class World:
+    """A story's loop around one application; `beside` another world, that one's loop.
 
-    def __init__(self, application: Application | None = None, load: Load = 400.0, **options: Any) -> None:
+    `edit` may change an observation on its way or drop it (None); `kept` are the messages of the types in `keep`, which do not arrive.
+    """
+
+    opened: list["World"] = []  # noqa: RUF012 - closed after each test
+
+    def __init__(
+        self,
+        application: Application | None = None,
+        load: Load = 400.0,
+        *,
+        beside: "World | None" = None,
+        policy: ScalingPolicy | None = None,
+        **options: Any,
+    ) -> None:
+        of_application = {name: options.pop(name) for name in ("noise", "faults", "seed") if name in options}
+        of_loop = {name: options.pop(name) for name in ("rules", "shadows") if name in options}
         self.load = load
         self.edit: Callable[[Observation], Observation | None] = lambda observation: observation
         self.keep: tuple[type[Message], ...] = ()
         self.kept: list[Any] = []
-        self.as_bytes = False
+        self.plans: list[Plan] = []
+        self.outcomes: list[Outcome] = []
+        self.analysis: Analysis | None = None
         self.lags: list[tuple[float, float]] = []
-        loop = {name: options.pop(name) for name in ("noise", "faults", "seed", "fleet", "rules") if name in options}
-        spec = options.pop("policy", None) or policy(**options)
-        simulation = Simulation(application or job(), self._arriving)
-        super().__init__(simulation, spec, carry=self._carried, **loop)
+        self.simulation = Simulation(application or job(), self._arriving)
+        self.simulation.on_step = lambda _: self.lags.append((self.simulation.now, self.simulation.lag_seconds))
+        spec = policy or _policy(**options)
+        self.remembered = State(application=spec.application)
+        self._worlds: dict[str, World] = {} if beside is None else beside._worlds
+        self._worlds[spec.application] = self
+        self.loop = Loop(carry=self._route, **of_loop) if beside is None else beside.loop
+        self.application = self.loop.add(self.simulation, spec, **of_application)
+        World.opened.append(self)
 
     def live(self, seconds: float) -> "World":
-        """Let the loop turn for a while."""
-        asyncio.run(self.run(seconds, lambda: self.lags.append((self.simulation.now, self.simulation.lag_seconds))))
+        """Let time pass."""
+        self.loop.run(seconds)
         return self
 
     def late(self, *messages: Any) -> None:
-        """Messages that were kept arrive now, in this order."""
-        for message in messages:
-            ways: dict[type, Any] = {Observation: self.hear, Analysis: self.decide, Plan: self.consider}
-            asyncio.run(ways[type(message)](message))
+        """Let messages arrive that were kept, in this order."""
+        self.loop.deliver(*messages)
 
     def says(self, policy: ScalingPolicy | None) -> None:
-        """What the executor is told when it asks for the policy; None: it was deleted."""
-        self.gate = lambda: PolicyReading(reachable=True, policy=policy)
+        """Change the policy that the executor reads; None: it was deleted. Observations still carry the one before."""
+        policies = self.loop.knowledge.policies
+        if policy is None:
+            del policies[self.policy.application]
+        else:
+            policies[self.policy.application] = policy
+
+    def reads(self, readings: Iterator[ScalingPolicy | None]) -> None:
+        """Let the executor read these policies, one after the other."""
+
+        async def read(_application: str) -> PolicyReading:
+            return PolicyReading(reachable=True, policy=next(readings))
+
+        self.loop.knowledge.policy = read  # type: ignore[method-assign]
 
     def _arriving(self, seconds: float) -> float:
         return self.load(seconds) if callable(self.load) else self.load
+
+    def _route(self, message: Message) -> Message | None:
+        return self._worlds[message.application]._carried(message)
 
     def _carried(self, message: Message) -> Message | None:
         arriving = self.edit(message) if isinstance(message, Observation) else message
         if arriving is None:
             return None
-        if self.as_bytes:
-            body, headers = encode(arriving, type="test", source="test", id=arriving.id, time=self.now)
-            arriving = decode(Record("test", 0, 0, arriving.application, body, headers), type(arriving)).message
+        self.remembered = remember(self.remembered, arriving, HistoryLimits(cycles_count=20))
+        if isinstance(arriving, Analysis):
+            self.analysis = arriving
+        elif isinstance(arriving, Plan):
+            self.plans.append(arriving)
+        elif isinstance(arriving, Outcome):
+            self.outcomes.append(arriving)
         if isinstance(arriving, self.keep):
             self.kept.append(arriving)
             return None
@@ -106,44 +142,47 @@ class World(Loop):
 
     # -- what is asked of it afterwards -------------------------------------------------------------------------------
 
+    @property
+    def policy(self) -> ScalingPolicy:
+        return self.application.policy
+
+    @policy.setter
+    def policy(self, policy: ScalingPolicy) -> None:
+        self.application.policy = policy
+
     def p(self, name: str = WORK) -> int:
-        """What runs of an operator."""
+        """Return the parallelism that runs of an operator."""
         return self.simulation.observed[name]
 
     @property
     def lag(self) -> float:
-        """The true age of the oldest unprocessed record, in seconds."""
+        """Return the true age of the oldest unprocessed record, in seconds."""
         return self.simulation.lag_seconds
 
     def worst(self, since: float = 0.0) -> float:
-        """The largest of those from a second on."""
+        """Return the largest lag from a second on."""
         return max(lag for at, lag in self.lags if at >= since)
 
     @property
-    def plans(self) -> list[Plan]:
-        return list(self.said.plans)
-
-    @property
-    def outcomes(self) -> list[Outcome]:
-        return list(self.said.outcomes)
-
-    @property
     def codes(self) -> list[str]:
-        """The outcomes' codes."""
-        return [outcome.code for outcome in self.said.outcomes]
+        """Return the outcomes' codes."""
+        return [outcome.code for outcome in self.outcomes]
 
     @property
     def phases(self) -> set[str]:
-        """That actions went through."""
-        return {outcome.phase for outcome in self.said.outcomes}
+        """Return the phases that actions went through."""
+        return {outcome.phase for outcome in self.outcomes}
 
     def moves(self, name: str = WORK) -> list[tuple[int, int]]:
-        """(from, to) of an operator in each action that was requested, oldest first."""
+        """Return (from, to) of an operator in each action that was requested, oldest first."""
         seen: dict[UUID, tuple[int, int]] = {}
-        for outcome in self.said.outcomes:
+        for outcome in self.outcomes:
             if outcome.action is not None and outcome.action.requested_at is not None:
                 seen[outcome.action.id] = (outcome.before[name], outcome.wanted[name])
         return list(seen.values())
+
+
+_policy = policy
 
 
 def settled(load: Load = 400.0, start: int = 1, **options: Any) -> World:

@@ -63,8 +63,7 @@ def replay(
     planner raises comes out. Raises `ImportError` without weir-planner[testing], and `ValueError` for arguments that cannot be run.
     """
     try:
-        invalid_replay = import_module("replay.options").InvalidReplay
-        replay_own = import_module("replay.own").replay_own
+        options, replay_own = import_module("replay.options"), import_module("replay.run").replay_own
     except ImportError as error:
         raise ImportError(f"a replay runs Weir's own loop: install weir-planner[testing] ({error})") from error
     served = Planner(planner)
@@ -77,17 +76,19 @@ def replay(
             plan,
             name=served.description.name,
             parameters=parameters or {},
-            trace=trace,
-            topology=topology,
-            policy_file=None if policy is None else Path(policy),
-            interval_seconds=interval_seconds,
-            speedup=speedup,
-            peak_rate=peak_rate,
-            duration_seconds=duration_seconds,
-            seed=seed,
-            noise=noise,
+            options=options.ReplayOptions(
+                trace=trace,
+                topology=topology,
+                policy_file=None if policy is None else Path(policy),
+                interval_seconds=interval_seconds,
+                speedup=speedup,
+                peak_rate=peak_rate,
+                duration_seconds=duration_seconds,
+                seed=seed,
+                noise=noise,
+            ),
         )
-    except invalid_replay as error:
+    except options.InvalidReplay as error:
         raise ValueError(str(error)) from None
     found = result.score
     return Score(

@@ -8,7 +8,7 @@ from typing import Any
 
 from weir_contracts.topics import OBSERVATIONS
 
-from services.analyzer.core import MEMORY_VERSION
+from services.analyzer.core import STATE_VERSION
 from services.analyzer.settings import AnalyzerSettings
 
 from .processing import Lost
@@ -23,7 +23,7 @@ def base_of(settings: AnalyzerSettings) -> str:
 def checkpoint_of(settings: AnalyzerSettings, cluster_id: str) -> str:
     """Where the state is kept: another cluster, partition count, split of the state or version is another place."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", cluster_id) or "unknown"
-    parts = f"{name}-p{settings.partitions}-s{settings.shuffle_partitions}-v{MEMORY_VERSION}"
+    parts = f"{name}-p{settings.partitions}-s{settings.shuffle_partitions}-v{STATE_VERSION}"
     return f"{base_of(settings)}/{parts}"
 
 

@@ -4,23 +4,21 @@ Used by Spark's Python workers and by the in-memory twin alike. A failure of one
 leaves here as an exception: it becomes that application's dead letter.
 """
 
-import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from uuid import UUID, uuid5
+from uuid import uuid5
 
 from pydantic import ValidationError
 from weir_contracts import Analysis, DeadLetter, Observation
-from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS
+from weir_contracts.topics import ANALYSES, DEAD_LETTERS
 
+from runtime.dead_letters import dead_letter, value_fields
 from runtime.envelope import Undecodable, child_traceparent, decode, encode
 from runtime.records import Outgoing, Record
-from services.analyzer.core import AnalysisSettings, Memory, UnreadableMemory, advance, seed
+from services.analyzer.core import AnalysisSettings, AnalyzerState, UnreadableState, advance, seed
 
 SERVICE = "analyzer"
-_NAMESPACE = UUID("0d0c7f3e-58cf-5d25-8a55-9d1a0f6f7e7b")
-_KEPT_BYTES = 65_536
 _CLOCKS_APART = timedelta(minutes=5)
 """An observation from further in the future than this would block all later ones: its monitor's clock is wrong."""
 
@@ -62,7 +60,7 @@ def process(
         try:
             observation = _read(key, record)
         except Undecodable as error:
-            out.append(_dead_letter(record, error.reason, error.field))
+            out.append(_dead_letter(error))
         else:
             readable.append((observation.observed_at, record.offset, observation, record))
     readable.sort(key=lambda each: each[:2])
@@ -73,7 +71,8 @@ def process(
             if analysis is not None:
                 out.append(_published(analysis, record))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this application's alone
-            out.append(_dead_letter(record, f"the analysis failed: {type(error).__name__}: {error}", None))
+            failed = f"the analysis failed: {type(error).__name__}: {error}"
+            out.append(_dead_letter(Undecodable(record, failed, code="analysis-failed")))
         partition, offset = record.partition, max(offset, record.offset)
     return (None if memory is None else State(memory.to_bytes(), partition, offset)), out
 
@@ -86,13 +85,13 @@ def _gap(lost: Mapping[int, Lost] | None, partition: int, offset: int, record: R
     return missing if missing > 0 else None
 
 
-def _memory_of(state: State | None, records: Sequence[Record]) -> tuple[Memory | None, list[Outgoing]]:
+def _memory_of(state: State | None, records: Sequence[Record]) -> tuple[AnalyzerState | None, list[Outgoing]]:
     """Return the memory in the state; for a damaged one None and a dead letter."""
     if state is None:
         return None, []
     try:
-        return Memory.from_bytes(state.memory), []
-    except UnreadableMemory as error:
+        return AnalyzerState.from_bytes(state.memory), []
+    except UnreadableState as error:
         # only damage comes here: another version has another checkpoint directory, seeded from the analyses
         return None, [_damaged(state, str(error), record) for record in records[:1]]
 
@@ -111,10 +110,14 @@ def seeded(value: bytes | None) -> State | None:
 def _read(key: str, record: Record) -> Observation:
     observation = decode(record, Observation).message
     if observation.application != key:
-        raise Undecodable(record, f"{observation.application!r} came under the key {key!r}", "application")
+        raise Undecodable(
+            record, f"{observation.application!r} came under the key {key!r}", "application", code="wrong-key"
+        )
     if record.timestamp is not None and observation.observed_at > record.timestamp + _CLOCKS_APART:
         ahead = (observation.observed_at - record.timestamp).total_seconds()
-        raise Undecodable(record, f"is {ahead:,.0f} s ahead of the broker's timestamp", "observed_at")
+        raise Undecodable(
+            record, f"is {ahead:,.0f} s ahead of the broker's timestamp", "observed_at", code="ahead-of-time"
+        )
     return observation
 
 
@@ -130,29 +133,22 @@ def _published(analysis: Analysis, record: Record) -> Outgoing:
     return Outgoing(ANALYSES.name, analysis.application, body, headers)
 
 
-def _dead_letter(record: Record, reason: str, field: str | None) -> Outgoing:
+def _dead_letter(error: Undecodable) -> Outgoing:
     """The same letter for the same record at every replay: its time is the record's own."""
-    return _letter(record, record.place, reason, field, record.value)
+    return _outgoing(error.record, dead_letter(SERVICE, _time_of(error.record), error))
 
 
 def _damaged(state: State, damage: str, record: Record) -> Outgoing:
     reason = f"the application's earlier state is discarded and learned again: {damage}"
-    return _letter(record, f"{record.place}:state", reason, "state", state.memory)
+    letter = dead_letter(SERVICE, _time_of(record), Undecodable(record, reason, "state", code="damaged-state"))
+    own_id = uuid5(letter.id, "state")
+    return _outgoing(record, letter.model_copy(update={"id": own_id, **value_fields(state.memory)}))
 
 
-def _letter(record: Record, what: str, reason: str, field: str | None, value: bytes | None) -> Outgoing:
-    letter = DeadLetter(
-        id=uuid5(_NAMESPACE, f"{SERVICE}:{what}"),
-        at=record.timestamp or datetime.fromtimestamp(0, UTC),
-        service=SERVICE,
-        topic=record.topic or OBSERVATIONS.name,
-        partition=record.partition,
-        offset=record.offset,
-        key=None if record.key is None else record.key[:1000],
-        reason=reason[:2000],
-        field=None if field is None else field[:500],
-        value_base64=None if value is None else base64.b64encode(value[:_KEPT_BYTES]).decode(),
-        value_bytes=None if value is None else len(value),
-    )
+def _time_of(record: Record) -> datetime:
+    return record.timestamp or datetime.fromtimestamp(0, UTC)
+
+
+def _outgoing(record: Record, letter: DeadLetter) -> Outgoing:
     body, headers = encode(letter, type=DEAD_LETTERS.type, source=SERVICE, id=letter.id, time=letter.at)
     return Outgoing(DEAD_LETTERS.name, record.key or "unknown", body, headers)

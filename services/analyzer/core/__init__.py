@@ -1,11 +1,11 @@
-"""The pure analysis: `advance(memory, observation, settings) -> (memory, Analysis)`.
+"""The pure analysis: `advance(state, observation, settings) -> (state, Analysis)`.
 
 Knows no clock, network, thread or framework; time is the observation's.
 """
 
 from .advance import advance
 from .learned import seed
-from .memory import MEMORY_VERSION, Memory, UnreadableMemory
 from .settings import AnalysisSettings
+from .state import STATE_VERSION, AnalyzerState, UnreadableState
 
-__all__ = ["MEMORY_VERSION", "AnalysisSettings", "Memory", "UnreadableMemory", "advance", "seed"]
+__all__ = ["STATE_VERSION", "AnalysisSettings", "AnalyzerState", "UnreadableState", "advance", "seed"]

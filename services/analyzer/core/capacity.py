@@ -1,4 +1,4 @@
-"""True processing rates, and what is learnt of them at each parallelism.
+"""True processing rates, and the capacities learned from them at each parallelism.
 
 True processing rate (DS2, OSDI 2018): records taken in per second of busy time, times the subtasks. While an operator
 is saturated what it takes in is its capacity itself, skew, contention and all; such a measurement beats the other.
@@ -11,10 +11,16 @@ from typing import NamedTuple
 
 from weir_contracts import MAX_NUMBER, CapacityPoint, Estimate, OperatorReading, unknown
 
-from .memory import MAX_POINTS, MAX_REMEMBERED, Point
-from .numbers import estimate, interpolate
+from .numbers import estimate, interpolate, newest
 from .settings import AnalysisSettings
-from .window import Shares, View, rate
+from .state import MAX_POINTS, Point
+from .window import Shares, View
+
+SATURATED_SHARE = 0.95
+"""Busy share from which an operator counts as saturated: its throughput is then its capacity."""
+_OFF_SHARE = 0.25
+"""A measurement further than this from the learned one at the same parallelism rescales the whole curve, unless the other
+parallelisms fit the measurement and not the old point: then it takes that point's place."""
 
 _CONFIDENCE_BY_BUSY = ((0.0, 0.0), (0.05, 0.1), (0.1, 0.3), (0.5, 0.7), (0.8, 0.85), (1.0, 0.95))
 """A rate taken from a mostly idle operator is noise: idle time is booked up to 5 s late."""
@@ -52,6 +58,8 @@ class Measured(NamedTuple):
     skew: Estimate
     lower_bound: Estimate | None = None
     """A lower bound of `whole`, of an operator that is nearly idle."""
+    throughput: float | None = None
+    """Records taken in per second over the window."""
 
 
 def skew(reading: OperatorReading | None) -> Estimate:
@@ -68,18 +76,15 @@ def skew(reading: OperatorReading | None) -> Estimate:
 
 
 def holds_back(
-    spent: Shares,
-    reading: OperatorReading | None,
-    siblings: Sequence[tuple[Shares, OperatorReading | None]],
-    settings: AnalysisSettings,
+    spent: Shares, reading: OperatorReading | None, siblings: Sequence[tuple[Shares, OperatorReading | None]]
 ) -> bool:
     """Return whether an operator may hold back the input that it shares with `siblings`, the other outputs of that input.
 
-    It does not if it is not saturated while a sibling is held back itself, or is busy and clearly busier: an input waits for the slowest
-    of its outputs.
+    It does not if it is not saturated while a sibling is held back itself, or is busy and clearly busier: an input waits
+    for the slowest of its outputs.
     """
     own = _fullness(spent, reading)
-    return own >= settings.saturated_share or not any(
+    return own >= SATURATED_SHARE or not any(
         (other.backpressured or 0.0) >= _HELD_BACK or _fullness(other, observed) >= max(_BUSY, own + _BUSIER)
         for other, observed in siblings
     )
@@ -95,21 +100,26 @@ def measure(
 ) -> Measured:
     """The true processing rate of one operator, of all its subtasks and of one."""
     uneven = skew(reading)
-    if view is None or not view.taught:
+    if view is None or not view.samples:
+        seconds = settings.capacity_window_seconds
         reason = unknown(
-            f"no window of {settings.capacity_window_seconds:.0f} s yet since this run was warm, or since its brokers were last away"
+            f"no window of {seconds:.0f} s yet since this run was warm, or since its brokers were last away"
         )
         return Measured(reason, reason, False, uneven)
-    throughput = rate(view.taught, 1, view.parallelism)
-    if throughput is None and pressure.is_source:
-        throughput = rate(view.taught, 2, view.parallelism)
+    taken = throughput = view.rate(view.records_in, view.taught)
+    if taken is None and pressure.is_source:
+        throughput = view.rate(view.records_out, view.taught)
     per_subtask = _from_busy_time(view, spent)
-    observed = _observed(view, reading, throughput, spent=spent, pressure=pressure, settings=settings)
+    observed = _observed(view, reading, throughput, spent=spent, pressure=pressure)
     if observed is not None:
-        return Measured(observed, per_subtask, True, uneven)
-    return Measured(
-        _whole(view, per_subtask, uneven, spent), per_subtask, False, uneven, _lower_bound(view, throughput, spent)
-    )
+        return Measured(observed, per_subtask, True, uneven, throughput=taken)
+    whole = _whole(view, per_subtask, uneven, spent)
+    return Measured(whole, per_subtask, False, uneven, _lower_bound(view, throughput, spent), taken)
+
+
+def _sureness(view: View) -> float:
+    """Share of the confidence that the window's number of samples justifies."""
+    return min(1.0, view.samples / 5)
 
 
 def _lower_bound(view: View, throughput: float | None, spent: Shares) -> Estimate | None:
@@ -117,12 +127,10 @@ def _lower_bound(view: View, throughput: float | None, spent: Shares) -> Estimat
 
     The exact busy share, which may be noise, is not used.
     """
-    if spent.busy is None or spent.busy >= _NEARLY_IDLE or not throughput or view.taught[-1].busy_ms is None:
+    if spent.busy is None or spent.busy >= _NEARLY_IDLE or not throughput or view.busy_ms[-1] is None:
         return None
     basis = f"at least: records in ÷ {_NEARLY_IDLE:.0%}, as it is less busy"
-    return estimate(
-        throughput / _NEARLY_IDLE, basis, 0.9 * min(1.0, len(view.taught) / 5), len(view.taught), view.seconds
-    )
+    return estimate(throughput / _NEARLY_IDLE, basis, 0.9 * _sureness(view), view.samples, view.seconds)
 
 
 def _from_busy_time(view: View, spent: Shares) -> Estimate:
@@ -132,13 +140,13 @@ def _from_busy_time(view: View, spent: Shares) -> Estimate:
         return unknown("not busy: no rate can be derived")
     if spent.records_per_busy_second == 0:
         return unknown("busy without taking anything in")
-    confidence = interpolate(spent.busy, _CONFIDENCE_BY_BUSY) * min(1.0, len(view.taught) / 5)
+    confidence = interpolate(spent.busy, _CONFIDENCE_BY_BUSY) * _sureness(view)
     if spent.backpressured is not None and spent.backpressured > 0.5:
         confidence *= 0.7
     basis = "records in ÷ busy time"
     if spent.busy < 0.1:
         basis += ", nearly idle"
-    return estimate(spent.records_per_busy_second, basis, confidence, len(view.taught), view.seconds)
+    return estimate(spent.records_per_busy_second, basis, confidence, view.samples, view.seconds)
 
 
 def _whole(view: View, per_subtask: Estimate, uneven: Estimate, spent: Shares) -> Estimate:
@@ -152,39 +160,34 @@ def _whole(view: View, per_subtask: Estimate, uneven: Estimate, spent: Shares) -
 
 
 def _observed(
-    view: View,
-    reading: OperatorReading | None,
-    throughput: float | None,
-    *,
-    spent: Shares,
-    pressure: Pressure,
-    settings: AnalysisSettings,
+    view: View, reading: OperatorReading | None, throughput: float | None, *, spent: Shares, pressure: Pressure
 ) -> Estimate | None:
-    """Throughput as capacity, where the operator was held up by nothing but itself all through the window."""
+    """Throughput as capacity, where nothing but the operator itself held it up all through the window."""
     if throughput is None or throughput <= 0:
         return None
-    n, seconds = len(view.taught), view.seconds
-    enough = min(1.0, n / 5)
-    if spent.busy is not None and spent.busy >= settings.saturated_share:
-        return estimate(throughput, "observed throughput, saturated", 0.95 * enough, n, seconds)
+
+    def found(basis: str, confidence: float, rate: float = throughput) -> Estimate:
+        return estimate(rate, basis, confidence * _sureness(view), view.samples, view.seconds)
+
+    if spent.busy is not None and spent.busy >= SATURATED_SHARE:
+        return found("observed throughput, saturated", 0.95)
     if spent.backpressured is None:
         return None
     if pressure.is_source:
         if not pressure.source_backlogged or spent.backpressured > 0.5:
             return None
         if spent.backpressured < _HELD_BACK:
-            return estimate(throughput, "observed throughput of a backlogged source", 0.9 * enough, n, seconds)
-        whole = throughput / (1 - spent.backpressured)
+            return found("observed throughput of a backlogged source", 0.9)
+        own_share = 1 - spent.backpressured
         basis = "throughput of a backlogged source ÷ share not backpressured"
-        return estimate(whole, basis, 0.9 * enough * (1 - spent.backpressured), n, seconds)
+        return found(basis, 0.9 * own_share, throughput / own_share)
     upstream = pressure.upstream_backpressured or 0.0
     pressed = upstream >= 0.5 or (upstream >= 0.2 and pressure.source_backlogged)
     if not pressed or spent.backpressured >= _HELD_BACK:
         return None
-    hot = reading is not None and (reading.busy_share_max or 0.0) >= settings.saturated_share
+    hot = reading is not None and (reading.busy_share_max or 0.0) >= SATURATED_SHARE
     # neither busy nor with one busy subtask: it waits for something outside, and may take in more another time
-    sure = 0.85 if hot or (spent.busy or 0.0) >= _BUSY else 0.6
-    return estimate(throughput, "observed throughput, holding its inputs back", sure * enough, n, seconds)
+    return found("observed throughput, holding its inputs back", 0.85 if hot or (spent.busy or 0.0) >= _BUSY else 0.6)
 
 
 def learn(
@@ -192,7 +195,6 @@ def learn(
     parallelism: int,
     now: Measured,
     *,
-    throughput: float | None,
     at: float,
     job_id: str,
     settings: AnalysisSettings,
@@ -201,50 +203,34 @@ def learn(
     value, confidence = now.whole.value, now.whole.confidence
     if value is None or value <= 0 or confidence < _MIN_CONFIDENCE:
         return points
-    return _updated(points, Point(parallelism, value, confidence, now.saturated, 1, at, job_id), throughput, settings)
-
-
-def kept(curves: dict[str, tuple[Point, ...]]) -> dict[str, tuple[Point, ...]]:
-    """At most so many operators; those not measured for longest go first."""
-    curves = {name: points for name, points in curves.items() if points}
-    if len(curves) <= MAX_REMEMBERED:
-        return curves
-    newest = sorted(curves, key=lambda name: max(p.at for p in curves[name]))[len(curves) - MAX_REMEMBERED :]
-    return {name: curves[name] for name in newest}
-
-
-def _updated(
-    points: tuple[Point, ...], fresh: Point, throughput: float | None, settings: AnalysisSettings
-) -> tuple[Point, ...]:
-    old = next((point for point in points if point.parallelism == fresh.parallelism), None)
+    fresh = Point(parallelism, value, confidence, now.saturated, 1, at, job_id)
+    old = next((point for point in points if point.parallelism == parallelism), None)
     if old is None:
         return _kept([*points, fresh])
     others = [point for point in points if point is not old]
-    if abs(fresh.rate - old.rate) <= settings.off_share * old.rate:
+    if abs(fresh.rate - old.rate) <= _OFF_SHARE * old.rate:
         return _kept([*others, _blended(old, fresh, settings)])
-    if _believed(old, fresh, throughput, settings):
-        if _fits_others(fresh, others, settings) and not _fits_others(old, others, settings):
-            # what is off is the one old point: the cost of a record is what it was
-            return _kept([*others, fresh._replace(samples=old.samples + 1)])
+    if not _believed(old, fresh, now.throughput, settings):
+        return _kept([*others, old._replace(off_since=at if old.off_since is None else old.off_since)])
+    if not (_fits_others(fresh, others) and not _fits_others(old, others)):
+        # the cost of a record changed, at every parallelism alike
         factor = fresh.rate / old.rate
-        rescaled = [p._replace(rate=p.rate * factor, confidence=round(p.confidence * 0.8, 4)) for p in others]
-        return _kept([*rescaled, fresh._replace(samples=old.samples + 1)])
-    return _kept([*others, old._replace(off_since=old.off_since if old.off_since is not None else fresh.at)])
+        others = [p._replace(rate=p.rate * factor, confidence=round(p.confidence * 0.8, 4)) for p in others]
+    return _kept([*others, fresh._replace(samples=old.samples + 1)])
 
 
-def _fits_others(point: Point, others: Sequence[Point], settings: AnalysisSettings) -> bool:
-    """Whether a rate is what other parallelisms let expect: between theirs, or beyond them in proportion.
+def _fits_others(point: Point, others: Sequence[Point]) -> bool:
+    """Return whether other parallelisms predict a rate: between theirs, or beyond them in proportion.
 
-    Beyond them contention has its say, and only in one direction: more subtasks do less each, fewer do more.
+    Beyond them contention widens the tolerance in one direction only: more subtasks do less each, fewer do more.
     """
     if not others:
         return False
-    table = tuple((float(p.parallelism), p.rate) for p in others)
-    nearest = min(others, key=lambda p: abs(p.parallelism - point.parallelism))
-    low, high = 1 - settings.off_share, 1 + settings.off_share
+    low, high = 1 - _OFF_SHARE, 1 + _OFF_SHARE
     if others[0].parallelism < point.parallelism < others[-1].parallelism:
-        expected = interpolate(point.parallelism, table)
+        expected = interpolate(point.parallelism, [(float(p.parallelism), p.rate) for p in others])
     else:
+        nearest = min(others, key=lambda p: abs(p.parallelism - point.parallelism))
         expected = nearest.rate * point.parallelism / nearest.parallelism
         fewer, more = sorted((point.parallelism, nearest.parallelism))
         contended = 1 + _USUAL_CONTENTION * (more / fewer - 1)
@@ -255,11 +241,11 @@ def _fits_others(point: Point, others: Sequence[Point], settings: AnalysisSettin
 def _believed(old: Point, fresh: Point, throughput: float | None, settings: AnalysisSettings) -> bool:
     """Return whether a measurement that is far off replaces the learned point.
 
-    A saturated one does; so does throughput above what was thought possible. One from busy time must be the surer, and
-    against a saturated one it must have lasted: busy time gives too high a rate while the load is light. A doubtful saturated
-    point (confidence below 0.6) yields to a measurement of equal confidence.
+    A saturated one does; so does throughput above the learned rate. One from busy time must have more confidence, and
+    against a saturated one it must have lasted: busy time gives too high a rate while the load is light. A doubtful
+    saturated point (confidence below 0.6) yields to a measurement of equal confidence.
     """
-    if fresh.saturated or (throughput is not None and throughput > old.rate * (1 + settings.off_share)):
+    if fresh.saturated or (throughput is not None and throughput > old.rate * (1 + _OFF_SHARE)):
         return True
     if not old.saturated:
         return fresh.confidence >= 0.5 * old.confidence
@@ -287,11 +273,16 @@ def _blended(old: Point, fresh: Point, settings: AnalysisSettings) -> Point:
 
 
 def _kept(points: Sequence[Point]) -> tuple[Point, ...]:
-    """Return the points by parallelism, without rates out of bounds; beyond the limit those of lowest confidence and the oldest go."""
+    """Return the points by parallelism; rates out of bounds go, and beyond the limit the lowest confidence and oldest."""
     points = [point for point in points if MIN_RATE <= point.rate <= MAX_NUMBER]
     if len(points) > MAX_POINTS:
-        points = sorted(points, key=lambda p: (p.confidence, p.at))[len(points) - MAX_POINTS :]
+        points = sorted(points, key=lambda p: (p.confidence, p.at))[-MAX_POINTS:]
     return tuple(sorted(points, key=lambda p: p.parallelism))
+
+
+def kept(curves: dict[str, tuple[Point, ...]]) -> dict[str, tuple[Point, ...]]:
+    """Return the curves with points; beyond the limit the operators not measured for longest go."""
+    return newest({name: points for name, points in curves.items() if points}, lambda points: max(p.at for p in points))
 
 
 def halved(curves: Mapping[str, tuple[Point, ...]]) -> dict[str, tuple[Point, ...]]:

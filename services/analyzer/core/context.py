@@ -7,12 +7,22 @@ from weir_contracts import Estimate, Observation, OperatorReading
 
 from .capacity import Measured
 from .lag import SourceLag
-from .memory import RunMemory
+from .state import RunState
 from .window import Shares, View
 
 
+class OperatorWindow(NamedTuple):
+    """One operator's readings in the current window."""
+
+    reading: OperatorReading | None
+    view: View | None
+    spent: Shares
+    input_rate: Estimate
+    output_rate: Estimate
+
+
 class OperatorContext(NamedTuple):
-    """One operator in the current window."""
+    """One operator in the current window: its readings and what they mean."""
 
     name: str
     parallelism: int
@@ -28,7 +38,7 @@ class OperatorContext(NamedTuple):
 
     @property
     def capacity(self) -> float | None:
-        """The best that is known of the capacity at this parallelism."""
+        """The measured capacity at this parallelism, else the learned one, records/s."""
         return self.measured.whole.value if self.measured.whole.value is not None else self.learned_rate
 
 
@@ -48,7 +58,10 @@ class AnalysisContext:
 
     observation: Observation
     at: float
-    run: RunMemory | None
+    run: RunState | None
+    """The run the observation was taken in; None while the job is not running."""
+    stale_seconds: float
+    """Time for which the engine's snapshot has not changed."""
     fresh_run: bool
     gap_seconds: float | None
     """Time since the observation before."""

@@ -12,9 +12,9 @@ from weir_contracts import Estimate, unknown
 
 from . import history as log
 from .history import Interval
-from .memory import LogHistory
 from .numbers import estimate, slope
 from .settings import AnalysisSettings
+from .state import LogHistory
 
 _STEP_SHARE = 0.3
 """Two intervals that both differ from those before by more than this share are a new level, not noise."""

@@ -1,19 +1,22 @@
-"""When which offset was the end of a partition's log: demand, and the age of waiting records.
+"""Log-end offsets of partitions over time: demand, and the age of waiting records.
 
 The history belongs to the brokers, so it outlives runs. It is decimated with age: every scrape of the last seconds, one
 in 2 s for a minute, then a spacing of about a twelfth of the age, so that 40 minutes need some 80 rows and an age read
-off it is right within a tenth.
+from it is right within a tenth.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from weir_contracts import PartitionReading
 
-from .memory import LogHistory, LogRow
+from .numbers import since
+from .state import LogHistory, LogRow
+
+HISTORY_SECONDS = 2400.0
+"""The oldest lag that is known without extrapolation."""
 
 _ALL_SECONDS = 12.0
 _DENSE_SECONDS = 65.0
@@ -23,10 +26,9 @@ _MAX_CELLS = 60_000
 _DISTANCES = 5
 _DISTANCES_AWAY = 2.5
 _SECONDS_AWAY = 5.0
-"""So long must nothing have been heard of the brokers for them to count as having been away: more than a lost scrape."""
+"""Shortest silence of the brokers that counts as an absence: more than a lost scrape."""
 _NO_LONGER_ASKED_SECONDS = 600.0
-"""Brokers of which nothing is heard for longer are none of the job's, or are not asked any more: a job whose brokers are away has failed
-by then."""
+"""Brokers silent for longer are not the job's, or are not scraped any more: a job whose brokers are away has failed by then."""
 
 
 def key_of(partition: PartitionReading) -> str:
@@ -35,55 +37,47 @@ def key_of(partition: PartitionReading) -> str:
 
 
 def extend(
-    history: LogHistory,
-    partitions: Sequence[PartitionReading],
-    at: float,
-    *,
-    reach_seconds: float,
-    interval_seconds: float,
+    history: LogHistory, partitions: Sequence[PartitionReading], at: float, interval_seconds: float
 ) -> LogHistory:
     """Take the log-end offsets of an observation in; none at all leave the history as it is."""
     ends = {key_of(p): p.log_end_offset for p in partitions if p.log_end_offset is not None}
     if not ends:
         return history
-    history = _heard(history, at, interval_seconds)
-    keys = history.keys
-    present = set(keys)
-    added = tuple(key for key in ends if key not in present)
+    present = set(history.keys)
+    keys = history.keys + tuple([key for key in ends if key not in present])
     rows = list(history.rows)
-    recreated = _recreated(keys, rows, ends)
-    if recreated:
-        rows = [LogRow(row.at, [None if i in recreated else end for i, end in enumerate(row.ends)]) for row in rows]
-    keys = keys + added
-    rows.append(LogRow(at, [ends.get(key) for key in keys]))
-    rows = _decimated(rows, at, reach_seconds, len(keys))
-    return _without_forgotten(replace(history, keys=keys, rows=tuple(rows)))
+    if recreated := _recreated(history.keys, rows, ends):
+        rows = [(t, [None if i in recreated else end for i, end in enumerate(row)]) for t, row in rows]
+    rows = _decimated([*rows, (at, [ends.get(key) for key in keys])], at, len(keys))
+    keys, rows = _without_forgotten(keys, rows)
+    distances, back_at = _heard(history, at, interval_seconds)
+    return LogHistory(keys, tuple(rows), distances, back_at)
 
 
-def _heard(history: LogHistory, at: float, interval_seconds: float) -> LogHistory:
-    """Note how long nothing was heard before `at`, and whether that was an absence.
+def _heard(history: LogHistory, at: float, interval_seconds: float) -> tuple[tuple[float, ...], float | None]:
+    """Return the latest distances between answers of the brokers, and when they answered again after an absence.
 
-    Judged by how far apart the last times lay as well as by the interval: a monitor whose scrapes take longer than the interval hears of
-    brokers that are there. Noted at once, because rows are thinned out later and then lie further apart than they were heard.
+    An absence is judged by the last distances as well as by the interval: a monitor whose scrapes take longer than the
+    interval hears rarely of brokers that are there. It is noted at once, because rows are thinned out later and then lie
+    further apart than they were heard.
     """
     if not history.rows:
-        return history
-    distance = at - history.rows[-1].at
+        return history.distances, history.back_at
+    distance = at - history.rows[-1][0]
     usual = median(history.distances) if len(history.distances) == _DISTANCES else 0.0
     absent = distance > max(_DISTANCES_AWAY * max(interval_seconds, usual), _SECONDS_AWAY)
-    distances = (*history.distances, round(distance, 3))[-_DISTANCES:]
-    return replace(history, distances=distances, back_at=at if absent else history.back_at)
+    return (*history.distances, round(distance, 3))[-_DISTANCES:], at if absent else history.back_at
 
 
 def brokers_back_at(history: LogHistory, now: float) -> float | None:
-    """When the brokers last answered again after a time in which they did not; `now` where they just do not. None: they were never away,
-    never seen, or are not asked any more.
+    """Return when the brokers answered again after their latest absence; `now` while they do not answer.
 
-    That nothing at all was heard counts too: the observations travel by brokers themselves, which may be the very same.
+    None: they were never away, never answered, or are not scraped any more. A gap in the observations counts too: those
+    travel by brokers themselves, which may be the same ones.
     """
     if not history.rows:
         return None
-    silent = now - history.rows[-1].at
+    silent = now - history.rows[-1][0]
     if silent > 0:
         return now if silent <= _NO_LONGER_ASKED_SECONDS else None
     return history.back_at
@@ -96,13 +90,13 @@ def _recreated(keys: Sequence[str], rows: Sequence[LogRow], ends: dict[str, int]
         end = ends.get(key)
         if end is None:
             continue
-        last = next((row.ends[i] for row in reversed(rows) if i < len(row.ends) and row.ends[i] is not None), None)
+        last = next((row[i] for _, row in reversed(rows) if i < len(row) and row[i] is not None), None)
         if last is not None and end < last:
             fallen.add(i)
     return fallen
 
 
-def _decimated(rows: list[LogRow], now: float, reach_seconds: float, columns: int) -> list[LogRow]:
+def _decimated(rows: list[LogRow], now: float, columns: int) -> list[LogRow]:
     """Drop what is too old or too close to its older neighbour for its age; the newest always stays.
 
     Compared with the older neighbour, because that one stays: compared with the newer, every row would fall as it ages.
@@ -110,32 +104,28 @@ def _decimated(rows: list[LogRow], now: float, reach_seconds: float, columns: in
     coarser = max(1.0, len(rows) * columns / _MAX_CELLS)
     kept: list[LogRow] = []
     for row in rows:
-        age = now - row.at
-        if age > reach_seconds:
+        age = now - row[0]
+        if age > HISTORY_SECONDS:
             continue
         if age > _ALL_SECONDS and kept:
             spacing = _SPACING_SECONDS if age <= _DENSE_SECONDS else age / _AGE_PER_SPACING
-            if row.at - kept[-1].at < spacing * coarser - 1e-6:
+            if row[0] - kept[-1][0] < spacing * coarser - 1e-6:
                 continue
         kept.append(row)
     return kept
 
 
-def _without_forgotten(history: LogHistory) -> LogHistory:
-    """Remove partitions that no row knows any more (only looked for where the newest row does not know them)."""
-    keys, rows = history.keys, history.rows
+def _without_forgotten(keys: tuple[str, ...], rows: list[LogRow]) -> tuple[tuple[str, ...], list[LogRow]]:
+    """Remove partitions that no row has an offset of; the newest row has one of all others in the usual case."""
     forgotten = {
         i
-        for i in range(len(keys))
-        if rows[-1].ends[i] is None and not any(i < len(row.ends) and row.ends[i] is not None for row in rows)
+        for i, end in enumerate(rows[-1][1])
+        if end is None and not any(i < len(row) and row[i] is not None for _, row in rows)
     }
     if not forgotten:
-        return history
-    return replace(
-        history,
-        keys=tuple(key for i, key in enumerate(keys) if i not in forgotten),
-        rows=tuple([LogRow(row.at, [end for i, end in enumerate(row.ends) if i not in forgotten]) for row in rows]),
-    )
+        return keys, rows
+    rows = [(at, [end for i, end in enumerate(row) if i not in forgotten]) for at, row in rows]
+    return tuple([key for i, key in enumerate(keys) if i not in forgotten]), rows
 
 
 class Interval(NamedTuple):
@@ -156,58 +146,42 @@ class Interval(NamedTuple):
         return self.records / (self.end - self.start)
 
 
-def columns_of(history: LogHistory, operator: str) -> list[int]:
-    """The columns of a source's partitions."""
-    prefix = f"{operator}\n"
-    return [i for i, key in enumerate(history.keys) if key.startswith(prefix)]
-
-
-def curve(history: LogHistory, key: str) -> list[tuple[float, int]]:
-    """A partition's (time, log end) points, oldest first."""
-    try:
-        i = history.keys.index(key)
-    except ValueError:
-        return []
-    return column(history, i)
-
-
 def column(history: LogHistory, i: int) -> list[tuple[float, int]]:
-    """The known points of one column."""
-    return [(row.at, end) for row in history.rows if i < len(row.ends) and (end := row.ends[i]) is not None]
+    """A partition's (time, log end) points, oldest first."""
+    return [(at, end) for at, ends in history.rows if i < len(ends) and (end := ends[i]) is not None]
 
 
-def intervals(history: LogHistory, operator: str, since: float) -> list[Interval] | None:
-    """Return the records appended between consecutive rows from `since` on (at least the last two rows), oldest first.
+def intervals(history: LogHistory, operator: str, start: float) -> list[Interval] | None:
+    """Return the records appended between consecutive rows from `start` on (at least the last two rows), oldest first.
 
     A gap of a partition is bridged by a straight line; a partition first seen within the window counts from then on.
-    None if the newest row does not know every partition that was known in the window: then demand is unknown.
+    None (unknown demand) if the newest row lacks a partition that another row of the window has.
     """
-    columns = columns_of(history, operator)
-    rows = _rows_since(history.rows, since)
+    prefix = f"{operator}\n"
+    columns = [i for i, key in enumerate(history.keys) if key.startswith(prefix)]
+    rows = since(history.rows, start - 1e-6, 2)
     if not columns or len(rows) < 2:
         return None
-    width = len(history.keys)
-    if all(len(row.ends) == width and None not in row.ends for row in rows):
-        # the usual case, every partition known in every row: sums will do
-        totals = [sum([row.ends[i] or 0 for i in columns]) for row in rows]
-        return [
-            Interval(a.at, b.at, high - low)
-            for (a, b), (low, high) in zip(pairwise(rows), pairwise(totals), strict=True)
-        ]
-    appended = [0.0] * (len(rows) - 1)
-    for i in columns:
-        ends = [row.ends[i] if i < len(row.ends) else None for row in rows]
-        if all(end is None for end in ends):
-            continue
-        if ends[-1] is None:
-            return None
-        _add_increments(appended, [row.at for row in rows], ends)
-    return [Interval(a.at, b.at, appended[j]) for j, (a, b) in enumerate(pairwise(rows))]
+    times = [at for at, _ in rows]
+    try:
+        # the usual case, every partition known in every row
+        totals = [_sum_of(ends, columns) for _, ends in rows]
+        appended = [float(high - low) for low, high in pairwise(totals)]
+    except (TypeError, IndexError):
+        appended = [0.0] * (len(rows) - 1)
+        for i in columns:
+            column = [ends[i] if i < len(ends) else None for _, ends in rows]
+            if all(end is None for end in column):
+                continue
+            if column[-1] is None:
+                return None
+            _add_increments(appended, times, column)
+    return [Interval(*each) for each in zip(times, times[1:], appended, strict=False)]
 
 
-def _rows_since(rows: Sequence[LogRow], since: float) -> Sequence[LogRow]:
-    inside = [row for row in rows if row.at >= since - 1e-6]
-    return inside if len(inside) >= 2 else rows[-2:]
+def _sum_of(ends: list[Any], columns: Sequence[int]) -> int:
+    """Return the sum of some log ends; `TypeError` or `IndexError` if one is missing."""
+    return sum(ends) if len(columns) == len(ends) else sum([ends[i] for i in columns])
 
 
 def _add_increments(appended: list[float], times: Sequence[float], ends: Sequence[int | None]) -> None:
@@ -219,11 +193,11 @@ def _add_increments(appended: list[float], times: Sequence[float], ends: Sequenc
 
 
 def tail(history: LogHistory, i: int, offset: int) -> list[tuple[float, int]]:
-    """Return the known points of one column, oldest first, from the newest that is not beyond `offset` on."""
+    """Return the points of one column, oldest first, from the newest that is not beyond `offset` on."""
     points: list[tuple[float, int]] = []
-    for row in reversed(history.rows):
-        if i < len(row.ends) and (end := row.ends[i]) is not None:
-            points.append((row.at, end))
+    for at, ends in reversed(history.rows):
+        if i < len(ends) and (end := ends[i]) is not None:
+            points.append((at, end))
             if end <= offset:
                 break
     points.reverse()

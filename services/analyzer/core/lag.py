@@ -6,18 +6,20 @@ fallback, named so, and its lag is as of the commit.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from weir_contracts import Estimate, Observation, OperatorReading, PartitionReading, unknown
 
 from . import history as log
-from .memory import LogHistory, RunMemory, SourceMemory
-from .numbers import estimate, slope, total
+from .numbers import estimate, since, slope, thinned, total
 from .settings import AnalysisSettings
+from .state import LogHistory, RunState, SourceState
 
+BACKLOG_SECONDS = 5.0
+"""A source lagging by less is not backlogged: positions are read up to a few seconds late."""
 _CARRY_SECONDS = 30.0
-"""An unchanged snapshot keeps its lag at most this long; after that the engine's silence is taken for a standstill."""
+"""An unchanged snapshot keeps its lag at most this long; after that an unchanged position counts as a standstill."""
 _MAX_POINTS = 40
 
 
@@ -44,20 +46,23 @@ def source_lag(
     observation: Observation,
     reading: OperatorReading | None,
     history: LogHistory,
-    run: RunMemory | None,
+    run: RunState | None,
     *,
     stale_seconds: float,
     at: float,
     settings: AnalysisSettings,
-) -> tuple[SourceLag, RunMemory | None]:
-    """The lag of one source, and the run's memory with it. `run` is None unless the job is running.
+) -> tuple[SourceLag, SourceState]:
+    """The lag of one source, and its state in the run. `run` is None unless the job is running.
 
     `stale_seconds` is the time for which the engine's snapshot, positions included, has not changed.
     """
+    state = SourceState() if run is None else run.sources.get(operator, SourceState())
+    if run is not None and state.points and 0 < stale_seconds <= _CARRY_SECONDS:
+        # nothing new from the engine: lag as of its snapshot
+        note = f"as of {stale_seconds:.0f} s ago: the engine's snapshot has not changed"
+        records, seconds = (estimate(value, note, 0.6, 1) for value in (state.points[-1][1], state.seconds))
+        return SourceLag(records, seconds, _growth(state, settings)), state
     partitions = [p for p in observation.partitions if p.operator == operator]
-    before = SourceMemory() if run is None else run.sources.get(operator, SourceMemory())
-    if run is not None and before.points and 0 < stale_seconds <= _CARRY_SECONDS:
-        return _carried(before, stale_seconds, settings), run
     if partitions:
         records, seconds = _over_partitions(partitions, reading, history, run, at)
     elif reading is not None and reading.pending_records is not None:
@@ -66,70 +71,62 @@ def source_lag(
     else:
         records = seconds = unknown("no partition offsets and no pendingRecords")
     if run is None:
-        return SourceLag(records, seconds, unknown("the job is not running")), None
-    after = _remember(before, records, seconds, at, settings)
-    run = replace(run, sources={**run.sources, operator: after})
-    return SourceLag(records, seconds, _growth(after, settings)), run
-
-
-def _carried(before: SourceMemory, age: float, settings: AnalysisSettings) -> SourceLag:
-    """The engine told nothing new, so its positions are as old as its snapshot: lag as of then."""
-    note = f"as of {age:.0f} s ago: the engine's snapshot has not changed"
-    records = estimate(before.points[-1][1], note, 0.6, 1)
-    seconds = estimate(before.seconds, note, 0.6, 1)
-    return SourceLag(records, seconds, _growth(before, settings))
+        return SourceLag(records, seconds, unknown("the job is not running")), state
+    if records.value is not None:
+        kept = since(state.points, at - settings.trend_window_seconds - 1, 4)
+        points = thinned([*kept, (at, records.value)], _MAX_POINTS)
+        state = SourceState(tuple(points), seconds.value, seconds.basis)
+    return SourceLag(records, seconds, _growth(state, settings)), state
 
 
 def _over_partitions(
     partitions: Sequence[PartitionReading],
     reading: OperatorReading | None,
     history: LogHistory,
-    run: RunMemory | None,
+    run: RunState | None,
     at: float,
 ) -> tuple[Estimate, Estimate]:
+    """Return lag in records, the sum over the partitions, and in seconds, the largest of them."""
     curves = _Curves(history)
     positions = _spread_pending(partitions, reading) if run is not None else {}
     lags = [_partition_lag(p, curves, positions.get(log.key_of(p)) if positions else None, run, at) for p in partitions]
     n = len(lags)
-    missing = sum(1 for lag in lags if lag.records is None)
     bases = " and ".join(sorted({lag.basis for lag in lags}))[:200]
     records = total(lag.records for lag in lags)
-    seconds = [lag.seconds for lag in lags if lag.seconds is not None]
-    if missing or records is None:
-        records_estimate = unknown(f"the position in {missing} of {n} partitions is unknown ({bases})")
+    if records is None:
+        missing = sum(1 for lag in lags if lag.records is None)
+        found = unknown(f"the position in {missing} of {n} partitions is unknown ({bases})")
     else:
         confidence = min(0.95 if lag.basis.startswith("position") else 0.6 for lag in lags)
-        records_estimate = estimate(records, f"{bases}, {n} partitions", confidence, n)
-    if len(seconds) < n:
-        return records_estimate, unknown(
-            f"the age of waiting records in {n - len(seconds)} of {n} partitions is unknown"
-        )
+        found = estimate(records, f"{bases}, {n} partitions", confidence, n)
+    missing = sum(1 for lag in lags if lag.seconds is None)
+    if missing:
+        return found, unknown(f"the age of waiting records in {missing} of {n} partitions is unknown")
     worst = max(lags, key=lambda lag: lag.seconds or 0.0)
-    return records_estimate, estimate(
-        worst.seconds, f"{worst.basis}, largest of {n} partitions", min(lag.confidence for lag in lags), n
-    )
+    confidence = min(lag.confidence for lag in lags)
+    return found, estimate(worst.seconds, f"{worst.basis}, largest of {n} partitions", confidence, n)
 
 
 class _Curves:
-    """The partitions' (time, log end) points, put together only for those that something waits in."""
+    """The partitions' (time, log end) points, oldest first; none for a partition that the history does not have."""
 
     def __init__(self, history: LogHistory) -> None:
         self._history = history
         self._columns = {key: i for i, key in enumerate(history.keys)}
 
     def of(self, p: PartitionReading) -> list[tuple[float, int]]:
-        """Oldest first; none for a partition that the history does not know."""
+        """Return all points of a partition."""
         i = self._columns.get(log.key_of(p))
         return [] if i is None else log.column(self._history, i)
 
     def reaching(self, p: PartitionReading, offset: int) -> list[tuple[float, int]]:
-        """Return the points that decide when `offset` was appended, oldest first."""
+        """Return the points that decide when `offset` was appended."""
         i = self._columns.get(log.key_of(p))
         return [] if i is None else log.tail(self._history, i, offset)
 
 
 def _spread_pending(partitions: Sequence[PartitionReading], reading: OperatorReading | None) -> dict[str, float]:
-    """Positions guessed from pendingRecords, spread evenly over the partitions whose own position is unknown."""
+    """Estimate positions from pendingRecords, spread evenly over the partitions; none if a partition has its own."""
     if reading is None or reading.pending_records is None or any(p.current_offset is not None for p in partitions):
         return {}
     ends = {log.key_of(p): p.log_end_offset for p in partitions}
@@ -140,14 +137,14 @@ def _spread_pending(partitions: Sequence[PartitionReading], reading: OperatorRea
 
 
 def _partition_lag(
-    p: PartitionReading, curves: _Curves, guessed: float | None, run: RunMemory | None, at: float
+    p: PartitionReading, curves: _Curves, guessed: float | None, run: RunState | None, at: float
 ) -> PartitionLag:
     end = p.log_end_offset
     if end is None:
         return PartitionLag(None, None, "log end unknown", 0.0)
     if p.log_start_offset is not None and end <= p.log_start_offset:
         return PartitionLag(0.0, 0.0, "position: the log is empty", 0.95)
-    # What was committed had been read: a position behind it is one that the engine stopped telling, as after it lost a worker.
+    # a committed record had been read: the engine stopped reporting a position behind it, as after it lost a worker
     overtaken = (
         p.current_offset is not None and p.committed_offset is not None and p.committed_offset > p.current_offset
     )
@@ -163,11 +160,7 @@ def _partition_lag(
 
 
 def _since_commit(
-    p: PartitionReading,
-    committed: int,
-    curves: _Curves,
-    run: RunMemory | None,
-    at: float,
+    p: PartitionReading, committed: int, curves: _Curves, run: RunState | None, at: float
 ) -> PartitionLag:
     """Lag as of the commit while the run that made it goes on; as of now when nothing is being processed."""
     committed_at = None if p.committed_at is None else p.committed_at.timestamp()
@@ -183,15 +176,9 @@ def _since_commit(
 
 
 def _behind(
-    p: PartitionReading,
-    position: float,
-    curves: _Curves,
-    at: float,
-    basis: str,
-    *,
-    confidence: float = 0.9,
+    p: PartitionReading, position: float, curves: _Curves, at: float, basis: str, *, confidence: float = 0.9
 ) -> PartitionLag:
-    """Lag of a reader at `position`: what retention has deleted already cannot be waited for."""
+    """Lag of a reader at `position`, without records that retention has deleted."""
     position = max(position, p.log_start_offset or 0)
     records = max(0.0, (p.log_end_offset or 0) - position)
     if records == 0:
@@ -216,26 +203,24 @@ def _beyond_history(position: float, points: Sequence[tuple[float, int]], at: fl
     return max(0.0, at - t0 + (low - position) * (t1 - t0) / (high - low))
 
 
-def _remember(
-    before: SourceMemory, records: Estimate, seconds: Estimate, at: float, settings: AnalysisSettings
-) -> SourceMemory:
-    if records.value is None:
-        return before
-    points = [point for point in before.points if point[0] >= at - settings.trend_window_seconds - 1]
-    if len(points) < 4:
-        points = list(before.points[-4:])
-    points.append((at, records.value))
-    while len(points) > _MAX_POINTS:
-        drop = min(range(1, len(points) - 2), key=lambda i: points[i + 1][0] - points[i - 1][0])
-        del points[drop]
-    return SourceMemory(tuple(points), seconds.value, seconds.basis)
+def is_backlogged(state: SourceState, taken: Estimate, settings: AnalysisSettings) -> bool:
+    """Whether a source lagged throughout the capacity window and is not merely read late.
+
+    A lag that neither grows nor shrinks looks the same as positions that are read late.
+    """
+    start = state.points[-1][0] - settings.capacity_window_seconds if state.points else 0.0
+    inside = since(state.points, start - 1e-6)
+    if len(inside) < 3 or inside[0][0] > start + settings.capacity_window_seconds / 3 or not taken.value:
+        return False
+    growth = slope(inside)
+    smallest = min(records for _, records in inside)
+    return growth is not None and smallest >= BACKLOG_SECONDS * taken.value and abs(growth) >= 0.05 * taken.value
 
 
-def _growth(memory: SourceMemory, settings: AnalysisSettings) -> Estimate:
-    since = memory.points[-1][0] - settings.capacity_window_seconds if memory.points else 0.0
-    points = [point for point in memory.points if point[0] >= since - 1e-6]
-    if len(points) < 4:
-        points = list(memory.points[-4:])
+def _growth(state: SourceState, settings: AnalysisSettings) -> Estimate:
+    """Return the change of lag in records/s, over the window of capacity or the last four readings."""
+    start = state.points[-1][0] - settings.capacity_window_seconds if state.points else 0.0
+    points = since(state.points, start - 1e-6, 4)
     if len(points) < 2:
         return unknown(f"{len(points)} of 2 readings of this run seen")
     seconds = points[-1][0] - points[0][0]

@@ -5,29 +5,30 @@ from typing import Any
 from weir_contracts import MAX_NUMBER, MAX_SECONDS, Analysis, within
 
 from .capacity import MIN_RATE
-from .memory import MAX_REMEMBERED, Memory, Point, Ratio, RestartMemory
+from .numbers import MAX_LEARNED
+from .state import AnalyzerState, Point, Ratio, RestartState
 
 LEARNED_VERSION = 1
 
 
-def learned_of(memory: Memory) -> dict[str, Any]:
+def learned_of(state: AnalyzerState) -> dict[str, Any]:
     """Capacities, selectivities and restart times; the log-end history is not part of it."""
     return {
         "version": LEARNED_VERSION,
-        "job_id": memory.job_id,
-        "dropped": memory.dropped,
+        "job_id": state.job_id,
+        "dropped": state.dropped,
         "capacities": {
             name: [
                 [p.parallelism, round(p.rate, 6), p.confidence, p.saturated, p.samples, p.at, p.job_id] for p in curve
             ]
-            for name, curve in memory.capacities.items()
+            for name, curve in state.capacities.items()
         },
-        "selectivities": {edge: [round(r.value, 6), r.confidence, r.at] for edge, r in memory.selectivities.items()},
-        "restarts": [memory.restarts.seconds, memory.restarts.last_seconds, memory.restarts.samples],
+        "selectivities": {edge: [round(r.value, 6), r.confidence, r.at] for edge, r in state.selectivities.items()},
+        "restarts": [state.restarts.seconds, state.restarts.last_seconds, state.restarts.samples],
     }
 
 
-def seed(analysis: Analysis) -> Memory | None:
+def seed(analysis: Analysis) -> AnalyzerState | None:
     """A state to go on from: what the analysis's own `learnt` says, and its time, so that a replay is ignored.
 
     None after the application's end. An unreadable or foreign `learnt` seeds the time only.
@@ -38,24 +39,24 @@ def seed(analysis: Analysis) -> Memory | None:
     try:
         return _read(analysis.learnt, at)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-        return Memory(observed_at=at)
+        return AnalyzerState(observed_at=at)
 
 
-def _read(learned: dict[str, Any], at: float) -> Memory:
+def _read(learned: dict[str, Any], at: float) -> AnalyzerState:
     if learned["version"] != LEARNED_VERSION:
-        return Memory(observed_at=at)
+        return AnalyzerState(observed_at=at)
     capacities = {
         str(name): tuple(
             Point(int(p[0]), float(p[1]), float(p[2]), bool(p[3]), int(p[4]), float(p[5]), str(p[6])) for p in curve
         )
-        for name, curve in list(learned["capacities"].items())[:MAX_REMEMBERED]
+        for name, curve in list(learned["capacities"].items())[:MAX_LEARNED]
     }
     if any(
         not (MIN_RATE <= p.rate <= MAX_NUMBER and p.parallelism >= 1) for curve in capacities.values() for p in curve
     ):
         raise ValueError("capacities are out of bounds")
     seconds, last_seconds, samples = learned["restarts"]
-    return Memory(
+    return AnalyzerState(
         observed_at=at,
         dropped=int(learned["dropped"]),
         job_id=str(learned["job_id"]),
@@ -63,7 +64,7 @@ def _read(learned: dict[str, Any], at: float) -> Memory:
         selectivities={
             str(edge): Ratio(float(r[0]), float(r[1]), float(r[2])) for edge, r in learned["selectivities"].items()
         },
-        restarts=RestartMemory(
+        restarts=RestartState(
             within(seconds, MAX_SECONDS),
             within(last_seconds, MAX_SECONDS),
             int(samples),

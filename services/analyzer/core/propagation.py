@@ -66,10 +66,7 @@ def target_rates(
     targets: dict[str, Estimate] = {}
     for name in graph.names:
         inputs = graph.inputs[name]
-        if inputs:
-            targets[name] = _sum_of_inputs(name, inputs, targets, selectivities)
-        else:
-            targets[name] = arrivals.get(name, unknown("the source's arrival rate is unknown"))
+        targets[name] = _sum_of_inputs(name, inputs, targets, selectivities) if inputs else arrivals[name]
     return targets
 
 
@@ -86,7 +83,7 @@ def _sum_of_inputs(
             return unknown(f"the target rate of {upstream} is unknown"[:300])
         if target.value == 0:
             continue
-        ratio = selectivities.get((upstream, name), unknown("not measured"))
+        ratio = selectivities[upstream, name]
         if ratio.value is None:
             return unknown(f"the selectivity from {upstream} is unknown: {ratio.basis}"[:300])
         rate += target.value * ratio.value

@@ -1,6 +1,6 @@
-"""The analysis as a message, from the picture of the application."""
+"""The analysis as a message."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from weir_contracts import (
@@ -19,17 +19,16 @@ from weir_contracts import (
 from .capacity import published
 from .context import AnalysisContext, OperatorContext, SourceContext
 from .learned import learned_of
-from .memory import Memory, Point
 from .numbers import estimate, total
+from .state import AnalyzerState, Point
 
 STAGE = "analysis"
 
 
-def analysis_of(context: AnalysisContext, memory: Memory, symptoms: Sequence[Symptom]) -> Analysis:
-    """Everything that is known, as the contract says it."""
+def analysis_of(context: AnalysisContext, state: AnalyzerState, symptoms: Sequence[Symptom]) -> Analysis:
+    """The contract's message of everything derived."""
     observation = context.observation
     sources = [_source(context, source) for source in context.sources.values()]
-    nothing = "no source is known"
     return Analysis(
         id=derive_id(observation.id, STAGE),
         application=observation.application,
@@ -42,40 +41,37 @@ def analysis_of(context: AnalysisContext, memory: Memory, symptoms: Sequence[Sym
         deployment=observation.deployment,
         topology=observation.topology,
         window=_window(context),
-        operators=[_operator(context, o, memory.capacities.get(o.name, ())) for o in context.operators.values()],
+        operators=[_operator(context, o, state.capacities.get(o.name, ())) for o in context.operators.values()],
         edges=[
             EdgeAnalysis(source=source, target=target, selectivity=ratio)
             for (source, target), ratio in context.selectivities.items()
         ],
         sources=sources,
-        arrival_rate=_sum((s.arrival_rate for s in sources), nothing),
-        lag_records=_sum((s.lag_records for s in sources), nothing),
-        lag_growth=_sum((s.lag_growth for s in sources), nothing),
-        lag_seconds=_max_of([s.lag_seconds for s in sources], nothing),
-        expected_latency_seconds=_max_of([s.expected_latency_seconds for s in sources], nothing),
+        arrival_rate=_sum([s.arrival_rate for s in sources]),
+        lag_records=_sum([s.lag_records for s in sources]),
+        lag_growth=_sum([s.lag_growth for s in sources]),
+        lag_seconds=_max_of([s.lag_seconds for s in sources]),
+        expected_latency_seconds=_max_of([s.expected_latency_seconds for s in sources]),
         bottleneck=context.bottleneck,
         symptoms=list(symptoms),
         restart_times=RestartTimes(
-            seconds=memory.restarts.seconds,
-            last_seconds=memory.restarts.last_seconds,
-            samples=memory.restarts.samples,
+            seconds=state.restarts.seconds,
+            last_seconds=state.restarts.last_seconds,
+            samples=state.restarts.samples,
         ),
         problems=observation.problems,
-        dropped_observations=memory.dropped,
-        learnt={} if observation.status == "ended" else learned_of(memory),
+        dropped_observations=state.dropped,
+        learnt={} if observation.status == "ended" else learned_of(state),
     )
 
 
 def _window(context: AnalysisContext) -> Window:
-    views = [o.view for o in context.operators.values() if o.view is not None and o.view.taught]
+    views = [o.view for o in context.operators.values() if o.view is not None and o.view.samples]
     if not views:
         return Window()
-    window = max(views, key=lambda view: view.seconds)
-    return Window(
-        started_at=datetime.fromtimestamp(window.taught[0].at, UTC),
-        seconds=round(window.seconds, 3),
-        samples=len(window.taught),
-    )
+    view = max(views, key=lambda view: view.seconds)
+    started_at = datetime.fromtimestamp(view.at[view.taught], UTC)
+    return Window(started_at=started_at, seconds=round(view.seconds, 3), samples=view.samples)
 
 
 def _operator(context: AnalysisContext, operator: OperatorContext, curve: Sequence[Point]) -> OperatorAnalysis:
@@ -96,14 +92,13 @@ def _operator(context: AnalysisContext, operator: OperatorContext, curve: Sequen
     )
 
 
-def _share(operator: OperatorContext, share: float | None, what: str) -> Estimate:
+def _share(operator: OperatorContext, share: float | None, name: str) -> Estimate:
     if share is None:
-        return unknown(f"{what} time is unknown, or its window is not full")
-    taught = operator.view.taught if operator.view is not None else ()
-    if not taught or taught[-1].busy_ms is None:
-        return estimate(share, f"the engine's {what} gauge, a 60 s average", 0.4, 1, 60.0)
-    seconds = taught[-1].at - taught[0].at
-    return estimate(share, f"accumulated {what} time", min(0.95, 0.5 + 0.05 * len(taught)), len(taught), seconds)
+        return unknown(f"{name} time is unknown, or its window is not full")
+    view = operator.view
+    if view is None or not view.samples or view.busy_ms[-1] is None:
+        return estimate(share, f"the engine's {name} gauge, a 60 s average", 0.4, 1, 60.0)
+    return estimate(share, f"accumulated {name} time", min(0.95, 0.5 + 0.05 * view.samples), view.samples, view.seconds)
 
 
 def _source(context: AnalysisContext, source: SourceContext) -> SourceAnalysis:
@@ -142,21 +137,19 @@ def _expected_latency(context: AnalysisContext, source: SourceContext) -> Estima
     return estimate(lag.value / rate, basis, confidence, taken.samples, taken.window_seconds)
 
 
-def _sum(parts: Iterable[Estimate], nothing: str) -> Estimate:
-    present = list(parts)
-    if len(present) == 1:
-        return present[0]
-    value = total(part.value for part in present)
+_NO_SOURCE = unknown("no source is known")
+
+
+def _sum(parts: Sequence[Estimate]) -> Estimate:
+    if len(parts) == 1:
+        return parts[0]
+    value = total(part.value for part in parts)
     if value is None:
-        missing = next((part.basis for part in present if part.value is None), nothing)
-        return unknown(missing)
-    return estimate(
-        value, f"sum of {len(present)} sources", min(p.confidence for p in present), min(p.samples for p in present)
-    )
+        return next((unknown(part.basis) for part in parts if part.value is None), _NO_SOURCE)
+    confidence, samples = min(p.confidence for p in parts), min(p.samples for p in parts)
+    return estimate(value, f"sum of {len(parts)} sources", confidence, samples)
 
 
-def _max_of(parts: Sequence[Estimate], nothing: str) -> Estimate:
-    if not parts:
-        return unknown(nothing)
+def _max_of(parts: Sequence[Estimate]) -> Estimate:
     missing = next((part for part in parts if part.value is None), None)
-    return missing if missing is not None else max(parts, key=lambda part: part.value or 0.0)
+    return missing or max(parts, key=lambda part: part.value or 0.0, default=_NO_SOURCE)

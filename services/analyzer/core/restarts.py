@@ -1,55 +1,56 @@
-"""How long the application is away when it restarts, learned from its runs.
+"""Downtime of a restart, learned from runs: from the end of the last run's samples to the start of the new one.
 
-From the end of the last run's samples to the start of the new one. The end lies somewhere between the last observation
-that found it running and the first that did not (or the new run's start): the middle is taken, unless nothing was seen for so long
-that it would measure the gap (the brokers were away) and not the restart.
+The end lies somewhere between the last observation that found it running and the first that did not (or the new run's
+start): the middle is taken, unless nothing was observed for so long that it would measure the gap (the brokers were
+away) and not the restart.
 """
 
 from dataclasses import replace
 
-from .memory import RestartMemory
-from .settings import AnalysisSettings
+from .state import RestartState
 
 _WEIGHT_RESCALE = 0.5
 _WEIGHT_OTHER = 0.2
+_MAX_RESTART_SECONDS = 600.0
+"""A longer absence is an outage, not a restart to learn from."""
+_MAX_UNOBSERVED_SECONDS = 90.0
+"""After a longer gap in the observations before a new run, the end of the last run is unknown."""
 
 
-def observed_down(memory: RestartMemory, at: float) -> RestartMemory:
+def observed_down(restarts: RestartState, at: float) -> RestartState:
     """An observation that found the job not running."""
-    return replace(memory, down_at=at if memory.down_at is None else memory.down_at, still_down_at=at)
+    return replace(restarts, down_at=at if restarts.down_at is None else restarts.down_at, still_down_at=at)
 
 
-def observed_running(memory: RestartMemory, at: float) -> RestartMemory:
+def observed_running(restarts: RestartState, at: float) -> RestartState:
     """An observation within a run."""
-    return replace(memory, running_at=at, down_at=None, still_down_at=None)
+    return replace(restarts, running_at=at, down_at=None, still_down_at=None)
 
 
-def observed_new_run(
-    memory: RestartMemory, running_since: float, at: float, rescaled: bool, settings: AnalysisSettings
-) -> RestartMemory:
-    """The first observation of another run of the same job: what lay between is a downtime.
+def observed_new_run(restarts: RestartState, running_since: float, at: float, rescaled: bool) -> RestartState:
+    """The first observation of another run of the same job: learn the downtime between the runs.
 
-    A rescale's counts most: that is what the number is for; a crash adds the engine's restart delay.
+    A rescale weighs most, since rescales are predicted from it; a crash adds the engine's restart delay.
     """
-    downtime = _downtime(memory, running_since, settings)
-    if downtime is None or downtime > settings.max_restart_seconds:
-        return observed_running(memory, at)
-    if memory.seconds is None:
+    downtime = _downtime(restarts, running_since)
+    if downtime is None or downtime > _MAX_RESTART_SECONDS:
+        return observed_running(restarts, at)
+    if restarts.seconds is None:
         smoothed = downtime
     else:
         weight = _WEIGHT_RESCALE if rescaled else _WEIGHT_OTHER
-        smoothed = memory.seconds + weight * (downtime - memory.seconds)
-    return RestartMemory(round(smoothed, 3), round(downtime, 3), memory.samples + 1, running_at=at)
+        smoothed = restarts.seconds + weight * (downtime - restarts.seconds)
+    return RestartState(round(smoothed, 3), round(downtime, 3), restarts.samples + 1, running_at=at)
 
 
-def _downtime(memory: RestartMemory, running_since: float, settings: AnalysisSettings) -> float | None:
-    if memory.running_at is None:
+def _downtime(restarts: RestartState, running_since: float) -> float | None:
+    if restarts.running_at is None:
         return None
     # all tasks run only after the last observation that found some missing, whatever the job's own start says
-    end = max(running_since, memory.still_down_at or running_since)
-    latest_begin = end if memory.down_at is None else min(memory.down_at, end)
-    earliest_begin = min(memory.running_at, latest_begin)
-    if latest_begin - earliest_begin > settings.max_unobserved_seconds:
+    end = max(running_since, restarts.still_down_at or running_since)
+    latest_begin = end if restarts.down_at is None else min(restarts.down_at, end)
+    earliest_begin = min(restarts.running_at, latest_begin)
+    if latest_begin - earliest_begin > _MAX_UNOBSERVED_SECONDS:
         return None
     begin = (earliest_begin + latest_begin) / 2
     return max(0.0, end - begin)

@@ -5,28 +5,30 @@ There is no metric of an edge, so its count is inferred, first case that applies
 2. every other input of `target` has one output only: what `target` took in, less what those gave out;
 3. what `source` gave out.
 
-A window operator gives out in bursts. A ratio is only told from a span of at least three of them, from the end of one
-to the end of another; else it is unknown, unless it was learnt before.
+A window operator gives out in bursts. A ratio needs a span of at least three of them, from the end of one to the end of
+another; else it is unknown, unless it was learned before.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
 from weir_contracts import Estimate, unknown
 
-from .memory import MAX_REMEMBERED, EdgeMemory, Mark, Ratio, Row, RunMemory
-from .numbers import estimate
+from .numbers import estimate, since
 from .propagation import MAX_CACHED, Graph
 from .settings import AnalysisSettings
+from .state import EdgeState, Mark, Ratio, Row, RunState
 
 _MARKS = 16
 _BURSTS = 3
+_SILENCE_SECONDS = 600.0
+"""Without any output for this long an edge's selectivity is 0 rather than unknown."""
 
 
 def edge_key(source: str, target: str) -> str:
-    """An edge's name in the memory."""
+    """An edge's name in the state."""
     return f"{source}\n{target}"
 
 
@@ -61,10 +63,10 @@ def wirings_of(graph: Graph, names: tuple[str, ...]) -> dict[tuple[str, str], Wi
     return wirings
 
 
-def track(run: RunMemory, wirings: Mapping[tuple[str, str], Wiring], settings: AnalysisSettings) -> RunMemory:
-    """Take the newest row of the ring into the burst memory of every edge. Call once for each fresh row."""
-    if not run.rows or run.rows[-1].at < run.started_at + settings.warm_up_seconds:
-        return run
+def track(run: RunState, wirings: Mapping[tuple[str, str], Wiring], settings: AnalysisSettings) -> dict[str, EdgeState]:
+    """Return the bursts of every edge with the newest row of the ring. Call once for each fresh row."""
+    if not run.rows or run.rows[-1][0] < run.started_at + settings.warm_up_seconds:
+        return run.edges
     edges = {}
     for (source, target), wiring in wirings.items():
         key = edge_key(source, target)
@@ -74,11 +76,12 @@ def track(run: RunMemory, wirings: Mapping[tuple[str, str], Wiring], settings: A
             edges[key] = _advanced(before, mark)
         elif before is not None:
             edges[key] = before
-    return replace(run, edges=edges)
+    return edges
 
 
 def _counts(wiring: Wiring, row: Row) -> Mark | None:
-    source = row.cells[wiring.source] if wiring.source >= 0 else None
+    at, operators = row
+    source = operators[wiring.source] if wiring.source >= 0 else None
     if source is None:
         return None
     taken, given = source[0], source[1]
@@ -86,58 +89,56 @@ def _counts(wiring: Wiring, row: Row) -> Mark | None:
         taken = given
     if taken is None:
         return None
-    target = row.cells[wiring.target] if wiring.target >= 0 else None
+    target = operators[wiring.target] if wiring.target >= 0 else None
     arrived = None if target is None else target[0]
     if wiring.others == ():
         if arrived is None and wiring.only_output:
             arrived = given
-        return None if arrived is None else Mark(row.at, taken, arrived)
+        return None if arrived is None else Mark(at, taken, arrived)
     if arrived is not None and wiring.others is not None:
-        cells = [row.cells[i] if i >= 0 else None for i in wiring.others]
+        cells = [operators[i] if i >= 0 else None for i in wiring.others]
         parts = [cell[1] for cell in cells if cell is not None and cell[1] is not None]
         if len(parts) == len(wiring.others):
-            return Mark(row.at, taken, arrived - sum(parts))
-    return None if given is None else Mark(row.at, taken, given)
+            return Mark(at, taken, arrived - sum(parts))
+    return None if given is None else Mark(at, taken, given)
 
 
-def _advanced(before: EdgeMemory | None, mark: Mark) -> EdgeMemory:
+def _advanced(before: EdgeState | None, mark: Mark) -> EdgeState:
     if before is None or mark.taken < before.last.taken:
-        return EdgeMemory(mark, mark)
+        return EdgeState(mark, mark)
     if mark.reached > before.last.reached:
-        return EdgeMemory(before.first, mark, True, before.marks)
-    # what is inferred by a subtraction may step back a little while records are on their way: that is no growth
+        return EdgeState(before.first, mark, True, before.marks)
+    # a count inferred by subtraction may step back a little while records are on their way: that is no growth
     marks = (*before.marks, before.last)[-_MARKS:] if before.growing else before.marks
-    return EdgeMemory(before.first, mark._replace(reached=before.last.reached), False, marks)
+    return EdgeState(before.first, mark._replace(reached=before.last.reached), False, marks)
 
 
-def measured(wiring: Wiring, memory: EdgeMemory | None, run: RunMemory, settings: AnalysisSettings) -> Estimate:
+def measured(wiring: Wiring, state: EdgeState | None, run: RunState, settings: AnalysisSettings) -> Estimate:
     """The ratio of one edge in the current run, or why it is unknown yet."""
-    if memory is None:
+    if state is None:
         return unknown("no samples after the warm-up of this run")
-    seconds = memory.last.at - memory.first.at
-    if memory.last.taken == memory.first.taken:
+    seconds = state.last.at - state.first.at
+    if state.last.taken == state.first.taken:
         return unknown("nothing was taken in")
-    silent_since = memory.marks[-1].at if memory.marks else memory.first.at
-    silent = 0.0 if memory.growing else memory.last.at - silent_since
-    if silent >= settings.silence_seconds:
+    silent = 0.0 if state.growing else state.last.at - (state.marks[-1].at if state.marks else state.first.at)
+    if silent >= _SILENCE_SECONDS:
         return estimate(0.0, f"no output in {silent:.0f} s", 0.3, 1, silent)
-    if memory.last.reached == memory.first.reached:
+    if state.last.reached == state.first.reached:
         return unknown(f"no output yet, {seconds:.0f} s watched: a window may still be filling")
     rows: Sequence[Row] = run.rows
-    if rows and rows[0].at < memory.first.at:
-        rows = [row for row in rows if row.at >= memory.first.at]
-    if memory.growing and rows and (not memory.marks or memory.marks[-1].at < rows[0].at):
-        # It never stood still within the ring, so its ends suffice.
+    if rows and rows[0][0] < state.first.at:
+        rows = since(rows, state.first.at)
+    if state.growing and rows and (not state.marks or state.marks[-1].at < rows[0][0]):
+        # it never stood still within the ring, so its ends suffice
         begin, end = _counts(wiring, rows[0]), _counts(wiring, rows[-1])
         if begin is not None and end is not None:
             return _continuous(begin, end, len(rows), settings)
-    points = [_counts(wiring, row) for row in rows]
-    present = [point for point in points if point is not None]
-    if _in_bursts(present):
-        return _over_bursts(memory, settings)
-    if not present:
+    points = [point for row in rows if (point := _counts(wiring, row)) is not None]
+    if _in_bursts(points):
+        return _over_bursts(state.marks, settings)
+    if not points:
         return unknown("no samples after the warm-up of this run")
-    return _continuous(present[0], present[-1], len(present), settings)
+    return _continuous(points[0], points[-1], len(points), settings)
 
 
 def _in_bursts(points: Sequence[Mark]) -> bool:
@@ -147,8 +148,7 @@ def _in_bursts(points: Sequence[Mark]) -> bool:
     return quiet > 0.2 * len(fed)
 
 
-def _over_bursts(memory: EdgeMemory, settings: AnalysisSettings) -> Estimate:
-    marks = memory.marks
+def _over_bursts(marks: Sequence[Mark], settings: AnalysisSettings) -> Estimate:
     if len(marks) <= _BURSTS:
         return unknown(f"{max(0, len(marks) - 1)} of {_BURSTS} output bursts seen from end to end")
     last = marks[-1]
@@ -179,7 +179,7 @@ def _continuous(begin: Mark, end: Mark, samples: int, settings: AnalysisSettings
 
 
 def learn(old: Ratio | None, now: Estimate, at: float, settings: AnalysisSettings) -> Ratio | None:
-    """Move what is known of an edge towards what was measured; the longer since the last time, the further."""
+    """Move the learned ratio of an edge towards the measured one; the longer since the last time, the further."""
     if now.value is None:
         return old
     if old is None or old.confidence < now.confidence / 2:
@@ -189,16 +189,8 @@ def learn(old: Ratio | None, now: Estimate, at: float, settings: AnalysisSetting
     return Ratio(old.value + weight * (now.value - old.value), round(confidence, 4), at)
 
 
-def kept(ratios: dict[str, Ratio]) -> dict[str, Ratio]:
-    """At most so many; the oldest go first."""
-    if len(ratios) <= MAX_REMEMBERED:
-        return ratios
-    newest = sorted(ratios, key=lambda edge: ratios[edge].at)[len(ratios) - MAX_REMEMBERED :]
-    return {edge: ratios[edge] for edge in newest}
-
-
 def published_ratio(now: Estimate, learned: Ratio | None) -> Estimate:
-    """The measured ratio, else the learnt one, named so."""
+    """The measured ratio, else the learned one, named so."""
     if now.value is not None or learned is None:
         return now
-    return estimate(learned.value, f"learnt in an earlier run ({now.basis})"[:300], 0.8 * learned.confidence)
+    return estimate(learned.value, f"learned in an earlier run ({now.basis})"[:300], 0.8 * learned.confidence)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import httpx
-from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings, Target
+from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings, Subject
 
 from engines.flink import rescale
 from engines.flink.metrics import plain_metrics
@@ -66,8 +66,8 @@ class FlinkDriver:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def observe(self, target: Target) -> Snapshot:
-        url, wanted = _address(target)
+    async def observe(self, subject: Subject) -> Snapshot:
+        url, wanted = _address(subject)
         try:
             entry, _ = await self._cluster(url).get("/jobs/overview", lambda d: find_job(d, wanted))
             if entry is None:
@@ -77,9 +77,16 @@ class FlinkDriver:
             return Snapshot(self._clock.now(), reachable=False, because=str(error))
 
     async def request(
-        self, target: Target, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
+        self,
+        subject: Subject,
+        job_id: str,
+        parallelism: Parallelism,
+        expected: Parallelism,
+        fence: Fence,
+        *,
+        version: str | None = None,
     ) -> Accepted | Rejected | Unanswered | Refusal:
-        cluster = self._cluster(_address(target)[0])
+        cluster = self._cluster(_address(subject)[0])
         path = f"/jobs/{job_id}/resource-requirements"
         try:
             graph = (await cluster.get(f"/jobs/{job_id}", job)).topology()
@@ -103,17 +110,17 @@ class FlinkDriver:
             return Unanswered(str(error))
         return Accepted(self._clock.now())
 
-    async def trigger_checkpoint(self, target: Target, job_id: str) -> str | None:
-        cluster = self._cluster(_address(target)[0])
+    async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
+        cluster = self._cluster(_address(subject)[0])
         try:
             await cluster.send("POST", f"/jobs/{job_id}/checkpoints", json={"checkpointType": "CONFIGURED"})
         except CallFailed as error:
             return str(error)
         return None
 
-    async def slots(self, target: Target) -> int | None:
+    async def slots(self, subject: Subject) -> int | None:
         """Slots that are registered at the cluster; None: unknown."""
-        cluster = self._cluster(_address(target)[0])
+        cluster = self._cluster(_address(subject)[0])
         try:
             return count((await cluster.get("/overview", lambda d: mapping(d, "/overview"))).get("slots-total"))
         except (CallFailed, Unreadable):
@@ -211,6 +218,8 @@ def _snapshot(
             job_id=seen.id,
             job_name=seen.name[:300],
             graph_hash=graph.graph_hash(),
+            engine="flink",
+            health=seen.health,
             state=seen.state[:50],
             started_at=here(seen.started_at),
             requested=upper,
@@ -232,6 +241,7 @@ def _snapshot(
         checkpoint_completed_at=here(points.last_completed_at),
         checkpoint_in_progress=None if points.in_progress is None else points.in_progress > 0,
         topology=graph,
+        can_trigger_checkpoint=True,
     )
 
 
@@ -242,5 +252,5 @@ def _all_running(entry: JobEntry, seen: Job) -> bool:
     return seen.all_running and entry.tasks == sum(vertex.parallelism for vertex in seen.vertices)
 
 
-def _address(target: Target) -> tuple[str, str]:
-    return str(target.job.url).rstrip("/"), target.job.job
+def _address(subject: Subject) -> tuple[str, str]:
+    return str(subject.flink.url).rstrip("/"), subject.flink.job

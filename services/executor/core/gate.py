@@ -15,9 +15,6 @@ from .observed import PolicyReading, Refusal, Snapshot
 from .rules import Rules
 from .table import LEGAL
 
-ENDED = frozenset({"FAILED", "CANCELED", "CANCELLING", "FINISHED", "SUSPENDED"})
-"""Final job states, by the engines' names."""
-
 
 @dataclass(frozen=True)
 class Context:
@@ -80,15 +77,10 @@ def _by_policy(plan: Plan, context: Context) -> Refusal | None:
         return Refusal("policy-changed", messages.POLICY_DELETED)
     if reading.policy.spec.mode != "act":
         return Refusal("not-act", messages.mode_is(reading.policy.spec.mode))
-    version = reading.policy.metadata.resource_version
+    version = reading.policy.metadata.version
     if version != plan.policy_version:
         return Refusal("policy-changed", messages.policy_version_differs(version, plan.policy_version))
-    return context.fleet.room(plan.application, cluster_of(reading.policy), context.rules)
-
-
-def cluster_of(policy: ScalingPolicy) -> str:
-    """Return the cluster's key for the limit of concurrent actions."""
-    return str(policy.spec.target.job.url)
+    return context.fleet.room(plan.application, reading.policy.subject.cluster, context.rules)
 
 
 def _by_target(plan: Plan, context: Context) -> Refusal | None:
@@ -106,7 +98,7 @@ def _by_target(plan: Plan, context: Context) -> Refusal | None:
         return Refusal("other-deployment", messages.other_job(planned.job_id, now_there.job_id))
     if now_there.graph_hash != planned.graph_hash:
         return Refusal("other-deployment", messages.GRAPH_CHANGED)
-    if now_there.state in ENDED:
+    if now_there.is_final:
         return Refusal("other-deployment", messages.job_state(now_there.state))
     return _by_scheduler(now_there.rescale.scheduler, context.policy.policy)
 
@@ -116,7 +108,7 @@ def _by_scheduler(scheduler: str | None, policy: ScalingPolicy | None) -> Refusa
         return None
     if scheduler != "reactive":
         return Refusal("unsupported", messages.unsupported_scheduler(scheduler))
-    if policy is None or policy.spec.target.docker is None:
+    if policy is None or policy.spec.target.unit is None:
         return Refusal("unsupported", messages.REACTIVE_WITHOUT_DOCKER)
     return None
 
@@ -188,7 +180,7 @@ def _intend(plan: Plan, wanted: Parallelism, deployment: Deployment, context: Co
         observation_id=plan.observation_id,
         version=version,
         phase=LEGAL[(None, "admitted")],
-        cluster=cluster_of(context.policy.policy) if context.policy.policy is not None else None,
+        cluster=context.policy.policy.subject.cluster if context.policy.policy is not None else None,
         deployment=deployment.ref(),
         before=before,
         wanted=wanted,
@@ -219,7 +211,7 @@ def still_wanted(
             return Refusal("not-act", messages.mode_is(policy.policy.spec.mode))
         metadata = policy.policy.metadata
         touched = metadata.updated_at is not None and metadata.updated_at > action.started_at
-        if touched if planned_version is None else metadata.resource_version != planned_version:
+        if touched if planned_version is None else metadata.version != planned_version:
             return Refusal("policy-changed", messages.POLICY_CHANGED)
     if snapshot is not None and snapshot.reachable:
         there = snapshot.deployment

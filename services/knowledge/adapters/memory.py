@@ -55,13 +55,13 @@ class MemoryStore:
     async def close(self) -> None:
         return
 
-    async def is_whole(self) -> bool:
+    async def is_complete(self) -> bool:
         return self._whole
 
-    async def bring_up_to_date(self) -> None:
+    async def migrate(self) -> None:
         return
 
-    async def mark_whole(self) -> None:
+    async def mark_complete(self) -> None:
         self._need_room()
         self._whole = True
 
@@ -74,7 +74,7 @@ class MemoryStore:
     async def put_policy(self, policy: ScalingPolicy, expected: int | None) -> None:
         self._expect_free_target(policy)
         self._expect(policy.application, expected)
-        if self._deletions.get(policy.application, -1) >= (policy.metadata.resource_version or 0):
+        if self._deletions.get(policy.application, -1) >= (policy.metadata.version or 0):
             raise VersionConflict(None)
         self._need_room()
         self._set(policy)
@@ -86,13 +86,13 @@ class MemoryStore:
         if policy is None:
             return False
         self._modes.pop(application, None)
-        version = max((policy.metadata.resource_version or 0) + 1, min_version)
+        version = max((policy.metadata.version or 0) + 1, min_version)
         self._deletions[application] = version
         self._post(application, None, version, policy.model_dump_json())
         return True
 
     async def restore_policy(self, policy: ScalingPolicy) -> None:
-        if self._stored_version(policy.application) < (policy.metadata.resource_version or 0):
+        if self._stored_version(policy.application) < (policy.metadata.version or 0):
             self._need_room()
             self._set(policy)
 
@@ -107,7 +107,7 @@ class MemoryStore:
 
     def _stored_version(self, application: str) -> int:
         policy = self._policies.get(application)
-        return self._deletions.get(application, -1) if policy is None else policy.metadata.resource_version or 0
+        return self._deletions.get(application, -1) if policy is None else policy.metadata.version or 0
 
     async def deletion(self, application: str) -> int | None:
         return self._deletions.get(application)
@@ -126,14 +126,14 @@ class MemoryStore:
             self._post(application, None, self._deletions[application])
 
     def _expect_free_target(self, policy: ScalingPolicy) -> None:
-        others = {name: claims(other.spec.target) for name, other in self._policies.items()}
-        wanted = claims(policy.spec.target)
+        others = {name: claims(other.subject) for name, other in self._policies.items()}
+        wanted = claims(policy.subject)
         if others.pop(policy.application, None) != wanted and (taken := rival(wanted, others)) is not None:
             raise TargetTaken(taken)
 
     def _expect(self, application: str, expected: int | None) -> None:
         current = self._policies.get(application)
-        version = 0 if current is None else current.metadata.resource_version
+        version = 0 if current is None else current.metadata.version
         if expected is not None and expected != version:
             raise VersionConflict(current)
 
@@ -216,7 +216,7 @@ class MemoryStore:
     async def leftovers(self) -> dict[str, datetime | None]:
         kept: set[str] = {*self._states, *self._lines, *self._ends, *self._actions, *self._hours, *self._modes}
         kept -= self._policies.keys()
-        return {name: self._states[name].seen.newest if name in self._states else None for name in kept}
+        return {name: self._states[name].times.newest if name in self._states else None for name in kept}
 
     async def forget(self, application: str) -> None:
         self._states.pop(application, None)

@@ -1,4 +1,4 @@
-"""Reads one application whole: its Flink cluster, then its sources' partitions at the brokers."""
+"""Reads one application: its engine, then its sources' partitions at the brokers."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -6,19 +6,20 @@ from typing import Protocol
 
 from weir_contracts import ScalingPolicy
 
+from engines.scrape import Scrape
 from runtime.addresses import TARGETS, Allowed
 from runtime.clock import Clock
-from services.monitor.core import FlinkReadings, Readings
+from services.monitor.core import Readings
 
 from .flink import FlinkCollector, new_client
 from .kafka import BrokersPool, KafkaBrokers
-from .partitions import KafkaReadings, PartitionCollector, Wanted
+from .partitions import KafkaReadings, PartitionCollector
 
 
-class Flink(Protocol):
-    """One job. Never raises: what cannot be read is said in the readings."""
+class EngineCollector(Protocol):
+    """Reads one application from its engine. Never raises: what cannot be read is a problem in the scrape."""
 
-    async def scrape(self) -> FlinkReadings: ...
+    async def scrape(self) -> Scrape: ...
 
     async def close(self) -> None: ...
 
@@ -28,34 +29,31 @@ class ApplicationCollector:
 
     def __init__(
         self,
-        flink: Flink,
+        engine: EngineCollector,
         partitions: PartitionCollector | None,
         clock: Clock,
         on_closed: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._flink = flink
+        self._engine = engine
         self._partitions = partitions
         self._clock = clock
         self._on_closed = on_closed
 
     async def read(self, policy: ScalingPolicy) -> Readings:
         """One scrape. Never raises for what a cluster does wrong."""
-        flink = await self._flink.scrape()
-        offsets = await self._offsets(flink)
-        return Readings(policy, flink, offsets.partitions, offsets.problems)
+        scrape = await self._engine.scrape()
+        offsets = await self._offsets(scrape)
+        return Readings(policy, scrape, offsets.partitions, offsets.problems)
 
-    async def _offsets(self, flink: FlinkReadings) -> KafkaReadings:
-        if self._partitions is None or flink.job is None:
+    async def _offsets(self, scrape: Scrape) -> KafkaReadings:
+        if self._partitions is None or scrape.topology is None:
             return KafkaReadings()
         # Offsets last: log ends are then read after the positions, so that lag is never below what it was.
-        wanted = [
-            Wanted(v.id, flink.sources[v.id].positions if v.id in flink.sources else {}) for v in flink.job.sources
-        ]
-        return await self._partitions.scrape(wanted, self._clock.now())
+        return await self._partitions.scrape(scrape.sources, self._clock.now())
 
     async def close(self) -> None:
         """Let go of what it opened. Once."""
-        await self._flink.close()
+        await self._engine.close()
         if self._on_closed is not None:
             await self._on_closed()
 
@@ -73,15 +71,17 @@ class Collectors:
             lambda servers: KafkaBrokers(servers, self.call_timeout_seconds, self.clock, self.allowed)
         )
 
+    def _engine(self, policy: ScalingPolicy) -> EngineCollector:
+        """Return the collector of the application's engine: one line per engine."""
+        client = new_client(self.call_timeout_seconds, self.allowed)
+        return FlinkCollector(policy.subject.flink, self.call_timeout_seconds, client)
+
     def new(self, policy: ScalingPolicy) -> ApplicationCollector:
         """The collector of a policy; whoever asked closes it."""
-        # Whatever scales it, what there is to see of it is a Flink job.
-        flink = FlinkCollector(
-            policy.spec.target.job, self.call_timeout_seconds, new_client(self.call_timeout_seconds, self.allowed)
-        )
+        engine = self._engine(policy)
         signals = policy.spec.signals.kafka
         if signals is None:
-            return ApplicationCollector(flink, None, self.clock)
+            return ApplicationCollector(engine, None, self.clock)
         servers = signals.bootstrap_servers
         partitions = PartitionCollector(signals, self._pool.take(servers))
-        return ApplicationCollector(flink, partitions, self.clock, lambda: self._pool.release(servers))
+        return ApplicationCollector(engine, partitions, self.clock, lambda: self._pool.release(servers))

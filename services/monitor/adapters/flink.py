@@ -13,14 +13,15 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
-from weir_contracts import FlinkTarget, Problem
+from weir_contracts import FlinkApplication, Problem
 
 from engines.flink import metrics, rescale, topology
+from engines.flink.readings import FlinkReadings, Shares, scrape_of
 from engines.flink.rest import CallFailed, Cluster
 from engines.flink.values import Unreadable, count, mapping
+from engines.scrape import Scrape
 from runtime.addresses import TARGETS, Allowed
 from runtime.http_client import async_client
-from services.monitor.core import FlinkReadings, Shares
 
 T = TypeVar("T")
 
@@ -63,17 +64,21 @@ class _KnownJob:
 class FlinkCollector:
     """Scrapes one job of one cluster. Never raises: what cannot be read is a problem in the readings."""
 
-    def __init__(self, target: FlinkTarget, timeout_seconds: float, client: httpx.AsyncClient) -> None:
-        self._target = target
+    def __init__(self, application: FlinkApplication, timeout_seconds: float, client: httpx.AsyncClient) -> None:
+        self._application = application
         self._client = client
-        self._cluster = Cluster(client, str(target.url), 2 * timeout_seconds, MOST_CALLS_AT_ONCE)
+        self._cluster = Cluster(client, str(application.url), 2 * timeout_seconds, MOST_CALLS_AT_ONCE)
         self._known: _KnownJob | None = None
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def scrape(self) -> FlinkReadings:
-        """The cluster's present answers."""
+    async def scrape(self) -> Scrape:
+        """Return the job as the cluster reports it now."""
+        return scrape_of(await self.read())
+
+    async def read(self) -> FlinkReadings:
+        """Return the cluster's current answers."""
         problems: list[Problem] = []
         if self._known is not None:
             found, _ = await asyncio.gather(self._find(problems), self._wake(self._known.id))
@@ -88,14 +93,16 @@ class FlinkCollector:
 
     async def _find(self, problems: list[Problem]) -> topology.JobEntry | FlinkReadings:
         try:
-            entry, odd = await self._cluster.get("/jobs/overview", lambda d: topology.find_job(d, self._target.job))
+            entry, odd = await self._cluster.get(
+                "/jobs/overview", lambda d: topology.find_job(d, self._application.job)
+            )
         except (CallFailed, Unreadable) as error:
             return FlinkReadings(reachable=False, message=str(error))
         if odd:
             problems.append(Problem(where="/jobs/overview", what=odd[:1000]))
         if entry is None:
             self._known = None
-            return FlinkReadings(message=f"the cluster has no job {self._target.job!r}")
+            return FlinkReadings(message=f"the cluster has no job {self._application.job!r}")
         return entry
 
     async def _wake(self, job_id: str) -> None:

@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 from weir_contracts import Problem
 
 from engines.flink.metrics import SourceOffsets
+from engines.flink.readings import FlinkReadings, Shares, scrape_of
 from engines.flink.rescale import CheckpointFacts
 from engines.flink.topology import Job, Link, VertexReading
+from engines.scrape import Scrape
 from runtime.clock import Clock
-from services.monitor.core import FlinkReadings, Shares
 
 from .partitions import BrokersAway, End, Isolation, Offsets, Place
 
@@ -165,7 +166,11 @@ class MemoryFlink:
     async def close(self) -> None:
         """Nothing was opened."""
 
-    async def scrape(self) -> FlinkReadings:
+    async def scrape(self) -> Scrape:
+        return scrape_of(await self.read())
+
+    async def read(self) -> FlinkReadings:
+        """Return the cluster's answers."""
         if self.away:
             return FlinkReadings(reachable=False, message="GET /jobs/overview: connection refused")
         if self.absent or self.wanted not in ("orders", JOB_ID):

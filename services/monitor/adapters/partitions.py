@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from weir_contracts import KafkaSignals, Problem
 
+from engines.scrape import Positions
 from services.monitor.core import PartitionOffsets
 
 Place = tuple[str, int]
@@ -59,14 +60,6 @@ class Brokers(Protocol):
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A source's partitions as its own metrics name them (dots of a topic's name are written `_` there)."""
-
-    vertex_id: str
-    positions: Mapping[Place, int | None]
-
-
-@dataclass(frozen=True)
 class KafkaReadings:
     partitions: tuple[tuple[str, PartitionOffsets], ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -109,20 +102,20 @@ class PartitionCollector:
         self._named: dict[str, frozenset[str]] = {}
         self._memory: dict[Place, _Memory] = {}
 
-    async def scrape(self, wanted: Sequence[Wanted], now: datetime) -> KafkaReadings:
+    async def scrape(self, sources: Mapping[str, Positions], now: datetime) -> KafkaReadings:
         """The brokers' present account of all partitions of these sources."""
         problems: list[Problem] = []
         try:
-            found = await self._scrape(wanted, now, problems)
+            found = await self._scrape(sources, now, problems)
         except BrokersAway as error:
             problems.append(Problem(where=f"kafka {self._signals.bootstrap_servers}"[:300], what=str(error)[:1000]))
             found = []
         return KafkaReadings(tuple(found), tuple(problems))
 
     async def _scrape(
-        self, wanted: Sequence[Wanted], now: datetime, problems: list[Problem]
+        self, sources: Mapping[str, Positions], now: datetime, problems: list[Problem]
     ) -> list[tuple[str, PartitionOffsets]]:
-        listed = await self._places(wanted, problems)
+        listed = await self._places(sources, problems)
         if not listed:
             return []
         places = list(dict.fromkeys((p.topic, p.partition) for _, p in listed))
@@ -133,35 +126,36 @@ class PartitionCollector:
         ends = await self._brokers.ends(places, "last", self._signals.isolation)
         problems += [*starts.problems, *ends.problems]
         self._remember(places, ends.found, commits, now)
-        told = {w.vertex_id: w.positions for w in wanted}
         read = [
-            (vertex_id, self._with_offsets(partition, starts.found, ends.found, commits))
-            for vertex_id, partition in listed
+            (operator, self._with_offsets(partition, starts.found, ends.found, commits))
+            for operator, partition in listed
         ]
-        return await self._with_ages(read, told)
+        return await self._with_ages(read, sources)
 
-    async def _places(self, wanted: Sequence[Wanted], problems: list[Problem]) -> list[tuple[str, PartitionOffsets]]:
+    async def _places(
+        self, sources: Mapping[str, Positions], problems: list[Problem]
+    ) -> list[tuple[str, PartitionOffsets]]:
         """All partitions of all topics of each source: also those that the source has not read from yet."""
         topics = await self._brokers.topics()
-        named = {source.vertex_id: self._names(source, alone=len(wanted) == 1) for source in wanted}
+        named = {name: self._names(name, positions, alone=len(sources) == 1) for name, positions in sources.items()}
         if any(resolve(name, topics, self._signals.topics) not in topics for names in named.values() for name in names):
             topics = await self._brokers.topics(fresh=True)
         places = []
-        for vertex_id, names in named.items():
+        for operator, names in named.items():
             for name in sorted(names):
                 topic = resolve(name, topics, self._signals.topics)
                 if topic is None or topic not in topics:
                     problems.append(Problem(where=f"topic {name}"[:300], what=_unresolved(name, topic, topics)))
                     continue
-                places += [(vertex_id, PartitionOffsets(topic, name, number)) for number in topics[topic]]
+                places += [(operator, PartitionOffsets(topic, name, number)) for number in topics[topic]]
         return places
 
-    def _names(self, source: Wanted, *, alone: bool) -> frozenset[str]:
+    def _names(self, source: str, positions: Positions, *, alone: bool) -> frozenset[str]:
         """A source's topics as its metrics call them. Before its first run the policy may name them; while it restarts it
         names none, but demand goes on, so they are remembered."""
-        if now := frozenset(topic for topic, _ in source.positions):
-            self._named[source.vertex_id] = now
-        if known := self._named.get(source.vertex_id):
+        if now := frozenset(topic for topic, _ in positions):
+            self._named[source] = now
+        if known := self._named.get(source):
             return known
         return frozenset(metric_name(topic) for topic in self._signals.topics or []) if alone else frozenset()
 
@@ -199,19 +193,19 @@ class PartitionCollector:
         )
 
     async def _with_ages(
-        self, read: Sequence[tuple[str, PartitionOffsets]], told: Mapping[str, Mapping[Place, int | None]]
+        self, read: Sequence[tuple[str, PartitionOffsets]], sources: Mapping[str, Positions]
     ) -> list[tuple[str, PartitionOffsets]]:
         """The append time of the record at each position that waits and is older than what is remembered."""
         waiting: list[tuple[int, Place, int]] = []
         positions: dict[tuple[str, Place], int] = {}
-        for vertex_id, partition in read:
+        for operator, partition in read:
             place = (partition.topic, partition.partition)
-            position = told.get(vertex_id, {}).get((partition.metric_topic, partition.partition))
+            position = sources.get(operator, {}).get((partition.metric_topic, partition.partition))
             position = partition.committed_offset if position is None else position
             end = partition.log_end_offset
             if position is None or end is None or position >= end or self._memory[place].reaches_back_to(position):
                 continue
-            positions[vertex_id, place] = position
+            positions[operator, place] = position
             before = self._memory[place].looked_up
             if before is None or before[0] != position:
                 waiting.append((end - position, place, position))

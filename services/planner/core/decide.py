@@ -1,4 +1,4 @@
-"""A request and a planner's reply become a plan. Pure: the same request gives the same plan, down to its id."""
+"""Turn a request and a planner's reply into a plan. Pure: the same request gives the same plan, down to its id."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,58 +15,54 @@ from weir_contracts import (
     UsualArrivals,
     derive_id,
 )
+from weir_planner.request import Request
 
 from predictor import Assumptions, Compared, compare
-from predictor.words import changes
 
-from .collapse import holds_for_collapse, usual_arrivals
-from .guards import Context, amend
+from . import messages
+from .guards import Context, Proposal, amend
 from .guards.allowed import allowed
-from .guards.draft import HIGHEST_UTILISATION, Draft
 from .guards.history import past_actions
-from .wishes import condensed, gathered
+from .guards.proposal import MAX_UTILISATION
+from .input_outage import prevents_scale_down, usual_arrivals
+from .recommendations import condensed, gathered
 
-LEAST_EXPIRY_SECONDS = 15.0
-LEAST_STALENESS_SECONDS = 10.0
-MOST_RECOMMENDATIONS = 400
-ENDED = frozenset({"FAILED", "CANCELED", "CANCELLING", "FINISHED", "SUSPENDED"})
-"""States that a job does not come back from, as engines name them."""
+MIN_EXPIRY_SECONDS = 15.0
+MIN_STALENESS_SECONDS = 10.0
+MAX_RECOMMENDATIONS = 400
+TIMEOUT, FAILED, INVALID, INVALID_REPLY = "planner-timeout", "planner-failed", "planner-invalid", "invalid-reply"
+NO_REPLY = frozenset({TIMEOUT, FAILED, INVALID, INVALID_REPLY})
+"""Codes of holds for planners without a usable reply; no planner may use them itself."""
+_NO_OPINION = NO_REPLY | {"metric-missing", "stale", "unreachable", "not-found", "job-ended", "paused"}
+"""Codes of holds that recommend nothing."""
 
 
 def precheck(request: PlanRequest) -> PlanReply | None:
-    """Reasons to hold before any planner is asked; None if it is to be asked."""
+    """Return a hold if there is a reason for one before any planner is called."""
     analysis, spec = request.analysis, request.policy.spec
     if spec.mode == "paused":
-        return _hold("paused", "the policy is paused")
+        return _hold("paused", messages.PAUSED)
     age = (request.now - analysis.observed_at).total_seconds()
-    limit = max(3 * spec.interval.total_seconds(), LEAST_STALENESS_SECONDS)
+    limit = max(3 * spec.interval.total_seconds(), MIN_STALENESS_SECONDS)
     if age > limit:
-        return _hold("stale", f"the reading is {age:.0f} s old, more than {limit:.0f} s: nothing is decided on it")
+        return _hold("stale", messages.stale(age, limit))
     if analysis.status in ("unreachable", "not_found", "ended"):
-        words = analysis.message or analysis.status
-        return _hold(analysis.status.replace("_", "-"), f"nothing changes, because {words}"[:2000])
+        return _hold(analysis.status.replace("_", "-"), messages.not_running(analysis.message or analysis.status))
     if request.topology is None or request.deployment is None:
-        return _hold("metric-missing", "the application's graph or deployment is unknown, so it stays as it is")
+        return _hold("metric-missing", messages.NO_GRAPH)
     if set(request.deployment.observed) != set(request.topology.names):
-        return _hold("metric-missing", "parallelism is not known of every operator, so nothing changes")
-    if request.deployment.state in ENDED:
-        return _hold(
-            "job-ended", f"the job is {request.deployment.state}: there is nothing to scale until it is submitted again"
-        )
+        return _hold("metric-missing", messages.NO_PARALLELISM)
+    if request.deployment.is_final:
+        return _hold("job-ended", messages.job_ended(request.deployment.state))
     return None
 
 
-def check_reply(reply: PlanReply, request: PlanRequest) -> PlanReply:
-    """The reply, or a hold if it does not cover the topology: a planner answers for all of it or holds."""
+def coverage_problem(reply: PlanReply, request: PlanRequest) -> str | None:
+    """Return what is wrong with a reply that does not cover exactly the topology's operators."""
     if reply.parallelism is None or request.topology is None:
-        return reply
+        return None
     names, given = set(request.topology.names), set(reply.parallelism)
-    if given == names:
-        return reply
-    missing, extra = sorted(names - given), sorted(given - names)
-    parts = [f"misses {', '.join(missing)}"] if missing else []
-    parts += [f"names the unknown {', '.join(extra)}"] if extra else []
-    return _hold("invalid-reply", f"the planner's answer {' and '.join(parts)}"[:2000])
+    return None if given == names else messages.incomplete_reply(sorted(names - given), sorted(given - names))
 
 
 def make_plan(
@@ -78,176 +74,22 @@ def make_plan(
     created_at: datetime,
     planning_seconds: float | None = None,
 ) -> Plan:
-    """Run the guards over a reply and write the plan, with what the next one needs."""
-    reply = _into_bounds(check_reply(reply, request), request)
+    """Apply the guards to a reply and make the plan, with the state for the next one."""
+    if (problem := coverage_problem(reply, request)) is not None:
+        reply = _hold(INVALID_REPLY, f"the planner's reply {problem}")
+    reply = _into_limits(reply, request)
     arrivals = usual_arrivals(state.arrivals, request.analysis, request.now)
     recommendations = _recommendations(request, reply, state, arrivals)
     actions = past_actions(state.actions, request.outcomes, request.now)
-    draft = Draft(None, reply.code, reply.sentence, (), tuple(reply.infeasible))
-    if reply.parallelism is not None and request.topology is not None and request.deployment is not None:
-        context = Context(
-            now=request.now,
-            spec=request.policy.spec,
-            topology=request.topology,
-            deployment=request.deployment,
-            analysis=request.analysis,
-            last_action=request.newest_action,
-            quarantine=request.quarantine,
-            recommendations=recommendations,
-            arrivals=arrivals,
-            actions=actions,
-        )
-        draft = amend(reply, context)
-    foreseen = _foreseen(request, reply, draft, planner)
-    draft = _worth_it(request, reply, draft, foreseen)
-    return _plan(
-        request=request,
-        reply=reply,
-        draft=draft,
-        foreseen=foreseen,
-        state=PlanState(
-            recommendations=recommendations,
-            memory=_memory(reply, state, planner),
-            planner=planner,
-            arrivals=arrivals,
-            actions=actions,
-        ),
-        planner=planner,
-        created_at=created_at,
-        planning_seconds=planning_seconds,
-    )
-
-
-def _foreseen(request: PlanRequest, reply: PlanReply, draft: Draft, planner: str) -> Compared | None:
-    """What staying and the amended vector would bring, by the one predictor; None for what no guard has changed."""
-    if draft.vector is None or draft.vector == reply.parallelism:
-        return None
-    # `rate` decides by the same model, with the assumptions that its policy sets.
-    given = request.policy.spec.planner.parameters if planner == "rate" else {}
-    try:
-        assumptions = Assumptions.model_validate(
-            {name: given[name] for name in Assumptions.model_fields if name in given}
-        )
-    except ValidationError:
-        return None
-    return compare(request, draft.vector, assumptions)
-
-
-def _worth_it(request: PlanRequest, reply: PlanReply, draft: Draft, foreseen: Compared | None) -> Draft:
-    """Growth of which the guards have left so little that its restart gains nothing is not worth one."""
-    deployment = request.deployment
-    if foreseen is None or draft.vector is None or deployment is None or reply.code in ("out-of-bounds", "saturated"):
-        return draft
-    if _nearest_allowed(request)[0] != deployment.observed:
-        return draft  # the policy wants it away from there, whatever that gains
-    staying, going, gains = foreseen
-    grows = any(p > deployment.observed[name] for name, p in draft.vector.items())
-    # The busiest operator gains something, and needs it.
-    used = staying.max_utilisation or 0.0
-    steadier = used > HIGHEST_UTILISATION and (going.max_utilisation or 0.0) < used - 0.01
-    if not grows or steadier or gains:
-        return draft
-    left = changes(deployment.observed, draft.vector)
-    guards = ", ".join(dict.fromkeys(a.guard for a in draft.amendments))
-    return draft.held(
-        "worth-it", "no-gain", f"what {guards} left of the wish, {left}, would gain nothing for its restart"
-    )
-
-
-def _cut_sentence(draft: Draft, request: PlanRequest, foreseen: Compared | None) -> str:
-    """First what will be done, then what was wished for and why less of it was left."""
-    observed = request.deployment.observed if request.deployment else {}
-    guards = ", ".join(dict.fromkeys(a.guard for a in draft.amendments))
-    outlook = f", lag peaks at {foreseen.going.max_lag_seconds:.1f} s" if foreseen else ""
-    return f"{changes(observed, draft.vector or {})}{outlook}; that is what {guards} left of: {draft.sentence}"[:2000]
-
-
-def _into_bounds(reply: PlanReply, request: PlanRequest) -> PlanReply:
-    """What runs outside the policy's bounds is brought into them, whatever the planner would rather hold for."""
-    if reply.parallelism is not None or reply.code in _NO_OPINION or request.deployment is None:
-        return reply
-    observed = request.deployment.observed
-    wanted, why = _nearest_allowed(request)
-    if wanted == observed:
-        return reply
-    moved = changes(observed, wanted)
-    return reply.model_copy(
-        update={
-            "kind": "scale",
-            "parallelism": wanted,
-            "code": "out-of-bounds",
-            "sentence": f"{moved}: {', '.join(why)}"[:2000],
-            "prediction": None,
-            "hold_prediction": reply.prediction,
-        }
-    )
-
-
-def _nearest_allowed(request: PlanRequest) -> tuple[Parallelism, list[str]]:
-    """What comes nearest to the present of what the policy allows, and why it is another than the present."""
-    observed = request.deployment.observed if request.deployment else {}
-    if request.topology is None:
-        return observed, []
-    busy = {found.operator: found.utilisation.value for found in request.analysis.operators}
-    return allowed(observed, request.policy.spec, request.topology, busy)
-
-
-def _recommendations(
-    request: PlanRequest, reply: PlanReply, state: PlanState, arrivals: UsualArrivals | None
-) -> list[Recommendation]:
-    """The wishes within the longer stabilisation window and the last one before it, which shows that it is covered."""
-    behavior = request.policy.spec.behavior
-    wanted: Parallelism | None = reply.parallelism
-    if wanted is None and request.deployment is not None and reply.code not in _NO_OPINION:
-        wanted = request.deployment.observed  # a hold wants what is there
-    if wanted is not None and request.deployment is not None and holds_for_collapse(arrivals, behavior, request.now):
-        # What is wanted of a dry input must not count when the input comes back.
-        wanted = request.deployment.observed
-    if wanted is None:
-        # Nobody knows what would have been wanted: a window with a gap must be covered anew.
-        return []
-    since = request.now - max(behavior.scale_up.stabilization, behavior.scale_down.stabilization)
-    latest = Recommendation(at=request.now, parallelism=wanted)
-    return condensed(gathered(latest, state.recommendations, since), MOST_RECOMMENDATIONS)
-
-
-def _memory(reply: PlanReply, state: PlanState, planner: str) -> dict[str, Any]:
-    """The planner's own, kept over turns in which it was not asked or gave no answer."""
-    if not reply.memory and reply.code in _NO_OPINION and state.planner == planner:
-        return state.memory
-    return reply.memory
-
-
-_NO_OPINION = frozenset(
-    {
-        "metric-missing",
-        "stale",
-        "unreachable",
-        "not-found",
-        "job-ended",
-        "paused",
-        "planner-timeout",
-        "planner-failed",
-        "planner-invalid",
-        "invalid-reply",
-    }
-)
-
-
-def _plan(
-    *,
-    request: PlanRequest,
-    reply: PlanReply,
-    draft: Draft,
-    foreseen: Compared | None,
-    state: PlanState,
-    planner: str,
-    created_at: datetime,
-    planning_seconds: float | None,
-) -> Plan:
-    spec, deployment = request.policy.spec, request.deployment
-    lives = timedelta(seconds=max(3 * spec.interval.total_seconds(), LEAST_EXPIRY_SECONDS))
-    cut = draft.vector is not None and draft.vector != reply.parallelism
+    if reply.parallelism is None or request.topology is None or request.deployment is None:
+        proposal, foreseen = None, None
+    else:
+        proposal = amend(reply, Context(Request.of(request), recommendations, arrivals, actions))
+        foreseen = _foreseen(reply, proposal, planner)
+        proposal = _worth_it(reply, proposal, foreseen)
+    spec, deployment, approved = request.policy.spec, request.deployment, proposal.vector if proposal else None
+    lives = timedelta(seconds=max(3 * spec.interval.total_seconds(), MIN_EXPIRY_SECONDS))
+    limited = approved is not None and approved != reply.parallelism
     return Plan(
         id=derive_id(request.analysis.id, "plan"),
         application=request.application,
@@ -256,26 +98,131 @@ def _plan(
         observed_at=request.analysis.observed_at,
         created_at=created_at,
         expires_at=created_at + lives,
-        policy_version=request.policy.metadata.resource_version,
+        policy_version=request.policy.metadata.version,
         mode=spec.mode,
         planner=planner,
         deployment=deployment.ref() if deployment else None,
         current=deployment.observed if deployment else {},
         proposed=reply.parallelism,
-        kind="hold" if draft.vector is None else "scale",
-        action=None if draft.vector is None else ScaleAction(parallelism=draft.vector),
-        code=draft.code,
-        sentence=_cut_sentence(draft, request, foreseen) if cut else draft.sentence,
+        kind="hold" if approved is None else "scale",
+        action=None if approved is None else ScaleAction(parallelism=approved),
+        code=proposal.code if proposal else reply.code,
+        sentence=_sentence(reply, proposal, foreseen),
         evidence=reply.evidence,
-        # Of what is left after the guards, not of what was wished for.
-        prediction=(foreseen.going if foreseen else None) if cut else reply.prediction,
+        # Of the approved vector, not of the proposed one.
+        prediction=(foreseen.going if foreseen else None) if limited else reply.prediction,
         hold_prediction=reply.hold_prediction,
-        infeasible=list(draft.infeasible)[:100],
+        infeasible=list(proposal.infeasible if proposal else reply.infeasible)[:100],
         alternatives=reply.alternatives,
-        amendments=list(draft.amendments),
+        amendments=list(proposal.amendments) if proposal else [],
         planning_seconds=planning_seconds,
-        state=state,
+        state=PlanState(
+            recommendations=recommendations,
+            memory=_memory(reply, state, planner),
+            planner=planner,
+            arrivals=arrivals,
+            actions=actions,
+        ),
     )
+
+
+def _foreseen(reply: PlanReply, proposal: Proposal, planner: str) -> Compared | None:
+    """Predict holding and a vector that the guards have changed; None if they have not."""
+    if proposal.vector is None or proposal.vector == reply.parallelism:
+        return None
+    request = proposal.context.request
+    # `rate` decides by the same model, with the assumptions that its policy sets.
+    given = request.policy.spec.planner.parameters if planner == "rate" else {}
+    try:
+        assumptions = Assumptions.model_validate(
+            {name: given[name] for name in Assumptions.model_fields if name in given}
+        )
+    except ValidationError:
+        return None
+    return compare(request, proposal.vector, assumptions)
+
+
+def _worth_it(reply: PlanReply, proposal: Proposal, foreseen: Compared | None) -> Proposal:
+    """Hold if the guards have left so little growth that its restart gains nothing."""
+    current = proposal.context.current
+    if foreseen is None or proposal.vector is None or reply.code in ("out-of-bounds", "saturated"):
+        return proposal
+    if len(proposal.context.movable) < len(current):
+        return proposal  # the policy requires another vector, whatever that gains
+    grows = any(p > current[name] for name, p in proposal.vector.items())
+    # The busiest operator gains something, and needs it.
+    used = foreseen.staying.max_utilisation or 0.0
+    steadier = used > MAX_UTILISATION and (foreseen.going.max_utilisation or 0.0) < used - 0.01
+    if not grows or steadier or foreseen.gains:
+        return proposal
+    return proposal.held("worth-it", "no-gain", messages.no_gain(current, proposal.vector, _guards(proposal)))
+
+
+def _sentence(reply: PlanReply, proposal: Proposal | None, foreseen: Compared | None) -> str:
+    if proposal is None:
+        return reply.sentence
+    if proposal.vector is None or proposal.vector == reply.parallelism or reply.parallelism is None:
+        return proposal.sentence
+    return messages.limited(
+        proposal.context.current,
+        proposal.vector,
+        proposed=reply.parallelism,
+        guards=_guards(proposal),
+        reason=proposal.sentence,
+        max_lag_seconds=foreseen.going.max_lag_seconds if foreseen else None,
+    )
+
+
+def _guards(proposal: Proposal) -> list[str]:
+    return list(dict.fromkeys(amendment.guard for amendment in proposal.amendments))
+
+
+def _into_limits(reply: PlanReply, request: PlanRequest) -> PlanReply:
+    """Bring an application that runs outside the policy's limits into them, also if the planner holds."""
+    deployment, topology = request.deployment, request.topology
+    if reply.parallelism is not None or reply.code in _NO_OPINION or deployment is None or topology is None:
+        return reply
+    busy = {found.operator: found.utilisation.value for found in request.analysis.operators}
+    wanted, reasons = allowed(deployment.observed, request.policy.spec, topology, busy)
+    if wanted == deployment.observed:
+        return reply
+    return PlanReply(
+        kind="scale",
+        parallelism=wanted,
+        code="out-of-bounds",
+        sentence=messages.into_limits(deployment.observed, wanted, reasons),
+        evidence=reply.evidence,
+        hold_prediction=reply.prediction,
+        infeasible=reply.infeasible,
+        alternatives=reply.alternatives,
+        memory=reply.memory,
+    )
+
+
+def _recommendations(
+    request: PlanRequest, reply: PlanReply, state: PlanState, arrivals: UsualArrivals | None
+) -> list[Recommendation]:
+    """Return the recommendations in the longer stabilisation window and the last one before it, which shows coverage."""
+    behavior, deployment = request.policy.spec.behavior, request.deployment
+    recommended: Parallelism | None = reply.parallelism
+    if recommended is None and reply.code in _NO_OPINION:
+        # A gap: the window must be covered again.
+        return []
+    if deployment is not None and (recommended is None or prevents_scale_down(arrivals, behavior, request.now)):
+        # A hold recommends the current parallelism; so does any reply while the input is missing, since it may come back.
+        recommended = deployment.observed
+    if recommended is None:
+        return []
+    since = request.now - max(behavior.scale_up.stabilization, behavior.scale_down.stabilization)
+    latest = Recommendation(at=request.now, parallelism=recommended)
+    return condensed(gathered(latest, state.recommendations, since), MAX_RECOMMENDATIONS)
+
+
+def _memory(reply: PlanReply, state: PlanState, planner: str) -> dict[str, Any]:
+    """Return the planner's memory, kept over cycles in which it was not called or failed."""
+    if not reply.memory and reply.code in _NO_OPINION and state.planner == planner:
+        return state.memory
+    return reply.memory
 
 
 def _hold(code: str, sentence: str) -> PlanReply:

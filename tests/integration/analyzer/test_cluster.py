@@ -11,8 +11,8 @@ from weir_contracts import Analysis
 from services.analyzer.adapters.cluster import code_name
 from testbed.process import free_port, wait_until
 from testbed.service import WeirService
-from testbed.spark import SparkCluster
 from tests.integration.analyzer.conftest import SLOW_MACHINE_SECONDS, Bench
+from tests.integration.analyzer.spark_cluster import SparkCluster
 from tests.integration.analyzer.test_stream import observations
 
 APPLICATIONS = [f"shop/cluster-{n}" for n in range(12)]

@@ -40,7 +40,7 @@ class KafkaContest:
     def wait(self, condition: Callable[[], bool], seconds: float) -> float:
         begun = self.monotonic()
         while not condition():
-            assert self.monotonic() - begun < 3 * seconds, [lease.standing() for lease in self._opened]
+            assert self.monotonic() - begun < 3 * seconds, [lease.state() for lease in self._opened]
             time.sleep(0.05)
         return self.monotonic() - begun
 
@@ -83,7 +83,7 @@ lease = KafkaLease(sys.argv[1], clock, terms, sys.argv[2])
 lease.open()
 while True:
     now = clock.monotonic()
-    print(now, judge(lease.standing(), now, terms).kind, flush=True)
+    print(now, judge(lease.state(), now, terms).kind, flush=True)
     time.sleep(0.05)
 """
 
@@ -140,7 +140,7 @@ def test_a_dead_holder_is_followed_after_its_lease(bench: Bench, contest: KafkaC
         second = contest.contender("second")
         victim.wait_for("works")
         second.open()
-        contest.wait(lambda: second.standing().other is not None, 10)
+        contest.wait(lambda: second.state().other is not None, 10)
         victim.process.kill()
     took = contest.wait(lambda: lease_suite.works(contest, second), 15)
     assert TERMS.lease_seconds - 3 < took < TERMS.lease_seconds + 6

@@ -17,7 +17,7 @@ from weir_contracts import Observation, observation_id
 from weir_contracts.topics import ANALYSES, OBSERVATIONS
 
 from runtime.records import partition_of
-from services.analyzer.core import MEMORY_VERSION
+from services.analyzer.core import STATE_VERSION
 from testbed.process import wait_until
 from testbed.service import WeirService
 from tests.integration.analyzer.conftest import PARTITIONS, SLOW_MACHINE_SECONDS, Bench
@@ -179,7 +179,7 @@ def test_another_split_of_the_state_is_seeded_from_the_analyses(bench: Bench) ->
     version is not read either, and it says so."""
     before = bench.of("shop/orders")
     (present,) = (bench.folder / "state").iterdir()
-    older = present.with_name(present.name.replace(f"-v{MEMORY_VERSION}", "-v0"))
+    older = present.with_name(present.name.replace(f"-v{STATE_VERSION}", "-v0"))
     shutil.copytree(present, older)
     with bench.service(shuffle_partitions=3) as service:
         service.wait_ready(SLOW_MACHINE_SECONDS)

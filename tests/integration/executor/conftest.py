@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from weir_contracts import Bounds, Parallelism, ScalingPolicy, Target
+from weir_contracts import Bounds, Parallelism, ScalingPolicy, Subject
 
 from runtime.clock import SystemClock
 from services.executor.adapters.flink import FlinkDriver
@@ -15,7 +15,7 @@ from services.executor.driver import Unfenced
 from testbed.flink import FlinkCluster
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
-from tests.unit.executor.builders import policy
+from tests.unit.executor.builders import policy, subject
 
 SLOTS = 4
 OPERATORS = ("Source: orders", "parse", "enrich", "aggregate", "sink: Writer")
@@ -34,24 +34,22 @@ class RealJob:
         self.job_id = job_id
         self.name = name
         self.policy: ScalingPolicy = policy("shop/orders", url=cluster.rest_url)
-        self.target = self.aim(name)
+        self.subject = self.aim(name)
         # Wider than the job's max parallelism, so that it is Flink that refuses more.
-        changed = {"target": self.target, "bounds": Bounds(max=200)}
+        changed = {"application": self.subject.application, "target": self.subject.target, "bounds": Bounds(max=200)}
         self.spec_policy = self.policy.model_copy(update={"spec": self.policy.spec.model_copy(update=changed)})
 
-    def aim(self, job: str, url: str | None = None) -> Target:
-        flink = policy("shop/orders", url=url or self.cluster.rest_url).spec.target.flink
-        assert flink is not None
-        return Target(flink=flink.model_copy(update={"job": job}))
+    def aim(self, job: str, url: str | None = None) -> Subject:
+        return subject(job, url or self.cluster.rest_url)
 
 
 async def until(
-    driver: FlinkDriver, target: Target, condition: Callable[[Snapshot], bool], *, seconds: float = 60.0
+    driver: FlinkDriver, subject: Subject, condition: Callable[[Snapshot], bool], *, seconds: float = 60.0
 ) -> Snapshot:
     """The first snapshot that fulfils a condition."""
     try:
         async with asyncio.timeout(seconds):
-            while not condition(seen := await driver.observe(target)):  # noqa: ASYNC110 - nobody signals it
+            while not condition(seen := await driver.observe(subject)):  # noqa: ASYNC110 - nobody signals it
                 await asyncio.sleep(0.2)
     except TimeoutError:
         raise AssertionError(f"not within {seconds} s: {seen}") from None
@@ -60,12 +58,12 @@ async def until(
 
 async def reset(driver: FlinkDriver, job: RealJob, parallelism: Parallelism) -> None:
     """Back to where every test begins."""
-    seen = await driver.observe(job.target)
+    seen = await driver.observe(job.subject)
     if not seen.runs(parallelism) or (seen.deployment and seen.deployment.requested != parallelism):
         assert seen.deployment is not None and seen.deployment.requested is not None
-        await driver.request(job.target, job.job_id, parallelism, seen.deployment.requested, Unfenced())
-        await driver.trigger_checkpoint(job.target, job.job_id)
-    await until(driver, job.target, lambda s: s.runs(parallelism))
+        await driver.request(job.subject, job.job_id, parallelism, seen.deployment.requested, Unfenced())
+        await driver.trigger_checkpoint(job.subject, job.job_id)
+    await until(driver, job.subject, lambda s: s.runs(parallelism))
 
 
 @pytest.fixture(scope="session")

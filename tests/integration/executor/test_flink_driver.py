@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from weir_contracts import Target
+from weir_contracts import Subject
 
 from runtime.clock import SystemClock
 from services.executor.adapters.flink import FlinkDriver
@@ -17,14 +17,14 @@ class RealRig:
 
     def __init__(self, driver: FlinkDriver, job: RealJob, closed_port: int) -> None:
         self.driver = driver
-        self.target: Target = job.target
+        self.subject: Subject = job.subject
         self.by_id, self.nobody = job.aim(job.job_id), job.aim("nobody")
         self.away = job.aim(job.name, f"http://127.0.0.1:{closed_port}")
         self.job_id = job.job_id
         self.before, self.wanted, self.too_much = vector(1), vector(3, 2), vector(121)
 
     async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
-        return await until(self.driver, self.target, condition)
+        return await until(self.driver, self.subject, condition)
 
 
 class TestRealFlink(DriverSuite):
@@ -37,7 +37,7 @@ class TestRealFlink(DriverSuite):
 
     async def test_the_cluster_s_own_settings_are_read(self, rig: RealRig) -> None:
         """Deadlines are made of them."""
-        seen = await rig.driver.observe(rig.target)
+        seen = await rig.driver.observe(rig.subject)
         assert seen.deployment is not None and seen.deployment.checkpoints is not None
         rescale = seen.deployment.rescale
         assert (rescale.scheduler, rescale.cooldown_seconds, rescale.stabilization_seconds) == ("adaptive", 1.0, 1.0)
@@ -49,14 +49,14 @@ class TestRealFlink(DriverSuite):
     ) -> None:
         """Without a triggered checkpoint nothing has begun after 5 s; with one the rescale takes a few seconds."""
         for _ in range(3):  # a periodic checkpoint may come just then
-            asked = await rig.driver.request(rig.target, rig.job_id, rig.wanted, rig.before, OPEN)
+            asked = await rig.driver.request(rig.subject, rig.job_id, rig.wanted, rig.before, OPEN)
             assert isinstance(asked, Accepted)
             seen = await rig.until(lambda s, at=asked.at: (s.at - at).total_seconds() > 5)
             if seen.runs(rig.before):
                 break
             await reset(rig.driver, real_job, rig.before)
         assert seen.runs(rig.before)
-        assert await rig.driver.trigger_checkpoint(rig.target, rig.job_id) is None
+        assert await rig.driver.trigger_checkpoint(rig.subject, rig.job_id) is None
         checkpoint_triggered_at = seen.at
         seen = await rig.until(lambda s: s.runs(rig.wanted))
         assert seen.steady_since is not None

@@ -18,13 +18,14 @@ from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from runtime.records import TopicSpec
 from services.executor.adapters.flink import FlinkDriver
-from services.executor.adapters.memory import MemoryDriver, MemoryKnowledge
+from services.executor.adapters.memory import MemoryKnowledge
 from services.executor.core import Rules
 from services.executor.driver import Unfenced
 from services.executor.service import Executor
 from testbed.kafka import KafkaBroker
 from tests.integration.executor.conftest import RealJob, reset, until, vector
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED, plan, policy
+from tests.unit.executor.memory_cluster import MemoryDriver
 
 APP = "shop/orders"
 RULES = Rules(settle_seconds=2.0, deadline_floor_seconds=8.0, restart_estimate_seconds=3.0, capacity_watch_seconds=0)
@@ -53,7 +54,7 @@ class Running:
 
     async def plan(self, wanted: Parallelism) -> Plan:
         """A plan for the job as it is now."""
-        seen = await self.driver.observe(self.job.target)
+        seen = await self.driver.observe(self.job.subject)
         assert seen.deployment is not None
         now = self.clock.now()
         made = plan(wanted, at=now, id=uuid4(), deployment=seen.deployment.ref(), current=seen.deployment.observed)
@@ -117,7 +118,7 @@ async def test_without_slots_it_is_rolled_back_at_the_deadline(running: Running)
     assert made.phase == "rolled-back"
     assert "below-requested" in [o.code for o in running.told()]
     assert [q.parallelism for q in made.quarantine] == [vector(6)]
-    seen = await running.driver.observe(running.job.target)
+    seen = await running.driver.observe(running.job.subject)
     assert seen.runs(vector(1))
     assert seen.deployment is not None and seen.deployment.requested == vector(1)
 
@@ -134,9 +135,9 @@ async def test_flink_refuses(running: Running) -> None:
 async def test_somebody_else_scales_it(running: Running) -> None:
     """Requirements are not what Weir wrote last: held."""
     assert (await running.until_ended(await running.plan(vector(2)))).phase == "verified"
-    await running.driver.request(running.job.target, running.job.job_id, vector(3), vector(2), Unfenced())
-    await running.driver.trigger_checkpoint(running.job.target, running.job.job_id)
-    await until(running.driver, running.job.target, lambda s: s.runs(vector(3)))
+    await running.driver.request(running.job.subject, running.job.job_id, vector(3), vector(2), Unfenced())
+    await running.driver.trigger_checkpoint(running.job.subject, running.job.job_id)
+    await until(running.driver, running.job.subject, lambda s: s.runs(vector(3)))
     refused = await running.until_ended(await running.plan(vector(4)))
     assert (refused.phase, refused.code) == ("refused", "contested")
     assert "enrich 2 → 3" in refused.sentence
@@ -206,13 +207,13 @@ async def test_taken_over_on_a_real_kafka(own_kafka: KafkaBroker) -> None:
     application = f"shop/app-{uuid4().hex[:8]}"
     made = policy(application)
     house.knowledge.policies[application] = made
-    job = house.driver.add(made.spec.target, TOPOLOGY, BEFORE)
+    job = house.driver.add(made.subject, TOPOLOGY, BEFORE)
     await house.publish(POLICIES, application, made, uuid4())
 
     first_bus = house.connect()
     stop, first = await house.start(first_bus)
     now = house.clock.now()
-    seen = await house.driver.observe(made.spec.target)
+    seen = await house.driver.observe(made.subject)
     assert seen.deployment is not None
     the_plan = plan(
         application=application,

@@ -25,7 +25,7 @@ async def test_two_replicas_never_restart_three_jobs_of_one_cluster(own_kafka: K
     at_once = _counted(house)
     for name in APPLICATIONS:
         house.knowledge.policies[name] = made = policy(name)
-        job = house.driver.add(made.spec.target, TOPOLOGY, BEFORE, uuid4().hex)
+        job = house.driver.add(made.subject, TOPOLOGY, BEFORE, uuid4().hex)
         job.rescale_seconds = 0.5
         await house.publish(POLICIES, name, made, uuid4())
     buses = [house.connect(), house.connect()]
@@ -77,7 +77,7 @@ def _counted(house: OnKafka) -> list[int]:
 
 async def _plan(house: OnKafka, application: str, number: int) -> UUID:
     """Publish a plan for the job as it is now, and return its id."""
-    seen = await house.driver.observe(house.knowledge.policies[application].spec.target)
+    seen = await house.driver.observe(house.knowledge.policies[application].subject)
     assert seen.deployment is not None
     known = {"deployment": seen.deployment.ref(), "current": seen.deployment.observed, "at": house.clock.now()}
     made = plan(WANTED, number=number, application=application, **known)

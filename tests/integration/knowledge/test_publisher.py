@@ -134,7 +134,7 @@ def sent_too_late(replicas: Replicas) -> int:
     first = httpx.put(replicas.policy_url, json=document(replicas.world.application, mode="act"), timeout=5.0)
     assert first.status_code == 201, first.text
     wait_until(replicas.sleeps, timeout_seconds=20, what="the publisher stopped in mid-send")
-    return int(first.json()["metadata"]["resourceVersion"])
+    return int(first.json()["metadata"]["version"])
 
 
 def goes_on(replicas: Replicas, late: int, newest: int) -> None:
@@ -157,7 +157,7 @@ def test_a_late_record_does_not_undo_a_pause(replicas: Replicas) -> None:
     replicas.monitor.start()
     late = sent_too_late(replicas)
     paused = httpx.post(f"{replicas.policy_url}/pause", timeout=5.0).json()
-    newest = int(paused["metadata"]["resourceVersion"])
+    newest = int(paused["metadata"]["version"])
     goes_on(replicas, late, newest)
     replicas.world.redis.flushdb()
     replicas.sleeper.stop()
@@ -194,4 +194,4 @@ def test_a_late_record_does_not_undo_a_deletion(replicas: Replicas) -> None:
     assert httpx.get(replicas.policy_url, timeout=5.0).status_code == 404
     value = json.dumps(document(replicas.world.application))
     again = httpx.put(replicas.policy_url, content=value, timeout=5.0)
-    assert again.json()["metadata"]["resourceVersion"] > newest
+    assert again.json()["metadata"]["version"] > newest

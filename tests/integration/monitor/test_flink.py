@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from engines.flink.readings import FlinkReadings
 from services.monitor.adapters.flink import FlinkCollector, new_client
-from services.monitor.core import FlinkReadings
 from testbed.process import free_port
 from tests.integration.monitor.conftest import RealJob, Stage
 from tests.unit.monitor.builders import policy
@@ -17,7 +17,7 @@ TIMEOUT_SECONDS = 5.0
 
 def collector(url: str, job: str) -> FlinkCollector:
     """A collector of a job by name or id."""
-    target = policy(url=url, job=job).spec.target.flink
+    target = policy(url=url, job=job).subject.flink
     assert target is not None
     return FlinkCollector(target, TIMEOUT_SECONDS, new_client(TIMEOUT_SECONDS))
 
@@ -39,7 +39,7 @@ class RealRig:
         try:
             async with asyncio.timeout(40):
                 while True:
-                    readings = await self.flink.scrape()
+                    readings = await self.flink.read()
                     if condition(readings):
                         return readings
                     await asyncio.sleep(0.2)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.prometheus import INSTALL, Prometheus
+from tests.integration.monitoring.prometheus import INSTALL, Prometheus
 from tests.integration.monitoring.recorder import Recorder, record
 from tests.unit.deploy.queries import MONITORING
 

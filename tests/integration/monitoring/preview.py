@@ -19,7 +19,7 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from testbed.prometheus import Prometheus, Series
+from tests.integration.monitoring.prometheus import Prometheus, Series
 from tests.unit.deploy.queries import VARIABLES, filled
 
 WIDTH, ROW = 1440, 32

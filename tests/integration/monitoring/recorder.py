@@ -1,16 +1,16 @@
 """A loop on the simulator as Prometheus would have scraped it: the services' own metrics, at simulated times.
 
-What the loop says goes through the same functions that count and time it in the services. What only a real process has (memory, its target)
-is this process's own.
+Planner and executor count and time what they do. The metrics of the others, and those of a process (memory, its target), are set here.
 """
 
 import asyncio
-from datetime import datetime, timedelta
+from contextlib import closing
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from prometheus_client import REGISTRY, Metric
-from weir_contracts import Analysis, DeadLetter, Observation, Outcome, Plan
+from weir_contracts import Analysis, DeadLetter, Observation, Outcome
 from weir_contracts.topics import DEAD_LETTERS
 
 from replay.loop import Loop
@@ -19,15 +19,11 @@ from runtime.envelope import encode
 from runtime.health import Health
 from runtime.records import Record
 from services.analyzer import service as _analyzer  # noqa: F401 - declares its metrics
-from services.executor import service as _executor  # noqa: F401 - the same
-from services.executor import telemetry as executor
-from services.executor.core import Step
 from services.knowledge.dead_letters import DeadLetterCount
 from services.knowledge.gauges import ApplicationGauges
 from services.monitor import service as _monitor  # noqa: F401 - the same
 from services.planner import remote as _remote  # noqa: F401 - the same
-from services.planner import telemetry as planner
-from services.planner.failures import no_answer
+from services.planner.failures import no_reply
 from simulator import Noise, Simulation, chain
 from tests.loop.world import policy
 
@@ -50,10 +46,9 @@ class Recorder:
         self.lines: list[str] = []
         self.began: datetime | None = None
         self.ended: datetime | None = None
-        self._plan: Plan | None = None
 
     def carry(self, message: Any) -> Any:
-        """On its way between two services."""
+        """Count a message on its way between two services."""
         if not isinstance(message, Outcome):
             self.gauges.saw(message)
         if isinstance(message, Observation):
@@ -63,25 +58,7 @@ class Recorder:
             _metric("weir_analyzer_batches_total").inc()
             _metric("weir_analyzer_observations_total").inc()
             _metric("weir_analyzer_batch_seconds").observe(0.4)
-            planner.analysed(message, message.observed_at + timedelta(seconds=0.5))
-        elif isinstance(message, Plan):
-            planner.planned(message.model_copy(update={"planning_seconds": 0.02}))
-            self._plan = message
-        elif isinstance(message, Outcome):
-            self._happened(message)
         return message
-
-    def _happened(self, outcome: Outcome) -> None:
-        executor.published(outcome)
-        if outcome.phase == "intended" and self._plan is not None:
-            executor.admitted(self._plan, outcome.at)
-        action = outcome.action
-        if action is None:
-            return
-        if outcome.phase == "verified":
-            executor.moved(Step(action, "healthy"), outcome.at)
-        elif outcome.phase == "verifying":
-            executor.moved(Step(action, "accepted" if action.running_at is None else "running"), outcome.at)
 
     def scrape(self, now: datetime) -> None:
         """What Prometheus would read now of each service."""
@@ -122,25 +99,22 @@ def _line(name: str, labels: dict[str, str], value: float, now: datetime) -> str
 
 def record() -> Recorder:
     """Half an hour of a loop, with a dead letter and a planner that gives no answer on the way."""
-    return asyncio.run(_record())
-
-
-async def _record() -> Recorder:
     recorder = Recorder()
-    spec = policy(objective={"maxLag": "15s"})
-    loop = Loop(Simulation(chain(1), _load), spec, noise=Noise(relative=0.02), seed=7, carry=recorder.carry)
     _metric("weir_dependency_ready").clear()  # what other tests of this process asked is not this loop's
-    health = Health(FakeClock(loop.now))
+    health = Health(FakeClock())
     health.register("kafka", _fine)
-    await health.check()
+    asyncio.run(health.check())
     _metric("weir_analyzer_lease_held").set(1)
     _metric("weir_planner_circuit_open").labels("mine").set(0)
-    for turn in range(int(MINUTES * 60 / SCRAPE_SECONDS)):
-        await loop.run(SCRAPE_SECONDS)
-        if turn == 90:
-            DeadLetterCount.count(_dead_letter(loop.now))
-            no_answer("mine", "planner-timeout", "planner mine gave no answer within 2 s")
-        recorder.scrape(loop.now)
+    with closing(Loop(carry=recorder.carry)) as loop:
+        spec = policy(objective={"maxLag": "15s"})
+        loop.add(Simulation(chain(1), _load), spec, noise=Noise(relative=0.02), seed=7)
+        for cycle in range(int(MINUTES * 60 / SCRAPE_SECONDS)):
+            loop.run(SCRAPE_SECONDS)
+            if cycle == 90:
+                DeadLetterCount.count(_dead_letter(loop.now))
+                no_reply("mine", "planner-timeout", "planner mine gave no answer within 2 s")
+            recorder.scrape(loop.now)
     return recorder
 
 

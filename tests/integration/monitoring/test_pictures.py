@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.prometheus import Prometheus
 from tests.integration.monitoring.preview import WIDTH, View, browser, picture
+from tests.integration.monitoring.prometheus import Prometheus
 from tests.integration.monitoring.recorder import APPLICATION, Recorder
 from tests.unit.deploy.queries import DASHBOARDS
 

@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from testbed.process import wait_until
-from testbed.prometheus import Prometheus, promtool
+from tests.integration.monitoring.prometheus import Prometheus, promtool
 from tests.integration.monitoring.recorder import APPLICATION, Recorder
 from tests.unit.deploy.queries import MONITORING, filled, of_alerts, of_dashboards, of_variables
 

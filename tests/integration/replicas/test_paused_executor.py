@@ -113,7 +113,7 @@ class Pair:
 
     async def plan(self, work: int, number: int) -> None:
         """A plan for the job as it is, good for ten minutes."""
-        seen = await self.driver.observe(self.policy.spec.target)
+        seen = await self.driver.observe(self.policy.subject)
         assert seen.deployment is not None, seen.because
         now = CLOCK.now()
         made = plan(

@@ -7,12 +7,13 @@ planner that was registered then holds a simulated job, asked over HTTP as it wo
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 
 import httpx
 import pytest
 from fastapi import FastAPI
-from weir_contracts import PlannerRegistration, PlanReply, PlanRequest, parse_policy
+from weir_contracts import Plan, PlannerRegistration, PlanReply, PlanRequest, parse_policy
+from weir_contracts.topics import PLANS
 from weir_planner.testing import running
 
 from replay.loop import Loop
@@ -148,12 +149,14 @@ def test_the_registered_planner_holds_a_job(read: Reader) -> None:
 
     policy = parse_policy(stored)
     simulation = Simulation(PRESETS["chain"](2), lambda t: 600.0 if t < 120 else 1800.0)
-    loop = Loop(simulation, policy, seed=1, asks=asks)
-    asyncio.run(loop.run(400))
-    assert loop.said.ends["verified"] >= 1
-    grown = [plan for plan in loop.said.plans if plan.code == "scale-out"]
+    with closing(Loop(asks=asks)) as loop:
+        loop.add(simulation, policy, seed=1)
+        loop.run(400)
+    assert loop.tally.ends["verified"] >= 1
+    plans = [Plan.model_validate_json(record.value or b"") for record in loop.bus.records(PLANS.name)]
+    grown = [plan for plan in plans if plan.code == "scale-out"]
     assert grown
     assert grown[0].planner == "my-planner"
     assert grown[0].sentence.startswith("enrich needs ")
     assert simulation.lag_seconds < 5
-    assert loop.said.codes["confirming"] > 5
+    assert loop.tally.codes["confirming"] > 5

@@ -19,7 +19,8 @@ from weir_contracts import (
     observation_id,
 )
 
-from services.analyzer.core import AnalysisSettings, Memory, advance
+from engines.flink.health import health_of
+from services.analyzer.core import AnalysisSettings, AnalyzerState, advance
 
 NOON = datetime(2026, 6, 14, 12, tzinfo=UTC)
 
@@ -171,6 +172,7 @@ class Job:
                 job_id=self.job_id,
                 job_name="orders",
                 graph_hash=topology.graph_hash(),
+                health=health_of(self.state),
                 state=self.state,
                 observed={stage.name: stage.parallelism for stage in self.stages},
             ),
@@ -214,14 +216,14 @@ class Loop:
 
     job: Job = field(default_factory=Job)
     settings: AnalysisSettings = field(default_factory=AnalysisSettings)
-    memory: Memory | None = None
+    memory: AnalyzerState | None = None
     analyses: list[Analysis] = field(default_factory=list)
 
     def see(self, observation: Observation) -> Analysis | None:
         """Analyse one observation."""
         self.memory, analysis = advance(self.memory, observation, self.settings)
         if self.memory is not None:
-            self.memory = Memory.from_bytes(self.memory.to_bytes())
+            self.memory = AnalyzerState.from_bytes(self.memory.to_bytes())
         if analysis is not None:
             self.analyses.append(analysis)
         return analysis

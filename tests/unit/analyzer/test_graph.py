@@ -1,5 +1,6 @@
 """Selectivities of edges, targets through the graph, the bottleneck."""
 
+from dataclasses import replace
 from graphlib import TopologicalSorter
 
 import pytest
@@ -35,7 +36,8 @@ def _ratios(topology: Topology, rates: dict[str, tuple[float, float]], seconds: 
         ring = ring or window.start(run, readings, start)
         ring, fresh = window.extend(ring, readings, start + t, SETTINGS)
         if fresh:
-            ring = selectivity.track(ring, selectivity.wirings_of(graph_of(topology), ring.names), SETTINGS)
+            wirings = selectivity.wirings_of(graph_of(topology), ring.names)
+            ring = replace(ring, edges=selectivity.track(ring, wirings, SETTINGS))
     assert ring is not None
     return {
         f"{source}>{target}": selectivity.measured(
@@ -94,7 +96,7 @@ def test_a_learnt_ratio_outlives_its_run() -> None:
     analysis = loop.watch(4)
     ratio = analysis.edges[1].selectivity
     assert ratio.value == pytest.approx(0.1, rel=0.02)
-    assert "learnt" in ratio.basis
+    assert "learned" in ratio.basis
     sink = analysis.operator("sink: Writer")
     assert sink is not None
     assert sink.target_input_rate.value == pytest.approx(30, rel=0.05)

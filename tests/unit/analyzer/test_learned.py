@@ -3,7 +3,7 @@
 import pytest
 from weir_contracts import Analysis
 
-from services.analyzer.core import Memory, seed
+from services.analyzer.core import AnalyzerState, seed
 from tests.unit.analyzer.story import Job, Loop
 
 
@@ -94,7 +94,7 @@ def test_an_unreadable_seed_keeps_the_time_only(learnt: dict[str, object]) -> No
     """An analysis of another version, or none of ours: start empty, but do not analyse the past again."""
     last = Loop().watch(20)
     memory = seed(last.model_copy(update={"learnt": learnt}))
-    assert memory == Memory(observed_at=last.observed_at.timestamp())
+    assert memory == AnalyzerState(observed_at=last.observed_at.timestamp())
 
 
 def test_an_ended_application_is_not_brought_back() -> None:

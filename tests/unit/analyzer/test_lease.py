@@ -48,7 +48,7 @@ class Shell:
 
     def __init__(self, group: MemoryGroup, clock: FakeClock, name: str) -> None:
         self.stream = Stream()
-        self.lease = MemoryLease(group, name, clock)
+        self.lease = MemoryLease(group, name)
         self.analyzer = Analyzer(self.stream, self.lease, clock, TERMS)
         self.stop = Stop()
         self.task = asyncio.create_task(self.analyzer.run(self.stop))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Analysis, Estimate, Observation
 
-from services.analyzer.core import Memory, advance
+from services.analyzer.core import AnalyzerState, advance
 from tests.effort import examples
 from tests.unit.analyzer.story import Job
 
@@ -29,7 +29,7 @@ def _observations(count: int = 12) -> list[Observation]:
 OBSERVATIONS = _observations()
 
 
-def _run(observations: list[Observation]) -> tuple[Memory | None, list[Analysis]]:
+def _run(observations: list[Observation]) -> tuple[AnalyzerState | None, list[Analysis]]:
     memory, analyses = None, []
     for observation in observations:
         memory, analysis = advance(memory, observation)
@@ -128,7 +128,7 @@ def test_no_reading_however_wrong_breaks_the_analysis(observations: list[Observa
     """Every estimate stays finite and, where its sign has a meaning, at least 0; the state survives its bytes."""
     memory, analyses = _run(observations)
     assert memory is not None
-    assert Memory.from_bytes(memory.to_bytes()) == memory
+    assert AnalyzerState.from_bytes(memory.to_bytes()) == memory
     for analysis in analyses:
         assert Analysis.model_validate_json(analysis.model_dump_json()) == analysis
         for name, estimate in _estimates(analysis):

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from weir_contracts import Observation, Run
 
-from services.analyzer.core import Memory, advance
+from services.analyzer.core import AnalyzerState, advance
 from tests.unit.analyzer.story import NOON, Job, Loop
 
 
@@ -42,7 +42,7 @@ def test_an_unchanged_snapshot_is_no_sample_but_its_offsets_are() -> None:
     assert analysis is not None
     assert loop.memory.run is not None
     assert loop.memory.run.rows == rows
-    assert [row.ends[0] for row in loop.memory.history.rows[-3:]] == [3150, 3300, 3450]
+    assert [ends[0] for _, ends in loop.memory.history.rows[-3:]] == [3150, 3300, 3450]
     assert analysis.arrival_rate.value == pytest.approx(300, rel=0.02)
     # positions are as old as the snapshot: what arrived since is no lag yet
     assert analysis.lag_records.value == 0
@@ -190,7 +190,7 @@ def test_the_memory_given_is_never_changed() -> None:
     before = memory.to_bytes()
     first = advance(memory, seen)
     assert memory.to_bytes() == before
-    assert advance(Memory.from_bytes(before), seen) == first
+    assert advance(AnalyzerState.from_bytes(before), seen) == first
 
 
 def test_memory_stays_bounded() -> None:

@@ -21,7 +21,7 @@ from services.analyzer.adapters.checkpoint import checkpoint_of, is_damaged, los
 from services.analyzer.adapters.memory import MemoryAnalyzer
 from services.analyzer.adapters.processing import Lost
 from services.analyzer.adapters.spark import SparkUnusable, connector_jars, session_conf
-from services.analyzer.core import MEMORY_VERSION
+from services.analyzer.core import STATE_VERSION
 from services.analyzer.service import Analyzer, NotRunning
 from services.analyzer.settings import AnalyzerSettings
 from services.analyzer.stream import Batch, NotYet, StateUnusable, StreamDied
@@ -74,7 +74,7 @@ def _analyzer(stream: FakeStream) -> Analyzer:
     """Alone in the world: the lease is its own."""
     clock = SystemClock()
     terms = Terms("analyzer")
-    return Analyzer(stream, MemoryLease(MemoryGroup(clock, terms), "only", clock), clock, terms)
+    return Analyzer(stream, MemoryLease(MemoryGroup(clock, terms), "only"), clock, terms)
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -121,7 +121,7 @@ async def test_a_state_that_cannot_be_used_is_set_aside(monkeypatch: pytest.Monk
     stream = FakeStream(["not-yet", "damaged", "damaged", "damaged", "works"])
     analyzer, stop = _analyzer(stream), Stop()
     monkeypatch.setattr("services.analyzer.service._POLL_SECONDS", 0.02)
-    monkeypatch.setattr("services.analyzer.service.LONGEST_BACKOFF_SECONDS", 0.05)
+    monkeypatch.setattr("services.analyzer.service.MAX_BACKOFF_SECONDS", 0.05)
     running = asyncio.create_task(analyzer.run(stop))
     await _until(lambda: stream.starts == 5)
     assert stream.set_asides == 1
@@ -134,7 +134,7 @@ async def test_a_good_state_is_kept_whatever_else_ends_the_stream(monkeypatch: p
     stream = FakeStream(["damaged", *["dies", "cannot"] * 4, "damaged", "dies", "works"])
     analyzer, stop = _analyzer(stream), Stop()
     monkeypatch.setattr("services.analyzer.service._POLL_SECONDS", 0.02)
-    monkeypatch.setattr("services.analyzer.service.LONGEST_BACKOFF_SECONDS", 0.05)
+    monkeypatch.setattr("services.analyzer.service.MAX_BACKOFF_SECONDS", 0.05)
     running = asyncio.create_task(analyzer.run(stop))
     await _until(lambda: stream.starts >= 3)
     with pytest.raises(NotRunning, match=r"the stream died: (No space left on device|no such class)"):
@@ -298,9 +298,9 @@ def test_every_master_that_spark_knows_is_taken(monkeypatch: pytest.MonkeyPatch,
 def test_another_split_is_another_checkpoint(tmp_path: Path) -> None:
     """Cluster, partitions, split of the state and version name the folder: none can be read as another."""
     settings = AnalyzerSettings(checkpoint=str(tmp_path), shuffle_partitions=2, partitions=4)
-    assert checkpoint_of(settings, "a/b c") == f"{tmp_path}/a_b_c-p4-s2-v{MEMORY_VERSION}"
+    assert checkpoint_of(settings, "a/b c") == f"{tmp_path}/a_b_c-p4-s2-v{STATE_VERSION}"
     remote = AnalyzerSettings(checkpoint="s3a://bucket/weir/", shuffle_partitions=2, partitions=8)
-    assert checkpoint_of(remote, "x") == f"s3a://bucket/weir/x-p8-s2-v{MEMORY_VERSION}"
+    assert checkpoint_of(remote, "x") == f"s3a://bucket/weir/x-p8-s2-v{STATE_VERSION}"
 
 
 def test_sparks_offset_log_is_read(tmp_path: Path) -> None:

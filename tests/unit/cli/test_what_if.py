@@ -38,7 +38,7 @@ def test_the_question_goes_as_it_was_asked() -> None:
     server = Server(ANSWER)
     done = run(server, "--parallelism", "enrich=6", "-p", "Window(a=1, b) & c=2", "--load", "x2", "--horizon", "5m")
     assert done.returncode == 0, done.stderr
-    address = urlsplit(str(server.asked[0].url))
+    address = urlsplit(str(server.requests[0].url))
     assert address.path == "/v1/applications/shop/orders/what-if"
     assert parse_qsl(address.query) == [
         ("parallelism", "enrich=6"),
@@ -49,7 +49,7 @@ def test_the_question_goes_as_it_was_asked() -> None:
 
 
 def test_people_get_operators_a_curve_and_a_sentence() -> None:
-    """The change, what arrives, capacity and utilisation; then where it breaks and what to bear in mind."""
+    """The change, what arrives, capacity and utilization; then where it breaks and what to bear in mind."""
     text = drawn(ANSWER)
     row = next(line for line in text.splitlines() if line.startswith("enrich"))
     assert row.split() == ["enrich", "2", "→", "6", "2,380", "2,380", "2,790", "85%", "6", "2"]
@@ -84,14 +84,14 @@ def test_the_picture_is_written(tmp_path: Path) -> None:
     assert "enrich" in (tmp_path / "lag.svg").read_text()
     server = Server(ANSWER)
     done = run(server, "--plot", str(tmp_path / "lag.png"))
-    assert (done.returncode, server.asked) == (2, [])
+    assert (done.returncode, server.requests) == (2, [])
 
 
 def test_a_place_that_cannot_be_written_is_found_before_anybody_is_asked(tmp_path: Path) -> None:
     """A folder that is not there; and if it goes wrong all the same, the answer has been told."""
     server = Server(ANSWER)
     done = run(server, "--plot", "/nonexist/a.svg")
-    assert (done.returncode, server.asked, done.stdout) == (2, [], "")
+    assert (done.returncode, server.requests, done.stdout) == (2, [], "")
     assert done.stderr == "weir: --plot: /nonexist/a.svg: there is no folder /nonexist\n"
     with mock.patch("cli.__main__.save", side_effect=InvalidInput("--plot: the disk is full")):
         done = run(Server(ANSWER), "--plot", str(tmp_path / "a.svg"))

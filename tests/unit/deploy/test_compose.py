@@ -240,7 +240,7 @@ def test_the_first_policies_are_some(name: str) -> None:
     text = (FOLDER / "jobs" / f"{name}.yaml").read_text().replace("${COMPOSE_PROJECT_NAME}", "weir")
     policy = parse_policy(yaml.safe_load(text))
     assert policy.spec.mode == "act"
-    where = policy.spec.target.job
+    where = policy.subject.flink
     assert where.url.host in SERVICES
     assert policy.application == f"demo/{where.job}"
     if docker := policy.spec.target.docker:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from services.planner.core.decide import NO_REPLY
 from services.planner.core.guards import GUARDS
-from services.planner.failures import NO_ANSWER
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "how-to" / "troubleshooting.md").read_text()
@@ -20,10 +20,10 @@ def _codes(folder: str, pattern: str) -> set[str]:
 
 
 CODES = {
-    "checks before the planner": _codes("services/planner/core", r'_hold\(\s*"([a-z-]+)"') | NO_ANSWER,
+    "checks before the planner": _codes("services/planner/core", r'_hold\(\s*"([a-z-]+)"') | NO_REPLY,
     "guards": {*GUARDS, *_codes("services/planner/core/guards", r'\.held\(\s*"[a-z-]+", "([a-z-]+)"')},
     "rate": _codes("planners/rate", r'_reply\(situation, \w+, "([a-z-]+)"'),
-    "infeasible": _codes("services/planner/core", r'Infeasible\([^)]*?code="([a-z-]+)"'),
+    "infeasible": _codes("services/planner/core", r'\.noting\(\s*"([a-z-]+)"'),
     "refusals": _codes("services/executor", r'Refusal\(\s*"([a-z-]+)"'),
     "actions": _codes("services/executor/core", r'code="([a-z]+-[a-z-]+)"|code = "([a-z-]+)" if .* else "([a-z-]+)"'),
 }

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.flink import metrics, rescale, topology
+from engines.flink.health import health_of
 from engines.flink.rest import reason
 from engines.flink.values import Unreadable, flink_seconds
 from tests.unit.monitor.builders import recorded
@@ -452,3 +453,21 @@ def test_json_that_only_python_reads_is_no_number() -> None:
     """Python's reader accepts NaN and Infinity; they are unknown."""
     document = json.loads('[{"id": "a", "sum": NaN, "max": Infinity, "avg": 1.5}]')
     assert metrics.aggregates(document) == {"a": {"min": None, "max": None, "avg": 1.5, "sum": None}}
+
+
+@pytest.mark.parametrize(
+    ("state", "all_running", "health"),
+    [
+        ("RUNNING", True, "running"),
+        ("RUNNING", False, "restarting"),
+        ("INITIALIZING", False, "restarting"),
+        ("FAILING", False, "restarting"),
+        ("FAILED", False, "failed"),
+        ("CANCELLING", True, "ended"),
+        ("SUSPENDED", False, "ended"),
+        ("PAUSED", True, None),
+    ],
+)
+def test_a_state_has_a_health(state: str, all_running: bool, health: str | None) -> None:
+    """Every engine's states come down to four; a state of a later Flink is unknown."""
+    assert health_of(state, all_running=all_running) == health

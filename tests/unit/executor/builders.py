@@ -7,6 +7,7 @@ from uuid import UUID, uuid5
 from weir_contracts import (
     ActionState,
     Analysis,
+    Application,
     CapacityPoint,
     Deployment,
     DeploymentRef,
@@ -21,6 +22,9 @@ from weir_contracts import (
     Run,
     ScaleAction,
     ScalingPolicy,
+    Signals,
+    Subject,
+    Target,
     Topology,
     Window,
     derive_id,
@@ -28,6 +32,7 @@ from weir_contracts import (
     unknown,
 )
 
+from engines.flink.health import health_of
 from services.executor.core import Observed, PolicyReading, Rules, Snapshot
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -80,8 +85,19 @@ def policy(
             },
         }
     )
-    metadata = parsed.metadata.model_copy(update={"resource_version": version, "updated_at": updated_at})
+    metadata = parsed.metadata.model_copy(update={"version": version, "updated_at": updated_at})
     return parsed.model_copy(update={"metadata": metadata})
+
+
+def subject(job: str = "orders", url: str = "http://127.0.0.1:8081", docker: dict[str, Any] | None = None) -> Subject:
+    """A Flink job, scaled by Flink or by the containers of a compose service."""
+    target = {"flink": {}} if docker is None else {"docker": docker}
+    return Subject(
+        "shop/orders",
+        Application.model_validate({"flink": {"url": url, "job": job}}),
+        Target.model_validate(target),
+        Signals(),
+    )
 
 
 def reading(**changes: Any) -> PolicyReading:
@@ -96,6 +112,7 @@ def deployment(observed: Parallelism = BEFORE, **changes: Any) -> Deployment:
             "job_id": JOB,
             "job_name": "orders",
             "graph_hash": TOPOLOGY.graph_hash(),
+            "health": health_of(changes.get("state", "RUNNING")),
             "state": "RUNNING",
             "requested": dict(observed),
             "observed": dict(observed),
@@ -116,6 +133,7 @@ def snapshot(observed: Parallelism = BEFORE, *, at: datetime = NOON, **changes: 
         "steady_since": at - timedelta(hours=1),
         "checkpoint_completed_at": at - timedelta(seconds=5),
         "checkpoint_in_progress": False,
+        "can_trigger_checkpoint": True,
     }
     fields = {k: changes.pop(k) for k in list(changes) if k in known}
     return Snapshot(at=at, reachable=True, deployment=deployment(observed, **changes), **{**known, **fields})

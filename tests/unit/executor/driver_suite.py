@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Protocol
 
 import pytest
-from weir_contracts import Parallelism, Target
+from weir_contracts import Parallelism, Subject
 
 from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
 from services.executor.driver import Driver, Unfenced
@@ -36,11 +36,11 @@ class Rig(Protocol):
     """A running job and its cluster."""
 
     driver: Driver
-    target: Target
-    by_id: Target
-    nobody: Target
+    subject: Subject
+    by_id: Subject
+    nobody: Subject
     """The same cluster, a job it does not have."""
-    away: Target
+    away: Subject
     """A cluster that does not answer."""
     job_id: str
     before: Parallelism
@@ -70,7 +70,7 @@ class DriverSuite:
 
     async def test_a_job_is_found_by_id_too(self, rig: Rig) -> None:
         """A policy may name either."""
-        seen, other = await rig.driver.observe(rig.target), await rig.driver.observe(rig.by_id)
+        seen, other = await rig.driver.observe(rig.subject), await rig.driver.observe(rig.by_id)
         assert seen.deployment is not None and other.deployment is not None
         assert other.deployment.ref() == seen.deployment.ref()
 
@@ -90,11 +90,11 @@ class DriverSuite:
 
     async def test_a_request_is_granted(self, rig: Rig) -> None:
         """The request is taken at once and runs soon after a triggered checkpoint, with a start time."""
-        asked = await rig.driver.request(rig.target, rig.job_id, rig.wanted, rig.before, OPEN)
+        asked = await rig.driver.request(rig.subject, rig.job_id, rig.wanted, rig.before, OPEN)
         assert isinstance(asked, Accepted)
-        seen = await rig.driver.observe(rig.target)
+        seen = await rig.driver.observe(rig.subject)
         assert seen.deployment is not None and seen.deployment.requested == rig.wanted
-        assert await rig.driver.trigger_checkpoint(rig.target, rig.job_id) is None
+        assert await rig.driver.trigger_checkpoint(rig.subject, rig.job_id) is None
         seen = await rig.until(lambda s: s.runs(rig.wanted))
         assert seen.steady_since is not None
         assert asked.at - SKEW <= seen.steady_since <= seen.at + SKEW
@@ -103,12 +103,12 @@ class DriverSuite:
         """A resumed action may ask again for what it has."""
         await rig.until(lambda s: s.all_running)
         for _ in range(2):
-            assert isinstance(await rig.driver.request(rig.target, rig.job_id, rig.before, rig.before, OPEN), Accepted)
+            assert isinstance(await rig.driver.request(rig.subject, rig.job_id, rig.before, rig.before, OPEN), Accepted)
         assert (await rig.until(lambda s: s.runs(rig.before))).reachable
 
     async def test_too_much_is_rejected_with_the_engine_s_reason(self, rig: Rig) -> None:
         """It names the number that is too high."""
-        answer = await rig.driver.request(rig.target, rig.job_id, rig.too_much, rig.before, OPEN)
+        answer = await rig.driver.request(rig.subject, rig.job_id, rig.too_much, rig.before, OPEN)
         assert isinstance(answer, Rejected)
         assert str(max(rig.too_much.values())) in answer.reason
 
@@ -116,21 +116,21 @@ class DriverSuite:
         """Not one operator less."""
         missing, *rest = rig.wanted
         answer = await rig.driver.request(
-            rig.target, rig.job_id, {name: rig.wanted[name] for name in rest}, rig.before, OPEN
+            rig.subject, rig.job_id, {name: rig.wanted[name] for name in rest}, rig.before, OPEN
         )
         assert isinstance(answer, Rejected)
         assert missing in answer.reason
 
     async def test_a_job_that_is_not_there_rejects(self, rig: Rig) -> None:
         """Asking again would not help."""
-        assert isinstance(await rig.driver.request(rig.target, "f" * 32, rig.wanted, rig.before, OPEN), Rejected)
+        assert isinstance(await rig.driver.request(rig.subject, "f" * 32, rig.wanted, rig.before, OPEN), Rejected)
 
     async def test_requirements_of_somebody_else_are_left_alone(self, rig: Rig) -> None:
         """They are compared in the request itself, however lately they were set."""
         await rig.until(lambda s: s.runs(rig.before))
-        answer = await rig.driver.request(rig.target, rig.job_id, rig.wanted, {**rig.wanted, **rig.too_much}, OPEN)
+        answer = await rig.driver.request(rig.subject, rig.job_id, rig.wanted, {**rig.wanted, **rig.too_much}, OPEN)
         assert isinstance(answer, Refusal) and answer.code == "contested", answer
-        seen = await rig.driver.observe(rig.target)
+        seen = await rig.driver.observe(rig.subject)
         assert seen.deployment is not None and seen.deployment.requested == rig.before
 
     @pytest.mark.parametrize("held", [Refusal("expired", "too late"), Unanswered("not confirmed")])
@@ -138,7 +138,7 @@ class DriverSuite:
         """Its word is the answer."""
         await rig.until(lambda s: s.runs(rig.before))
         fence = Closed(held)
-        assert await rig.driver.request(rig.target, rig.job_id, rig.wanted, rig.before, fence) == held
+        assert await rig.driver.request(rig.subject, rig.job_id, rig.wanted, rig.before, fence) == held
         assert fence.asked == 1
-        seen = await rig.driver.observe(rig.target)
+        seen = await rig.driver.observe(rig.subject)
         assert seen.deployment is not None and seen.deployment.requested == rig.before

@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any
 
 import httpx
-from weir_contracts import Target
+from weir_contracts import Subject
 
-from services.executor.adapters.memory import MemoryDriver, MemoryJob
 from services.executor.core import Rejected, Snapshot
 from services.executor.driver import Unfenced
+from tests.unit.executor.memory_cluster import MemoryDriver, MemoryJob
 
 Answer = tuple[int, Any]
 
@@ -23,9 +23,9 @@ def _ms(at: datetime | None) -> int:
 class FakeFlink:
     """Serves the jobs of `driver` at `target`'s URL. `broken[path]` replaces an answer, by status and body."""
 
-    def __init__(self, driver: MemoryDriver, target: Target, *, clock_ahead_ms: int = 0) -> None:
+    def __init__(self, driver: MemoryDriver, subject: Subject, *, clock_ahead_ms: int = 0) -> None:
         self.driver = driver
-        self.target = target
+        self.subject = subject
         self.broken: dict[str, tuple[int, bytes] | Callable[[], httpx.Response]] = {}
         self.calls: list[str] = []
         self._ahead_ms = clock_ahead_ms
@@ -36,7 +36,6 @@ class FakeFlink:
 
     async def _handle(self, request: httpx.Request) -> httpx.Response:
         self.calls.append(f"{request.method} {request.url.path}")
-        assert self.target.flink is not None
         if str(request.url.copy_with(path="", query=None)).rstrip("/") in self.driver.away:
             raise httpx.ConnectError("connection refused", request=request)
         broken = self.broken.get(request.url.path)
@@ -58,13 +57,13 @@ class FakeFlink:
             return 200, {"slots-total": 7, "slots-available": 3}
         job = jobs.get(parts[1])
         if parts[2:] == ["checkpoints"] and request.method == "POST":
-            await self.driver.trigger_checkpoint(self.target, parts[1])
+            await self.driver.trigger_checkpoint(self.subject, parts[1])
             return 202, {"request-id": "0" * 32}
         if job is None:
             return 404, _errors("org.apache.flink.runtime.rest.NotFoundException", f"Job {parts[1]} not found")
         if parts[2:] == ["resource-requirements"] and request.method == "PUT":
             return await self._put(job, json.loads(request.content))
-        snapshot = await self.driver.observe(self.target)
+        snapshot = await self.driver.observe(self.subject)
         return 200, self._get(job, snapshot, "/".join(parts[2:]))
 
     def _get(self, job: MemoryJob, snapshot: Snapshot, what: str) -> Any:
@@ -96,7 +95,7 @@ class FakeFlink:
         raise AssertionError(f"nobody asks for {what}")
 
     async def _line(self, job: MemoryJob) -> dict[str, Any]:
-        seen = await self.driver.observe(self.target)
+        seen = await self.driver.observe(self.subject)
         total = sum(job.observed.values())
         running = total if job.state == "RUNNING" else 0
         return {
@@ -149,7 +148,7 @@ class FakeFlink:
         names = {o.id: o.name for o in job.topology.operators}
         wanted = {names[i]: each["parallelism"]["upperBound"] for i, each in body.items()}
         assert {each["parallelism"]["lowerBound"] for each in body.values()} == {1}
-        answer = await self.driver.request(self.target, job.job_id, wanted, job.requested, Unfenced())
+        answer = await self.driver.request(self.subject, job.job_id, wanted, job.requested, Unfenced())
         if isinstance(answer, Rejected):
             said = re.sub(
                 r"^.+: (\d+) exceeds",

@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import TERMINAL, Outcome
 
+from engines.flink.health import health_of
 from services.executor.core import (
     Accepted,
     ActionHistory,
     Conflict,
+    Event,
     Observed,
     PolicyReading,
     Recorded,
@@ -55,6 +57,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     state = draw(st.sampled_from(["RUNNING"] * 4 + ["RESTARTING", "FAILED", "CANCELED"]))
     return snapshot(
         draw(VECTORS),
+        health=health_of(state),
         state=state,
         all_running=state == "RUNNING" and draw(st.booleans()),
         requested=draw(st.one_of(st.none(), VECTORS)),
@@ -90,7 +93,7 @@ TURN = st.tuples(OBSERVED, st.floats(0, 200), st.sampled_from(["step"] * 8 + ["r
 def test_the_machine_holds_its_promises(turns: list[tuple[Observed, float, str]]) -> None:
     """Versions grow by one, ends are ends, requests are for wanted or back, and what is told is enough to go on."""
     now = NOON
-    told = record_transition(ActionHistory(), Step(action(version=1), "admitted"), None, now, RULES)
+    told = record_transition(ActionHistory(), Step(action(version=1), Event("admitted", "…")), None, now, RULES)
     history, last = told.history, told.outcome
     for seen, seconds, what in turns:
         now += timedelta(seconds=seconds)
@@ -111,7 +114,7 @@ def test_the_machine_holds_its_promises(turns: list[tuple[Observed, float, str]]
         if step.instruction is not None and isinstance(step.instruction, Request):
             assert step.instruction.parallelism == (BEFORE if step.action.phase == "rolling-back" else WANTED)
             assert step.action.phase in ("applying", "rolling-back")
-        if step.event is None:
+        if step.name is None:
             assert step.action.version == before.version
             history = ActionHistory(**{**history.__dict__, "action": step.action})
             continue

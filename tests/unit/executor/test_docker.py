@@ -8,16 +8,17 @@ from threading import Event
 
 import pytest
 
-from services.executor.adapters.docker import Container, Daemon, DockerDriver
-from services.executor.adapters.memory_docker import MemoryDaemon
+from services.executor.adapters.docker import DockerDriver
+from services.executor.adapters.docker_scaling import Container, Daemon
 from services.executor.core import Accepted, PolicyReading, Refusal, Rejected, Unanswered, admit
 from services.executor.core.deadlines import checkpoint_is_due, rescale_limit
 from services.executor.core.rules import Rules
 from services.executor.driver import Unfenced
 from tests.unit.executor.builders import JOB, TOPOLOGY, after, analysis, deployment, plan, policy, snapshot
 from tests.unit.executor.daemon_suite import DaemonSuite
-from tests.unit.executor.docker_rig import PROJECT, SERVICE, DockerRig, docker_policy, docker_target, groups
+from tests.unit.executor.docker_rig import PROJECT, SERVICE, DockerRig, docker_policy, docker_subject, groups
 from tests.unit.executor.driver_suite import Closed, DriverSuite
+from tests.unit.executor.memory_docker import MemoryDaemon
 from tests.unit.executor.test_gate import context
 
 
@@ -67,7 +68,7 @@ async def test_the_highest_numbers_go(rig: DockerRig) -> None:
     assert rig.states() == [(1, "running"), (2, "running"), (3, "running"), (4, "running")]
     assert [call for call, _ in rig.did("copy", "start")] == ["copy", "copy", "start", "start"]
     assert rig.job.checkpoints_triggered == 0
-    await rig.driver.trigger_checkpoint(rig.target, JOB)
+    await rig.driver.trigger_checkpoint(rig.subject, JOB)
     await rig.until(lambda s: s.runs(TOPOLOGY.uniform(4)))
     assert isinstance(await rig.ask(TOPOLOGY.uniform(1)), Accepted)
     assert rig.states() == [(1, "running")]
@@ -93,7 +94,7 @@ async def test_where_docker_refuses_there_are_as_many_as_before(
     assert answer == Rejected("no space left on device")
     rig.docker.refuses.clear()
     assert rig.states() == left
-    seen = await rig.driver.observe(rig.target)
+    seen = await rig.driver.observe(rig.subject)
     assert seen.deployment is not None and seen.deployment.requested == TOPOLOGY.uniform(2)
 
 
@@ -119,7 +120,7 @@ async def test_docker_away_is_no_answer(rig: DockerRig) -> None:
     """It may be done later; and the target cannot be seen whole."""
     rig.docker.away = "connection refused"
     assert await rig.ask(TOPOLOGY.uniform(3)) == Unanswered("connection refused")
-    seen = await rig.driver.observe(rig.target)
+    seen = await rig.driver.observe(rig.subject)
     assert (seen.reachable, seen.because) == (False, "connection refused")
 
 
@@ -136,7 +137,7 @@ async def test_a_name_that_is_taken_is_passed_by(rig: DockerRig) -> None:
 async def test_what_was_made_and_never_started_does_not_count(rig: DockerRig) -> None:
     """An executor was killed between making and starting: nothing was requested yet, and asking again goes on from there."""
     rig.docker.add(PROJECT, SERVICE, 3, "created")
-    seen = await rig.driver.observe(rig.target)
+    seen = await rig.driver.observe(rig.subject)
     assert seen.deployment is not None and seen.deployment.requested == TOPOLOGY.uniform(2)
     assert isinstance(await rig.ask(TOPOLOGY.uniform(3)), Accepted)
     assert rig.states() == [(1, "running"), (2, "running"), (3, "running")]
@@ -145,7 +146,7 @@ async def test_what_was_made_and_never_started_does_not_count(rig: DockerRig) ->
 async def test_what_has_stopped_is_started_again(rig: DockerRig) -> None:
     """A TaskManager that ended is still requested: asking for as many as there are starts it, and the gate lets that through."""
     two = rig.docker.add(PROJECT, SERVICE, 3, "exited")
-    seen = await rig.driver.observe(rig.target)
+    seen = await rig.driver.observe(rig.subject)
     assert seen.restartable and seen.deployment is not None and seen.deployment.requested == TOPOLOGY.uniform(3)
     made_for = seen.deployment.ref().model_copy(update={"requested": None})
     wanted = plan(TOPOLOGY.uniform(3), deployment=made_for)
@@ -157,30 +158,30 @@ async def test_what_has_stopped_is_started_again(rig: DockerRig) -> None:
 
 async def test_a_service_without_containers_is_not_scaled(rig: DockerRig) -> None:
     """There is nothing to copy: compose starts the first."""
-    target = docker_target(service="nobody")
-    answer = await rig.ask(TOPOLOGY.uniform(3), target)
+    subject = docker_subject(service="nobody")
+    answer = await rig.ask(TOPOLOGY.uniform(3), subject)
     assert isinstance(answer, Rejected) and "'nobody'" in answer.reason
-    seen = await rig.driver.observe(target)
+    seen = await rig.driver.observe(subject)
     assert (seen.reachable, seen.deployment) == (True, None) and "start it with docker compose" in seen.because
 
 
 async def test_only_listed_projects_are_touched(rig: DockerRig) -> None:
     """Whatever a policy names; the sentence says which setting it is, and Docker is not asked."""
-    target = docker_target(project="payroll")
-    answer = await rig.ask(TOPOLOGY.uniform(3), target)
+    subject = docker_subject(project="payroll")
+    answer = await rig.ask(TOPOLOGY.uniform(3), subject)
     assert isinstance(answer, Rejected) and "WEIR_EXECUTOR_DOCKER_PROJECTS" in answer.reason
-    assert "'payroll'" in (await rig.driver.observe(target)).unsupported
+    assert "'payroll'" in (await rig.driver.observe(subject)).unsupported
     assert rig.docker.calls == []
 
 
 async def test_without_the_setting_it_is_off(rig: DockerRig) -> None:
     """Plans for docker targets are refused with the setting's name."""
     off = DockerDriver(rig.clock, rig.cluster, None)
-    seen = await off.observe(rig.target)
+    seen = await off.observe(rig.subject)
     verdict = admit(plan(TOPOLOGY.uniform(3)), context(snapshot=seen))
     assert isinstance(verdict, Refusal)
     assert (verdict.code, "WEIR_EXECUTOR_DOCKER_PROJECTS" in verdict.sentence) == ("unsupported", True)
-    assert isinstance(await off.request(rig.target, JOB, TOPOLOGY.uniform(3), rig.before, Unfenced()), Rejected)
+    assert isinstance(await off.request(rig.subject, JOB, TOPOLOGY.uniform(3), rig.before, Unfenced()), Rejected)
     await off.close()
 
 
@@ -215,17 +216,17 @@ def test_slot_sharing_groups_share_evenly(
     number: int, slots: int, parallelism: int, containers: int, reached: int
 ) -> None:
     """So many containers that each group gets the same number of slots."""
-    docker, topology = docker_target(slots=slots).docker, groups(number)
-    assert docker is not None
-    assert docker.containers_for(topology, parallelism) == containers
-    assert docker.parallelism_of(topology, containers) == reached
+    unit, topology = docker_subject(slots=slots).unit, groups(number)
+    assert unit is not None
+    assert unit.instances_for(topology, parallelism) == containers
+    assert unit.parallelism_of(topology, containers) == reached
 
 
 async def test_a_checkpoint_is_due_once_the_slots_are_there(rig: DockerRig) -> None:
     """A container takes seconds to register; the checkpoint that was taken before does not count."""
     await rig.ask(TOPOLOGY.uniform(3))
     rig.job.waits_for_checkpoint, rig.job.checkpoint_at = True, None
-    seen = await rig.driver.observe(rig.target)
+    seen = await rig.driver.observe(rig.subject)
     assert seen.resourced_at == rig.clock.now()
     registered = snapshot(checkpoint_completed_at=after(5))
     assert not checkpoint_is_due(registered, after(0), after(9))

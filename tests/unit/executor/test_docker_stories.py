@@ -7,10 +7,10 @@ import pytest
 from weir_contracts.topics import PLANS, POLICIES
 
 from services.executor.adapters.docker import DockerDriver
-from services.executor.adapters.memory_docker import MemoryDaemon, ReactiveCluster
 from tests.unit.executor.builders import JOB, TOPOLOGY, plan
 from tests.unit.executor.docker_rig import PROJECT, SERVICE, docker_policy
 from tests.unit.executor.house import APP, House
+from tests.unit.executor.memory_docker import MemoryDaemon, ReactiveCluster
 
 
 class DockerHouse(House):
@@ -29,12 +29,12 @@ class DockerHouse(House):
         await self.start()
         self.knowledge.policies[APP] = made = docker_policy()
         await self.publish(POLICIES, APP, made)
-        self.running = self.cluster.add(made.spec.target, TOPOLOGY, TOPOLOGY.uniform(2), JOB)
+        self.running = self.cluster.add(made.subject, TOPOLOGY, TOPOLOGY.uniform(2), JOB)
         self.clock.advance(60)
 
     async def wants(self, level: int) -> None:
         """A plan for the job as a monitor sees it."""
-        seen = await self.cluster.observe(docker_policy().spec.target)
+        seen = await self.cluster.observe(docker_policy().subject)
         assert seen.deployment is not None
         made_for = seen.deployment.ref().model_copy(update={"requested": None})
         self._plans += 1
@@ -81,7 +81,7 @@ async def test_what_somebody_else_scaled_is_contested(house: DockerHouse) -> Non
     house.docker.add(PROJECT, SERVICE, 5)
     await house.until(lambda: house.docker.running(PROJECT, SERVICE) == 5)
     await house.quiet(10)
-    await house.cluster.trigger_checkpoint(docker_policy().spec.target, JOB)
+    await house.cluster.trigger_checkpoint(docker_policy().subject, JOB)
     await house.quiet(10)
     await house.wants(4)
     await house.until(house.ended("refused"))

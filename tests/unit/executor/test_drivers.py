@@ -3,22 +3,15 @@
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from weir_contracts import Target
 
 from runtime.clock import FakeClock
 from services.executor.adapters.flink import FlinkDriver
-from services.executor.adapters.memory import MemoryDriver
-from services.executor.core import Snapshot
+from services.executor.core import Accepted, Snapshot, TargetChanged
 from services.executor.driver import Driver
-from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED, policy
-from tests.unit.executor.driver_suite import DriverSuite
+from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED, subject
+from tests.unit.executor.driver_suite import OPEN, DriverSuite
 from tests.unit.executor.fake_flink import FakeFlink
-
-
-def target(job: str = "orders", url: str = "http://127.0.0.1:8081") -> Target:
-    found = policy(url=url).spec.target
-    assert found.flink is not None
-    return Target(flink=found.flink.model_copy(update={"job": job}))
+from tests.unit.executor.memory_cluster import MemoryDriver
 
 
 class FakeRig:
@@ -27,14 +20,14 @@ class FakeRig:
     def __init__(self, driver: Driver, cluster: MemoryDriver, clock: FakeClock) -> None:
         self.driver = driver
         self.clock = clock
-        self.target, self.by_id, self.nobody = target(), target(JOB), target("nobody")
-        self.away = target(url="http://127.0.0.1:1")
+        self.subject, self.by_id, self.nobody = subject(), subject(JOB), subject("nobody")
+        self.away = subject(url="http://127.0.0.1:1")
         cluster.away["http://127.0.0.1:1"] = "connection refused"
         self.job_id, self.before, self.wanted, self.too_much = JOB, BEFORE, WANTED, {**WANTED, "enrich": 121}
 
     async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
         for _ in range(100):
-            seen = await self.driver.observe(self.target)
+            seen = await self.driver.observe(self.subject)
             if condition(seen):
                 return seen
             self.clock.advance(0.5)
@@ -44,7 +37,7 @@ class FakeRig:
 def cluster() -> tuple[MemoryDriver, FakeClock]:
     clock = FakeClock(NOON)
     driver = MemoryDriver(clock)
-    driver.add(target(), TOPOLOGY, BEFORE, JOB)
+    driver.add(subject(), TOPOLOGY, BEFORE, JOB)
     clock.advance(60)
     return driver, clock
 
@@ -55,12 +48,23 @@ class TestMemory(DriverSuite):
         history, clock = cluster()
         return FakeRig(history, history, clock)
 
+    async def test_a_request_for_another_version_sends_nothing(self, rig: FakeRig) -> None:
+        """The target changed after it was observed; without a version there is no condition."""
+        driver = rig.driver
+        assert isinstance(driver, MemoryDriver)
+        job = driver.jobs["http://127.0.0.1:8081", "orders"]
+        job.version = "8"
+        assert (await driver.observe(rig.subject)).version == "8"
+        for version, answer, requests in (("7", TargetChanged, 0), ("8", Accepted, 1), (None, Accepted, 1)):
+            found = await driver.request(rig.subject, JOB, WANTED, BEFORE, OPEN, version=version)
+            assert isinstance(found, answer) and len(driver.requests) == requests
+
 
 class TestFlinkShapes(DriverSuite):
     @pytest.fixture(params=[0, 3_600_000, -3_600_000], ids=["same clock", "an hour ahead", "an hour behind"])
     async def rig(self, request: pytest.FixtureRequest) -> AsyncIterator[FakeRig]:
         """Times are right however wrong the cluster's clock is."""
         history, clock = cluster()
-        flink = FlinkDriver(clock, transport=FakeFlink(history, target(), clock_ahead_ms=request.param).transport)
+        flink = FlinkDriver(clock, transport=FakeFlink(history, subject(), clock_ahead_ms=request.param).transport)
         yield FakeRig(flink, history, clock)
         await flink.close()

@@ -262,8 +262,8 @@ def test_a_quarantined_vector_is_refused_until_its_time() -> None:
 class TestFleet:
     """Limits that no single plan can see."""
 
-    rules = Rules(max_actions=3, max_actions_per_cluster=2, fleet_least=3)
-    cluster = str(policy().spec.target.flink.url)
+    rules = Rules(max_actions=3, max_actions_per_cluster=2, fleet_min_applications=3)
+    cluster = policy().subject.cluster
 
     def test_only_so_many_at_once(self) -> None:
         """Three are in flight somewhere, the fourth waits."""

@@ -54,7 +54,7 @@ async def test_a_body_is_refused_with_its_field_or_taken(name: str, library: Fas
     method, path, every = BODIES[name]
     document = example(name)
     if name == "policy":
-        del document["metadata"]["resourceVersion"]
+        del document["metadata"]["version"]
     elif name == "plan-request":
         document["policy"]["spec"]["planner"] = {"name": "rate"}
     path = path.format(**document.get("metadata", {"namespace": NAMESPACE, "name": NAME}))

@@ -203,7 +203,7 @@ async def test_wrong_requests_are_told_so(api: tuple[FastAPI, str]) -> None:
     """Whatever stands in a request: a 4xx, soon, and never a fault of the service."""
     app, request = api
     async with listening(app, 60.0) as port:
-        for name, (how, allowed) in some(WRONG.items(), 3):
+        for name, (how, allowed) in some(WRONG.items(), 4):
             told = await talk(port, how, request, to_the_end=False)
             assert told and set(told) <= allowed, (name, told)
 

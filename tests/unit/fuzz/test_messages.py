@@ -159,7 +159,7 @@ def test_wrong_headers_cost_nothing(headers: dict[str, str]) -> None:
     assert trace == new_traceparent(found.message.id) or trace_id in (found.traceparent or "")
 
 
-@pytest.mark.parametrize("name", some(["plan", "analysis", "observation", "outcome", "policy", "dead-letter"], 3))
+@pytest.mark.parametrize("name", some(["plan", "analysis", "observation", "outcome", "policy", "dead-letter"], 6))
 def test_the_largest_message_takes_no_more_than_a_few_times_its_size(name: str) -> None:
     """8 MB of a wrong map or list, of text, of digits and of brackets; one byte more is not even looked at."""
     document = example(name)

@@ -16,8 +16,9 @@ from runtime.clock import FakeClock
 from services.knowledge.__main__ import api
 from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerAway, PlannerCatalogue, named
-from services.knowledge.applications_api import applications_router, events_router
-from services.knowledge.core import HistoryEntry, Limits, State, history_entries, remember
+from services.knowledge.applications_api import applications_router
+from services.knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
+from services.knowledge.events_api import events_router
 from services.knowledge.policies_api import policies_router
 from services.knowledge.store import StoreUnavailable
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, document, documents, observation, outcome, plan
@@ -94,7 +95,7 @@ class House:
         state = await self.store.state(APP) or State(application=APP)
         past: list[tuple[str, HistoryEntry]] = []
         for event in events:
-            state = remember(state, event, Limits())
+            state = remember(state, event, HistoryLimits())
             past += history_entries(event, state)
         said = [(type(e).__name__.lower(), e.application, e.model_dump_json()) for e in events]
         await self.store.save([state], said, past, {APP: documents(*events)})
@@ -131,7 +132,7 @@ async def test_a_policy_is_created_then_replaced(house: House) -> None:
     assert shown["metadata"] == {
         "namespace": "shop",
         "name": "orders",
-        "resourceVersion": NOON_MS + 60_000,
+        "version": NOON_MS + 60_000,
         "updatedAt": "2026-01-01T12:01:00Z",
         "updatedBy": "local",
     }
@@ -145,7 +146,7 @@ async def test_only_what_was_read_is_replaced(house: House) -> None:
     await house.apply(200, mode="act")
     stale = await house.http.put(POLICY, json=shown)
     assert stale.status_code == 409
-    read, current = shown["metadata"]["resourceVersion"], stale.json()["currentVersion"]
+    read, current = shown["metadata"]["version"], stale.json()["currentVersion"]
     assert current == read + 1
     assert (await house.http.put(POLICY, json=document(), headers={"If-Match": f'"{read}"'})).status_code == 409
     assert (await house.http.put(POLICY, json=document(), headers={"If-Match": f'"{current}"'})).status_code == 200
@@ -342,7 +343,7 @@ async def test_while_the_planner_service_is_away_all_else_can_be_changed(house: 
     assert house.catalogue.asked == 1
     answer = await house.http.put(POLICY, json=document(planner={**chosen, "parameters": {"drain_seconds": 90}}))
     assert answer.status_code == 503
-    assert "planner service cannot be asked" in answer.json()["detail"]
+    assert "planner service cannot check them" in answer.json()["detail"]
     kept = (await house.http.get(POLICY)).json()
     assert kept["spec"]["planner"]["parameters"] == {"drain_seconds": 60}
 
@@ -351,7 +352,7 @@ async def test_history_grows_old_without_a_new_plan(house: House) -> None:
     """Plans stopped: what is older than the setting is not shown any more; as many as are kept can be asked for."""
     await house.tell(plan(1), plan(2))
     history = f"/v1/applications/{APP}/history"
-    day = Limits().history_age_seconds
+    day = HistoryLimits().history_age_seconds
     house.clock.advance(day - 10)
     assert len((await house.http.get(history, params={"limit": 10_000})).json()["items"]) == 2
     house.clock.advance(10 + 8)  # the first plan was made 6 s after noon, the second 11 s
@@ -374,15 +375,15 @@ async def test_policies_are_listed_in_pages(house: House) -> None:
 
 async def test_a_pause_is_ended_in_the_mode_before_it(house: House) -> None:
     """Paused twice is paused once; resumed, it acts again as it did."""
-    first = (await house.apply(mode="act"))["metadata"]["resourceVersion"]
+    first = (await house.apply(mode="act"))["metadata"]["version"]
     for _ in range(2):
         paused = await house.http.post(f"{POLICY}/pause")
         assert (paused.status_code, paused.json()["spec"]["mode"]) == (200, "paused")
-    assert paused.json()["metadata"]["resourceVersion"] == first + 1
+    assert paused.json()["metadata"]["version"] == first + 1
     for _ in range(2):
         resumed = await house.http.post(f"{POLICY}/resume")
         assert (resumed.status_code, resumed.json()["spec"]["mode"]) == (200, "act")
-    assert resumed.json()["metadata"]["resourceVersion"] == first + 2
+    assert resumed.json()["metadata"]["version"] == first + 2
 
 
 async def test_what_was_written_paused_advises_when_resumed(house: House) -> None:
@@ -395,7 +396,7 @@ async def test_what_was_written_paused_advises_when_resumed(house: House) -> Non
 
 async def test_a_deleted_policy_is_gone(house: House) -> None:
     """204, then 404 everywhere; a tombstone is to be published; a stale deletion is refused."""
-    version = (await house.apply())["metadata"]["resourceVersion"]
+    version = (await house.apply())["metadata"]["version"]
     assert (await house.http.delete(POLICY, headers={"If-Match": '"7"'})).status_code == 409
     assert (await house.http.delete(POLICY, headers={"If-Match": f'"{version}"'})).status_code == 204
     for call in (
@@ -414,7 +415,7 @@ async def test_a_version_never_comes_twice(house: House) -> None:
     first = await house.apply()
     assert (await house.http.delete(POLICY)).status_code == 204
     second = await house.apply()
-    assert second["metadata"]["resourceVersion"] > first["metadata"]["resourceVersion"]
+    assert second["metadata"]["version"] > first["metadata"]["version"]
     assert (await house.http.put(POLICY, json=first)).status_code == 409
 
 

@@ -29,7 +29,7 @@ def policy(
     namespace, name = application.split("/")
     metadata: dict[str, Any] = {"namespace": namespace, "name": name}
     if version is not None:
-        metadata["resourceVersion"] = version
+        metadata["version"] = version
     return parse_policy(
         {
             "apiVersion": "weir.dev/v1alpha1",

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from engines.flink.readings import FlinkReadings
 from services.monitor.adapters.application import Flink
-from services.monitor.core import FlinkReadings
 
 PROCESSED = 40
 
@@ -87,18 +87,18 @@ class FlinkSuite:
 
     async def test_a_job_is_found_by_id_too(self, rig: Rig) -> None:
         """A policy may name either."""
-        one, other = await rig.flink.scrape(), await rig.by_id.scrape()
+        one, other = await rig.flink.read(), await rig.by_id.read()
         assert one.job is not None and other.job is not None and one.job.id == other.job.id
 
     async def test_a_job_that_is_not_there_is_not_an_outage(self, rig: Rig) -> None:
         """The cluster answers, and says so."""
-        readings = await rig.nobody.scrape()
+        readings = await rig.nobody.read()
         assert (readings.reachable, readings.job) == (True, None)
         assert "no job" in readings.message
 
     async def test_an_outage_is_not_an_absent_job(self, rig: Rig) -> None:
         """Nothing can be said about it; and nothing raises."""
-        readings = await rig.away.scrape()
+        readings = await rig.away.read()
         assert (readings.reachable, readings.job) == (False, None)
         assert readings.message
 

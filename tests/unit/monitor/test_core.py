@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from weir_contracts import Observation, Problem, ended_observation, parse_policy
 
 from engines.flink.metrics import SourceOffsets
+from engines.flink.readings import FlinkReadings, scrape_of
 from engines.flink.rescale import CheckpointFacts
 from runtime.clock import FakeClock
 from services.monitor.adapters.memory import JOB_ID, MAP, SOURCE, MemoryFlink
-from services.monitor.core import FlinkReadings, PartitionOffsets, Readings, next_due, observe
+from services.monitor.core import PartitionOffsets, Readings, next_due, observe
 from tests.unit.monitor.builders import kafka_signals, policy
 
+NAME = "Source: orders"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
@@ -41,8 +43,8 @@ async def seen(
     **changes: Any,
 ) -> Observation:
     """What is observed of a cluster, some of its readings replaced."""
-    readings = replace(await flink.scrape(), **changes)
-    return observe(Readings(policy(), readings, partitions, scrape_seconds=0.1, previous=previous), now)
+    readings = replace(await flink.read(), **changes)
+    return observe(Readings(policy(), scrape_of(readings), partitions, scrape_seconds=0.1, previous=previous), now)
 
 
 async def test_a_running_job_is_observed_whole(flink: MemoryFlink) -> None:
@@ -209,7 +211,7 @@ ENDS = {"log_start_offset": 0, "log_end_offset": 25}
 
 async def test_partitions_carry_the_source_s_own_position(flink: MemoryFlink) -> None:
     """The brokers' offsets beside it; a partition that the source has not read from has none."""
-    partitions = tuple((SOURCE, PartitionOffsets("orders", "orders", n, **ENDS)) for n in range(3))
+    partitions = tuple((NAME, PartitionOffsets("orders", "orders", n, **ENDS)) for n in range(3))
     observation = await seen(flink, partitions=partitions)
     assert [(p.partition, p.current_offset, p.log_end_offset) for p in observation.partitions] == [
         (0, 20, 25),
@@ -231,7 +233,7 @@ async def test_a_source_has_as_many_partitions_while_it_restarts(flink: MemoryFl
 
 async def test_more_partitions_than_a_message_holds_are_said(flink: MemoryFlink) -> None:
     """The first ten thousand are in it, and the reader is told."""
-    many = tuple((SOURCE, PartitionOffsets("orders", "orders", n)) for n in range(10_001))
+    many = tuple((NAME, PartitionOffsets("orders", "orders", n)) for n in range(10_001))
     observation = await seen(flink, partitions=many, problems=tuple(Problem(where="x", what="y") for _ in range(150)))
     assert len(observation.partitions) == 10_000
     assert len(observation.problems) == 100
@@ -262,9 +264,9 @@ async def test_a_group_that_nothing_is_committed_to_is_a_problem(
     """Once the job would have committed: a wrong name is said. A young or an idle job's group may be right."""
     offsets = PartitionOffsets("orders", "orders", 0, 0, 30, committed)
     empty = replace(offsets, partition=1, committed_offset=None)
-    readings = replace(await flink.scrape(), **{"checkpoints": DONE, "sources": {SOURCE: READ}, **changes})
+    readings = replace(await flink.read(), **{"checkpoints": DONE, "sources": {SOURCE: READ}, **changes})
     wanted = policy(kafka=kafka_signals(**({"groupId": group} if group else {})))
-    problems = observe(Readings(wanted, readings, ((SOURCE, offsets), (SOURCE, empty))), NOON).problems
+    problems = observe(Readings(wanted, scrape_of(readings), ((NAME, offsets), (NAME, empty))), NOON).problems
     assert [problem.where for problem in problems] == ([f"group {group}"] if says else [])
     assert all("check spec.signals.kafka.groupId" in p.what and str(says) in p.what for p in problems)
     assert all(len(f"{p.where}: {p.what}") <= 160 for p in problems)
@@ -275,8 +277,8 @@ async def test_commits_that_could_not_be_read_are_one_problem(flink: MemoryFlink
     away = Problem(where="commits of group orders", what="no answer within 2 s")
     readings = Readings(
         policy(kafka=kafka_signals(groupId="orders")),
-        replace(await flink.scrape(), sources={SOURCE: READ}, checkpoints=DONE),
-        ((SOURCE, PartitionOffsets("orders", "orders", 0, 0, 30)),),
+        scrape_of(replace(await flink.read(), sources={SOURCE: READ}, checkpoints=DONE)),
+        ((NAME, PartitionOffsets("orders", "orders", 0, 0, 30)),),
         (away,),
     )
     assert observe(readings, NOON).problems == [away]
@@ -360,4 +362,4 @@ def test_the_next_scrape_is_ahead_and_within_an_interval(due: float, took: float
 
 def test_an_observation_of_nothing_at_all_is_still_one() -> None:
     """Every default reading fits the contract."""
-    assert observe(Readings(policy(), FlinkReadings()), NOON).status == "not_found"
+    assert observe(Readings(policy(), scrape_of(FlinkReadings())), NOON).status == "not_found"

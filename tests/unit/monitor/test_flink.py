@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engines.flink.readings import FlinkReadings
 from runtime.clock import FakeClock
 from services.monitor.adapters import flink as flink_adapter
 from services.monitor.adapters.application import Flink
 from services.monitor.adapters.flink import FlinkCollector, new_client
 from services.monitor.adapters.memory import JOB_ID, MAP, SOURCE, MemoryFlink
-from services.monitor.core import FlinkReadings
 from tests.effort import examples
 from tests.unit.monitor.builders import policy, recorded
 from tests.unit.monitor.fake_flink import FakeFlink
@@ -37,7 +37,7 @@ class MemoryRig:
         self.topic, self.source = "orders", SOURCE
 
     async def until(self, condition: Callable[[FlinkReadings], bool]) -> FlinkReadings:
-        readings = await self.flink.scrape()
+        readings = await self.flink.read()
         assert condition(readings), readings
         return readings
 
@@ -56,9 +56,9 @@ class _View:
         self._cluster = cluster
         self._wanted = wanted
 
-    async def scrape(self) -> FlinkReadings:
+    async def read(self) -> FlinkReadings:
         self._cluster.wanted = self._wanted
-        return await self._cluster.scrape()
+        return await self._cluster.read()
 
     async def close(self) -> None: ...
 
@@ -77,7 +77,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def collector(fake: FakeFlink, job: str = "orders") -> FlinkCollector:
     """A collector that talks to the fake."""
-    target = policy(job=job).spec.target.flink
+    target = policy(job=job).subject.flink
     assert target is not None
     return FlinkCollector(target, 1.0, new_client(1.0, transport=fake.transport))
 
@@ -108,18 +108,18 @@ async def flink(fake: FakeFlink) -> AsyncIterator[FlinkCollector]:
 
 async def test_metrics_are_gathered_before_they_are_read(fake: FakeFlink, flink: FlinkCollector) -> None:
     """The first question for a metric is answered from before; a scrape's readings are of now all the same."""
-    await flink.scrape()
+    await flink.read()
     fake.cluster.process(0, 90)
-    readings = await flink.scrape()
+    readings = await flink.read()
     assert readings.sources[SOURCE].records_in == 100
     assert readings.job is not None and readings.job.vertices[1].read_records == 100
 
 
 async def test_a_scrape_takes_few_calls(fake: FakeFlink, flink: FlinkCollector) -> None:
     """Nine for a source and an operator; what does not change in a job is asked once."""
-    await flink.scrape()
+    await flink.read()
     fake.calls.clear()
-    await flink.scrape()
+    await flink.read()
     paths = sorted(call.split("?")[0] for call in fake.calls)
     source, operator = (f"{PATH}/vertices/{v}/subtasks/metrics" for v in (SOURCE, MAP))
     assert paths == sorted(
@@ -140,11 +140,11 @@ async def test_a_scrape_takes_few_calls(fake: FakeFlink, flink: FlinkCollector) 
 
 async def test_a_new_run_is_listed_again(fake: FakeFlink, flink: FlinkCollector) -> None:
     """Its metrics may be others."""
-    await flink.scrape()
+    await flink.read()
     fake.cluster.clock.advance(1)  # type: ignore[attr-defined]
     fake.cluster.restart()
     fake.calls.clear()
-    await flink.scrape()
+    await flink.read()
     assert f"{PATH}/vertices/{MAP}/subtasks/metrics" in fake.calls
 
 
@@ -152,7 +152,7 @@ async def test_many_partitions_are_asked_for_in_parts(fake: FakeFlink, flink: Fl
     """An address must stay below what proxies accept."""
     fake.cluster.partitions = 300
     fake.cluster.processed = [1] * 300
-    readings = await flink.scrape()
+    readings = await flink.read()
     assert len(readings.sources[SOURCE].positions) == 300
     assert max(len(call) for call in fake.calls) < 8000
 
@@ -163,7 +163,7 @@ async def test_many_partitions_are_asked_for_in_parts(fake: FakeFlink, flink: Fl
 async def test_a_gauge_that_no_subtask_has_does_not_hide_the_other(fake: FakeFlink, flink: FlinkCollector) -> None:
     """One unknown name makes Flink answer `[]` with 200: only what is listed is asked for."""
     fake.hidden.add("busyTimeMsPerSecond")
-    readings = await flink.scrape()
+    readings = await flink.read()
     assert readings.shares[MAP].busy_mean is None
     assert readings.shares[MAP].backpressure_mean == 0.0
     assert readings.sources[SOURCE].records_in == 10
@@ -171,16 +171,16 @@ async def test_a_gauge_that_no_subtask_has_does_not_hide_the_other(fake: FakeFli
 
 async def test_a_metric_that_goes_between_list_and_question_is_unknown(fake: FakeFlink, flink: FlinkCollector) -> None:
     """The cached names of a gauge that is gone: unknown once, listed again next time."""
-    await flink.scrape()
+    await flink.read()
     fake.hidden.add("busyTimeMsPerSecond")
-    assert MAP not in (await flink.scrape()).shares
-    assert (await flink.scrape()).shares[MAP].backpressure_mean == 0.0
+    assert MAP not in (await flink.read()).shares
+    assert (await flink.read()).shares[MAP].backpressure_mean == 0.0
 
 
 async def test_metrics_of_a_job_that_does_not_run_are_not_asked_for(fake: FakeFlink, flink: FlinkCollector) -> None:
     """They would be the last run's, or an empty list that says nothing."""
     fake.cluster.deploying = True
-    readings = await flink.scrape()
+    readings = await flink.read()
     assert readings.sources == {} and readings.shares == {}
     assert not any("vertices" in call for call in fake.calls)
 
@@ -188,35 +188,35 @@ async def test_metrics_of_a_job_that_does_not_run_are_not_asked_for(fake: FakeFl
 async def test_a_job_between_two_calls_is_no_absent_job(fake: FakeFlink, flink: FlinkCollector) -> None:
     """Listed, but its details are not there (yet): nothing can be said of it now."""
     fake.broken[PATH] = (404, b'{"errors":["NotFoundException: Job not found\\n\\tat x"]}')
-    readings = await flink.scrape()
+    readings = await flink.read()
     assert (readings.reachable, readings.job) == (False, None)
     assert readings.message == f"GET {PATH}: status 404 Not Found"
 
 
 async def test_a_resubmitted_job_is_learnt_anew(fake: FakeFlink, flink: FlinkCollector) -> None:
     """Another id, another configuration: nothing of the old one is kept."""
-    await flink.scrape()
+    await flink.read()
     fake.cluster.absent = True
-    assert (await flink.scrape()).job is None
+    assert (await flink.read()).job is None
     fake.cluster.absent = False
     fake.calls.clear()
-    await flink.scrape()
+    await flink.read()
     assert f"{PATH}/jobmanager/config" in fake.calls
 
 
 async def test_what_could_not_be_learnt_is_asked_again(fake: FakeFlink, flink: FlinkCollector) -> None:
     """One failed call at the start must not leave the interval unknown for good."""
     fake.broken[f"{PATH}/checkpoints/config"] = (500, b"")
-    readings = await flink.scrape()
+    readings = await flink.read()
     assert readings.checkpoint_interval_seconds is None and not readings.checkpointing_off
     fake.broken.clear()
-    assert (await flink.scrape()).checkpoint_interval_seconds == 10.0
+    assert (await flink.read()).checkpoint_interval_seconds == 10.0
 
 
 async def test_checkpointing_that_is_off_is_known_to_be(fake: FakeFlink, flink: FlinkCollector) -> None:
     """Flink writes it as an endless interval."""
     fake.broken[f"{PATH}/checkpoints/config"] = (200, b'{"interval": 9223372036854775807}')
-    readings = await flink.scrape()
+    readings = await flink.read()
     assert readings.checkpoint_interval_seconds is None and readings.checkpointing_off
 
 
@@ -236,7 +236,7 @@ async def test_one_bad_answer_costs_one_reading(
 ) -> None:
     """The rest of the scrape counts. The default scheduler, for one, has no requirements to tell."""
     fake.broken[path] = answer
-    readings = await flink.scrape()
+    readings = await flink.read()
     value = getattr(readings, missing)
     assert value is None or value == {}
     assert readings.job is not None and readings.sources[SOURCE].records_in == 10
@@ -245,14 +245,14 @@ async def test_one_bad_answer_costs_one_reading(
 async def test_a_problem_names_the_call(fake: FakeFlink, flink: FlinkCollector) -> None:
     """So that people can repeat it; of the body nothing, because whoever wrote the policy chose where it comes from."""
     fake.broken[f"{PATH}/checkpoints"] = (500, b'{"errors":["hunter2", "x"]}')
-    (problem,) = (await flink.scrape()).problems
+    (problem,) = (await flink.read()).problems
     assert (problem.where, problem.what) == (f"GET {PATH}/checkpoints", "status 500 Internal Server Error")
 
 
 async def test_a_source_that_could_not_be_listed_is_unknown(fake: FakeFlink, flink: FlinkCollector) -> None:
     """Its positions are not 0, and it has not lost its partitions."""
     fake.broken[f"{PATH}/vertices/{SOURCE}/subtasks/metrics"] = (503, b"")
-    readings = await flink.scrape()
+    readings = await flink.read()
     assert SOURCE not in readings.sources and SOURCE not in readings.shares
     assert MAP in readings.shares
 
@@ -303,7 +303,7 @@ async def test_a_cluster_that_answers_nonsense_is_unreachable(
 ) -> None:
     """Not one word of it is believed, and the sentence says what came."""
     fake.broken["/jobs/overview"] = answer
-    readings = await flink.scrape()
+    readings = await flink.read()
     assert (readings.reachable, readings.job) == (False, None)
     assert said in readings.message and "/jobs/overview" in readings.message
 
@@ -311,7 +311,7 @@ async def test_a_cluster_that_answers_nonsense_is_unreachable(
 async def test_a_redirect_is_not_followed(fake: FakeFlink, flink: FlinkCollector) -> None:
     """A policy names an address; a cluster must not send the monitor to another."""
     fake.broken["/jobs/overview"] = lambda _: httpx.Response(302, headers={"location": "http://127.0.0.1:1/x"})
-    assert not (await flink.scrape()).reachable
+    assert not (await flink.read()).reachable
     assert all("/x" not in call for call in fake.calls)
 
 
@@ -329,10 +329,10 @@ async def test_at_most_six_calls_are_under_way(fake: FakeFlink) -> None:
         under_way -= 1
         return answer
 
-    target = policy().spec.target.flink
+    target = policy().subject.flink
     assert target is not None
     reader = FlinkCollector(target, 1.0, new_client(1.0, transport=httpx.MockTransport(counted)))
-    assert len((await reader.scrape()).sources[SOURCE].positions) == 900
+    assert len((await reader.read()).sources[SOURCE].positions) == 900
     assert most == 6
     await reader.close()
 
@@ -347,10 +347,10 @@ async def test_a_trickle_does_not_hold_the_scrape(fake: FakeFlink) -> None:
                 await asyncio.sleep(0.005)
 
     fake.broken["/jobs/overview"] = lambda _: httpx.Response(200, content=Trickle())
-    target = policy().spec.target.flink
+    target = policy().subject.flink
     assert target is not None
     reader = FlinkCollector(target, 0.05, new_client(0.05, transport=fake.transport))
-    assert (await reader.scrape()).message == "GET /jobs/overview: no answer in time"
+    assert (await reader.read()).message == "GET /jobs/overview: no answer in time"
     await reader.close()
 
 
@@ -371,5 +371,5 @@ async def test_a_scrape_never_raises(path: str, cut: int, junk: bytes) -> None:
     fake = FakeFlink(MemoryFlink(FakeClock()))
     fake.broken[path] = (200, json.dumps(recorded(ANSWERS[path])).encode()[:cut] + junk)
     reader = collector(fake)
-    assert isinstance(await reader.scrape(), FlinkReadings)
+    assert isinstance(await reader.read(), FlinkReadings)
     await reader.close()

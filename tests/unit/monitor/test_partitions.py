@@ -7,7 +7,7 @@ from weir_contracts import KafkaSignals
 
 from runtime.clock import FakeClock
 from services.monitor.adapters.memory import MemoryBrokers
-from services.monitor.adapters.partitions import KafkaReadings, PartitionCollector, Place, Wanted, resolve
+from services.monitor.adapters.partitions import KafkaReadings, PartitionCollector, Place, resolve
 from services.monitor.core import PartitionOffsets
 from tests.unit.monitor.brokers_suite import BrokersSuite
 
@@ -58,7 +58,7 @@ class Story:
     async def scrape(self, positions: dict[Place, int | None], *, after: float = 2.0) -> KafkaReadings:
         """What is read `after` seconds, the source at these positions."""
         self.clock.advance(after)
-        return await self.collector.scrape([Wanted(SOURCE, positions)], self.clock.now())
+        return await self.collector.scrape({SOURCE: positions}, self.clock.now())
 
     async def first(self, positions: dict[Place, int | None], *, after: float = 2.0) -> PartitionOffsets:
         """The first partition of it."""
@@ -99,7 +99,7 @@ async def test_before_its_first_run_the_policy_s_topics_count() -> None:
 async def test_the_policy_s_topics_are_not_dealt_out_to_several_sources() -> None:
     """Which source reads which cannot be told, so nothing is said."""
     story = Story(topics=["orders", "other"])
-    readings = await story.collector.scrape([Wanted("a", {}), Wanted("b", {})], story.clock.now())
+    readings = await story.collector.scrape({"a": {}, "b": {}}, story.clock.now())
     assert readings.partitions == ()
 
 
@@ -265,7 +265,7 @@ async def test_lookups_are_bounded() -> None:
     for n in range(40):
         brokers.append(("wide", n), 100 + n)
     collector = PartitionCollector(KafkaSignals(bootstrapServers="127.0.0.1:9092"), brokers)
-    wanted = [Wanted(SOURCE, {("wide", n): 0 for n in range(40)})]
+    wanted = {SOURCE: {("wide", n): 0 for n in range(40)}}
     readings = await collector.scrape(wanted, clock.now() + timedelta(seconds=1))
     known = [p.partition for _, p in readings.partitions if p.position_appended_at is not None]
     assert known == list(range(24, 40))

@@ -156,7 +156,7 @@ async def test_a_policy_made_again_is_not_ended_at_every_start(house: House) -> 
     async with house.replica():
         await until(house.observations)
     assert "ended" not in house.statuses("shop/orders")
-    assert house.observations()[0].policy.metadata.resource_version == 3
+    assert house.observations()[0].policy.metadata.version == 3
 
 
 async def test_a_long_topic_is_read_to_its_end_first(house: House) -> None:
@@ -169,7 +169,7 @@ async def test_a_long_topic_is_read_to_its_end_first(house: House) -> None:
     await house.apply(policy(version=3))
     async with house.replica():
         await until(house.observations)
-    assert {observation.policy.metadata.resource_version for observation in house.observations()} == {3}
+    assert {observation.policy.metadata.version for observation in house.observations()} == {3}
     assert "ended" not in house.statuses("shop/orders")
 
 

@@ -111,7 +111,7 @@ async def test_a_changed_policy_takes_effect_at_once(story: Story) -> None:
     await story.time.run(0.5)
     story.watch.change(policy(interval="10s", version=2))
     await story.time.run(0.5)
-    assert [o.policy.metadata.resource_version for o in story.published] == [None, 2]
+    assert [o.policy.metadata.version for o in story.published] == [None, 2]
     await story.time.run(9)
     assert len(story.published) == 2, "and from then on every 10 s"
     await story.time.run(1)
@@ -134,7 +134,7 @@ async def test_another_target_gets_another_collector(story: Story) -> None:
     story.cluster.flink.processed = [1, 0, 0, 0]
     story.watch.change(policy(interval="2s", job="other"))
     await story.time.run(0.5)
-    assert [made.spec.target.flink.job for made in story.cluster.made if made.spec.target.flink] == ["orders", "other"]
+    assert [made.subject.flink.job for made in story.cluster.made if made.subject.flink] == ["orders", "other"]
     assert story.cluster.closed == 1
     assert [reading.complete for reading in story.published[-1].operators] == [True, True]
 
@@ -183,7 +183,7 @@ async def test_a_collector_that_cannot_be_made_is_tried_again() -> None:
 
 async def test_readings_that_fit_no_observation_are_said_in_one_that_does(story: Story) -> None:
     """Whatever slips through the borders: a contract that refuses it must not end the watch."""
-    story.cluster.partitions = (("bc4197a480c92c793190a9f8c0afc54c", PartitionOffsets("t", "t", -5)),)
+    story.cluster.partitions = (("Source: orders", PartitionOffsets("t", "t", -5)),)
     await story.time.run(1)
     story.cluster.partitions = ()
     await story.time.run(2)

@@ -32,7 +32,9 @@ from weir_contracts import (
     unknown,
     within,
 )
+from weir_planner.request import Request
 
+from engines.flink.health import health_of
 from services.planner.core.guards import Context
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -81,7 +83,7 @@ def policy(application: str = APP, *, version: int | None = 3, **spec: Any) -> S
         {
             "apiVersion": "weir.dev/v1alpha1",
             "kind": "ScalingPolicy",
-            "metadata": {"namespace": namespace, "name": name, "resourceVersion": version},
+            "metadata": {"namespace": namespace, "name": name, "version": version},
             "spec": {
                 "target": {"flink": {"url": "http://127.0.0.1:8081", "job": name}},
                 "objective": {"maxLag": "30s"},
@@ -106,6 +108,7 @@ def deployment(observed: Mapping[str, int], graph: Topology | None = None, **cha
             "job_id": "a" * 32,
             "job_name": "orders",
             "graph_hash": (graph or topology()).graph_hash(),
+            "health": health_of(changes.get("state", "RUNNING")),
             "state": "RUNNING",
             "requested": dict(observed),
             "observed": dict(observed),
@@ -284,13 +287,16 @@ def context(current: Mapping[str, int], **changes: Any) -> Context:
     graph = changes.pop("graph", topology(tuple(current)))
     slots = changes.pop("slots", Slots(total=32, available=20))
     found = changes.pop("found", None) or analysis(work=current.get(WORK, 1), the_policy=the_policy, graph=graph)
-    return Context(
-        **{
-            "now": NOON,
-            "spec": the_policy.spec,
-            "topology": graph,
-            "deployment": deployment(current, graph, slots=slots),
-            "analysis": found,
-            **changes,
-        }
+    last_action = changes.pop("last_action", None)
+    asked = Request.model_construct(
+        id=derive_id(found.id, "request"),
+        application=found.application,
+        now=changes.pop("now", NOON),
+        policy=the_policy,
+        analysis=found,
+        topology=graph,
+        deployment=deployment(current, graph, slots=slots),
+        outcomes=[] if last_action is None else [outcome(last_action)],
+        quarantine=changes.pop("quarantine", []),
     )
+    return Context(asked, **changes)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from weir_contracts import Plan, PlanReply, PlanRequest, PlanState, Recommendation, Slots, derive_id
 from weir_planner.installed import UnknownPlanner, ask
 
-from services.planner.core.decide import MOST_RECOMMENDATIONS, check_reply, make_plan, precheck
+from services.planner.core.decide import MAX_RECOMMENDATIONS, coverage_problem, make_plan, precheck
 from services.planner.core.guards import amend
-from services.planner.core.wishes import condensed
+from services.planner.core.recommendations import condensed
 from services.planner.offline import plan_offline
 from tests.effort import examples
 from tests.unit.planner.build import (
@@ -53,8 +53,8 @@ def test_a_plan_says_what_it_was_made_of() -> None:
     assert plan.deployment == asked.deployment.ref()
     assert (plan.current, plan.proposed) == ({SOURCE: 1, WORK: 2}, {SOURCE: 1, WORK: 20})
     assert plan.approved == {SOURCE: 1, WORK: 12}
-    assert plan.sentence.startswith("work 2 → 12, lag peaks at ")
-    assert plan.sentence.endswith("; that is what bounds left of: the planner wants it")
+    assert plan.sentence.startswith("work 2 → 12, predicted lag at most ")
+    assert plan.sentence.endswith(" (the planner proposed 20; limited by bounds): the planner wants it")
 
 
 def test_a_replay_gives_the_same_plan() -> None:
@@ -79,13 +79,17 @@ def test_a_plan_expires(interval: str, seconds: int) -> None:
         (
             request(of={"status": "unreachable", "message": "refused"}),
             "unreachable",
-            "nothing changes, because refused",
+            "cannot be scaled: refused",
         ),
         (request(of={"status": "not_found"}), "not-found", "not_found"),
         (request(of={"deployment": None}), "metric-missing", "deployment is unknown"),
         (request(of={"topology": None}), "metric-missing", "graph or deployment is unknown"),
         (request(of={"deployment": deployment({SOURCE: 1, WORK: 2}, state="CANCELED")}), "job-ended", "is CANCELED"),
-        (request(of={"deployment": deployment({SOURCE: 1})}), "metric-missing", "not known of every operator"),
+        (
+            request(of={"deployment": deployment({SOURCE: 1})}),
+            "metric-missing",
+            "parallelism of at least one operator is unknown",
+        ),
     ],
 )
 def test_reasons_to_hold_before_anybody_is_asked(asked: PlanRequest, code: str, words: str) -> None:
@@ -106,16 +110,15 @@ def test_a_fresh_reading_is_planned_for() -> None:
 
 @pytest.mark.parametrize(
     ("vector", "words"),
-    [({WORK: 3}, "misses orders"), ({SOURCE: 1, WORK: 3, "sink": 1}, "names the unknown sink")],
+    [({WORK: 3}, "misses orders"), ({SOURCE: 1, WORK: 3, "sink": 1}, "names the unknown operator sink")],
 )
 def test_an_answer_for_a_part_is_refused(vector: dict[str, int], words: str) -> None:
     """A planner answers for the whole topology or holds."""
     asked = request()
-    reply = check_reply(scale(vector), asked)
-    assert (reply.kind, reply.code) == ("hold", "invalid-reply")
-    assert words in reply.sentence
+    assert words in str(coverage_problem(scale(vector), asked))
     plan = made(scale(vector), asked)
     assert (plan.kind, plan.code, plan.approved) == ("hold", "invalid-reply", None)
+    assert words in plan.sentence
 
 
 def test_the_wishes_of_the_window_are_passed_on() -> None:
@@ -153,7 +156,7 @@ def test_the_state_is_bounded() -> None:
     slow: dict[str, Any] = {"behavior": {"scaleDown": {"stabilization": "1d"}}}
     state = PlanState(recommendations=[wish(-5 * i, {SOURCE: 1, WORK: 2 + i % 7}) for i in range(400, 0, -1)])
     kept = made(scale({SOURCE: 1, WORK: 1}), request(analysis(the_policy=policy(**slow))), state).state.recommendations
-    assert len(kept) <= MOST_RECOMMENDATIONS
+    assert len(kept) <= MAX_RECOMMENDATIONS
     assert (kept[0].at, kept[-1].at) == (after(-2000), NOON)
 
 
@@ -164,10 +167,10 @@ def test_a_window_of_more_turns_than_a_plan_may_carry_is_still_covered() -> None
         kept = condensed([*kept, wish(second, {SOURCE: 1, WORK: 2 if second % 3 else 1})], 400)
     spec: dict[str, Any] = {"behavior": {"scaleDown": {"stabilization": "30m"}, "cooldown": "0s"}}
     found = analysis(work=4, arrivals=300, per_subtask=1000, seen=[point(1, 900)])
-    draft = amend(
+    proposal = amend(
         scale({SOURCE: 1, WORK: 1}), context({SOURCE: 1, WORK: 4}, spec=spec, recommendations=kept, found=found)
     )
-    assert draft.vector == {SOURCE: 1, WORK: 2}
+    assert proposal.vector == {SOURCE: 1, WORK: 2}
 
 
 @examples(25)
@@ -212,7 +215,7 @@ def test_what_runs_outside_the_bounds_is_brought_into_them() -> None:
     low = request(analysis(the_policy=policy(bounds={"min": 1, "max": 12, "operators": {WORK: {"min": 4}}})))
     plan = made(plan_of(low), low)
     assert (plan.code, plan.approved) == ("out-of-bounds", {SOURCE: 1, WORK: 4})
-    assert plan.sentence == "work 2 → 4: work runs at 2 and the policy allows 4 to 12"
+    assert plan.sentence == "work 2 → 4: work runs at 2, the policy allows 4 to 12"
 
     slow = {"scaleDown": {"stabilization": "120s"}, "scaleUp": {"stabilization": "0s"}, "cooldown": "60s"}
     high = request(analysis(work=8, arrivals=3900, the_policy=policy(bounds={"min": 1, "max": 4}, behavior=slow)))
@@ -234,7 +237,7 @@ def test_a_plan_foretells_what_was_left_of_the_wish() -> None:
     assert plan.approved == {SOURCE: 1, WORK: 3}
     assert plan.prediction is not None
     assert plan.prediction.max_utilisation == pytest.approx(2400 / 1500, rel=0.05)
-    assert "that is what slots-available left of" in plan.sentence
+    assert "limited by slots-available)" in plan.sentence
 
 
 def test_growth_that_gains_nothing_after_the_guards_is_not_worth_a_restart() -> None:
@@ -247,7 +250,7 @@ def test_growth_that_gains_nothing_after_the_guards_is_not_worth_a_restart() -> 
     assert made(wanted, asked).kind == "scale"
     plan = made(wanted, bound)
     assert (plan.kind, plan.code) == ("hold", "no-gain")
-    assert "what bounds left of the wish, orders 1 → 2, would gain nothing" in plan.sentence
+    assert plan.sentence == "orders 1 → 2, limited by bounds, would gain nothing for its restart"
 
 
 @pytest.mark.parametrize("selectivity", [1.0, None])

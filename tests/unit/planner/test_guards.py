@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Parallelism, PastAction, PlanReply, QuarantinedVector, Slots, Symptom
 
-from services.planner.core.guards import GUARDS, Context, Draft, amend
+from services.planner.core.guards import GUARDS, Context, Proposal, amend
 from services.planner.core.guards.sizes import sustained_rate
 from tests.effort import examples
 from tests.unit.planner.build import (
@@ -30,13 +30,13 @@ from tests.unit.planner.build import (
 NOW: Parallelism = {SOURCE: 1, WORK: 4}
 
 
-def passed(wanted: Parallelism, given_: Context) -> Draft:
+def passed(wanted: Parallelism, given_: Context) -> Proposal:
     """What the whole chain makes of a wish."""
     return amend(scale(wanted), given_)
 
 
-def guards(draft: Draft) -> list[str]:
-    return [amendment.guard for amendment in draft.amendments]
+def guards(proposal: Proposal) -> list[str]:
+    return [amendment.guard for amendment in proposal.amendments]
 
 
 def behavior(up: Any = "0s", down: Any = "0s", cooldown: str = "0s") -> dict[str, Any]:
@@ -50,33 +50,40 @@ def behavior(up: Any = "0s", down: Any = "0s", cooldown: str = "0s") -> dict[str
 
 def test_a_sound_wish_passes_as_it_is() -> None:
     """No guard has anything to say."""
-    draft = passed({SOURCE: 1, WORK: 6}, context(NOW))
-    assert draft.vector == {SOURCE: 1, WORK: 6}
-    assert draft.amendments == ()
+    proposal = passed({SOURCE: 1, WORK: 6}, context(NOW))
+    assert proposal.vector == {SOURCE: 1, WORK: 6}
+    assert proposal.amendments == ()
 
 
 def test_a_hold_passes() -> None:
     """Guards never make an action out of one."""
     hold = PlanReply(kind="hold", code="objective-held", sentence="all is well")
-    draft = amend(hold, context({SOURCE: 1, WORK: 40}))
-    assert (draft.vector, draft.code, draft.sentence, draft.amendments) == (None, "objective-held", "all is well", ())
+    proposal = amend(hold, context({SOURCE: 1, WORK: 40}))
+    assert (proposal.vector, proposal.code, proposal.sentence, proposal.amendments) == (
+        None,
+        "objective-held",
+        "all is well",
+        (),
+    )
 
 
 def test_bounds() -> None:
     """20 are wanted, 12 are allowed; and of the source at least 2."""
-    draft = passed({SOURCE: 1, WORK: 20}, context(NOW, spec={"bounds": {"max": 12, "operators": {SOURCE: {"min": 2}}}}))
-    assert draft.vector == {SOURCE: 2, WORK: 12}
-    assert guards(draft) == ["bounds"]
-    assert draft.amendments[0].because == "the policy bounds orders, work"
+    proposal = passed(
+        {SOURCE: 1, WORK: 20}, context(NOW, spec={"bounds": {"max": 12, "operators": {SOURCE: {"min": 2}}}})
+    )
+    assert proposal.vector == {SOURCE: 2, WORK: 12}
+    assert guards(proposal) == ["bounds"]
+    assert proposal.amendments[0].because == "orders 1 → 2, work 20 → 12: the policy's bounds"
 
 
 @pytest.mark.parametrize("phase", ["intended", "applying", "rolling-back"])
 def test_one_action_at_a_time(phase: str) -> None:
     """While the last one is being done nothing new begins."""
     last = action(phase, before={SOURCE: 1, WORK: 2}, wanted=NOW)
-    draft = passed({SOURCE: 1, WORK: 6}, context(NOW, last_action=last))
-    assert (draft.vector, draft.code) == (None, "action-in-flight")
-    assert f"it is {phase}" in draft.sentence
+    proposal = passed({SOURCE: 1, WORK: 6}, context(NOW, last_action=last))
+    assert (proposal.vector, proposal.code) == (None, "action-in-flight")
+    assert f"it is {phase}" in proposal.sentence
 
 
 def test_while_an_action_is_verified_more_may_follow_but_not_less() -> None:
@@ -90,9 +97,9 @@ def test_while_an_action_is_verified_more_may_follow_but_not_less() -> None:
 def test_a_busy_operator_is_never_lowered() -> None:
     """Work is busy 96 % of the time though little is said to arrive: the selectivity is misread."""
     found = analysis(work=4, operators=[operator(SOURCE, 1, 1e5, 100), operator(WORK, 4, 1000.0, 960.0)])
-    draft = passed({SOURCE: 1, WORK: 1}, context(NOW, found=found))
-    assert (draft.vector, draft.code) == (None, "saturated")
-    assert "work is busy 96% of the time" in draft.sentence
+    proposal = passed({SOURCE: 1, WORK: 1}, context(NOW, found=found))
+    assert (proposal.vector, proposal.code) == (None, "saturated")
+    assert "work is busy 96% of the time" in proposal.sentence
 
 
 def test_an_operator_of_unknown_utilisation_is_never_lowered() -> None:
@@ -104,9 +111,9 @@ def test_an_operator_of_unknown_utilisation_is_never_lowered() -> None:
 
 def test_scaling_in_asks_of_a_subtask_what_one_was_seen_to_do() -> None:
     """4 subtasks take 100/s each; 1 would have to do 400, over three times what was ever seen: one step only."""
-    draft = passed({SOURCE: 1, WORK: 1}, context(NOW, found=analysis(work=4, arrivals=400.0, per_subtask=1000.0)))
-    assert draft.vector == {SOURCE: 1, WORK: 3}
-    assert guards(draft) == ["sustained-rate"]
+    proposal = passed({SOURCE: 1, WORK: 1}, context(NOW, found=analysis(work=4, arrivals=400.0, per_subtask=1000.0)))
+    assert proposal.vector == {SOURCE: 1, WORK: 3}
+    assert guards(proposal) == ["sustained-rate"]
 
 
 @pytest.mark.parametrize(
@@ -115,36 +122,36 @@ def test_scaling_in_asks_of_a_subtask_what_one_was_seen_to_do() -> None:
 def test_what_a_subtask_would_be_asked_for_is_unknown_so_none_is_taken(unknown: dict[str, Any]) -> None:
     """A missing metric cannot shrink anything: neither what arrives at it nor what it was seen to do."""
     found = analysis(**{"work": 4, "per_subtask": 1000.0, "arrivals": 400.0, **unknown})
-    draft = sustained_rate(Draft({SOURCE: 1, WORK: 1}, "less", "less", (), ()), context(NOW, found=found))
-    assert draft.vector is not None and draft.vector[WORK] == 4
-    assert "is unknown" in draft.amendments[-1].because
+    proposal = sustained_rate(Proposal(context(NOW, found=found), {SOURCE: 1, WORK: 1}, "less", "less"))
+    assert proposal.vector is not None and proposal.vector[WORK] == 4
+    assert "is unknown" in proposal.amendments[-1].because
 
 
 def test_a_rate_seen_under_saturation_is_trusted() -> None:
     """One subtask was seen to do 500/s while backlogged: 400/s may be asked of it."""
     found = analysis(work=4, arrivals=400.0, per_subtask=1000.0, seen=[point(1, 500)])
-    draft = passed({SOURCE: 1, WORK: 1}, context(NOW, found=found))
-    assert draft.vector == {SOURCE: 1, WORK: 1}
+    proposal = passed({SOURCE: 1, WORK: 1}, context(NOW, found=found))
+    assert proposal.vector == {SOURCE: 1, WORK: 1}
 
 
 def test_going_up_waits_for_its_window() -> None:
     """20 s of stabilisation: the smallest wish of the last 20 s counts, an older one does not."""
     wishes = [wish(-25, {SOURCE: 1, WORK: 4}), wish(-10, {SOURCE: 1, WORK: 5}), wish(0, {SOURCE: 1, WORK: 9})]
-    draft = passed({SOURCE: 1, WORK: 9}, context(NOW, spec=behavior(up="20s"), recommendations=wishes))
-    assert draft.vector == {SOURCE: 1, WORK: 5}
-    assert guards(draft) == ["stabilisation"]
+    proposal = passed({SOURCE: 1, WORK: 9}, context(NOW, spec=behavior(up="20s"), recommendations=wishes))
+    assert proposal.vector == {SOURCE: 1, WORK: 5}
+    assert guards(proposal) == ["stabilisation"]
 
 
 def test_going_down_is_wanted_for_the_whole_window() -> None:
     """60 s of stabilisation: after 40 s it waits for 20 more; after 60 s the largest wish of them counts."""
     spec = behavior(down="60s")
     early = [wish(-40, {SOURCE: 1, WORK: 2}), wish(0, {SOURCE: 1, WORK: 2})]
-    draft = passed({SOURCE: 1, WORK: 2}, context(NOW, spec=spec, recommendations=early, found=seen_busy()))
-    assert (draft.vector, draft.code) == (None, "stabilisation")
-    assert "20 s are left" in draft.sentence
+    proposal = passed({SOURCE: 1, WORK: 2}, context(NOW, spec=spec, recommendations=early, found=seen_busy()))
+    assert (proposal.vector, proposal.code) == (None, "stabilisation")
+    assert "20 s remain" in proposal.sentence
     late = [wish(-61, {SOURCE: 1, WORK: 4}), wish(-30, {SOURCE: 1, WORK: 3}), wish(0, {SOURCE: 1, WORK: 2})]
-    draft = passed({SOURCE: 1, WORK: 2}, context(NOW, spec=spec, recommendations=late, found=seen_busy()))
-    assert draft.vector == {SOURCE: 1, WORK: 3}
+    proposal = passed({SOURCE: 1, WORK: 2}, context(NOW, spec=spec, recommendations=late, found=seen_busy()))
+    assert proposal.vector == {SOURCE: 1, WORK: 3}
 
 
 def seen_busy() -> Any:
@@ -156,9 +163,9 @@ def test_cooldown_keeps_from_going_down_only() -> None:
     """20 s after an action ended, of 60: down must wait for 40 s more, up need not."""
     last = action(before={SOURCE: 1, WORK: 2}, wanted=NOW, finished_at=after(-20))
     given_ = context(NOW, spec=behavior(cooldown="60s"), last_action=last, found=seen_busy())
-    draft = passed({SOURCE: 1, WORK: 2}, given_)
-    assert (draft.vector, draft.code) == (None, "cooldown")
-    assert "another 40 s" in draft.sentence
+    proposal = passed({SOURCE: 1, WORK: 2}, given_)
+    assert (proposal.vector, proposal.code) == (None, "cooldown")
+    assert "another 40 s" in proposal.sentence
     assert passed({SOURCE: 1, WORK: 6}, given_).vector == {SOURCE: 1, WORK: 6}
 
 
@@ -166,9 +173,9 @@ def test_steps_are_limited_by_number_and_by_ratio() -> None:
     """At most 3 up at a time, and at most halved."""
     spec = behavior(up={"maxStep": 3}, down={"maxFactor": 2})
     assert passed({SOURCE: 1, WORK: 12}, context(NOW, spec=spec)).vector == {SOURCE: 1, WORK: 7}
-    draft = passed({SOURCE: 1, WORK: 1}, context(NOW, spec=spec, found=seen_busy()))
-    assert draft.vector == {SOURCE: 1, WORK: 2}
-    assert guards(draft) == ["step-limits"]
+    proposal = passed({SOURCE: 1, WORK: 1}, context(NOW, spec=spec, found=seen_busy()))
+    assert proposal.vector == {SOURCE: 1, WORK: 2}
+    assert guards(proposal) == ["step-limits"]
 
 
 def test_a_ratio_below_two_lets_a_single_subtask_grow() -> None:
@@ -180,9 +187,9 @@ def test_a_ratio_below_two_lets_a_single_subtask_grow() -> None:
 def test_only_parallelisms_that_do_something() -> None:
     """Of 12 partitions 7 subtasks leave one with 2 as 6 do: 6. Key groups of a keyed operator likewise: of 12, 5 is 4."""
     graph = topology(groups=12, keyed=True)
-    draft = passed({SOURCE: 7, WORK: 5}, context({SOURCE: 1, WORK: 2}, graph=graph))
-    assert draft.vector == {SOURCE: 6, WORK: 4}
-    assert "orders gains nothing from 7 over 6" in draft.amendments[0].because
+    proposal = passed({SOURCE: 7, WORK: 5}, context({SOURCE: 1, WORK: 2}, graph=graph))
+    assert proposal.vector == {SOURCE: 6, WORK: 4}
+    assert "orders gains nothing from 7 over 6" in proposal.amendments[0].because
 
 
 def test_the_policys_minimum_is_kept_even_if_it_does_nothing() -> None:
@@ -199,22 +206,22 @@ def test_the_policys_minimum_is_kept_even_if_it_does_nothing() -> None:
 def test_what_is_unbalanced_already_is_left_alone() -> None:
     """The source runs with 7 of 12; a change of work is no reason to touch it."""
     graph = topology(keyed=True)
-    draft = passed({SOURCE: 7, WORK: 6}, context({SOURCE: 7, WORK: 2}, graph=graph))
-    assert draft.vector == {SOURCE: 7, WORK: 6}
+    proposal = passed({SOURCE: 7, WORK: 6}, context({SOURCE: 7, WORK: 2}, graph=graph))
+    assert proposal.vector == {SOURCE: 7, WORK: 6}
 
 
 def test_slots_are_used_as_far_as_they_go() -> None:
     """4 held and 2 free: 9 become 6, and what was wanted is told as infeasible."""
-    draft = passed({SOURCE: 1, WORK: 9}, context(NOW, slots=Slots(total=6, available=2)))
-    assert draft.vector == {SOURCE: 1, WORK: 6}
-    assert [(i.code, i.wanted, i.limit) for i in draft.infeasible] == [("slots", 9.0, 6.0)]
+    proposal = passed({SOURCE: 1, WORK: 9}, context(NOW, slots=Slots(total=6, available=2)))
+    assert proposal.vector == {SOURCE: 1, WORK: 6}
+    assert [(i.code, i.wanted, i.limit) for i in proposal.infeasible] == [("slots", 9.0, 6.0)]
 
 
 def test_no_slot_is_free() -> None:
     """Nothing is left of the wish: a hold with that reason."""
-    draft = passed({SOURCE: 1, WORK: 9}, context(NOW, slots=Slots(total=4, available=0)))
-    assert (draft.vector, draft.code) == (None, "slots")
-    assert "9 slots are needed and 4 can be had" in draft.sentence
+    proposal = passed({SOURCE: 1, WORK: 9}, context(NOW, slots=Slots(total=4, available=0)))
+    assert (proposal.vector, proposal.code) == (None, "slots")
+    assert "9 slots are needed, 4 are available" in proposal.sentence
 
 
 def test_unknown_slots_hold_nothing_back() -> None:
@@ -225,9 +232,9 @@ def test_unknown_slots_hold_nothing_back() -> None:
 def test_what_was_rolled_back_waits_for_its_time() -> None:
     """In quarantine for 5 minutes; another vector, or a later time, passes."""
     bad = QuarantinedVector(parallelism={SOURCE: 1, WORK: 6}, until=after(300), strikes=1, because="restart-loop")
-    draft = passed({SOURCE: 1, WORK: 6}, context(NOW, quarantine=[bad]))
-    assert (draft.vector, draft.code) == (None, "quarantined")
-    assert "restart-loop" in draft.sentence
+    proposal = passed({SOURCE: 1, WORK: 6}, context(NOW, quarantine=[bad]))
+    assert (proposal.vector, proposal.code) == (None, "quarantined")
+    assert "restart-loop" in proposal.sentence
     assert passed({SOURCE: 1, WORK: 7}, context(NOW, quarantine=[bad])).vector == {SOURCE: 1, WORK: 7}
     later = context(NOW, quarantine=[bad], now=after(300))
     assert passed({SOURCE: 1, WORK: 6}, later).vector == {SOURCE: 1, WORK: 6}
@@ -236,8 +243,8 @@ def test_what_was_rolled_back_waits_for_its_time() -> None:
 def test_what_is_running_already_is_a_hold() -> None:
     """With the reason of the guard that left nothing of the wish, or none needed."""
     assert passed(NOW, context(NOW)).code == "no-change"
-    draft = passed({SOURCE: 1, WORK: 12}, context(NOW, spec={"bounds": {"max": 4}}))
-    assert (draft.vector, draft.code) == (None, "bounds")
+    proposal = passed({SOURCE: 1, WORK: 12}, context(NOW, spec={"bounds": {"max": 4}}))
+    assert (proposal.vector, proposal.code) == (None, "bounds")
 
 
 NAMES = (SOURCE, "enrich", WORK)
@@ -319,27 +326,28 @@ def situations(draw: st.DrawFn) -> Context:
 @given(vectors, situations())
 def test_the_chain(wanted: Parallelism, given_: Context) -> None:
     """Whatever is wanted: all of the topology, nothing further out of bounds or of slots than the present, each change told."""
-    draft = passed(wanted, given_)
+    proposal = passed(wanted, given_)
     before: Parallelism | None = wanted
-    for amendment in draft.amendments:
+    for amendment in proposal.amendments:
         assert amendment.guard in GUARDS
+        assert len(amendment.because) <= 160, amendment.because
         assert amendment.before == before != amendment.after
         before = amendment.after
-    assert before == draft.vector
-    if draft.vector is None:
-        assert draft.sentence
+    assert before == proposal.vector
+    if proposal.vector is None:
+        assert proposal.sentence
         return
-    assert set(draft.vector) == set(given_.topology.names)
-    assert draft.vector != given_.current
-    for name, p in draft.vector.items():
+    assert set(proposal.vector) == set(given_.topology.names)
+    assert proposal.vector != given_.current
+    for name, p in proposal.vector.items():
         low, high = given_.spec.bounds.of(name)
         now = given_.current[name]
         # A step limit may keep an operator on its way back into bounds outside for a while, never further than it is.
         assert min(low, now) <= p <= max(high, now)
     # More than the budget pays for only where the bounds demand it, or as an end of what runs: nothing is added to that.
-    limit, least = given_.spec.budget.limit, {name: given_.spec.bounds.of(name)[0] for name in draft.vector}
+    limit, least = given_.spec.budget.limit, {name: given_.spec.bounds.of(name)[0] for name in proposal.vector}
     if limit is not None:
-        assert given_.topology.slots(draft.vector) <= max(limit[0], given_.topology.slots(least))
+        assert given_.topology.slots(proposal.vector) <= max(limit[0], given_.topology.slots(least))
     total = given_.spec.bounds.total
     if total is not None and total.max is not None:
-        assert sum(draft.vector.values()) <= max(total.max, sum(least.values()))
+        assert sum(proposal.vector.values()) <= max(total.max, sum(least.values()))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from weir_contracts import Analysis, OperatorAnalysis, Parallelism, Run, Symptom
 
-from services.planner.core.guards import Draft, effects
+from services.planner.core.guards import Proposal, effects
 from tests.unit.planner.build import SOURCE, WORK, after, analysis, context, known, operator, point, topology
 from tests.unit.planner.test_guards import NOW, behavior, guards, passed, seen_busy
 
@@ -33,9 +33,9 @@ def symptom(code: Any, name: str | None = None, **numbers: float) -> Symptom:
 def test_nothing_goes_down_in_a_restore_a_warm_up_or_a_backlog(changes: dict[str, Any], why: str) -> None:
     """What is not well yet needs what it has; it may still grow."""
     given_ = context(NOW, found=seen_busy().model_copy(update=changes))
-    draft = passed({SOURCE: 1, WORK: 2}, given_)
-    assert (draft.vector, draft.code) == (None, "scale-down-gate")
-    assert why in draft.sentence
+    proposal = passed({SOURCE: 1, WORK: 2}, given_)
+    assert (proposal.vector, proposal.code) == (None, "scale-down-gate")
+    assert why in proposal.sentence
     assert passed({SOURCE: 1, WORK: 6}, given_).vector == {SOURCE: 1, WORK: 6}
 
 
@@ -50,16 +50,16 @@ def test_nothing_goes_down_in_a_restore_a_warm_up_or_a_backlog(changes: dict[str
 )
 def test_what_is_well_may_go_down(changes: dict[str, Any]) -> None:
     """A few seconds of lag are how it is read; an unknown one is the planner's to judge."""
-    draft = passed({SOURCE: 1, WORK: 2}, context(NOW, found=seen_busy().model_copy(update=changes)))
-    assert draft.vector == {SOURCE: 1, WORK: 2}
+    proposal = passed({SOURCE: 1, WORK: 2}, context(NOW, found=seen_busy().model_copy(update=changes)))
+    assert proposal.vector == {SOURCE: 1, WORK: 2}
 
 
 def test_going_down_ends_where_the_target_would_be_passed() -> None:
     """4 subtasks do 1,000/s each and 2,400 come: 2 would be 120 % busy, 3 are 80 %. With a target of 0.7 none may go."""
     found = analysis(work=4, arrivals=2400.0, per_subtask=1000.0, seen=[point(4, 4000)])
-    draft = passed({SOURCE: 1, WORK: 2}, context(NOW, found=found))
-    assert draft.vector == {SOURCE: 1, WORK: 3}
-    assert "work at 2 would be above 92% of its capacity" in [a.because for a in draft.amendments]
+    proposal = passed({SOURCE: 1, WORK: 2}, context(NOW, found=found))
+    assert proposal.vector == {SOURCE: 1, WORK: 3}
+    assert "work at 2 would be above 92% of its capacity" in [a.because for a in proposal.amendments]
     narrow = context(NOW, found=found, spec={"objective": {"utilization": 0.7}})
     assert (passed({SOURCE: 1, WORK: 3}, narrow).vector, passed({SOURCE: 1, WORK: 3}, narrow).code) == (
         None,
@@ -70,14 +70,14 @@ def test_going_down_ends_where_the_target_would_be_passed() -> None:
 def test_a_busy_share_belongs_to_the_parallelism_it_was_seen_at() -> None:
     """8 subtasks were 40 % busy, so 3.5 are needed at 92 %: of the 4 that run now none may go."""
     found = analysis(operators=[operator(SOURCE, 1, 100_000.0, 800.0), seen_at_eight()])
-    assert effects.scale_down_gate(wanting(2), context(NOW, found=found)).vector == NOW
+    assert effects.scale_down_gate(wanting(2, found)).vector == NOW
 
 
 def test_a_hot_key_is_judged_at_the_parallelism_it_was_seen_at() -> None:
     """8 subtasks took 800/s 40 % busy: 2,400/s, evenly spread, need 12 at 80 %, though 4 run now."""
     hot = seen_at_eight().model_copy(update={"skew": known(2.5), "target_input_rate": known(2400.0)})
     found = analysis(operators=[operator(SOURCE, 1, 100_000.0, 800.0), hot], symptoms=[symptom("skewed", WORK)])
-    assert effects.hot_key(wanting(16), context(NOW, found=found)).vector == {SOURCE: 1, WORK: 12}
+    assert effects.hot_key(wanting(16, found)).vector == {SOURCE: 1, WORK: 12}
 
 
 def seen_at_eight() -> OperatorAnalysis:
@@ -85,8 +85,8 @@ def seen_at_eight() -> OperatorAnalysis:
     return operator(WORK, 8, None, 800.0, utilisation=known(0.4))
 
 
-def wanting(work: int) -> Draft:
-    return Draft({SOURCE: 1, WORK: work}, "wanted", "the planner wants it")
+def wanting(work: int, found: Analysis) -> Proposal:
+    return Proposal(context(NOW, found=found), {SOURCE: 1, WORK: work}, "wanted", "the planner wants it")
 
 
 def test_contention_that_was_seen_counts_for_what_fewer_do() -> None:
@@ -98,9 +98,9 @@ def test_contention_that_was_seen_counts_for_what_fewer_do() -> None:
 def test_cooldown_follows_a_restart_of_any_cause() -> None:
     """The run is 20 s old, of 60, and no action is known: a rebalance, or a crash."""
     found = seen_busy().model_copy(update={"run": Run(attempt=2, running_since=after(-20))})
-    draft = passed({SOURCE: 1, WORK: 2}, context(NOW, spec=behavior(cooldown="60s"), found=found))
-    assert (draft.vector, draft.code) == (None, "cooldown")
-    assert "another 40 s after a restart" in draft.sentence
+    proposal = passed({SOURCE: 1, WORK: 2}, context(NOW, spec=behavior(cooldown="60s"), found=found))
+    assert (proposal.vector, proposal.code) == (None, "cooldown")
+    assert "another 40 s after a restart" in proposal.sentence
     later = context(NOW, spec=behavior(cooldown="60s"), found=found, now=after(40))
     assert passed({SOURCE: 1, WORK: 2}, later).vector == {SOURCE: 1, WORK: 2}
 
@@ -117,10 +117,10 @@ def uneven(skew: float, busy: float, target: float = 1500.0) -> Analysis:
 
 def test_a_hot_key_is_reported_and_not_scaled() -> None:
     """One subtask does 2.5 times what the mean of 40 % does: evenly 4 would do 2,000/s, so that more would not help."""
-    draft = passed({SOURCE: 1, WORK: 8}, context(NOW, found=uneven(2.5, 0.4)))
-    assert (draft.vector, draft.code) == (None, "hot-key")
-    assert [(i.operator, i.code, i.wanted, i.limit) for i in draft.infeasible] == [(WORK, "hot-key", 8.0, 4.0)]
-    assert "more of them do not relieve a hot key" in draft.sentence
+    proposal = passed({SOURCE: 1, WORK: 8}, context(NOW, found=uneven(2.5, 0.4)))
+    assert (proposal.vector, proposal.code) == (None, "hot-key")
+    assert [(i.operator, i.code, i.wanted, i.limit) for i in proposal.infeasible] == [(WORK, "hot-key", 8.0, 4.0)]
+    assert "more subtasks do not relieve a hot key" in proposal.sentence
 
 
 def test_an_uneven_operator_grows_as_far_as_an_even_load_needs() -> None:
@@ -144,10 +144,10 @@ def bound(sink_busy: float, held_back: float) -> dict[str, Any]:
 def test_what_waits_for_a_full_operator_behind_it_is_not_scaled() -> None:
     """The sink is full and may not grow: work would only wait with more subtasks."""
     spec = {"bounds": {"max": 12, "operators": {SINK: {"max": 2}}}}
-    draft = passed({SOURCE: 1, WORK: 4, SINK: 6}, context(**bound(1.0, 0.4), spec=spec))
-    assert (draft.vector, draft.code) == (None, "downstream-bound")
-    assert "work waits for sink, which is saturated and does not grow" in draft.sentence
-    assert [(i.operator, i.code) for i in draft.infeasible] == [(WORK, "downstream-bound")]
+    proposal = passed({SOURCE: 1, WORK: 4, SINK: 6}, context(**bound(1.0, 0.4), spec=spec))
+    assert (proposal.vector, proposal.code) == (None, "downstream-bound")
+    assert "work waits for sink, which is saturated and does not grow" in proposal.sentence
+    assert [(i.operator, i.code) for i in proposal.infeasible] == [(WORK, "downstream-bound")]
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def loaded(arrivals: float) -> Analysis:
 def test_a_small_change_is_not_worth_a_restart() -> None:
     """From 11 to 10 or 12 is less than 10 %; to 9 is more."""
     for p in (10, 12):
-        draft = passed({SOURCE: 1, WORK: p}, context(MANY, found=loaded(700.0)))
-        assert (draft.vector, draft.code) == (None, "dead-band")
-    assert "work would change by 9%, within the tolerance of 10%" in draft.sentence
+        proposal = passed({SOURCE: 1, WORK: p}, context(MANY, found=loaded(700.0)))
+        assert (proposal.vector, proposal.code) == (None, "dead-band")
+    assert "work would change by 9%, within the tolerance of 10%" in proposal.sentence
     assert passed({SOURCE: 1, WORK: 9}, context(MANY, found=loaded(700.0))).vector == {SOURCE: 1, WORK: 9}
 
 
@@ -205,6 +205,6 @@ def test_small_changes_ride_along_with_a_large_one() -> None:
     large = {SOURCE: 3, WORK: 12}
     assert passed(large, context(MANY, found=loaded(700.0))).vector == large
     spec = {"bounds": {"min": 1, "max": 12, "operators": {SOURCE: {"min": 2}}}}
-    draft = passed({SOURCE: 1, WORK: 12}, context(MANY, found=loaded(700.0), spec=spec))
-    assert draft.vector == {SOURCE: 2, WORK: 12}
-    assert "dead-band" not in guards(draft)
+    proposal = passed({SOURCE: 1, WORK: 12}, context(MANY, found=loaded(700.0), spec=spec))
+    assert proposal.vector == {SOURCE: 2, WORK: 12}
+    assert "dead-band" not in guards(proposal)

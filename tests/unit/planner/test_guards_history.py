@@ -8,7 +8,7 @@ import pytest
 from weir_contracts import CapacityPoint, Parallelism, PastAction, PlanState
 
 from services.planner.core.decide import make_plan
-from services.planner.core.guards.history import MOST_ACTIONS, MOST_ENTRIES, past_actions
+from services.planner.core.guards.history import MAX_ACTIONS, MAX_ENTRIES, past_actions
 from tests.unit.planner.build import (
     NOON,
     SOURCE,
@@ -44,9 +44,9 @@ THREE = [past(-3000, 1, 2), past(-2000, 2, 3), past(-1000, 3, 4)]
 def test_no_more_actions_than_the_policy_allows_in_an_hour() -> None:
     """Three were taken: with 3 allowed the next is possible when the first is an hour old, in 600 s; with 5 it passes."""
     wanted = {SOURCE: 1, WORK: 6}
-    draft = passed(wanted, context(NOW, spec=limited(3), actions=THREE))
-    assert (draft.vector, draft.code) == (None, "action-budget")
-    assert "the next in 600 s" in draft.sentence
+    proposal = passed(wanted, context(NOW, spec=limited(3), actions=THREE))
+    assert (proposal.vector, proposal.code) == (None, "action-budget")
+    assert "the next one in 600 s" in proposal.sentence
     assert passed(wanted, context(NOW, spec=limited(5), actions=THREE)).vector == wanted
     later = context(NOW, spec=limited(3), actions=THREE, now=after(600))
     assert passed(wanted, later).vector == wanted
@@ -64,8 +64,8 @@ def test_the_last_action_of_the_hour_is_kept_for_growth() -> None:
 def test_what_is_out_of_bounds_needs_no_action_left() -> None:
     """12 run and 8 are allowed."""
     spec = {**limited(3), "bounds": {"max": 8}}
-    draft = passed({SOURCE: 1, WORK: 12}, context({SOURCE: 1, WORK: 12}, spec=spec, actions=THREE))
-    assert draft.vector == {SOURCE: 1, WORK: 8}
+    proposal = passed({SOURCE: 1, WORK: 12}, context({SOURCE: 1, WORK: 12}, spec=spec, actions=THREE))
+    assert proposal.vector == {SOURCE: 1, WORK: 8}
 
 
 SWING = [past(-1500, 2, 4), past(-900, 4, 2), past(-100, 2, 4)]
@@ -74,9 +74,9 @@ SWING = [past(-1500, 2, 4), past(-900, 4, 2), past(-100, 2, 4)]
 def test_what_swings_is_held_longer() -> None:
     """Up, down and up again within half an hour: no scale-down for ten minutes after the last. Growth goes on."""
     given_ = context(NOW, actions=SWING, found=seen_busy())
-    draft = passed({SOURCE: 1, WORK: 2}, given_)
-    assert (draft.vector, draft.code) == (None, "reversal")
-    assert "another 500 s" in draft.sentence
+    proposal = passed({SOURCE: 1, WORK: 2}, given_)
+    assert (proposal.vector, proposal.code) == (None, "reversal")
+    assert "another 500 s" in proposal.sentence
     assert passed({SOURCE: 1, WORK: 6}, given_).vector == {SOURCE: 1, WORK: 6}
 
 
@@ -101,8 +101,8 @@ def test_what_swings_is_held_longer() -> None:
 )
 def test_what_does_not_swing_is_not(actions: Sequence[PastAction], now: float) -> None:
     """Following a load is no swinging."""
-    draft = passed({SOURCE: 1, WORK: 3}, context(NOW, actions=actions, found=seen_busy(), now=after(now)))
-    assert draft.vector == {SOURCE: 1, WORK: 3}
+    proposal = passed({SOURCE: 1, WORK: 3}, context(NOW, actions=actions, found=seen_busy(), now=after(now)))
+    assert proposal.vector == {SOURCE: 1, WORK: 3}
 
 
 def measured(parallelism: int, rate: float, at: float, **changes: Any) -> CapacityPoint:
@@ -120,10 +120,10 @@ def full(*seen: CapacityPoint) -> Any:
 def test_growth_that_brought_nothing_is_not_repeated_for_a_while() -> None:
     """2 subtasks did 1,000 records/s and 4 do 1,050, both full: not grown again for ten minutes after that; then once more."""
     found = full(measured(2, 1000, -300), measured(4, 1050, -20))
-    draft = passed({SOURCE: 1, WORK: 8}, context(NOW, actions=GREW, found=found))
-    assert (draft.vector, draft.code) == (None, "ineffective-growth")
-    assert "work does 1,050 records/s with 4 and did 1,000 with 2: not grown again for 400 s" in draft.sentence
-    assert [(i.operator, i.code, i.limit) for i in draft.infeasible] == [(WORK, "ineffective-growth", 4.0)]
+    proposal = passed({SOURCE: 1, WORK: 8}, context(NOW, actions=GREW, found=found))
+    assert (proposal.vector, proposal.code) == (None, "ineffective-growth")
+    assert "work does 1,050 records/s with 4 and did 1,000 with 2: no growth for another 400 s" in proposal.sentence
+    assert [(i.operator, i.code, i.limit) for i in proposal.infeasible] == [(WORK, "ineffective-growth", 4.0)]
     again = context(NOW, actions=GREW, found=found, now=after(400))
     assert passed({SOURCE: 1, WORK: 8}, again).vector == {SOURCE: 1, WORK: 8}
 
@@ -142,8 +142,8 @@ def test_growth_that_brought_nothing_is_not_repeated_for_a_while() -> None:
 )
 def test_growth_that_may_have_helped_is_not_held_against_it(seen: Sequence[CapacityPoint]) -> None:
     """Under overload only what was measured on both sides counts."""
-    draft = passed({SOURCE: 1, WORK: 8}, context(NOW, actions=GREW, found=full(*seen)))
-    assert draft.vector == {SOURCE: 1, WORK: 8}
+    proposal = passed({SOURCE: 1, WORK: 8}, context(NOW, actions=GREW, found=full(*seen)))
+    assert proposal.vector == {SOURCE: 1, WORK: 8}
 
 
 def test_actions_are_remembered_from_their_outcomes_once_and_for_an_hour() -> None:
@@ -164,12 +164,12 @@ def test_actions_are_remembered_from_their_outcomes_once_and_for_an_hour() -> No
 def test_what_is_remembered_is_bounded() -> None:
     """Very many actions, and actions on very many operators: all are counted, the newest known by operator."""
     many = [past(-i, 1, 2) for i in range(100, 0, -1)]
-    assert len(past_actions(many, [], NOON)) == MOST_ACTIONS
+    assert len(past_actions(many, [], NOON)) == MAX_ACTIONS
     wide: Parallelism = {f"operator {i}": 1 for i in range(900)}
     large = [past(-i, 1, 2, before=wide, after=wide) for i in (30, 20, 10)]
     kept = past_actions(large, [], NOON)
     assert [len(a.after) for a in kept] == [0, 900, 900]
-    assert sum(len(a.after) for a in kept) <= MOST_ENTRIES
+    assert sum(len(a.after) for a in kept) <= MAX_ENTRIES
 
 
 def test_a_plan_hands_them_to_the_next() -> None:

@@ -35,18 +35,18 @@ def quiet(**fields: object) -> dict[str, object]:
 def test_nothing_moves_in_an_excluded_period_and_everything_after_it() -> None:
     """It is noon in UTC and in the period; in Tokyo it is nine hours later and out of it."""
     for wanted in ({SOURCE: 1, WORK: 6}, {SOURCE: 1, WORK: 3}):
-        draft = passed(wanted, context(NOW, spec=quiet(), found=seen_busy()))
-        assert (draft.vector, draft.code) == (None, "excluded-period")
-        assert "until 2026-01-01 13:00 UTC" in draft.sentence
+        proposal = passed(wanted, context(NOW, spec=quiet(), found=seen_busy()))
+        assert (proposal.vector, proposal.code) == (None, "excluded-period")
+        assert "until 2026-01-01 13:00 UTC" in proposal.sentence
         assert passed(wanted, context(NOW, spec=quiet(timeZone="Asia/Tokyo"), found=seen_busy())).vector == wanted
 
 
 def test_only_the_directions_it_names_are_excluded() -> None:
     """Down is: the source keeps its 3, work still grows."""
     given_ = context({SOURCE: 3, WORK: 4}, spec=quiet(directions=["down"]))
-    draft = passed({SOURCE: 1, WORK: 6}, given_)
-    assert draft.vector == {SOURCE: 3, WORK: 6}
-    assert guards(draft) == ["excluded-period"]
+    proposal = passed({SOURCE: 1, WORK: 6}, given_)
+    assert proposal.vector == {SOURCE: 3, WORK: 6}
+    assert guards(proposal) == ["excluded-period"]
     assert (
         passed({SOURCE: 3, WORK: 2}, context({SOURCE: 3, WORK: 4}, spec=quiet(directions=["up"]))).code
         != "excluded-period"

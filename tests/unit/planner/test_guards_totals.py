@@ -19,11 +19,11 @@ PER_SLOT = {"cpu": 0.5, "memory": "2Gi"}
 def test_the_total_leaves_as_much_growth_as_fits() -> None:
     """10 subtasks in all: of 1 and 12 there are 1 and 9, noted as infeasible; what fits passes as it is."""
     spec = {"bounds": {"max": 12, "total": {"max": 10}}}
-    draft = passed({SOURCE: 1, WORK: 12}, context(NOW, spec=spec))
-    assert draft.vector == {SOURCE: 1, WORK: 9}
-    assert guards(draft) == ["total-bounds"]
-    assert draft.amendments[0].because == "13 subtasks are wanted and the policy's total allows 10"
-    assert [(i.code, i.wanted, i.limit) for i in draft.infeasible] == [("total-bounds", 13.0, 10.0)]
+    proposal = passed({SOURCE: 1, WORK: 12}, context(NOW, spec=spec))
+    assert proposal.vector == {SOURCE: 1, WORK: 9}
+    assert guards(proposal) == ["total-bounds"]
+    assert proposal.amendments[0].because == "13 subtasks exceed the policy's total of 10"
+    assert [(i.code, i.wanted, i.limit) for i in proposal.infeasible] == [("total-bounds", 13.0, 10.0)]
     assert passed({SOURCE: 1, WORK: 9}, context(NOW, spec=spec)).amendments == ()
 
 
@@ -40,17 +40,17 @@ def test_what_another_guard_keeps_counts_for_the_total() -> None:
     """The source was to give 4 subtasks to work; as it may not go down yet, work cannot have them either."""
     spec: dict[str, Any] = {"bounds": {"max": 12, "total": {"max": 10}}}
     spec["behavior"] = {"scaleDown": {"stabilization": "60s"}, "cooldown": "0s"}
-    draft = passed({SOURCE: 2, WORK: 8}, context({SOURCE: 6, WORK: 4}, spec=spec))
-    assert (draft.vector, guards(draft)) == (None, ["stabilisation", "total-bounds", "no-change"])
+    proposal = passed({SOURCE: 2, WORK: 8}, context({SOURCE: 6, WORK: 4}, spec=spec))
+    assert (proposal.vector, guards(proposal)) == (None, ["stabilisation", "total-bounds", "no-change"])
 
 
 def test_the_total_demands_a_least() -> None:
     """At least 4 in all: 1 and 1 become 1 and 3, the busiest keeps most; 1 and 3 pass."""
     spec = {"bounds": {"max": 12, "total": {"min": 4}}}
     given_ = context(NOW, spec=spec, found=seen_busy())
-    draft = passed({SOURCE: 1, WORK: 1}, given_)
-    assert draft.vector == {SOURCE: 1, WORK: 3}
-    assert "total-bounds" in guards(draft)
+    proposal = passed({SOURCE: 1, WORK: 1}, given_)
+    assert proposal.vector == {SOURCE: 1, WORK: 3}
+    assert "total-bounds" in guards(proposal)
     assert "total-bounds" not in guards(passed({SOURCE: 1, WORK: 3}, given_))
 
 
@@ -58,17 +58,17 @@ def test_what_the_totals_maximum_cuts_stays_above_its_minimum() -> None:
     """Exactly four in all: cut from 4 and 1, the source of one partition falls to 1, so work grows."""
     spec = {"bounds": {"max": 12, "total": {"min": 4, "max": 4}}}
     given_ = context({SOURCE: 2, WORK: 2}, spec=spec, graph=topology(partitions=1), found=seen_busy())
-    draft = passed({SOURCE: 4, WORK: 1}, given_)
-    assert draft.vector is None or subtasks(draft.vector) == 4
+    proposal = passed({SOURCE: 4, WORK: 1}, given_)
+    assert proposal.vector is None or subtasks(proposal.vector) == 4
 
 
 def test_the_budget_counts_slots_cpu_and_memory() -> None:
     """6 slots, or what 3 cores or 12 GiB pay for at half a core and 2 GiB each; 7 are within 4 cores and 14 GiB."""
     for parts in ({"slots": 6}, {"cpu": 3.4, "perSlot": PER_SLOT}, {"memory": "13Gi", "perSlot": PER_SLOT}):
-        draft = passed({SOURCE: 1, WORK: 7}, context(NOW, spec={"budget": parts}))
-        assert draft.vector == {SOURCE: 1, WORK: 6}
-        assert guards(draft) == ["budget"]
-    assert "the budget's memory allows 6" in draft.amendments[0].because
+        proposal = passed({SOURCE: 1, WORK: 7}, context(NOW, spec={"budget": parts}))
+        assert proposal.vector == {SOURCE: 1, WORK: 6}
+        assert guards(proposal) == ["budget"]
+    assert "exceed the 6 of the budget's memory" in proposal.amendments[0].because
     plenty = {"cpu": 4, "memory": "14Gi", "perSlot": PER_SLOT}
     assert passed({SOURCE: 1, WORK: 7}, context(NOW, spec={"budget": plenty})).amendments == ()
 
@@ -100,7 +100,7 @@ def test_what_runs_beyond_total_or_budget_is_brought_back_even_by_a_hold() -> No
             assert made.approved == {SOURCE: 1, WORK: 5}, made.sentence
     made = plan({SOURCE: 1, WORK: 8}, HOLD, bounds={"max": 12, "total": {"max": 6}})
     assert (made.code, made.kind) == ("out-of-bounds", "scale")
-    assert "9 subtasks are more than the 6 of the policy's total" in made.sentence
+    assert "9 subtasks exceed the policy's total of 6" in made.sentence
 
 
 def test_fewer_than_the_total_demands_are_brought_up() -> None:
@@ -114,9 +114,9 @@ def test_a_budget_that_cannot_be_met_takes_what_it_can() -> None:
     """The bounds demand 3 of work and the budget pays for 2 slots: bounds are the firmer word, and the plan says that it is
     infeasible."""
     spec = {"bounds": {"operators": {WORK: {"min": 3}}}, "budget": {"slots": 2}}
-    draft = amend(scale({SOURCE: 3, WORK: 9}), context(NOW, spec=spec, slots=Slots(total=9, available=9)))
-    assert draft.vector is not None and draft.vector[WORK] == 3
-    assert [i.code for i in draft.infeasible] == ["budget"]
+    proposal = amend(scale({SOURCE: 3, WORK: 9}), context(NOW, spec=spec, slots=Slots(total=9, available=9)))
+    assert proposal.vector is not None and proposal.vector[WORK] == 3
+    assert [i.code for i in proposal.infeasible] == ["budget"]
 
 
 sizes = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 40), min_size=1)

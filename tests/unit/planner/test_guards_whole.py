@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Parallelism, Slots
 
-from services.planner.core.guards import Draft, amend
+from services.planner.core.guards import Proposal, amend
 from tests.effort import examples
-from tests.unit.planner.build import SOURCE, WORK, context, deployment, scale, topology
+from tests.unit.planner.build import SOURCE, WORK, context, scale, topology
 
 NOW: Parallelism = {SOURCE: 4, WORK: 4}
 
@@ -19,17 +19,17 @@ def spec(slots: int = 1, **changes: Any) -> dict[str, Any]:
     return {"target": {"docker": docker}, **changes}
 
 
-def passed(wanted: Parallelism, current: Parallelism | None = None, **given_: Any) -> Draft:
+def passed(wanted: Parallelism, current: Parallelism | None = None, **given_: Any) -> Proposal:
     now = current or NOW
-    return amend(scale(wanted), context(now, deployment=deployment(now, slots=Slots(total=4, available=0)), **given_))
+    return amend(scale(wanted), context(now, slots=Slots(total=4, available=0), **given_))
 
 
 def test_all_get_what_the_neediest_is_left_with() -> None:
     """`work` needs 6: so does everything, and that no slot is free holds nothing back."""
-    draft = passed({SOURCE: 1, WORK: 6}, spec=spec())
-    assert draft.vector == {SOURCE: 6, WORK: 6}
-    assert draft.amendments[-1].guard == "one-parallelism"
-    assert "6 with 6 containers of 1 slot" in draft.amendments[-1].because
+    proposal = passed({SOURCE: 1, WORK: 6}, spec=spec())
+    assert proposal.vector == {SOURCE: 6, WORK: 6}
+    assert proposal.amendments[-1].guard == "one-parallelism"
+    assert "6 with 6 containers of 1 slot" in proposal.amendments[-1].because
 
 
 def test_whole_containers() -> None:
@@ -39,8 +39,8 @@ def test_whole_containers() -> None:
 
 def test_a_wish_within_the_last_container_is_no_change() -> None:
     """What 3 of 4 need takes the same container."""
-    draft = passed({SOURCE: 1, WORK: 3}, spec=spec(slots=4))
-    assert (draft.vector, draft.code) == (None, "one-parallelism")
+    proposal = passed({SOURCE: 1, WORK: 3}, spec=spec(slots=4))
+    assert (proposal.vector, proposal.code) == (None, "one-parallelism")
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,15 @@ def test_a_wish_within_the_last_container_is_no_change() -> None:
 )
 def test_no_more_than_the_policy_allows_in_all(limits: dict[str, Any], code: str, left: int) -> None:
     """As many whole containers as fit; what was wanted is noted."""
-    draft = passed({SOURCE: 1, WORK: 7}, spec=spec(slots=2, **limits))
-    assert draft.vector == {SOURCE: left, WORK: left}
-    assert code in [limit.code for limit in draft.infeasible]
+    proposal = passed({SOURCE: 1, WORK: 7}, spec=spec(slots=2, **limits))
+    assert proposal.vector == {SOURCE: left, WORK: left}
+    assert code in [limit.code for limit in proposal.infeasible]
 
 
 def test_key_groups_bound_it() -> None:
     """Beyond the key groups of every operator containers would be idle."""
-    draft = passed({SOURCE: 1, WORK: 6}, topology=topology(groups=6), spec=spec(slots=4, bounds={"max": 12}))
-    assert (draft.vector, draft.infeasible[-1].code) == (None, "key-groups")
+    proposal = passed({SOURCE: 1, WORK: 6}, graph=topology(groups=6), spec=spec(slots=4, bounds={"max": 12}))
+    assert (proposal.vector, proposal.infeasible[-1].code) == (None, "key-groups")
 
 
 def test_another_driver_s_vectors_stay_as_they_are() -> None:
@@ -78,9 +78,9 @@ def test_whatever_is_wanted_it_is_one_parallelism(data: st.DataObject) -> None:
     total, source, work = (data.draw(st.integers(low, high)) for low, high in ((2, 60), (1, 16), (1, 16)))
     now = {SOURCE: containers * slots, WORK: containers * slots}
     bounds = {"min": 1, "max": most, "total": {"max": total}}
-    draft = passed({SOURCE: source, WORK: work}, now, spec=spec(slots, bounds=bounds))
-    if draft.vector is None:
+    proposal = passed({SOURCE: source, WORK: work}, now, spec=spec(slots, bounds=bounds))
+    if proposal.vector is None:
         return
-    (level,) = set(draft.vector.values())
+    (level,) = set(proposal.vector.values())
     assert level % slots == 0
     assert level == slots or (level <= most and 2 * level <= total)

@@ -17,7 +17,7 @@ from weir_contracts import (
     observation_id,
 )
 
-from services.planner.core.shadows import begin, finish, wants
+from services.planner.core.shadows import begin, finish, has_shadows
 from tests.effort import examples
 from tests.unit.planner.build import (
     APP,
@@ -79,9 +79,9 @@ class Life:
 
 def test_only_where_a_policy_lists_them() -> None:
     """And not while it is paused."""
-    assert wants(question(0))
-    assert not wants(question(0, shadows=[]))
-    assert not wants(question(0, spec={"mode": "paused"}))
+    assert has_shadows(question(0))
+    assert not has_shadows(question(0, shadows=[]))
+    assert not has_shadows(question(0, spec={"mode": "paused"}))
 
 
 def test_all_begin_where_the_application_is() -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from runtime.lease import Claim, Lease, Terms, Verdict, judge
+from runtime.lease import Holder, Lease, LeaseDecision, Terms, judge
 
-TERMS = Terms("analyzer", lease_seconds=6.0, patience_seconds=12.0)
+TERMS = Terms("analyzer", lease_seconds=6.0, standby_seconds=12.0)
 
 
 class Contest(Protocol):
@@ -20,21 +20,21 @@ class Contest(Protocol):
         ...
 
 
-def verdict(contest: Contest, lease: Lease) -> Verdict:
+def decide(contest: Contest, lease: Lease) -> LeaseDecision:
     """What a contender may do now."""
-    return judge(lease.standing(), contest.monotonic(), TERMS)
+    return judge(lease.state(), contest.monotonic(), TERMS)
 
 
 def works(contest: Contest, lease: Lease) -> bool:
     """Whether it may work."""
-    return verdict(contest, lease).kind == "works"
+    return decide(contest, lease).kind == "works"
 
 
-def claim(lease: Lease) -> Claim:
+def holder(lease: Lease) -> Holder:
     """What the holder says of itself."""
-    said = lease.standing().claim
-    assert said is not None
-    return said
+    own = lease.state().own
+    assert own is not None
+    return own
 
 
 def one_works_the_other_is_refused_and_knows_why(contest: Contest) -> None:
@@ -44,9 +44,9 @@ def one_works_the_other_is_refused_and_knows_why(contest: Contest) -> None:
     contest.wait(lambda: works(contest, first), 30)
     second.open()
     stands_by = "stands by: another analyzer of this loop is at work: here, process 1"
-    contest.wait(lambda: verdict(contest, second).because.startswith(stands_by), 30)
-    assert second.standing().other == claim(first)
-    contest.wait(lambda: verdict(contest, second).kind == "refused", 30)
+    contest.wait(lambda: decide(contest, second).reason.startswith(stands_by), 30)
+    assert second.state().other == holder(first)
+    contest.wait(lambda: decide(contest, second).kind == "refused", 30)
     assert works(contest, first)
     second.close()
     first.close()
@@ -57,14 +57,14 @@ def who_leaves_is_followed_at_once(contest: Contest) -> None:
     first, second = contest.contender("here, process 1"), contest.contender("there, process 2")
     first.open()
     contest.wait(lambda: works(contest, first), 30)
-    before = claim(first)
+    before = holder(first)
     second.open()
-    contest.wait(lambda: second.standing().other is not None, 30)
+    contest.wait(lambda: second.state().other is not None, 30)
     first.close()
     assert not works(contest, first)
     took = contest.wait(lambda: works(contest, second), 30)
     assert took < TERMS.lease_seconds
-    assert claim(second).epoch > before.epoch
+    assert holder(second).epoch > before.epoch
     second.close()
 
 
@@ -74,7 +74,7 @@ def opened_together_one_gets_it(contest: Contest) -> None:
     for lease in leases:
         lease.open()
     contest.wait(lambda: any(works(contest, lease) for lease in leases), 30)
-    contest.wait(lambda: sum(lease.standing().other is not None for lease in leases) == 2, 30)
+    contest.wait(lambda: sum(lease.state().other is not None for lease in leases) == 2, 30)
     assert sum(works(contest, lease) for lease in leases) == 1
     for lease in leases:
         lease.close()

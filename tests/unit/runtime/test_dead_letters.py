@@ -1,4 +1,4 @@
-"""What could not be read is put aside with its reason."""
+"""Unreadable records go to the dead-letter topic with their reason."""
 
 import base64
 from dataclasses import replace
@@ -10,19 +10,19 @@ from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, PLANS, POLICIES
 
 from runtime.bus import BusError
 from runtime.clock import FakeClock
-from runtime.dead_letters import KEPT_BYTES, DeadLetters
+from runtime.dead_letters import MAX_VALUE_BYTES, DeadLetters
 from runtime.envelope import Undecodable, decode
 from runtime.memory_bus import MemoryBus
 from runtime.records import Record
 
 
 def bad(value: bytes | None = b"{", key: str | None = "shop/orders") -> Record:
-    return Record("weir.plans.v1", 1, 5, key, value, {"traceparent": "00-abc-def-01"})
+    return Record("weir.plans.v1", 1, 5, key, value, {"traceparent": "00-abc-def-01", "ce_type": "dev.weir.plans.v1"})
 
 
 async def sent(record: Record, reason: str = "it is broken", field: str | None = "a.b") -> DeadLetter:
     bus, clock = MemoryBus(), FakeClock()
-    await DeadLetters(bus, "planner", clock).send(record, reason, field)
+    await DeadLetters(bus, "planner", clock).send(record, "wrong-key", reason, field)
     (letter,) = bus.records(DEAD_LETTERS.name)
     assert letter.key == (record.key or "unknown")
     assert letter.headers["ce_type"] == DEAD_LETTERS.type
@@ -30,11 +30,12 @@ async def sent(record: Record, reason: str = "it is broken", field: str | None =
     return decode(letter, DeadLetter).message
 
 
-async def test_a_letter_tells_where_what_and_why() -> None:
+async def test_a_dead_letter_gives_place_code_and_reason() -> None:
     """Enough to find the record, read it and send it again."""
     letter = await sent(bad(b"{broken"))
     assert (letter.service, letter.topic, letter.partition, letter.offset) == ("planner", "weir.plans.v1", 1, 5)
     assert (letter.key, letter.reason, letter.field) == ("shop/orders", "it is broken", "a.b")
+    assert (letter.code, letter.type) == ("wrong-key", "dev.weir.plans.v1")
     assert base64.b64decode(letter.value_base64 or "") == b"{broken"
     assert letter.value_bytes == 7
     assert letter.at == FakeClock().now()
@@ -61,9 +62,9 @@ async def test_a_batch_that_is_taken_again_makes_no_second_letter() -> None:
 
 
 async def test_a_huge_record_makes_a_bounded_letter() -> None:
-    """The first 64 KiB show what it was; its size is told."""
+    """The first 64 KiB show what it was; its size is given."""
     letter = await sent(bad(b"x" * 1_000_000, key="k" * 5000), reason="r" * 9000, field="f" * 9000)
-    assert len(base64.b64decode(letter.value_base64 or "")) == KEPT_BYTES
+    assert len(base64.b64decode(letter.value_base64 or "")) == MAX_VALUE_BYTES
     assert letter.value_bytes == 1_000_000
 
 
@@ -94,8 +95,29 @@ async def test_letters_are_counted() -> None:
 
 
 async def test_an_outage_is_the_callers_to_know() -> None:
-    """What could not be put aside must not be committed."""
+    """A record whose dead letter was not published must not be committed."""
     bus = MemoryBus()
     bus.break_down()
     with pytest.raises(BusError):
-        await DeadLetters(bus, "planner", FakeClock()).send(bad(), "why")
+        await DeadLetters(bus, "planner", FakeClock()).send(bad(), "invalid", "why")
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "field"),
+    [
+        (b"x" * 8_000_001, "too-large", None),
+        (b"{", "invalid", None),
+        (b"{}", "invalid", "id"),
+        (None, "no-value", None),
+    ],
+)
+async def test_a_code_says_why_a_record_could_not_be_read(value: bytes | None, code: str, field: str | None) -> None:
+    """So that no program has to read the sentence; a dead letter of an earlier version has none."""
+    bus = MemoryBus()
+    record = Record(OBSERVATIONS.name, 0, 1, "shop/orders", value, {})
+    await DeadLetters(bus, "planner", FakeClock()).decoded(record, Plan)
+    (letter,) = bus.records(DEAD_LETTERS.name)
+    found = decode(letter, DeadLetter).message
+    assert (found.code, found.field) == (code, field)
+    earlier = found.model_dump(mode="json", exclude={"code", "type"})
+    assert DeadLetter.model_validate(earlier).code is None

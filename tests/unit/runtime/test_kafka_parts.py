@@ -52,8 +52,8 @@ async def test_a_clients_error_is_a_bus_error() -> None:
 
 async def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """By address and by the setting to look at: what `/health/ready` says is all that many will read."""
-    for patience in ("PING_SECONDS", "METADATA_SECONDS"):
-        monkeypatch.setattr(kafka_bus, patience, 0.2)
+    for timeout in ("PING_SECONDS", "METADATA_SECONDS"):
+        monkeypatch.setattr(kafka_bus, timeout, 0.2)
     bus = KafkaBus("127.0.0.1:9")
     await bus.start()
     for call in (bus.ping, lambda: bus.ensure_topics([])):
@@ -172,21 +172,21 @@ class FakeMember:
 
 
 @pytest.mark.parametrize("after", ["", "member-2"])
-def test_a_claim_that_an_empty_group_accepts_is_not_confirmed(after: str) -> None:
+def test_a_commit_that_an_empty_group_accepts_is_no_confirmation(after: str) -> None:
     """The client has lost its membership, and the notice of it has not come yet."""
     clock, terms, member = FakeClock(), Terms("analyzer"), FakeMember()
     consumer: Any = member
     lease = KafkaLease("127.0.0.1:9", clock, terms, "here")
     place = TopicPartition("weir.leases", 0)
-    lease._given(consumer, [place])
+    lease._on_assign(consumer, [place])
     lease._confirm(consumer)
-    lease._answered(member.member_id, None, [place])
-    assert judge(lease.standing(), clock.monotonic(), terms).kind == "works"
+    lease._on_commit(member.member_id, None, [place])
+    assert judge(lease.state(), clock.monotonic(), terms).kind == "works"
     clock.advance(2.0)
     lease._confirm(consumer)
     member.member_id = after
-    lease._answered(member.member_id, None, [place])
-    verdict = judge(lease.standing(), clock.monotonic(), terms)
+    lease._on_commit(member.member_id, None, [place])
+    decision = judge(lease.state(), clock.monotonic(), terms)
     assert member.commits == 2
-    assert verdict.kind == "waits"
-    assert verdict.because.endswith("it is no member of the group any more")
+    assert decision.kind == "waits"
+    assert decision.reason.endswith("it is no longer a member of the group")

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 import pytest
 
 from runtime.clock import FakeClock
-from runtime.lease import Claim, Standing, Terms, heard, judge
+from runtime.lease import Holder, LeaseState, Terms, judge, renewed_by_other
 from runtime.memory_lease import MemoryGroup, MemoryLease
 from tests.unit.runtime import lease_suite
-from tests.unit.runtime.lease_suite import TERMS, claim, verdict, works
+from tests.unit.runtime.lease_suite import TERMS, decide, holder, works
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-MINE = Claim("me, process 1", NOON, 3)
-THEIRS = Claim("them, process 2", NOON, 2)
+MINE = Holder("me, process 1", NOON, 3)
+THEIRS = Holder("them, process 2", NOON, 2)
 ANALYZER = Terms("analyzer")
 
 
@@ -26,7 +26,7 @@ class MemoryContest:
         self.group = MemoryGroup(self.clock, TERMS)
 
     def contender(self, name: str) -> MemoryLease:
-        return MemoryLease(self.group, name, self.clock)
+        return MemoryLease(self.group, name)
 
     def monotonic(self) -> float:
         return self.clock.monotonic()
@@ -36,7 +36,7 @@ class MemoryContest:
         while not condition():
             assert self.monotonic() - begun < seconds, "it did not come to that"
             self.clock.advance(0.5)
-            self.group.turn()
+            self.group.heartbeat()
         return self.monotonic() - begun
 
 
@@ -46,44 +46,44 @@ def test_the_twin_keeps_what_a_lease_promises(story: Callable[[lease_suite.Conte
     story(MemoryContest())
 
 
-def test_a_claim_counts_for_as_long_as_a_lease_and_no_longer() -> None:
+def test_a_confirmation_lasts_as_long_as_a_lease() -> None:
     """From when it was sent: at the lease's very end it is over, whatever the brokers may still answer."""
-    held = Standing(0.0, MINE, confirmed_at=100.0)
+    held = LeaseState(0.0, MINE, confirmed_at=100.0)
     assert judge(held, 109.9, ANALYZER).kind == "works"
-    over = judge(replace(held, why_not="no brokers"), 110.0, ANALYZER)
-    assert (over.kind, over.because) == ("waits", "its claim was last confirmed 10.0 s ago: no brokers")
-    assert judge(Standing(0.0, MINE), 0.0, ANALYZER).because == "its claim is not confirmed yet"
+    over = judge(replace(held, problem="no brokers"), 110.0, ANALYZER)
+    assert (over.kind, over.reason) == ("waits", "its lease was last confirmed 10.0 s ago: no brokers")
+    assert judge(LeaseState(0.0, MINE), 0.0, ANALYZER).reason == "its lease is not confirmed yet"
 
 
 def test_only_a_holder_that_lives_is_a_reason_to_give_up() -> None:
     """With brokers that do not answer, or a holder that died, one waits on however long it takes."""
-    nobody = Standing(0.0, why_not="no brokers")
-    assert judge(nobody, 1000.0, ANALYZER).because == "the group has not answered yet: no brokers"
-    waits = Standing(0.0, other=THEIRS, other_heard_at=29.0)
+    unanswered = LeaseState(0.0, problem="no brokers")
+    assert judge(unanswered, 1000.0, ANALYZER).reason == "the group has not answered yet: no brokers"
+    waits = LeaseState(0.0, other=THEIRS, other_renewed_at=29.0)
     assert judge(waits, 29.9, ANALYZER).kind == "waits"
     refused = judge(waits, 30.0, ANALYZER)
     assert refused.kind == "refused"
-    assert refused.because == (
+    assert refused.reason == (
         "another analyzer of this loop is at work: them, process 2, since 2026-01-01 12:00:00 UTC; waited 30 s for it to end"
     )
     assert judge(waits, 39.0, ANALYZER).kind == "waits"
-    assert "not heard of for 10 s" in judge(waits, 39.0, ANALYZER).because
-    assert judge(waits, 30.0, Terms("analyzer", patience_seconds=float("inf"))).kind == "waits"
+    assert "not renewed for 10 s" in judge(waits, 39.0, ANALYZER).reason
+    assert judge(waits, 30.0, Terms("analyzer", standby_seconds=float("inf"))).kind == "waits"
 
 
 def test_an_outage_is_no_time_in_which_another_lived() -> None:
     """The brokers were away for five minutes. What was written before says nothing of who lives now, and patience begins with the
     first sign of life behind the gap."""
-    read_once = Standing(0.0, other=THEIRS)
-    assert judge(read_once, 300.0, ANALYZER).because.endswith("not known yet whether it lives")
-    alive = heard(heard(read_once, THEIRS, 300.0, ANALYZER), THEIRS, 302.0, ANALYZER)
-    assert (alive.other_alive_since, alive.other_heard_at) == (300.0, 302.0)
+    read_once = LeaseState(0.0, other=THEIRS)
+    assert judge(read_once, 300.0, ANALYZER).reason.endswith("unknown whether it is alive")
+    alive = renewed_by_other(renewed_by_other(read_once, THEIRS, 300.0, ANALYZER), THEIRS, 302.0, ANALYZER)
+    assert (alive.other_alive_since, alive.other_renewed_at) == (300.0, 302.0)
     assert judge(alive, 303.0, ANALYZER).kind == "waits"
     for second in range(304, 330, 2):
-        alive = heard(alive, THEIRS, float(second), ANALYZER)
+        alive = renewed_by_other(alive, THEIRS, float(second), ANALYZER)
     assert judge(alive, 329.9, ANALYZER).kind == "waits"
-    assert judge(alive, 330.0, ANALYZER).because.endswith("waited 30 s for it to end")
-    after_a_gap = heard(alive, THEIRS, 400.0, ANALYZER)
+    assert judge(alive, 330.0, ANALYZER).reason.endswith("waited 30 s for it to end")
+    after_a_gap = renewed_by_other(alive, THEIRS, 400.0, ANALYZER)
     assert judge(after_a_gap, 400.0, ANALYZER).kind == "waits"
 
 
@@ -94,7 +94,7 @@ def test_a_dead_holder_is_followed_when_its_lease_has_run_out() -> None:
     first.open()
     second.open()
     contest.wait(lambda: works(contest, first), 5)
-    contest.group.turn()
+    contest.group.heartbeat()
     first.alive = False
     took = contest.wait(lambda: works(contest, second), 30)
     assert TERMS.lease_seconds <= took <= TERMS.lease_seconds + 1
@@ -116,6 +116,6 @@ def test_a_paused_holder_knows_that_it_is_none_before_another_works() -> None:
 
     contest.wait(turned, 60)
     first.alive = True
-    assert verdict(contest, first).kind == "waits"
-    contest.wait(lambda: first.standing().other == claim(second), 5)
+    assert decide(contest, first).kind == "waits"
+    contest.wait(lambda: first.state().other == holder(second), 5)
     assert works(contest, second)

@@ -15,8 +15,8 @@ from runtime.loop import Stop, retry_until_ready, run_forever
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pauses between attempts, in milliseconds instead of seconds."""
-    monkeypatch.setattr(loop, "FIRST_BACKOFF_SECONDS", 0.001)
-    monkeypatch.setattr(loop, "LONGEST_BACKOFF_SECONDS", 0.004)
+    monkeypatch.setattr(loop, "MIN_BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(loop, "MAX_BACKOFF_SECONDS", 0.004)
 
 
 async def test_a_wait_ends_with_its_time_or_with_the_stop() -> None:

@@ -8,7 +8,7 @@ POLICY: ScalingPolicy = parse_policy(
     {
         "apiVersion": "weir.dev/v1alpha1",
         "kind": "ScalingPolicy",
-        "metadata": {"namespace": "shop", "name": "orders", "resourceVersion": 1},
+        "metadata": {"namespace": "shop", "name": "orders", "version": 1},
         "spec": {
             "target": {"flink": {"url": "http://127.0.0.1:8081", "job": "orders"}},
             "objective": {"maxLag": "30s"},

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from testbed import docker as daemons
-from testbed import images
 from testbed.bootstrap import PROJECT
 from testbed.process import TestbedError
+from tests.containers import images
 
 DOCKERFILES = [*sorted((PROJECT / "services").glob("*/Dockerfile")), PROJECT / "workloads" / "Dockerfile"]
 

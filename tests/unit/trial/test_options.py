@@ -39,9 +39,8 @@ def test_without_a_file_the_trial_acts_with_the_rate_planner() -> None:
 def test_a_file_is_followed_where_nothing_else_is_asked(file: Path) -> None:
     """Defaults of the command line say nothing against it; only its addresses are replaced."""
     assert _spec(TrialOptions(policy_file=file)) == ("advise", "threshold", {"highBusyness": 0.9})
-    target = trial_policy(TrialOptions(policy_file=file), "http://127.0.0.1:1", "127.0.0.1:2").spec.target
-    assert target.flink is not None
-    assert (str(target.flink.url), target.flink.job) == ("http://127.0.0.1:1/", "orders")
+    job = trial_policy(TrialOptions(policy_file=file), "http://127.0.0.1:1", "127.0.0.1:2").subject.flink
+    assert (str(job.url), job.job) == ("http://127.0.0.1:1/", "orders")
 
 
 def test_what_is_asked_goes_before_the_file(file: Path) -> None:

@@ -74,14 +74,14 @@ def test_the_verdict_needs_a_verified_rescale_and_a_fresh_end() -> None:
     silent = [_sample(0), _sample(2), _sample(4, probe=None)]
     done = [_action(1, verified_at=5)]
     assert verdict(fresh, done, [DECISION], OBJECTIVE_SECONDS, "act").passed
-    for series, actions, says in (
+    for series, actions, expected in (
         (fresh, [_action(1)], "no rescale was verified"),
         (stale, done, "above the objective"),
         (silent, done, "no results"),
     ):
         answer = verdict(series, actions, [DECISION], OBJECTIVE_SECONDS, "act")
         assert not answer.passed
-        assert says in answer.sentence
+        assert expected in answer.sentence
 
 
 def test_advice_must_leave_the_job_alone() -> None:
@@ -92,7 +92,7 @@ def test_advice_must_leave_the_job_alone() -> None:
     assert not verdict(fresh, [], [], OBJECTIVE_SECONDS, "advise").passed
 
 
-def test_the_report_says_from_and_to() -> None:
+def test_the_report_has_from_and_to() -> None:
     """Names of the report's file, not of the code."""
     document = _action(1).to_document()
     assert document["from"] == ONE

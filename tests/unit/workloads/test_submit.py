@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
+from engines.flink.jobs import Jobs
 from workloads import submit
-from workloads.submit import Cluster, SubmitError
+from workloads.submit import SubmitError
 
 
 class Flink:
@@ -28,7 +29,8 @@ class Flink:
         if path == "/overview":
             return httpx.Response(200, json={"slots-total": self.slots})
         if path == "/jobs/overview":
-            found = [{"jid": i, "name": name, "state": state} for i, (name, state) in self.jobs.items()]
+            tasks = {"total": 5, "running": 4, "finished": 1}
+            found = [{"jid": i, "name": n, "state": s, "tasks": tasks} for i, (n, s) in self.jobs.items()]
             return httpx.Response(200, json={"jobs": found})
         if path == "/jars/upload":
             return httpx.Response(200, json={"filename": "/tmp/flink-web/abc_job.jar"})  # noqa: S108 - Flink's
@@ -36,8 +38,7 @@ class Flink:
             self.submitted.append(json.loads(request.content))
             self.jobs[f"job{len(self.submitted)}"] = ("orders", "RUNNING")
             return httpx.Response(200, json={"jobid": f"job{len(self.submitted)}"})
-        state = self.jobs[path.rpartition("/")[2]][1]
-        return httpx.Response(200, json={"state": state, "status-counts": {"RUNNING": 5, "DEPLOYING": 0}})
+        return httpx.Response(404, text="no")
 
 
 @pytest.fixture
@@ -46,8 +47,8 @@ def flink() -> Flink:
 
 
 @pytest.fixture
-def cluster(flink: Flink) -> Cluster:
-    return Cluster(httpx.Client(transport=httpx.MockTransport(flink.answer), base_url="http://flink"))
+def cluster(flink: Flink) -> Jobs:
+    return Jobs(httpx.Client(transport=httpx.MockTransport(flink.answer), base_url="http://flink"))
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def options(jar: Path, *more: str) -> Any:
     return submit.parse(["--flink", "http://flink", "--jar", str(jar), "--timeout", "0", *more])
 
 
-def test_it_is_submitted_once(flink: Flink, cluster: Cluster, jar: Path) -> None:
+def test_it_is_submitted_once(flink: Flink, cluster: Jobs, jar: Path) -> None:
     """A second start finds the first one's job and leaves it alone."""
     parsed = options(jar, "--parallelism", "2", "--", "--input-topic", "orders")
     assert submit.submit(cluster, parsed, threading.Event()) == "orders runs as job job1"
@@ -77,7 +78,7 @@ def test_costs_as_in_the_trial(jar: Path) -> None:
 
 
 def test_a_lost_job_is_submitted_again(
-    flink: Flink, cluster: Cluster, jar: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    flink: Flink, cluster: Jobs, jar: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One that has failed for good counts as lost; a cluster that does not answer is waited for, and printed once."""
     monkeypatch.setattr(submit, "LOOK_SECONDS", 0.0)
@@ -100,7 +101,7 @@ def test_a_lost_job_is_submitted_again(
     assert printed.err.count("submit: flink: GET /jobs/overview: 500 no") == 1
 
 
-def test_missing_slots_and_jobs_are_named(flink: Flink, cluster: Cluster, jar: Path) -> None:
+def test_missing_slots_and_jobs_are_named(flink: Flink, cluster: Jobs, jar: Path) -> None:
     """No slots in time, a job that ends at once, no job at all."""
     flink.slots = 0
     with pytest.raises(SubmitError, match="1 slots of http://flink: not reached in time"):

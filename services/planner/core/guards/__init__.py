@@ -1,6 +1,6 @@
-"""The guards, in order. Each may only amend what the planner proposed, and says so."""
+"""The guards, in order. A guard may only amend the planner's proposal, and each amendment has a reason."""
 
 from .chain import GUARDS, amend
-from .draft import Context, Draft
+from .proposal import Context, Proposal
 
-__all__ = ["GUARDS", "Context", "Draft", "amend"]
+__all__ = ["GUARDS", "Context", "Proposal", "amend"]

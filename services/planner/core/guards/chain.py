@@ -1,21 +1,19 @@
-"""The ordered chain. What is decided first cannot be undone later except towards caution."""
+"""The ordered chain. A later guard may only make a decision more cautious."""
 
 from collections.abc import Callable, Mapping
 
 from weir_contracts import PlanReply
 
-from .draft import Context, Draft
 from .effects import dead_band, downstream_bound, hot_key, scale_down_gate
 from .history import action_budget, ineffective_growth, reversal
 from .periods import excluded_period
+from .proposal import Context, Proposal
 from .sizes import bounds, saturated_stays, step_limits, sustained_rate, useful_parallelism
 from .times import cooldown, input_collapse, no_change, one_in_flight, quarantined, stabilisation
 from .totals import budget, slots_available, total_bounds
 from .whole import one_parallelism
 
-Guard = Callable[[Draft, Context], Draft]
-
-GUARDS: Mapping[str, Guard] = {
+GUARDS: Mapping[str, Callable[[Proposal], Proposal]] = {
     "one-in-flight": one_in_flight,
     "excluded-period": excluded_period,
     "action-budget": action_budget,
@@ -40,14 +38,14 @@ GUARDS: Mapping[str, Guard] = {
     "quarantine": quarantined,
     "no-change": no_change,
 }
-"""In the order they are asked."""
+"""By name, in the order in which they are applied."""
 
 
-def amend(reply: PlanReply, context: Context) -> Draft:
-    """The planner's reply after all guards. A hold passes: guards never make an action out of one."""
-    draft = Draft(reply.parallelism, reply.code, reply.sentence, (), tuple(reply.infeasible))
+def amend(reply: PlanReply, context: Context) -> Proposal:
+    """Return the planner's reply after all guards. A hold passes: guards never turn one into an action."""
+    proposal = Proposal(context, reply.parallelism, reply.code, reply.sentence, (), tuple(reply.infeasible))
     for guard in GUARDS.values():
-        if draft.vector is None:
+        if proposal.vector is None:
             break
-        draft = guard(draft, context)
-    return draft
+        proposal = guard(proposal)
+    return proposal

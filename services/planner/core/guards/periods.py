@@ -1,4 +1,4 @@
-"""Times in which the policy wants nothing changed."""
+"""The guard of times in which the policy excludes changes."""
 
 from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
@@ -7,35 +7,36 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim
 from weir_contracts import ExcludedPeriod
 
-from .draft import Context, Draft, moves
+from services.planner.core import messages
+
+from .proposal import Proposal
 
 
-def excluded_period(draft: Draft, context: Context) -> Draft:
-    """Nothing moves in a direction that an excluded period names."""
-    periods = context.spec.behavior.excluded_periods
-    up, down = moves(draft, context) if periods else ([], [])
-    for period in periods:
+def excluded_period(proposal: Proposal) -> Proposal:
+    """Prevent changes in the directions that a current excluded period names."""
+    now = proposal.context.now
+    for period in proposal.context.spec.behavior.excluded_periods:
+        up, down = proposal.moves
         names = [*(up if "up" in period.directions else []), *(down if "down" in period.directions else [])]
-        until = ends_at(period, context.now) if names else None
+        until = ends_at(period, now) if names else None
         if until is not None:
             local = until.astimezone(ZoneInfo(period.time_zone))
-            because = f"{', '.join(names)}: an excluded period lasts until {local:%Y-%m-%d %H:%M} {period.time_zone}"
-            draft = draft.staying("excluded-period", because, names, context)
-            up, down = moves(draft, context)
-    return draft
+            proposal = proposal.kept("excluded-period", messages.excluded(names, local, period.time_zone), names)
+    return proposal
 
 
 def ends_at(period: ExcludedPeriod, now: datetime) -> datetime | None:
-    """When the period that `now` lies in ends; None: it lies in none."""
+    """Return the end of the period that contains `now`; None if it lies in none."""
     if period.begins is not None and period.ends is not None:
         return _daily(period.begins, period.ends, period.time_zone, now)
     if period.cron is None or period.duration is None:
         return None
-    return _by_cron(period.cron, period.duration, period.time_zone, now.replace(second=0, microsecond=0), now)
+    began = _last_start(period.cron, period.duration, period.time_zone, now.replace(second=0, microsecond=0))
+    return None if began is None or now >= began + period.duration else began + period.duration
 
 
 def _daily(begins: time, ends: time, zone: str, now: datetime) -> datetime | None:
-    """By the wall clock: what comes twice is excluded twice, what does not come is not missed."""
+    """Follow the wall clock: an hour that comes twice is excluded twice."""
     local = now.astimezone(ZoneInfo(zone))
     at, overnight = local.time(), ends < begins
     if not (at >= begins or at < ends if overnight else begins <= at < ends):
@@ -44,15 +45,12 @@ def _daily(begins: time, ends: time, zone: str, now: datetime) -> datetime | Non
     return datetime.combine(day, ends, ZoneInfo(zone))
 
 
-def _by_cron(expression: str, duration: timedelta, zone: str, minute: datetime, now: datetime) -> datetime | None:
-    began = _last_of(expression, duration, zone, minute)
-    return None if began is None or now >= began + duration else began + duration
-
-
 @lru_cache(maxsize=2000)
-def _last_of(expression: str, duration: timedelta, zone: str, minute: datetime) -> datetime | None:
-    """The newest of cron's times that may still last, to the minute: it is asked many times a minute. In UTC, where hours are added as
-    they pass: a duration is as long on the days that clocks change."""
+def _last_start(expression: str, duration: timedelta, zone: str, minute: datetime) -> datetime | None:
+    """Return the newest of cron's times that may still last; cached, because each plan in a minute needs it.
+
+    In UTC, where a duration is as long on the days on which clocks change.
+    """
     since, ahead = minute.astimezone(UTC) - duration, minute + timedelta(minutes=1)
     began = next(CronSim(expression, ahead.astimezone(ZoneInfo(zone)), reverse=True), None)
     return began.astimezone(UTC) if began is not None and began >= since else None

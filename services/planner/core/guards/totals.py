@@ -1,78 +1,79 @@
-"""Guards that look at all operators together: the policy's total, its budget, the cluster's slots."""
+"""Guards on all operators together: the policy's total, its budget, the cluster's slots."""
 
 from collections.abc import Mapping
 
-from weir_contracts import Infeasible
-
 from predictor.limits import smallest_useful
+from services.planner.core import messages
 
-from .allowed import Cost, cut, most, raised, subtasks
-from .draft import Context, Draft
-
-
-def total_bounds(draft: Draft, context: Context) -> Draft:
-    """The sum of all subtasks between the policy's bounds: the largest growth gives first, the busiest is lowered last."""
-    total, vector = context.spec.bounds.total, draft.vector or {}
-    if total is None or not vector:
-        return draft
-    if total.max is not None and subtasks(vector) > total.max:
-        because = f"{subtasks(vector)} subtasks are wanted and the policy's total allows {total.max}"
-        draft = _cut_to(draft, context, subtasks, total.max, guard="total-bounds", because=because)
-        vector = draft.vector or {}  # in useful steps, so perhaps less than the total's minimum
-    if total.min is not None and subtasks(vector) < total.min:
-        because = f"{subtasks(vector)} subtasks are wanted and the policy's total demands {total.min}"
-        lowered = {name: max(p, context.current[name]) for name, p in vector.items()}
-        found = raised(vector, lowered, total.min, context.busy)
-        ceilings = {name: max(p, most(name, context.spec, context.topology)) for name, p in found.items()}
-        found = raised(found, ceilings, total.min, context.busy)
-        return draft.changed("total-bounds", "total-bounds", because, found)
-    return draft
+from .allowed import Cost, cut, raised, subtasks
+from .proposal import Context, Proposal
 
 
-def budget(draft: Draft, context: Context) -> Draft:
-    """No more slots than the policy's budget pays for, in slots, CPU or memory."""
-    limit, vector = context.spec.budget.limit, draft.vector or {}
-    if limit is None or context.topology.slots(vector) <= limit[0]:
-        return draft
-    slots = context.topology.slots(vector)
-    because = f"{slots} slots are wanted and the budget's {limit[1]} allows {limit[0]}"
-    return _cut_to(draft, context, context.topology.slots, limit[0], guard="budget", because=because)
+def total_bounds(proposal: Proposal) -> Proposal:
+    """Keep the sum of all subtasks between the policy's bounds: the largest growth is cut first, the busiest operator last."""
+    context = proposal.context
+    total = context.spec.bounds.total
+    if total is None:
+        return proposal
+    if total.max is not None and (count := subtasks(proposal.wanted)) > total.max:
+        because = messages.above_total(count, total.max)
+        proposal = _cut_to(proposal, subtasks, total.max, guard="total-bounds", because=because)
+    # Cut in useful steps, the sum may be below the minimum.
+    wanted = proposal.wanted
+    if total.min is None or subtasks(wanted) >= total.min:
+        return proposal
+    lowered = {name: max(p, context.current[name]) for name, p in wanted.items()}
+    found = raised(wanted, lowered, total.min, context.busy)
+    ceilings = {name: max(p, context.request.limits[name].max) for name, p in found.items()}
+    found = raised(found, ceilings, total.min, context.busy)
+    return proposal.changed("total-bounds", messages.below_total(subtasks(wanted), total.min), found)
 
 
-def slots_available(draft: Draft, context: Context) -> Draft:
-    """A vector that fits the slots that are free and the ones this application holds; else as much of its growth as fits, with what
-    was infeasible. Slots that are unknown hold nothing back: the engine itself will run with what it has; nor do they where
-    containers bring their own."""
-    slots = context.deployment.slots
-    if draft.vector is None or slots is None or context.spec.target.docker is not None:
-        return draft
-    held = context.topology.slots(context.current)
+def budget(proposal: Proposal) -> Proposal:
+    """Limit the slots to the policy's budget, which is in slots, CPU or memory."""
+    topology, limit = proposal.context.topology, proposal.context.spec.budget.limit
+    if limit is None or (slots := topology.slots(proposal.wanted)) <= limit[0]:
+        return proposal
+    return _cut_to(proposal, topology.slots, limit[0], guard="budget", because=messages.over_budget(slots, *limit))
+
+
+def slots_available(proposal: Proposal) -> Proposal:
+    """Limit growth to the free slots and those that the application holds.
+
+    Unknown slots limit nothing, since the engine runs with what it has; neither do they where containers bring their own.
+    """
+    context = proposal.context
+    slots = context.request.deployment.slots
+    if slots is None or context.spec.target.unit is not None:
+        return proposal
+    cost = context.topology.slots
+    held, wanted = cost(context.current), cost(proposal.wanted)
     limit = slots.available + held
-    wanted = context.topology.slots(draft.vector)
     if wanted <= limit or wanted <= held:
-        return draft
-    because = f"{wanted} slots are needed and {limit} can be had ({slots.available} free, {held} held)"
-    noted = draft.noting(Infeasible(wanted=wanted, limit=limit, code="slots", because=because))
-    vector = _in_steps(draft.vector, context.current, context, context.topology.slots, limit=limit)
-    return noted.changed("slots-available", "slots", because, vector)
+        return proposal
+    because = messages.slots_missing(wanted, limit, slots.available, held)
+    vector = _in_steps(proposal.wanted, context.current, context, cost, limit=limit)
+    return proposal.noting("slots", because, wanted=wanted, limit=limit).changed(
+        "slots-available", because, vector, code="slots"
+    )
 
 
-def _cut_to(draft: Draft, context: Context, cost: Cost, limit: int, *, guard: str, because: str) -> Draft:
-    """As much of the growth as the policy allows; where not even the present is allowed, less than that, too."""
-    vector = draft.vector or {}
-    noted = draft.noting(Infeasible(wanted=cost(vector), limit=limit, code=guard, because=because))
-    lowest = {name: context.spec.bounds.of(name)[0] for name in vector}
-    running = {name: max(context.current[name], least) for name, least in lowest.items()}
-    found = _in_steps(vector, running, context, cost, limit=limit)
-    return noted.changed(guard, guard, because, _in_steps(found, lowest, context, cost, limit=limit))
+def _cut_to(proposal: Proposal, cost: Cost, limit: int, *, guard: str, because: str) -> Proposal:
+    """Keep as much of the growth as the limit allows; if it does not even allow the current vector, cut that too."""
+    context, wanted = proposal.context, proposal.wanted
+    floors = {name: context.spec.bounds.of(name)[0] for name in wanted}
+    running = {name: max(context.current[name], floor) for name, floor in floors.items()}
+    found = _in_steps(wanted, running, context, cost, limit=limit)
+    found = _in_steps(found, floors, context, cost, limit=limit)
+    return proposal.noting(guard, because, wanted=cost(wanted), limit=limit).changed(guard, because, found)
 
 
 def _in_steps(
     vector: Mapping[str, int], floors: Mapping[str, int], context: Context, cost: Cost, *, limit: int
 ) -> dict[str, int]:
-    """What fits of a vector, in useful steps, nothing below its floor."""
-    least = {name: min(p, floors[name]) for name, p in vector.items()}
+    """Return the part of a vector that fits the limit, in useful steps, none below its floor."""
+    lowest = {name: min(p, floors[name]) for name, p in vector.items()}
     return {
-        name: p if p == vector[name] else max(least[name], smallest_useful(context.topology, name, p))
-        for name, p in cut(vector, least, cost, limit).items()
+        name: p if p == vector[name] else max(lowest[name], smallest_useful(context.topology, name, p))
+        for name, p in cut(vector, lowest, cost, limit).items()
     }

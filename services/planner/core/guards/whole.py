@@ -1,60 +1,57 @@
-"""The guard of applications that are scaled as a whole: where instances are added and removed, every operator has the same parallelism."""
+"""The guard of applications that are scaled by instances: every operator has the same parallelism."""
 
-from weir_contracts import DockerTarget, Infeasible, Topology
+from weir_contracts import Topology, Unit
+
+from services.planner.core import messages
 
 from .allowed import subtasks
-from .draft import Context, Draft
+from .proposal import Context, Proposal
 
 
-def one_parallelism(draft: Draft, context: Context) -> Draft:
-    """What the other guards have left, as a number of containers: enough for the operator that needs the most, and no more than the
-    policy allows in all."""
-    docker, vector = context.spec.target.docker, draft.vector
-    if docker is None or not vector:
-        return draft
-    topology = context.topology
-    wanted = docker.containers_for(topology, max(vector.values()))
-    count, code, because = _allowed(wanted, docker, context)
-    level = docker.parallelism_of(topology, count)
+def one_parallelism(proposal: Proposal) -> Proposal:
+    """Give every operator the parallelism of the one that needs the most, in complete instances, within the policy's limits."""
+    context, topology = proposal.context, proposal.context.topology
+    unit = context.spec.target.unit
+    if unit is None:
+        return proposal
+    wanted = unit.instances_for(topology, max(proposal.wanted.values()))
+    count, code, reason = _allowed(wanted, unit, context)
+    level = unit.parallelism_of(topology, count)
     if count < wanted:
-        asked = docker.parallelism_of(topology, wanted)
-        draft = draft.noting(Infeasible(wanted=asked, limit=level, code=code, because=because))
-    containers = f"{count} containers of {docker.slots} slot{'s' if docker.slots > 1 else ''}"
-    why = f"all operators have the same parallelism, {level} with {containers}" + (f": {because}" if because else "")
-    if count == docker.containers_for(topology, max(context.current.values())):
-        return draft.changed("one-parallelism", "one-parallelism", why, context.current)
-    return draft.changed("one-parallelism", "one-parallelism", why, topology.uniform(level))
+        proposal = proposal.noting(code, reason, wanted=unit.parallelism_of(topology, wanted), limit=level)
+    because = messages.same_parallelism(level, count, unit.instance, unit.slots, reason)
+    if count == unit.instances_for(topology, max(context.current.values())):
+        return proposal.changed("one-parallelism", because, context.current)
+    return proposal.changed("one-parallelism", because, topology.uniform(level))
 
 
-def _allowed(wanted: int, docker: DockerTarget, context: Context) -> tuple[int, str, str]:
-    """The number of containers nearest to `wanted` that the policy allows, and what it was that did not allow it."""
-    spec, topology = context.spec, context.topology
-    total, limit = spec.bounds.total, spec.budget.limit
-    step = docker.containers_for(topology, 1)
-    code, because, count = "", "", wanted
-    least = docker.containers_for(topology, spec.bounds.min)
-    if count < least:
-        count, code, because = least, "bounds", f"the policy wants {spec.bounds.min} or more"
-    while count > step:
-        level = docker.parallelism_of(topology, count)
-        vector = topology.uniform(level)
-        if level > spec.bounds.max:
-            code, because = "bounds", f"the policy allows {spec.bounds.max}"
-        elif level > _most_key_groups(topology, level):
-            code, because = "key-groups", f"no operator has more than {_most_key_groups(topology, level)} key groups"
-        elif total is not None and total.max is not None and subtasks(vector) > total.max:
-            code = "total-bounds"
-            because = f"{level} for all are {subtasks(vector)} subtasks and the policy's total allows {total.max}"
-        elif limit is not None and topology.slots(vector) > limit[0]:
-            code = "budget"
-            because = (
-                f"{level} for all take {topology.slots(vector)} slots and the budget's {limit[1]} allows {limit[0]}"
-            )
-        else:
-            break
+def _allowed(wanted: int, unit: Unit, context: Context) -> tuple[int, str, str]:
+    """Return the allowed number of instances nearest to `wanted`, and code and reason of the limit that applied."""
+    topology, step = context.topology, unit.instances_for(context.topology, 1)
+    minimum = unit.instances_for(topology, context.spec.bounds.min)
+    count, code, reason = wanted, "", ""
+    if count < minimum:
+        count, code, reason = minimum, "bounds", messages.minimum(context.spec.bounds.min)
+    while count > step and (limit := _limit(unit.parallelism_of(topology, count), context)):
+        code, reason = limit
         count -= step
-    return count, code, because
+    return count, code, reason
 
 
-def _most_key_groups(topology: Topology, otherwise: int) -> int:
+def _limit(level: int, context: Context) -> tuple[str, str] | None:
+    """Return code and reason of the first limit that forbids this parallelism for all operators."""
+    bounds, budget, topology = context.spec.bounds, context.spec.budget.limit, context.topology
+    vector, key_groups = topology.uniform(level), _max_key_groups(topology, level)
+    if level > bounds.max:
+        return "bounds", messages.maximum(bounds.max)
+    if level > key_groups:
+        return "key-groups", messages.key_groups(key_groups)
+    if bounds.total is not None and bounds.total.max is not None and subtasks(vector) > bounds.total.max:
+        return "total-bounds", messages.above_total(subtasks(vector), bounds.total.max)
+    if budget is not None and topology.slots(vector) > budget[0]:
+        return "budget", messages.over_budget(topology.slots(vector), *budget)
+    return None
+
+
+def _max_key_groups(topology: Topology, otherwise: int) -> int:
     return max(operator.max_parallelism or otherwise for operator in topology.operators)

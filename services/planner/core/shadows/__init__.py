@@ -1,9 +1,9 @@
-"""Planners that are asked and scored beside the chosen one, and never obeyed. Pure.
+"""Planners that are called and scored on simulated applications beside the chosen one, and never executed. Pure.
 
-Each runs closed-loop: a simulated copy of the application with a parallelism, backlog, restarts and memory of its own, against the
-arrivals that really came. `begin` lets all copies run until now and says what to ask; `finish` carries the answers out, on the copies.
+Each has a simulated application with its own parallelism, backlog, restarts and memory, fed with the real arrivals. `begin` advances them
+to now and returns the calls to make; `finish` applies the replies to the simulated applications.
 """
 
-from .turn import Ask, begin, finish, wants
+from .cycle import Call, begin, finish, has_shadows
 
-__all__ = ["Ask", "begin", "finish", "wants"]
+__all__ = ["Call", "begin", "finish", "has_shadows"]

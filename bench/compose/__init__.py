@@ -1,1 +1,0 @@
-"""The compose stack in figures."""

@@ -1,1 +1,0 @@
-"""The simulator compared with the real job: the same load, the same rescales, curves side by side."""

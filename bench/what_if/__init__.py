@@ -1,1 +1,0 @@
-"""Predictions of `weir what-if`, compared with the real job."""

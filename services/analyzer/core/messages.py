@@ -1,0 +1,94 @@
+"""Sentences of the symptoms: subject, verb, number, reason."""
+
+
+def unreachable(message: str) -> str:
+    return f"The application cannot be reached{_reason(message)}."
+
+
+def not_found(message: str) -> str:
+    return f"The cluster has no such job{_reason(message)}."
+
+
+def not_running(state: str, message: str) -> str:
+    return f"The job is in state {state}, not all of its tasks run{_reason(message)}."
+
+
+def ended() -> str:
+    return "The policy was deleted; the analyzer drops the application's state."
+
+
+def returning(state: str) -> str:
+    return f"The job is starting again (state {state})."
+
+
+def new_run(age_seconds: float) -> str:
+    return f"A new run began {age_seconds:.0f} s ago."
+
+
+def gap(seconds: float, interval_seconds: float) -> str:
+    return f"No observation came for {seconds:.0f} s; the interval is {interval_seconds:.0f} s."
+
+
+def retention_gap(observations: int) -> str:
+    return f"Retention deleted {observations} observations of this application's partition before they could be read."
+
+
+def warming_up(age_seconds: float, warm_up_seconds: float) -> str:
+    return f"The run is {age_seconds:.0f} s old; its readings count from {warm_up_seconds:.0f} s on."
+
+
+def window_not_full(window_seconds: float) -> str:
+    return f"The window is not full: it needs {window_seconds:.0f} s of samples since the warm-up and the brokers' last absence."
+
+
+def stalled(source: str, seconds: float, lag: float) -> str:
+    return f"{source} took nothing in for {seconds:.0f} s while {formatted(lag)} records wait."
+
+
+def catching_up(source: str, lag: float, per_second: float) -> str:
+    rate = f"{formatted(per_second)} records/s"
+    return f"The lag of {formatted(lag)} records at {source} shrinks by {rate}: cleared in {lag / per_second:.0f} s."
+
+
+def source_bound(source: str, lag: float | None, taken: float | None, busy: float | None) -> str:
+    share = "unknown" if busy is None else f"{busy:.0%}"
+    return (
+        f"{source} lags by {formatted(lag)} records and nothing behind it holds it back: reading is the limit, "
+        f"at {formatted(taken)} records/s, {share} busy."
+    )
+
+
+def skewed(operator: str, busiest: float, ratio: float) -> str:
+    return f"The busiest subtask of {operator} is {busiest:.0%} busy, {ratio:.1f} times the mean: more subtasks help little."
+
+
+def waits_outside(operator: str, busy: float) -> str:
+    return f"{operator} holds its inputs back while only {busy:.0%} busy: it waits for something outside."
+
+
+def no_faster(operator: str, rate: float, parallelism: int, earlier_rate: float, earlier_parallelism: int) -> str:
+    return (
+        f"{operator} takes in {formatted(rate)} records/s with {parallelism} subtasks and took {formatted(earlier_rate)} "
+        f"with {earlier_parallelism}: the system it writes to or waits for is the limit."
+    )
+
+
+def readings_missing(operator: str, readings: list[str]) -> str:
+    return f"{operator}: {' and '.join(readings)} unknown."
+
+
+def estimate_missing(source: str, name: str, reason: str) -> str:
+    return f"{source}: {name} unknown, {reason}."
+
+
+def formatted(value: float | None) -> str:
+    """Format a number for a sentence: `1,234`, `12.3`, `0.034`."""
+    if value is None:
+        return "unknown"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def _reason(message: str) -> str:
+    return f": {message}" if message else ""

@@ -1,0 +1,178 @@
+"""The proposal that passes through the guards, and the observed state that guards decide by."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+
+from weir_contracts import (
+    Amendment,
+    Analysis,
+    Infeasible,
+    OperatorAnalysis,
+    Parallelism,
+    PastAction,
+    PolicySpec,
+    Recommendation,
+    Topology,
+    UsualArrivals,
+)
+from weir_planner.request import Request
+
+from predictor.capacity import MIN_CONFIDENCE, CapacityCurve, curve_of
+
+from .allowed import allowed
+
+SATURATED = 0.95
+"""Busy share from which an operator counts as saturated."""
+
+MAX_UTILISATION = 0.92
+"""Load over capacity above which an operator is close enough to its limit for any relief to count."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """The planner's request, with what the planner service remembers of earlier cycles; independent of the proposal."""
+
+    request: Request
+    recommendations: Sequence[Recommendation] = ()
+    """The planner's in the stabilisation windows, this cycle's included, oldest first."""
+    arrivals: UsualArrivals | None = None
+    """Usual arrivals, and since when they are missing."""
+    actions: Sequence[PastAction] = ()
+    """Of the last hour, oldest first."""
+
+    @property
+    def now(self) -> datetime:
+        return self.request.now
+
+    @property
+    def analysis(self) -> Analysis:
+        return self.request.analysis
+
+    @property
+    def topology(self) -> Topology:
+        return self.request.topology
+
+    @cached_property
+    def spec(self) -> PolicySpec:
+        return self.request.policy.spec
+
+    @cached_property
+    def current(self) -> Parallelism:
+        return self.request.deployment.observed
+
+    @cached_property
+    def operators(self) -> Mapping[str, OperatorAnalysis]:
+        """The analysed operators by name."""
+        return {found.operator: found for found in self.analysis.operators}
+
+    @cached_property
+    def busy(self) -> Mapping[str, float | None]:
+        """Busy share of each operator."""
+        return {name: found.utilisation.value for name, found in self.operators.items()}
+
+    @cached_property
+    def movable(self) -> frozenset[str]:
+        """Operators that run within what the policy allows. The others are on their way there, and no guard holds them back."""
+        nearest = allowed(self.current, self.spec, self.topology, self.busy)[0]
+        return frozenset([name for name, p in self.current.items() if nearest[name] == p])
+
+    def load(self, name: str) -> float | None:
+        """Return an operator's demand over its capacity as it runs; None if either is unknown."""
+        capacity, demand = self._capacity(name), self.demand(name)
+        return None if capacity is None or demand is None else demand / capacity
+
+    def _capacity(self, name: str) -> float | None:
+        """Return an operator's measured capacity as it runs in records/s, without the fit of a curve."""
+        found, now = self.operators.get(name), self.current[name]
+        if found is None:
+            return None
+        here = (c for c in found.capacities if c.parallelism == now and c.confidence >= MIN_CONFIDENCE)
+        seen = next((c.records_per_second for c in here), None)
+        rate = found.true_processing_rate
+        trusted = rate.value if found.parallelism == now and rate.confidence >= MIN_CONFIDENCE else None
+        return seen or trusted or None
+
+    def curve(self, name: str) -> CapacityCurve | None:
+        """Return an operator's capacity at each parallelism."""
+        found = self.operators.get(name)
+        return None if found is None else curve_of(found)
+
+    def demand(self, name: str) -> float | None:
+        """Return the records/s that would arrive at an operator without backpressure."""
+        found = self.operators.get(name)
+        return None if found is None else found.target_input_rate.value
+
+    @cached_property
+    def lag_seconds(self) -> float | None:
+        """The lag or latency that the objective bounds."""
+        is_latency = self.spec.objective.max_latency is not None
+        return (self.analysis.expected_latency_seconds if is_latency else self.analysis.lag_seconds).value
+
+    @cached_property
+    def backlogged_seconds(self) -> float:
+        """The lag above which a backlog waits: a quarter of the objective, at least three intervals."""
+        return max((self.spec.objective.bound_seconds or 60.0) / 4, 3 * self.spec.interval.total_seconds())
+
+    @property
+    def has_backlog(self) -> bool:
+        return self.lag_seconds is not None and self.lag_seconds > self.backlogged_seconds
+
+    def needs_more(self, name: str) -> bool:
+        """Return whether an operator hardly keeps up, or whether that is unknown."""
+        busy, load = self.busy.get(name), self.load(name)
+        return busy is None or load is None or busy >= SATURATED or load > MAX_UTILISATION or self.has_backlog
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A decision in the making. `vector is None`: a hold, with its code and sentence."""
+
+    context: Context
+    vector: Parallelism | None
+    code: str
+    sentence: str
+    amendments: tuple[Amendment, ...] = ()
+    infeasible: tuple[Infeasible, ...] = ()
+
+    @property
+    def wanted(self) -> Parallelism:
+        """The vector; empty for a hold."""
+        return self.vector or {}
+
+    @cached_property
+    def moves(self) -> tuple[list[str], list[str]]:
+        """The operators that the vector raises and those that it lowers, without those on their way into the policy's limits."""
+        up: list[str] = []
+        down: list[str] = []
+        current, movable = self.context.current, self.context.movable
+        for name, p in self.wanted.items():
+            now = current.get(name, p)
+            if p != now and name in movable:
+                (up if p > now else down).append(name)
+        return up, down
+
+    def changed(self, guard: str, because: str, vector: Mapping[str, int], *, code: str | None = None) -> "Proposal":
+        """Return the proposal with another vector; unchanged if it is the same."""
+        if self.vector is None or vector == self.vector:
+            return self
+        after = dict(vector)
+        amendment = Amendment(guard=guard, code=code or guard, because=because, before=self.vector, after=after)
+        return replace(self, vector=after, amendments=(*self.amendments, amendment))
+
+    def held(self, guard: str, code: str, because: str) -> "Proposal":
+        """Return the proposal as a hold."""
+        amendment = Amendment(guard=guard, code=code, because=because, before=self.vector, after=None)
+        return replace(
+            self, vector=None, code=code, sentence=amendment.because, amendments=(*self.amendments, amendment)
+        )
+
+    def kept(self, guard: str, because: str, names: Iterable[str]) -> "Proposal":
+        """Return the proposal with some operators at their current parallelism."""
+        return self.changed(guard, because, {**self.wanted, **{name: self.context.current[name] for name in names}})
+
+    def noting(self, code: str, because: str, *, wanted: int, limit: int, operator: str | None = None) -> "Proposal":
+        """Return the proposal with a note that `wanted` is infeasible."""
+        note = Infeasible(operator=operator, wanted=wanted, limit=limit, code=code, because=because)
+        return replace(self, infeasible=(*self.infeasible, note))

@@ -1,0 +1,62 @@
+"""Tell an input that is missing, probably by an outage upstream, from a load that is falling."""
+
+from datetime import datetime
+
+from weir_contracts import Analysis, Behavior, UsualArrivals
+
+MISSING_SHARE = 0.05
+"""Below this share of the usual rate the input is missing: no daily wave falls so far within hours."""
+
+HALF_LIFE_SECONDS = 3_600.0
+"""Time in which the usual rate decays to half, so that a load that fell for good becomes usual."""
+
+FALLEN_SHARE = 0.2
+"""Below this share of the last minutes' mean part of the input is missing: no wave falls by over 80 % within minutes. Of the mean,
+not the maximum, because the end of a spike is no outage."""
+
+RECENT_SECONDS = 180.0
+"""Half-life of the last minutes' mean."""
+
+READING_SECONDS = 30.0
+"""The longest time that one observation stands for: after a gap it describes only its own window."""
+
+BACK_SHARE = 0.5
+"""Share of the rate before the fall from which the input is back."""
+
+
+def usual_arrivals(before: UsualArrivals | None, analysis: Analysis, now: datetime) -> UsualArrivals | None:
+    """Return the usual arrivals after this analysis; unchanged while an arrival rate is unknown."""
+    rates = [source.arrival_rate.value for source in analysis.sources]
+    known = [rate for rate in rates if rate is not None]
+    if not rates or len(known) < len(rates):
+        return before
+    arriving = max(0.0, sum(known))  # an estimate may be negative
+    if before is None:
+        return UsualArrivals(at=now, records_per_second=arriving, lately=arriving)
+    age = max(0.0, (now - before.at).total_seconds())
+    kept = 0.5 ** (min(age, READING_SECONDS) / RECENT_SECONDS)
+    recent = arriving if before.lately is None else kept * before.lately + (1 - kept) * arriving
+    # The maximum of means: a producer's burst of a few seconds must not stay usual for an hour.
+    usual = max(recent, before.records_per_second * 0.5 ** (age / HALF_LIFE_SECONDS))
+    fell_from = _fell_from(before, arriving, now)
+    missing = arriving < MISSING_SHARE * usual or fell_from is not None
+    since = (before.collapsed_since or now) if missing else None
+    return UsualArrivals(
+        at=now, records_per_second=usual, collapsed_since=since, lately=recent, fell_from=fell_from if since else None
+    )
+
+
+def _fell_from(before: UsualArrivals, arriving: float, now: datetime) -> float | None:
+    """Return the rate before the fall until half of it is back, at most for the half-life of the usual rate."""
+    if before.fell_from is not None and before.collapsed_since is not None:
+        for_good = (now - before.collapsed_since).total_seconds() > HALF_LIFE_SECONDS
+        return None if for_good or arriving >= BACK_SHARE * before.fell_from else before.fell_from
+    if before.lately is not None and arriving < FALLEN_SHARE * before.lately:
+        return before.lately
+    return None
+
+
+def prevents_scale_down(arrivals: UsualArrivals | None, behavior: Behavior, now: datetime) -> bool:
+    """Return whether the input has been missing for less than the policy's hold."""
+    since = arrivals.collapsed_since if arrivals else None
+    return since is not None and now < since + behavior.scale_down.collapse_hold

@@ -1,0 +1,254 @@
+"""Sentences for users: reasons of holds and amendments, and the sentence of a plan, with numbers in a readable form."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from weir_contracts import Parallelism, bounded
+
+MAX_PARTS = 3
+MAX_NAME_LENGTH = 40
+
+PAUSED = "the policy is paused"
+NO_GRAPH = "the application's graph or deployment is unknown"
+NO_PARALLELISM = "the parallelism of at least one operator is unknown"
+ALREADY_RUNNING = "the application already runs at this parallelism"
+
+
+def names(operators: Iterable[str]) -> str:
+    """Format as `parse, enrich`, naming at most `MAX_PARTS` operators."""
+    return _joined([_short(name) for name in operators], ", ")
+
+
+def changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    """Format the differences as `enrich 2 → 4, sink 1 → 2`."""
+    moved = [f"{_short(name)} {before.get(name, '?')} → {p}" for name, p in after.items() if before.get(name) != p]
+    return _joined(moved, ", ") or "no change"
+
+
+def each(reasons: Sequence[str]) -> str:
+    """Join reasons of single operators, at most two."""
+    return _joined(reasons, "; ", 2)
+
+
+def _joined(parts: Sequence[str], separator: str, most: int = MAX_PARTS) -> str:
+    more = len(parts) - most
+    return separator.join(parts[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def _short(name: str) -> str:
+    return bounded(name, MAX_NAME_LENGTH)
+
+
+# -- before the planner and after its reply ----------------------------------------------------------------------------
+
+
+def stale(age_seconds: float, limit_seconds: float) -> str:
+    return f"the observation is {age_seconds:.0f} s old, more than {limit_seconds:.0f} s: it is too old to plan on"
+
+
+def job_ended(state: str) -> str:
+    return f"the job is {state}; it can be scaled once it is submitted again"
+
+
+def not_running(reason: str) -> str:
+    return f"the application cannot be scaled: {reason}"
+
+
+def incomplete_reply(missing: Sequence[str], extra: Sequence[str]) -> str:
+    """Return what a reply does, as `misses work`; the caller adds the subject."""
+    parts = [f"misses {names(missing)}"] if missing else []
+    parts += [f"names the unknown operator {names(extra)}"] if extra else []
+    return " and ".join(parts)
+
+
+def into_limits(current: Parallelism, wanted: Parallelism, reasons: Sequence[str]) -> str:
+    return f"{changes(current, wanted)}: {each(reasons)}"
+
+
+def limited(
+    current: Parallelism,
+    approved: Parallelism,
+    *,
+    proposed: Parallelism,
+    guards: Iterable[str],
+    reason: str,
+    max_lag_seconds: float | None,
+) -> str:
+    """Say what will be done, what was proposed and which guards limited it, then the planner's reason."""
+    outlook = "" if max_lag_seconds is None else f", predicted lag at most {max_lag_seconds:.1f} s"
+    return (
+        f"{changes(current, approved)}{outlook} (the planner proposed {_vector(proposed, approved)}; "
+        f"limited by {', '.join(guards)}): {reason}"
+    )
+
+
+def no_gain(current: Parallelism, left: Parallelism, guards: Iterable[str]) -> str:
+    return f"{changes(current, left)}, limited by {', '.join(guards)}, would gain nothing for its restart"
+
+
+def _vector(proposed: Parallelism, approved: Parallelism) -> str:
+    """Format the proposed parallelism of the operators that differ: `8` for a single one, else `enrich 8, sink 3`."""
+    differ = {name: p for name, p in proposed.items() if approved.get(name) != p}
+    if len(differ) == 1:
+        return str(next(iter(differ.values())))
+    return _joined([f"{_short(name)} {p}" for name, p in differ.items()], ", ")
+
+
+# -- limits of the policy ----------------------------------------------------------------------------------------------
+
+
+def out_of_bounds(name: str, parallelism: int, low: int, high: int) -> str:
+    return f"{_short(name)} runs at {parallelism}, the policy allows {low} to {high}"
+
+
+def bounded_by_policy(before: Parallelism, after: Parallelism) -> str:
+    return f"{changes(before, after)}: the policy's bounds"
+
+
+def above_total(count: int, limit: int) -> str:
+    return f"{count} subtasks exceed the policy's total of {limit}"
+
+
+def below_total(count: int, limit: int) -> str:
+    return f"{count} subtasks are fewer than the policy's total minimum of {limit}"
+
+
+def over_budget(slots: int, limit: int, budget: str) -> str:
+    return f"{slots} slots exceed the {limit} of the budget's {budget}"
+
+
+def minimum(limit: int) -> str:
+    return f"the policy's minimum is {limit}"
+
+
+def maximum(limit: int) -> str:
+    return f"the policy's maximum is {limit}"
+
+
+def key_groups(limit: int) -> str:
+    return f"no operator has more than {limit} key groups"
+
+
+def same_parallelism(level: int, count: int, instance: str, slots: int, reason: str) -> str:
+    """Say what instances give to all operators, and which limit applied, if one did."""
+    what = f"{count} {instance}{'s' if count > 1 else ''} of {slots} slot{'s' if slots > 1 else ''}"
+    return f"all operators run at the same parallelism, {level} with {what}" + (f": {reason}" if reason else "")
+
+
+def slots_missing(needed: int, limit: int, free: int, held: int) -> str:
+    return f"{needed} slots are needed, {limit} are available ({free} free, {held} held)"
+
+
+def steps_limited(current: Parallelism, after: Parallelism) -> str:
+    return f"{changes(current, after)}: the policy's largest step"
+
+
+def too_many_actions(count: int, limit: int, left_seconds: float) -> str:
+    return f"{count} actions in the last hour, the policy allows {limit}: the next one in {left_seconds:.0f} s"
+
+
+def reserved_action(count: int, limit: int) -> str:
+    return f"{count} of {limit} actions an hour are used: the last one is reserved for growth"
+
+
+def excluded(operators: Sequence[str], until: datetime, zone: str) -> str:
+    return f"no change of {names(operators)}: an excluded period lasts until {until:%Y-%m-%d %H:%M} {zone}"
+
+
+# -- timing ------------------------------------------------------------------------------------------------------------
+
+
+def in_flight(phase: str, sentence: str) -> str:
+    return f"an action is in flight ({phase}: {sentence})"
+
+
+def input_fell(ago_seconds: float, usual_rate: float, left_seconds: float) -> str:
+    return (
+        f"the input fell {ago_seconds:.0f} s ago (usual: {usual_rate:,.0f} records/s), perhaps an outage upstream: "
+        f"no scale-down for another {left_seconds:.0f} s"
+    )
+
+
+def stabilised(current: Parallelism, after: Parallelism, limited_operators: Sequence[str]) -> str:
+    """Name the recommendation in the window that limits each operator: `enrich stays at 6` or `enrich moves to 7`."""
+    words = [
+        f"{_short(name)} {'stays at' if after[name] == current[name] else 'moves only to'} {after[name]}"
+        for name in limited_operators
+    ]
+    least = {after[name] for name in limited_operators}
+    last = f" of {least.pop()}" if len(least) == 1 else ""
+    return f"{_joined(words, ', ')}: the stabilisation window still contains a recommendation{last}"
+
+
+def stabilising(operators: Sequence[str], window_seconds: float, left_seconds: float) -> str:
+    return (
+        f"scale-down of {names(operators)} must be recommended for {window_seconds:.0f} s, {left_seconds:.0f} s remain"
+    )
+
+
+def cooling_down(left_seconds: float, cause: str) -> str:
+    return f"cooldown: no scale-down for another {left_seconds:.0f} s after {cause}"
+
+
+def quarantined(reason: str, left_seconds: float) -> str:
+    return f"this parallelism was rolled back ({reason}) and is quarantined for another {left_seconds:.0f} s"
+
+
+def reversing(operators: Sequence[str], left_seconds: float) -> str:
+    return f"{names(operators)} went up, down and up within 30 min: no scale-down for another {left_seconds:.0f} s"
+
+
+# -- capacity and load -------------------------------------------------------------------------------------------------
+
+
+def busy(name: str, share: float | None, limit: float) -> str:
+    if share is None:
+        return f"the busy share of {_short(name)} is unknown"
+    return f"{_short(name)} is busy {share:.0%} of the time, above its target of {limit:.0%}"
+
+
+def sustained_unknown(name: str) -> str:
+    return f"the demand of {_short(name)} or its highest sustained rate is unknown"
+
+
+def above_sustained(name: str, parallelism: int, demand: float, sustained: float) -> str:
+    return (
+        f"{_short(name)} at {parallelism} needs {demand / parallelism:,.0f} records/s per subtask, more than 1.3 times the "
+        f"{sustained:,.0f} observed"
+    )
+
+
+def not_now(operators: Sequence[str], reason: str) -> str:
+    return f"no scale-down of {names(operators)} while {reason}"
+
+
+def above_capacity(name: str, parallelism: int, limit: float) -> str:
+    return f"{_short(name)} at {parallelism} would be above {limit:.0%} of its capacity"
+
+
+def not_useful(name: str, parallelism: int, useful: int) -> str:
+    return f"{_short(name)} gains nothing from {parallelism} over {useful}"
+
+
+def hot_key(name: str, skew: float, even: int, *, is_source: bool) -> str:
+    what = "partition" if is_source else "key"
+    return (
+        f"one subtask of {_short(name)} is {skew:.1f} times as busy as the mean: more subtasks do not relieve a hot {what}; "
+        f"an even load needs {even}"
+    )
+
+
+def downstream_bound(name: str, downstream: str) -> str:
+    return f"{_short(name)} waits for {_short(downstream)}, which is saturated and does not grow"
+
+
+def within_tolerance(operators: Sequence[str], change: float, tolerance: float) -> str:
+    return f"{names(operators)} would change by {change:.0%}, within the tolerance of {tolerance:.0%}"
+
+
+def ineffective(name: str, before: tuple[int, float], after: tuple[int, float], left_seconds: float) -> str:
+    """Compare capacity before and after growth, each as parallelism and records/s."""
+    return (
+        f"{_short(name)} does {after[1]:,.0f} records/s with {after[0]} and did {before[1]:,.0f} with {before[0]}: "
+        f"no growth for another {left_seconds:.0f} s"
+    )

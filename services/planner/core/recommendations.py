@@ -1,0 +1,75 @@
+"""Recommendations that a plan carries for the stabilisation windows: bounded, and sufficient for every window.
+
+A window needs the smallest and the largest recommendation of each operator in it, and whether the oldest lies before it.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from weir_contracts import Recommendation
+
+FOLDED = 4
+
+
+def gathered(latest: Recommendation, before: Sequence[Recommendation], since: datetime) -> list[Recommendation]:
+    """Return the recommendations after an instant and the last one before it, which shows coverage; oldest first.
+
+    Of equal ones in a row the first and the last; none that names other operators.
+    """
+    kept, current, names = [latest], latest.parallelism, latest.parallelism.keys()
+    in_run = False
+    for each in reversed(before):
+        if kept[-1].at <= since:
+            break
+        earlier = each.parallelism
+        same = earlier == current
+        if not same and earlier.keys() != names:
+            continue
+        if same and in_run:
+            kept[-1] = each
+        else:
+            kept.append(each)
+        in_run, current = same, earlier
+    return kept[::-1]
+
+
+def condensed(recommendations: Sequence[Recommendation], limit: int) -> list[Recommendation]:
+    """Return at most `limit` recommendations, oldest first, by which every window decides the same or more cautiously.
+
+    The first and the last of equal ones in a row suffice. If these are too many, groups are replaced by their smallest and largest at
+    the time of the last, which leaves them in the window a little longer than necessary.
+    """
+    kept = _ends_of_runs(recommendations)
+    while len(kept) > limit:
+        oldest, rest = kept[:1], kept[1:]
+        groups = [rest[i : i + FOLDED] for i in range(0, len(rest), FOLDED)]
+        # Folding earlier results again keeps the ages in a long window evenly spaced.
+        folded = [each for group in groups for each in _extremes(group)]
+        if len(folded) + 1 >= len(kept):
+            return [*oldest, *kept[-(limit - 1) :]]
+        kept = _ends_of_runs([*oldest, *folded])
+    return kept
+
+
+def _ends_of_runs(recommendations: Sequence[Recommendation]) -> list[Recommendation]:
+    kept = list(recommendations[:1])
+    in_run = False  # whether the last two kept are equal
+    for each in recommendations[1:]:
+        same = each.parallelism == kept[-1].parallelism
+        if same and in_run:
+            kept[-1] = each
+        else:
+            kept.append(each)
+        in_run = same
+    return kept
+
+
+def _extremes(group: Sequence[Recommendation]) -> list[Recommendation]:
+    if len(group) < FOLDED:
+        return list(group)
+
+    def of(pick: Callable[[list[int]], int]) -> Recommendation:
+        names = group[0].parallelism
+        return Recommendation(at=group[-1].at, parallelism={n: pick([r.parallelism[n] for r in group]) for n in names})
+
+    return [of(min), of(max)]

@@ -1,0 +1,175 @@
+"""Simulated applications: how they start and advance, and what the real one did meanwhile."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from weir_contracts import Candidate, PlannerChoice, PlanState, Supply, VirtualBacklog, VirtualReading
+from weir_contracts.shadows import Role, parameters_id
+from weir_planner.installed import reads
+
+from predictor import Backlog, Model, Restart, arrivals_at
+from predictor.stretch import Stretch, run_on
+
+from .real import Real
+from .scoring import Sums
+
+MAX_READINGS, MAX_SUPPLIES = 30, 200
+
+
+@dataclass(frozen=True)
+class Elapsed:
+    """What a simulated application did in the last interval."""
+
+    stretch: Stretch
+    capacities: Mapping[str, float]
+    rates: Mapping[str, float]
+    """Records/s taken in by each source."""
+
+    def utilisation(self, real: Real, name: str) -> float | None:
+        """Return input over capacity, at most 1; None if one of them is unknown."""
+        arriving, capacity = arrivals_at(real.model.flow, name, self.rates), self.capacities.get(name)
+        return None if arriving is None or not capacity else min(1.0, arriving / capacity)
+
+
+def initial(real: Real, role: Role, label: str, choice: PlannerChoice) -> Candidate:
+    """Return a simulated application in the state of the real one."""
+    run = real.analysis.run
+    return Candidate(
+        label=label,
+        planner=choice.name,
+        parameters_id=parameters_id(choice.parameters),
+        role=role,
+        parallelism=real.current,
+        backlogs=_real_backlogs(real),
+        running_since=run.running_since if run else None,
+        state=PlanState(planner=choice.name),
+        supplies=[Supply(at=real.analysis.observed_at, parallelism=real.current)],
+    )
+
+
+def _real_backlogs(real: Real) -> dict[str, VirtualBacklog]:
+    return {
+        source: VirtualBacklog(records=backlog.records, age_seconds=max(0.0, backlog.age_seconds or 0.0))
+        for source, backlog in real.model.backlogs.items()
+    }
+
+
+def at_rest(real: Real, candidate: Candidate) -> Elapsed | None:
+    """Return the state of an application over no time; None if a capacity is unknown."""
+    capacities = real.capacities(candidate.parallelism)
+    if capacities is None:
+        return None
+    second = _run(real, candidate, capacities, Restart(), 1.0)
+    backlogs = {s: Backlog(b.records, b.age_seconds) for s, b in candidate.backlogs.items()}
+    lag = max((b.age_seconds for b in candidate.backlogs.values()), default=0.0)
+    return Elapsed(Stretch(0.0, backlogs, {}, lag, second.latency_seconds, 0.0), capacities, second.taken)
+
+
+def _run(
+    real: Real, candidate: Candidate, capacities: Mapping[str, float], restart: Restart, seconds: float
+) -> Stretch:
+    model, backlogs = real.model, {source: Backlog(0.0, 0.0) for source in real.model.arrivals}
+    backlogs |= {s: Backlog(b.records, b.age_seconds) for s, b in candidate.backlogs.items() if s in backlogs}
+    objective = real.request.policy.spec.objective
+    return run_on(
+        Model(model.topology, model.flow, model.curves, model.arrivals, backlogs),
+        capacities,
+        restart,
+        seconds,
+        objective_seconds=objective.bound_seconds,
+        of_latency=objective.max_latency is not None,
+    )
+
+
+def advanced(real: Real, old: Candidate, seconds: float, sums: Sums) -> tuple[Candidate, Elapsed | None]:
+    """Advance an application by the real arrivals of so many seconds; while a capacity is unknown it stands still, unscored."""
+    capacities = real.capacities(old.parallelism)
+    if capacities is None:
+        # At the real parallelism the real backlog is known.
+        at_real = old.parallelism == real.current
+        return (old.model_copy(update={"backlogs": _real_backlogs(real)}) if at_real else old), None
+    if seconds <= 0:
+        return old, at_rest(real, old)
+    restart = Restart(min(old.down_seconds, seconds), real.restart.replay_seconds if old.replay else 0.0)
+    stretch = _run(real, old, capacities, restart, seconds)
+    elapsed = Elapsed(stretch, capacities, {s: taken / seconds for s, taken in stretch.taken.items()})
+    target, late_seconds = real.request.policy.spec.objective.utilization, stretch.violation_seconds
+    if target is not None:
+        late = is_above(target, [elapsed.utilisation(real, name) for name in real.topology.names])
+        late_seconds = stretch.seconds if late else 0.0
+    sums.add(
+        simulated_seconds=seconds,
+        slot_seconds=real.topology.slots(old.parallelism) * seconds,
+        violation_seconds=late_seconds,
+    )
+    moved = old.model_copy(
+        update={
+            "backlogs": {
+                s: VirtualBacklog(records=round(b.records, 3), age_seconds=round(b.age_seconds or 0.0, 4))
+                for s, b in stretch.backlogs.items()
+            },
+            "down_seconds": max(0.0, round(old.down_seconds - seconds, 4)),
+            "replay": False,
+            "readings": _readings(real, old, elapsed, seconds, ran=seconds - restart.seconds),
+        }
+    )
+    return moved, elapsed
+
+
+def is_above(target: float, shares: Sequence[float | None]) -> bool:
+    """Return whether an operator is busier than the target."""
+    return any(share is not None and share > target + 1e-9 for share in shares)
+
+
+def observed(real: Real, old: Candidate, seconds: float, sums: Sums) -> Candidate:
+    """Record what the real application did; not scored while its lag is unknown."""
+    objective, analysis = real.request.policy.spec.objective, real.analysis
+    lag = (analysis.expected_latency_seconds if objective.max_latency is not None else analysis.lag_seconds).value
+    if objective.bound_seconds is not None:
+        late = lag is not None and lag > objective.bound_seconds
+    else:
+        late = is_above(objective.utilization or 1.0, [o.utilisation.value for o in analysis.operators])
+    if seconds > 0 and (lag is not None or objective.utilization is not None):
+        sums.add(
+            simulated_seconds=seconds,
+            slot_seconds=real.topology.slots(old.parallelism) * seconds,
+            violation_seconds=seconds if late else 0.0,
+        )
+    if old.parallelism != real.current:
+        sums.add(rescales=1)
+        old = rescaled(old, analysis.observed_at, real.current)
+    return old.model_copy(update={"backlogs": _real_backlogs(real)})
+
+
+def rescaled(candidate: Candidate, at: datetime, vector: Mapping[str, int]) -> Candidate:
+    """Return the application with another parallelism from an instant on."""
+    supplies = [*candidate.supplies, Supply(at=at, parallelism=dict(vector))][-MAX_SUPPLIES:]
+    return candidate.model_copy(update={"parallelism": dict(vector), "supplies": supplies})
+
+
+def _readings(real: Real, old: Candidate, elapsed: Elapsed, seconds: float, *, ran: float) -> list[VirtualReading]:
+    """Append the counters that a scrape would read; only for planners that read raw observations."""
+    if "observations" not in reads(old.planner):
+        return []
+    # Counters start with a run.
+    last = old.readings[-1] if old.readings and not old.replay else None
+    taken, given, busy = (dict(getattr(last, f)) if last else {} for f in ("records_in", "records_out", "busy_seconds"))
+    for operator in real.analysis.operators:
+        name = operator.operator
+        arriving, used = arrivals_at(real.model.flow, name, elapsed.rates), elapsed.utilisation(real, name)
+        if arriving is not None:
+            outputs = [arrivals_at(real.model.flow, out, elapsed.rates) for out in real.topology.outputs(name)]
+            taken[name] = round(taken.get(name, 0.0) + arriving * seconds, 1)
+            given[name] = round(given.get(name, 0.0) + sum(rate or 0.0 for rate in outputs) * seconds, 1)
+        if used is not None:
+            busy[name] = round(busy.get(name, 0.0) + min(ran, used * seconds) * old.parallelism[name], 2)
+    reading = VirtualReading(
+        at=real.analysis.observed_at,
+        parallelism=old.parallelism,
+        records_in=taken,
+        records_out=given,
+        busy_seconds=busy,
+        backlogs={s: round(b.records, 1) for s, b in elapsed.stretch.backlogs.items()},
+    )
+    return [*old.readings, reading][-MAX_READINGS:]

@@ -1,0 +1,48 @@
+"""The state: bytes and back, versions, damage."""
+
+import json
+
+import pytest
+
+from services.analyzer.core import STATE_VERSION, AnalyzerState, UnreadableState
+from tests.unit.analyzer.story import Loop
+
+
+def test_a_state_survives_its_bytes() -> None:
+    """What comes back equals what went in, every part of it."""
+    loop = Loop()
+    loop.watch(60)
+    loop.job.rate = 900
+    loop.watch(40)
+    loop.job.restart({"enrich": 2})
+    loop.watch(20)
+    assert loop.memory is not None
+    assert AnalyzerState.from_bytes(loop.memory.to_bytes()) == loop.memory
+
+
+def test_a_state_without_the_brokers_absences_is_read() -> None:
+    """One written before they were kept goes on with all it learnt."""
+    loop = Loop()
+    loop.watch(60)
+    assert loop.memory is not None
+    state = json.loads(loop.memory.to_bytes())
+    assert len(state[5]) == 4
+    state[5] = state[5][:2]
+    read = AnalyzerState.from_bytes(json.dumps(state).encode())
+    assert (read.capacities, read.history.rows) == (loop.memory.capacities, loop.memory.history.rows)
+    assert read.history.back_at is None
+
+
+def test_another_version_is_refused() -> None:
+    """It says which version it found and which it reads."""
+    with pytest.raises(UnreadableState, match=f"version {STATE_VERSION + 1}"):
+        AnalyzerState.from_bytes(json.dumps([STATE_VERSION + 1, 0]).encode())
+
+
+@pytest.mark.parametrize(
+    "state", [b"", b"{}", b"[]", b"null", b"\xff", b"[1]", b'[1,"a",0,"",null,[[],[]],{},{},[]]', b"[1,0,0]"]
+)
+def test_damage_is_refused(state: bytes) -> None:
+    """Never an error of another kind: the shell knows what to do with this one."""
+    with pytest.raises(UnreadableState):
+        AnalyzerState.from_bytes(state)

@@ -1,0 +1,84 @@
+"""Messages of a newer version: not half understood, and said where people look."""
+
+import pytest
+from pydantic import BaseModel
+
+from runtime.clock import FakeClock
+from runtime.dead_letters import DeadLetters
+from runtime.envelope import Undecodable, decode
+from runtime.health import Health
+from runtime.loop import Stop
+from runtime.memory_bus import MemoryBus
+from runtime.records import Record
+from runtime.schema_version import NEWER_VERSION, REPORTED_SECONDS, NewerMessages, is_newer, version_rank
+from runtime.service import wait_for_topics
+
+
+class Letter(BaseModel):
+    name: str
+
+
+def record(type: str) -> Record:
+    return Record("weir.letters.v1beta1", 2, 17, "shop/orders", b'{"name": "a"}', {"ce_type": type})
+
+
+def test_versions_are_ordered_as_kubernetes_orders_them() -> None:
+    """A stable version is later than its betas, and those are later than its alphas."""
+    names = ["v1alpha1", "v1alpha2", "v1beta1", "v1", "v2alpha1", "v2", "v10"]
+    ranks = [version_rank(f"dev.weir.letters.{name}") for name in names]
+    assert None not in ranks
+    assert ranks == sorted(ranks, key=lambda rank: rank or ())
+
+
+@pytest.mark.parametrize("type", ["", "dev.weir.letters", "dev.weir.letters.v1beta", "com.example.letters.v9"])
+def test_what_is_no_type_of_ours_is_never_newer(type: str) -> None:
+    """Somebody else's producer may leave the header out or write its own: then the body decides."""
+    assert not is_newer(type, "dev.weir.letters.v1beta1")
+    assert decode(record(type), Letter).message.name == "a"
+
+
+@pytest.mark.parametrize("type", ["dev.weir.letters.v1beta1", "dev.weir.letters.v1alpha1"])
+def test_its_own_and_earlier_versions_are_read(type: str) -> None:
+    """Only what is later is refused unread."""
+    assert decode(record(type), Letter).message.name == "a"
+
+
+def test_a_newer_message_says_what_to_do() -> None:
+    """Though its body might fit: what a field means may have changed."""
+    with pytest.raises(
+        Undecodable, match=r"is dev\.weir\.letters\.v1, from a newer Weir .* reads weir\.letters\.v1beta1: upgrade"
+    ):
+        decode(record("dev.weir.letters.v1"), Letter)
+    with pytest.raises(Undecodable) as refused:
+        decode(record("dev.weir.letters.v1"), Letter)
+    assert refused.value.code == NEWER_VERSION
+
+
+async def test_readiness_speaks_of_it_for_a_while() -> None:
+    """From the message on, and until none has come for a minute; another process's messages do not count."""
+    clock = FakeClock()
+    check, other = NewerMessages(clock), NewerMessages(clock)
+    other.record("dev.weir.letters.v1", "another process's")
+    await check.ping()
+    check.record("dev.weir.letters.v1", "weir.letters.v1beta1[2]@17 is newer")
+    with pytest.raises(ValueError, match="is newer"):
+        await check.ping()
+    clock.advance(REPORTED_SECONDS - 1)
+    with pytest.raises(ValueError, match="is newer"):
+        await check.ping()
+    clock.advance(2)
+    await check.ping()
+
+
+async def test_every_service_has_the_check() -> None:
+    """It comes with the topics, and reports the service's dead letters of a newer version."""
+    clock, bus = FakeClock(), MemoryBus()
+    health, newer = Health(clock), NewerMessages(clock)
+    assert await wait_for_topics(bus, 4, Stop(), health, newer)
+    letters = DeadLetters(bus, "monitor", clock, newer)
+    assert await letters.decoded(record("dev.weir.letters"), Letter) is not None
+    assert (await health.check())[0]
+    assert await letters.decoded(record("dev.weir.letters.v2"), Letter) is None
+    _, report = await health.check()
+    assert str(report["messages"]["reason"]).startswith("weir.letters.v1beta1/2@17 is dev.weir.letters.v2")
+    assert report["topics"]["ok"] is True
