@@ -44,10 +44,18 @@ class SimulatedDriver:
             checkpoint_completed_at=None if completed is None else self._at(completed),
             checkpoint_in_progress=found.checkpoint_in_progress,
             topology=found.topology,
+            can_trigger_checkpoint=True,
         )
 
     async def request(
-        self, subject: Subject, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
+        self,
+        subject: Subject,
+        job_id: str,
+        parallelism: Parallelism,
+        expected: Parallelism,
+        fence: Fence,
+        *,
+        version: str | None = None,
     ) -> Accepted | Rejected | Unanswered | Refusal:
         found = self._find(subject)
         if isinstance(found, Snapshot):

@@ -28,8 +28,8 @@ from services.analyzer.core import advance as analyze
 from services.executor.adapters.memory import MemoryKnowledge
 from services.executor.core import Rules
 from services.executor.service import Executor
-from services.planner.memory import Applications
 from services.planner.process import WorkerProcess
+from services.planner.request_cache import RequestCache
 from services.planner.service import Planner
 from services.planner.shadows import ShadowLimits, ShadowRunner
 from simulator import Fault, Noise, Observer, Simulation
@@ -149,7 +149,7 @@ class Loop:
         self.bus = ReplayBus(self.clock, self.tally.count, carry)
         self.driver = SimulatedDriver(self.clock, start)
         self.knowledge = MemoryKnowledge()
-        self.planner_memory = Applications(OBSERVATIONS_KEPT, HISTORY_KEPT)
+        self.planner_memory = RequestCache(OBSERVATIONS_KEPT, HISTORY_KEPT)
         self._planners = InProcess(asks)
         self._shadows: ShadowRunner | None = None
         if shadows:

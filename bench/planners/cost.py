@@ -15,7 +15,7 @@ from bench.advance import OPERATORS, PARTITIONS, baseline, observation
 from bench.results_file import distribution
 from services.analyzer.core import AnalysisSettings, advance
 from services.planner.core.decide import make_plan, precheck
-from services.planner.memory import Applications
+from services.planner.request_cache import RequestCache
 
 REQUESTS = 1000
 BUDGET_SECONDS = 1.0
@@ -29,7 +29,7 @@ MAX_FUNCTIONS = 15
 
 def requests() -> dict[str, list[PlanRequest]]:
     """Return requests of a job after two minutes of observations, by load."""
-    applications, memory = Applications(30, 20), None
+    applications, memory = RequestCache(30, 20), None
     found: dict[str, list[PlanRequest]] = {name: [] for name in LOADS}
     for cycle in range(CYCLES):
         observed = observation(cycle)

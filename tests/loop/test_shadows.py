@@ -6,7 +6,7 @@ from typing import Any
 from weir_contracts import CandidateScore, Shadows
 from weir_contracts.topics import SHADOWS
 
-from services.knowledge.scores import tell
+from services.knowledge.scores import summarise_scores
 from simulator.observe import START
 from tests.loop.world import WORK, World, job, policy
 
@@ -51,7 +51,7 @@ def test_shadows_are_told_apart_and_the_chosen_ones_copy_is_what_happens() -> No
     assert scores["lazy"].violation_seconds > 300 > chosen.violation_seconds
     assert scores["lazy"].short > 10 * chosen.short
     assert scores["lazy"].slot_seconds == scores["lazy"].simulated_seconds
-    told = tell("shop/orders", world.shadows.hours, world.policy.spec, START, world.loop.now)
+    told = summarise_scores("shop/orders", world.shadows.hours, world.policy.spec, START, world.loop.now)
     assert told is not None
     assert told.confidence is not None
     assert told.confidence > 0.9

@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from requests.exceptions import RequestException
 from weir_contracts import InvalidDocument
 
-from .docker import Container, DockerAway, DockerRefused, NameTaken
 from .docker_copy import NUMBER, ONE_OFF, PROJECT, SERVICE, Inspected, Uncopyable, copy_of
+from .docker_scaling import Container, DockerAway, DockerRefused, NameTaken
 
 MAX_GRACE_SECONDS = 60
 DEFAULT_GRACE_SECONDS = 10

@@ -77,7 +77,14 @@ class FlinkDriver:
             return Snapshot(self._clock.now(), reachable=False, because=str(error))
 
     async def request(
-        self, subject: Subject, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
+        self,
+        subject: Subject,
+        job_id: str,
+        parallelism: Parallelism,
+        expected: Parallelism,
+        fence: Fence,
+        *,
+        version: str | None = None,
     ) -> Accepted | Rejected | Unanswered | Refusal:
         cluster = self._cluster(_address(subject)[0])
         path = f"/jobs/{job_id}/resource-requirements"
@@ -234,6 +241,7 @@ def _snapshot(
         checkpoint_completed_at=here(points.last_completed_at),
         checkpoint_in_progress=None if points.in_progress is None else points.in_progress > 0,
         topology=graph,
+        can_trigger_checkpoint=True,
     )
 
 

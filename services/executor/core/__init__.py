@@ -6,7 +6,7 @@ as an outcome.
 
 from .capacity import CapacityComparison, judge
 from .fleet import Fleet, Recommendation, recommendation_after
-from .gate import Context, admit, cluster_of, is_for_us, precheck, still_wanted
+from .gate import Context, admit, is_for_us, precheck, still_wanted
 from .history import (
     ActionHistory,
     CompareAndSwap,
@@ -33,13 +33,14 @@ from .observed import (
     Request,
     Snapshot,
     Step,
+    TargetChanged,
     TriggerCheckpoint,
     Unanswered,
     contested,
 )
 from .rules import Rules
 from .steps import is_watched, late_rollback, next_step, resume, supersede
-from .table import LEGAL, Event, move
+from .table import LEGAL, Event, EventName, move
 
 __all__ = [
     "LEGAL",
@@ -51,6 +52,7 @@ __all__ = [
     "Conflict",
     "Context",
     "Event",
+    "EventName",
     "Fleet",
     "Instruction",
     "Observed",
@@ -64,12 +66,12 @@ __all__ = [
     "Rules",
     "Snapshot",
     "Step",
+    "TargetChanged",
     "Transition",
     "TriggerCheckpoint",
     "Unanswered",
     "admit",
     "changes",
-    "cluster_of",
     "contested",
     "expected",
     "is_for_us",

@@ -80,12 +80,7 @@ def _by_policy(plan: Plan, context: Context) -> Refusal | None:
     version = reading.policy.metadata.version
     if version != plan.policy_version:
         return Refusal("policy-changed", messages.policy_version_differs(version, plan.policy_version))
-    return context.fleet.room(plan.application, cluster_of(reading.policy), context.rules)
-
-
-def cluster_of(policy: ScalingPolicy) -> str:
-    """Return the cluster's key for the limit of concurrent actions."""
-    return policy.subject.cluster
+    return context.fleet.room(plan.application, reading.policy.subject.cluster, context.rules)
 
 
 def _by_target(plan: Plan, context: Context) -> Refusal | None:
@@ -185,7 +180,7 @@ def _intend(plan: Plan, wanted: Parallelism, deployment: Deployment, context: Co
         observation_id=plan.observation_id,
         version=version,
         phase=LEGAL[(None, "admitted")],
-        cluster=cluster_of(context.policy.policy) if context.policy.policy is not None else None,
+        cluster=context.policy.policy.subject.cluster if context.policy.policy is not None else None,
         deployment=deployment.ref(),
         before=before,
         wanted=wanted,

@@ -18,13 +18,14 @@ from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from runtime.records import TopicSpec
 from services.executor.adapters.flink import FlinkDriver
-from services.executor.adapters.memory import MemoryDriver, MemoryKnowledge
+from services.executor.adapters.memory import MemoryKnowledge
 from services.executor.core import Rules
 from services.executor.driver import Unfenced
 from services.executor.service import Executor
 from testbed.kafka import KafkaBroker
 from tests.integration.executor.conftest import RealJob, reset, until, vector
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED, plan, policy
+from tests.unit.executor.memory_cluster import MemoryDriver
 
 APP = "shop/orders"
 RULES = Rules(settle_seconds=2.0, deadline_floor_seconds=8.0, restart_estimate_seconds=3.0, capacity_watch_seconds=0)

@@ -4,7 +4,7 @@ import pytest
 from weir_planner.installed import built_in
 
 from bench.planners import contest, cost
-from bench.planners.__main__ import summary
+from bench.planners.__main__ import figure_panels, summary
 from bench.planners.contest import CLAIRVOYANT, STATIC_PEAK, Situation, elasticity, held, load_of, prepared
 from replay.score import Point
 

@@ -158,4 +158,4 @@ def test_any_address_can_be_checked_from_here(planner_url: str) -> None:
     assert {each["check"] for each in reported["checks"]} == set(CHECKS)
     away = weir("planner", "check", "http://127.0.0.1:1")
     assert away.returncode == 1
-    assert "could not be asked" in away.stdout
+    assert "could not be called" in away.stdout

@@ -133,6 +133,7 @@ def snapshot(observed: Parallelism = BEFORE, *, at: datetime = NOON, **changes: 
         "steady_since": at - timedelta(hours=1),
         "checkpoint_completed_at": at - timedelta(seconds=5),
         "checkpoint_in_progress": False,
+        "can_trigger_checkpoint": True,
     }
     fields = {k: changes.pop(k) for k in list(changes) if k in known}
     return Snapshot(at=at, reachable=True, deployment=deployment(observed, **changes), **{**known, **fields})

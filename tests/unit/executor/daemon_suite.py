@@ -4,7 +4,7 @@ from typing import Protocol
 
 import pytest
 
-from services.executor.adapters.docker import Container, Daemon, DockerAway, DockerRefused, NameTaken
+from services.executor.adapters.docker_scaling import Container, Daemon, DockerAway, DockerRefused, NameTaken
 
 
 class DaemonRig(Protocol):

@@ -7,10 +7,10 @@ from weir_contracts import Operator, Parallelism, ScalingPolicy, Subject, Topolo
 
 from runtime.clock import FakeClock
 from services.executor.adapters.docker import DockerDriver
-from services.executor.adapters.memory_docker import MemoryDaemon, ReactiveCluster
 from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
 from services.executor.driver import Fence, Unfenced
 from tests.unit.executor.builders import JOB, NOON, TOPOLOGY, subject
+from tests.unit.executor.memory_docker import MemoryDaemon, ReactiveCluster
 
 PROJECT, SERVICE = "shop", "taskmanager"
 

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 from weir_contracts import Subject
 
-from services.executor.adapters.memory import MemoryDriver, MemoryJob
 from services.executor.core import Rejected, Snapshot
 from services.executor.driver import Unfenced
+from tests.unit.executor.memory_cluster import MemoryDriver, MemoryJob
 
 Answer = tuple[int, Any]
 

@@ -17,11 +17,12 @@ from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus, MemoryConsumer
 from runtime.records import Record, partition_of
 from services.executor.action_runner import Pace
-from services.executor.adapters.memory import MemoryDriver, MemoryJob, MemoryKnowledge
+from services.executor.adapters.memory import MemoryKnowledge
 from services.executor.core import Rules
 from services.executor.driver import Driver, Knowledge
 from services.executor.service import Executor
 from tests.unit.executor.builders import BEFORE, NOON, SPACE, TOPOLOGY, WANTED, plan, policy
+from tests.unit.executor.memory_cluster import MemoryDriver, MemoryJob
 
 APP = "shop/orders"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

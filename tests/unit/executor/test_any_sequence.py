@@ -12,6 +12,7 @@ from services.executor.core import (
     Accepted,
     ActionHistory,
     Conflict,
+    Event,
     Observed,
     PolicyReading,
     Recorded,
@@ -92,7 +93,7 @@ TURN = st.tuples(OBSERVED, st.floats(0, 200), st.sampled_from(["step"] * 8 + ["r
 def test_the_machine_holds_its_promises(turns: list[tuple[Observed, float, str]]) -> None:
     """Versions grow by one, ends are ends, requests are for wanted or back, and what is told is enough to go on."""
     now = NOON
-    told = record_transition(ActionHistory(), Step(action(version=1), "admitted"), None, now, RULES)
+    told = record_transition(ActionHistory(), Step(action(version=1), Event("admitted", "…")), None, now, RULES)
     history, last = told.history, told.outcome
     for seen, seconds, what in turns:
         now += timedelta(seconds=seconds)
@@ -113,7 +114,7 @@ def test_the_machine_holds_its_promises(turns: list[tuple[Observed, float, str]]
         if step.instruction is not None and isinstance(step.instruction, Request):
             assert step.instruction.parallelism == (BEFORE if step.action.phase == "rolling-back" else WANTED)
             assert step.action.phase in ("applying", "rolling-back")
-        if step.event is None:
+        if step.name is None:
             assert step.action.version == before.version
             history = ActionHistory(**{**history.__dict__, "action": step.action})
             continue

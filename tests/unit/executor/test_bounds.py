@@ -14,7 +14,6 @@ from services.planner.core.guards import Context as Guarded
 from services.planner.core.guards import amend
 from tests.effort import examples
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, deployment, plan, policy, snapshot
-from tests.unit.executor.docker_rig import docker_target
 from tests.unit.executor.test_gate import context
 from tests.unit.planner.build import scale
 from tests.unit.planner.test_guards import situations, vectors
@@ -115,7 +114,15 @@ def test_the_budget_counts_slots() -> None:
 
 def test_a_whole_container_may_be_more_than_the_maximum() -> None:
     """With two slots each, no fewer than two subtasks of each operator run."""
-    target = docker_target(slots=2).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    target = {
+        "docker": {
+            "url": "http://127.0.0.1:8081",
+            "job": "orders",
+            "project": "shop",
+            "service": "taskmanager",
+            "slots": 2,
+        }
+    }
     known = spec(target=target, bounds={"max": 2, "total": {"max": 4}})
     two = dict.fromkeys(BEFORE, 2)
     assert out_of_bounds(two, deployment(dict.fromkeys(BEFORE, 4)), known, TOPOLOGY) is None

@@ -8,8 +8,8 @@ from threading import Event
 
 import pytest
 
-from services.executor.adapters.docker import Container, Daemon, DockerDriver
-from services.executor.adapters.memory_docker import MemoryDaemon
+from services.executor.adapters.docker import DockerDriver
+from services.executor.adapters.docker_scaling import Container, Daemon
 from services.executor.core import Accepted, PolicyReading, Refusal, Rejected, Unanswered, admit
 from services.executor.core.deadlines import checkpoint_is_due, rescale_limit
 from services.executor.core.rules import Rules
@@ -18,6 +18,7 @@ from tests.unit.executor.builders import JOB, TOPOLOGY, after, analysis, deploym
 from tests.unit.executor.daemon_suite import DaemonSuite
 from tests.unit.executor.docker_rig import PROJECT, SERVICE, DockerRig, docker_policy, docker_subject, groups
 from tests.unit.executor.driver_suite import Closed, DriverSuite
+from tests.unit.executor.memory_docker import MemoryDaemon
 from tests.unit.executor.test_gate import context
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from services.executor.adapters.docker import Container, DockerAway, DockerRefused
 from services.executor.adapters.docker_daemon import DockerDaemon
+from services.executor.adapters.docker_scaling import Container, DockerAway, DockerRefused
 
 ID = "0123456789ab" * 5 + "0123"
 LINE = {

@@ -7,10 +7,10 @@ import pytest
 from weir_contracts.topics import PLANS, POLICIES
 
 from services.executor.adapters.docker import DockerDriver
-from services.executor.adapters.memory_docker import MemoryDaemon, ReactiveCluster
 from tests.unit.executor.builders import JOB, TOPOLOGY, plan
 from tests.unit.executor.docker_rig import PROJECT, SERVICE, docker_policy
 from tests.unit.executor.house import APP, House
+from tests.unit.executor.memory_docker import MemoryDaemon, ReactiveCluster
 
 
 class DockerHouse(House):

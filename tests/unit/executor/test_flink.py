@@ -11,12 +11,11 @@ import pytest
 
 from runtime.clock import FakeClock
 from services.executor.adapters.flink import MAX_ANSWER_BYTES, FlinkDriver
-from services.executor.adapters.memory import MemoryDriver
 from services.executor.core import Rejected, Unanswered
 from services.executor.driver import Unfenced
-from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED
+from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED, subject
 from tests.unit.executor.fake_flink import FakeFlink
-from tests.unit.executor.test_drivers import target
+from tests.unit.executor.memory_cluster import MemoryDriver
 
 RECORDED = Path(__file__).parent / "recorded"
 REAL_JOB = "5ccd81b6e34f5a1a600a6ab743d937c8"
@@ -63,7 +62,7 @@ class TestRecorded:
 
     async def test_it_means_what_it_should(self, driver: FlinkDriver) -> None:
         """Names in topological order, both parallelisms, timings; Flink's `now` is our noon."""
-        seen = await driver.observe(target("rec"))
+        seen = await driver.observe(subject("rec"))
         there = seen.deployment
         assert seen.reachable and seen.all_running and there is not None
         wanted = {"Source: orders": 2, "parse": 2, "enrich": 4, "aggregate": 2, "sink: Writer": 2}
@@ -86,13 +85,13 @@ class TestHostile:
     async def flink(self) -> AsyncIterator[FakeFlink]:
         clock = FakeClock(NOON)
         history = MemoryDriver(clock)
-        history.add(target(), TOPOLOGY, BEFORE, JOB)
-        yield FakeFlink(history, target())
+        history.add(subject(), TOPOLOGY, BEFORE, JOB)
+        yield FakeFlink(history, subject())
 
     async def because(self, flink: FakeFlink, path: str, answer: Any) -> str:
         flink.broken[path] = answer
         driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
-        seen = await driver.observe(target())
+        seen = await driver.observe(subject())
         await driver.close()
         assert not seen.reachable
         return seen.because
@@ -154,9 +153,9 @@ class TestHostile:
     async def test_slots_are_told_or_unknown(self, flink: FakeFlink, answer: tuple[int, bytes]) -> None:
         """Seven have registered; whatever else is answered, it is not none."""
         driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
-        assert await driver.slots(target()) == 7
+        assert await driver.slots(subject()) == 7
         flink.broken["/overview"] = answer
-        assert await driver.slots(target()) is None
+        assert await driver.slots(subject()) is None
         await driver.close()
 
     async def test_reactive_mode_is_no_missing_feature(self, flink: FakeFlink) -> None:
@@ -164,7 +163,7 @@ class TestHostile:
         flink.broken["/config"] = (200, b'{"features": {"web-rescale": false}}')
         flink.broken[f"/jobs/{JOB}/jobmanager/config"] = (200, b'[{"key": "scheduler-mode", "value": "REACTIVE"}]')
         driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
-        seen = await driver.observe(target())
+        seen = await driver.observe(subject())
         await driver.close()
         assert seen.deployment is not None and seen.deployment.rescale.scheduler == "reactive"
 
@@ -182,7 +181,7 @@ class TestHostile:
         for answer in ((404, b"{}"), (200, b"nonsense"), (500, b"")):
             flink.broken[f"/jobs/{JOB}/{path}"] = answer
             driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
-            seen = await driver.observe(target())
+            seen = await driver.observe(subject())
             await driver.close()
             assert seen.deployment is not None and seen.all_running
             missing = {
@@ -210,7 +209,7 @@ class TestHostile:
         """What will never work is rejected; what may be an election is asked again."""
         flink.broken[f"/jobs/{JOB}/resource-requirements"] = (status, body)
         driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
-        answer = await driver.request(target(), JOB, WANTED, BEFORE, Unfenced())
+        answer = await driver.request(subject(), JOB, WANTED, BEFORE, Unfenced())
         await driver.close()
         assert isinstance(answer, kind)
         assert str(status) in answer.reason
@@ -221,15 +220,15 @@ async def test_settings_are_read_once() -> None:
     """A cluster's configuration does not change while somebody looks twice a second."""
     clock = FakeClock(NOON)
     history = MemoryDriver(clock)
-    history.add(target(), TOPOLOGY, BEFORE, JOB)
-    flink = FakeFlink(history, target())
+    history.add(subject(), TOPOLOGY, BEFORE, JOB)
+    flink = FakeFlink(history, subject())
     driver = FlinkDriver(clock, transport=flink.transport)
     for _ in range(10):
-        await driver.observe(target())
+        await driver.observe(subject())
         clock.advance(0.5)
     assert flink.calls.count("GET /config") == 1
     clock.advance(600)
-    await driver.observe(target())
+    await driver.observe(subject())
     assert flink.calls.count("GET /config") == 2
     await driver.close()
 
@@ -241,6 +240,6 @@ async def test_old_details_do_not_make_it_run() -> None:
     answers = {"/jobs/overview": overview, f"/jobs/{REAL_JOB}": recorded("job")}
     transport = httpx.MockTransport(lambda r: httpx.Response(200, json=answers.get(r.url.path)))
     driver = FlinkDriver(FakeClock(NOON), transport=transport)
-    seen = await driver.observe(target("rec"))
+    seen = await driver.observe(subject("rec"))
     await driver.close()
     assert seen.deployment is not None and not seen.all_running

@@ -262,7 +262,7 @@ def test_a_quarantined_vector_is_refused_until_its_time() -> None:
 class TestFleet:
     """Limits that no single plan can see."""
 
-    rules = Rules(max_actions=3, max_actions_per_cluster=2, fleet_least=3)
+    rules = Rules(max_actions=3, max_actions_per_cluster=2, fleet_min_applications=3)
     cluster = policy().subject.cluster
 
     def test_only_so_many_at_once(self) -> None:

@@ -11,6 +11,7 @@ from services.executor.core import (
     ActionHistory,
     CompareAndSwap,
     Conflict,
+    Event,
     Recorded,
     Refusal,
     Request,
@@ -48,7 +49,7 @@ def tell(history: ActionHistory, step: Step, at: float = 5, seen: object = None)
 
 def test_memory_is_had_back_from_the_topic() -> None:
     """Another process that reads only the newest outcome knows what this one does."""
-    history, told = tell(ActionHistory(), Step(action(version=1), "admitted"), 0)
+    history, told = tell(ActionHistory(), Step(action(version=1), Event("admitted", "…")), 0)
     applying = next_step(history.action, observed(answer=Recorded()), after(1), RULES)
     for move in (applying, next_step(applying.action, observed(answer=Accepted(after(2))), after(2), RULES)):
         history, told = tell(history, move)
@@ -60,20 +61,20 @@ def test_memory_is_had_back_from_the_topic() -> None:
 
 def test_a_refusal_carries_the_last_action_along() -> None:
     """The compacted topic keeps one outcome an application: it must not forget the action, nor the quarantine."""
-    kept = strike([], WANTED, "did not run", NOON, RULES)
-    history = ActionHistory(action=action("verified"), last_written=WANTED, quarantine=tuple(kept))
+    kept = strike((), WANTED, "did not run", NOON, RULES)
+    history = ActionHistory(action=action("verified"), last_written=WANTED, quarantine=kept)
     told = record_refusal(history, plan(number=2), Refusal("expired", "too late"), None, after(9))
     assert told.outcome.phase == "refused"
     assert told.outcome.newest_action == action("verified")
     again = recall(ActionHistory(), told.outcome)
-    assert (again.last_written, again.quarantine) == (WANTED, tuple(kept))
+    assert (again.last_written, again.quarantine) == (WANTED, kept)
     assert plan(number=2).id in again.answered
 
 
 def test_ids_of_outcomes_are_derived() -> None:
     """A replay repeats them; each move has its own."""
-    first = tell(ActionHistory(), Step(action(), "admitted"))[1]
-    assert first.id == tell(ActionHistory(), Step(action(), "admitted"))[1].id
+    first = tell(ActionHistory(), Step(action(), Event("admitted", "…")))[1]
+    assert first.id == tell(ActionHistory(), Step(action(), Event("admitted", "…")))[1].id
     moved = next_step(action(), observed(answer=Recorded()), after(1), RULES)
     assert tell(ActionHistory(action=action()), moved)[1].id != first.id
 
@@ -88,9 +89,11 @@ def test_the_last_restarts_are_carried_along() -> None:
     """Each action counts once, a refusal carries them on, and the oldest gives way."""
     history = ActionHistory(restarts_seconds=(1.0, 2.0, 3.0, 4.0, 5.0))
     running = action(phase="verifying", requested_at=after(2), running_at=after(20))
-    history, told = tell(history, Step(running, "running"))
+    history, told = tell(history, Step(running, Event("running", "…")))
     assert told.restarts_seconds == [18.0, 1.0, 2.0, 3.0, 4.0]
-    history, told = tell(history, Step(running.model_copy(update={"phase": "verified", "version": 9}), "verified"))
+    history, told = tell(
+        history, Step(running.model_copy(update={"phase": "verified", "version": 9}), Event("verified", "…"))
+    )
     assert told.restarts_seconds == [18.0, 1.0, 2.0, 3.0, 4.0]
     refused = record_refusal(history, plan(), Refusal("stale", "it is old"), snapshot(), after(30))
     assert refused.outcome.restarts_seconds == [18.0, 1.0, 2.0, 3.0, 4.0]
@@ -106,7 +109,7 @@ def test_what_was_written_follows_the_requests() -> None:
     history, _ = tell(history, back)
     assert history.last_written == BEFORE
     new_job = action(deployment=snapshot(job_id="b" * 32).deployment.ref())
-    history, _ = tell(history, Step(new_job, "admitted"))
+    history, _ = tell(history, Step(new_job, Event("admitted", "…")))
     assert history.last_written is None
 
 
@@ -159,7 +162,7 @@ def test_contested_is_remembered_since_when() -> None:
 @given(st.integers(min_value=1, max_value=60))
 def test_quarantine_doubles_up_to_its_longest(times: int) -> None:
     """5, 10, 20 … 120 minutes, however often."""
-    kept: list[QuarantinedVector] = []
+    kept: tuple[QuarantinedVector, ...] = ()
     now = NOON
     for strikes in range(1, times + 1):
         kept = strike(kept, WANTED, "did not run", now, RULES)
@@ -170,14 +173,14 @@ def test_quarantine_doubles_up_to_its_longest(times: int) -> None:
 
 def test_old_strikes_are_forgotten() -> None:
     """Two hours after a quarantine ended its vector is as good as new."""
-    kept = strike([], WANTED, "did not run", NOON, RULES)
-    history = ActionHistory(action=action("verified"), quarantine=tuple(kept))
+    kept = strike((), WANTED, "did not run", NOON, RULES)
+    history = ActionHistory(action=action("verified"), quarantine=kept)
     still = record_transition(
-        history, Step(action(version=6), "admitted"), snapshot(), kept[0].until + timedelta(hours=1), RULES
+        history, Step(action(version=6), Event("admitted", "…")), snapshot(), kept[0].until + timedelta(hours=1), RULES
     )
     assert still.outcome.quarantine
     later = record_transition(
-        history, Step(action(version=6), "admitted"), snapshot(), kept[0].until + timedelta(hours=3), RULES
+        history, Step(action(version=6), Event("admitted", "…")), snapshot(), kept[0].until + timedelta(hours=3), RULES
     )
     assert not later.outcome.quarantine
 

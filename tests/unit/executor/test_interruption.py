@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from weir_contracts import Outcome
 
-from services.executor.adapters.memory import MemoryDriver
 from services.executor.core import Accepted, Refusal, Rejected, Unanswered
 from tests.effort import some
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED
 from tests.unit.executor.house import APP, House, Replica
+from tests.unit.executor.memory_cluster import MemoryDriver
 
 EVERY = 13
 """Each case takes every thirteenth point, so that they run side by side; the fast tests run the first case."""
@@ -43,7 +43,7 @@ class Story:
     """The last that was published before the first replica woke up."""
 
     def __init__(self) -> None:
-        self.house = House(blind_patience_seconds=20.0)
+        self.house = House(unobserved_limit_seconds=20.0)
         cluster = Cluster(self.house.clock)
         cluster.house = self.house
         self.house.driver = self.house.drivers["flink"] = self.cluster = cluster

@@ -10,6 +10,7 @@ from weir_contracts.topics import OUTCOMES
 
 from services.executor.core import (
     ActionHistory,
+    Event,
     Recorded,
     Refusal,
     Step,
@@ -19,8 +20,8 @@ from services.executor.core import (
     record_transition,
     taken_over,
 )
-from services.knowledge.core import Limits, State, Turn, remember
-from services.planner.memory import Applications
+from services.knowledge.core import Cycle, HistoryLimits, State, remember
+from services.planner.request_cache import RequestCache
 from tests.effort import some
 from tests.unit.executor.builders import (
     BEFORE,
@@ -48,7 +49,7 @@ class Holder:
         self.told: list[Outcome] = []
 
     def tell(self, step: Step, at: Any) -> None:
-        assert step.event is not None, step
+        assert step.name is not None, step
         told = record_transition(self.history, step, snapshot(), at, RULES)
         self.history = told.history
         self.told.append(told.outcome)
@@ -71,7 +72,7 @@ def two_holders() -> tuple[list[Outcome], list[Outcome]]:
     The first stalls after its request. The second takes over and verifies. Then the first goes on, 15 minutes later.
     """
     first = Holder(taken_over(ActionHistory()))
-    first.tell(Step(action(version=1, started_at=NOON), "admitted"), NOON)
+    first.tell(Step(action(version=1, started_at=NOON), Event("admitted", "…")), NOON)
     first.step(1, answer=Recorded())
     second = Holder(taken_over(replayed(first.told)))
     first.step(900, seen=away(at=after(900)))
@@ -103,7 +104,7 @@ def test_every_order_of_two_holders_outcomes_recalls_the_same() -> None:
     _, second = two_holders()
     for order in orders():
         history = replayed(order)
-        assert history.newest == second[-1]
+        assert history.newest == second[-1].order
         assert history.action is not None and history.action.phase == "verified"
         assert (history.last_written, history.original, history.contested_since) == (WANTED, BEFORE, None)
         assert set(history.answered) == {plan().id, plan(number=7).id}
@@ -114,13 +115,14 @@ def test_every_order_of_two_holders_outcomes_is_the_same_to_planner_and_knowledg
     """The planner's newest outcome, and what knowledge shows as such, is the owner's."""
     _, second = two_holders()
     for order in orders():
-        planner, state = Applications(1, 1), State(application=APP, turns=[Turn(correlation_id=plan().observation_id)])
+        planner = RequestCache(1, 1)
+        state = State(application=APP, cycles=[Cycle(correlation_id=plan().observation_id)])
         for outcome in order:
             planner.happened(APP, outcome)
-            state = remember(state, outcome, Limits())
+            state = remember(state, outcome, HistoryLimits())
         assert planner._outcomes[APP][0] == second[-1]
-        assert state.seen.outcome_id == second[-1].id
-        assert all(state.seen.newer_than(late) for late in order if late.id != second[-1].id)
+        assert state.times.outcome_id == second[-1].id
+        assert all(state.times.newer_than(late) for late in order if late.id != second[-1].id)
 
 
 def test_what_is_needed_to_go_on_is_in_the_last_outcome() -> None:
@@ -177,7 +179,7 @@ class TestReplicas:
 
         assert stalled.action is not None
         late = next_step(stalled.action, observed(seen=away(at=house.clock.now())), after(9999), RULES)
-        assert late.event == "unreachable"
+        assert late.name == "unreachable"
         told = record_transition(stalled, late, None, house.clock.now(), RULES)
         await house.publish(OUTCOMES, APP, told.outcome, told.outcome.id)
         assert house.told()[-1].phase == "failed"

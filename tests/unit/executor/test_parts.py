@@ -76,6 +76,6 @@ def test_sentences_fit_the_contract() -> None:
     """A thousand operators with names of 380 letters, and an error of a megabyte."""
     large = {f"{i}{'x' * 375}": 1 for i in range(1000)}
     assert len(vector(large)) < 700
-    assert "and 992 more" in changes(large, dict.fromkeys(large, 2))
+    assert "and 996 more" in changes(large, dict.fromkeys(large, 2))
     told = record_refusal(ActionHistory(), plan(), Refusal("unreachable", "y" * 1_000_000), None, NOON).outcome
     assert len(Outcome.model_validate_json(told.model_dump_json()).sentence) == 2000

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -186,6 +187,25 @@ async def test_somebody_else_scales_too(house: House) -> None:
     await house.plan({**WANTED, "enrich": 5})
     await house.until(house.ended("verified"))
     assert house.job().observed["enrich"] == 5
+
+
+async def test_a_target_that_changed_is_observed_again_before_the_request(house: House) -> None:
+    """The first request names the version that was observed; the second one, after another look, the present one."""
+    job, request = house.job(), house.driver.request
+    job.version = "1"
+    versions: list[str | None] = []
+
+    async def changing(*given: Any, **named: Any) -> Any:
+        versions.append(named["version"])
+        if len(versions) == 1:
+            job.version = "2"
+        return await request(*given, **named)
+
+    house.driver.request = changing  # type: ignore[method-assign]
+    await house.plan()
+    await house.until(house.ended("verified"))
+    assert versions == ["1", "2"]
+    assert house.driver.requests == [("orders", WANTED)]
 
 
 async def test_a_bad_plan_is_put_aside_and_the_loop_goes_on(house: House) -> None:

@@ -11,7 +11,7 @@ from weir_contracts.topics import OUTCOMES, POLICIES, TOPICS
 
 from runtime.memory_bus import MemoryBus
 from services.executor.applications import Application, Applications, NewestOutcomes
-from services.executor.core import ActionHistory, Rules, Step, record_transition
+from services.executor.core import ActionHistory, Event, Rules, Step, record_transition
 from tests.unit.executor.builders import NOON, RULES, WANTED, action, after
 from tests.unit.executor.house import House
 
@@ -35,8 +35,8 @@ def restarts_at_once(house: House) -> list[int]:
     counts: list[int] = []
     request = house.driver.request
 
-    async def counted(*given: Any) -> Any:
-        answer = await request(*given)
+    async def counted(*given: Any, **named: Any) -> Any:
+        answer = await request(*given, **named)
         counts.append(sum(job.requested != job.observed for job in house.driver.jobs.values()))
         return answer
 
@@ -46,7 +46,7 @@ def restarts_at_once(house: House) -> list[int]:
 
 def told_of(made: ActionState) -> Outcome:
     """What its executor has published of an action."""
-    return record_transition(ActionHistory(), Step(made, "admitted"), None, NOON, RULES).outcome
+    return record_transition(ActionHistory(), Step(made, Event("admitted", "…")), None, NOON, RULES).outcome
 
 
 async def test_two_replicas_never_restart_three_jobs_of_one_cluster(house: House) -> None:

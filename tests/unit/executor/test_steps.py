@@ -23,6 +23,7 @@ from services.executor.core import (
     resume,
     supersede,
 )
+from services.executor.core.table import Lost
 from tests.unit.executor.builders import (
     ATTEMPT,
     BEFORE,
@@ -59,21 +60,22 @@ class TestIntended:
     def test_once_recorded_it_is_requested(self) -> None:
         """The side effect comes last."""
         made = step(action(), answer=Recorded())
-        assert (made.event, made.action.phase) == ("recorded", "applying")
+        assert (made.name, made.action.phase) == ("recorded", "applying")
         assert made.instruction == Request(WANTED)
 
     def test_another_holds_it(self) -> None:
         """The claim was lost to somebody's action in flight, which is told along."""
         rival = action("applying", attempt_id=OTHER_ATTEMPT)
         made = step(action(), answer=Conflict(rival))
-        assert (made.event, made.action.phase, made.rival) == ("lost", "refused", rival)
+        assert (made.name, made.action.phase) == ("lost", "refused")
+        assert isinstance(made.event, Lost) and made.event.rival == rival
 
     def test_an_outage_is_waited_out(self) -> None:
         """No knowledge or no target: nothing is done, nothing is given up, until it expires."""
         assert step(action(), policy=PolicyReading(reachable=False)) == Step(action())
         assert step(action(), away()) == Step(action())
         made = step(action(), away(), at=30)
-        assert (made.event, made.action.code) == ("outdated", "expired")
+        assert (made.name, made.action.code) == ("outdated", "expired")
 
     def test_a_changed_mind_ends_it(self) -> None:
         """Paused while it waited for knowledge to come back."""
@@ -83,8 +85,8 @@ class TestIntended:
     def test_another_process_takes_it_over_by_name(self) -> None:
         """So that a conflict can tell whose claim came through."""
         taken = resume(action(), OTHER_ATTEMPT, after(3))
-        assert (taken.event, taken.action.attempt_id, taken.action.version) == ("resumed", OTHER_ATTEMPT, 6)
-        assert resume(action(), ATTEMPT, after(3)).event is None
+        assert (taken.name, taken.action.attempt_id, taken.action.version) == ("resumed", OTHER_ATTEMPT, 6)
+        assert resume(action(), ATTEMPT, after(3)).name is None
 
     def test_what_was_sent_is_just_continued(self) -> None:
         """Only an intent needs a mark of its own."""
@@ -98,7 +100,7 @@ class TestApplying:
     def test_accepted(self) -> None:
         """Now it has a deadline, and a checkpoint is triggered at once."""
         made = step(action("applying"), answer=Accepted(after(4)))
-        assert (made.event, made.action.phase, made.action.requested_at) == ("accepted", "verifying", after(4))
+        assert (made.name, made.action.phase, made.action.requested_at) == ("accepted", "verifying", after(4))
         assert made.action.deadline_at == after(64)
         assert made.instruction == TriggerCheckpoint()
 
@@ -116,12 +118,12 @@ class TestApplying:
         """Wanted is requested already: on to verifying. It was asked for when this phase began."""
         sent = action("applying", checked_at=after(2))
         made = step(sent, snapshot(requested=WANTED))
-        assert (made.event, made.action.phase, made.action.requested_at) == ("found-requested", "verifying", after(2))
+        assert (made.name, made.action.phase, made.action.requested_at) == ("found-requested", "verifying", after(2))
 
     def test_a_lost_answer_is_no_second_request(self) -> None:
         """The answer was lost, the request was not."""
         made = step(action("applying"), snapshot(requested=WANTED), answer=Unanswered("timeout"))
-        assert made.event == "found-requested"
+        assert made.name == "found-requested"
 
     def test_silence_ends_at_last(self) -> None:
         """After half a minute the planner may think again."""
@@ -146,7 +148,7 @@ class TestVerifying:
     def test_it_runs(self) -> None:
         """When, is taken from the engine's last change of a task, not from when somebody looked."""
         made = step(action("verifying"), snapshot(WANTED, steady_since=after(3.2)), at=5)
-        assert (made.event, made.action.phase) == ("running", "verifying")
+        assert (made.name, made.action.phase) == ("running", "verifying")
         assert made.action.restart_seconds == pytest.approx(3.2)
 
     def test_it_cannot_have_run_before_it_was_requested(self) -> None:
@@ -156,53 +158,53 @@ class TestVerifying:
 
     def test_half_of_it_is_not_running(self) -> None:
         """RUNNING with tasks still deploying, or another parallelism, is waited for."""
-        assert step(action("verifying"), snapshot(WANTED, all_running=False)).event is None
-        assert step(action("verifying"), snapshot(requested=WANTED)).event is None
+        assert step(action("verifying"), snapshot(WANTED, all_running=False)).name is None
+        assert step(action("verifying"), snapshot(requested=WANTED)).name is None
 
     def test_it_settles(self) -> None:
         """Ten seconds without a restart make it verified; capacity is not known yet, and it says so."""
         running = action("verifying", running_at=after(4))
         seen = snapshot(WANTED, steady_since=after(4))
-        assert step(running, seen, at=13.9).event is None
+        assert step(running, seen, at=13.9).name is None
         made = step(running, seen, at=14)
-        assert (made.event, made.action.phase) == ("healthy", "verified")
+        assert (made.name, made.action.phase) == ("healthy", "verified")
         assert "not judged yet" in made.action.sentence
 
     def test_a_restart_starts_settling_anew(self) -> None:
         """It ran at 4 s, restarted, and runs again since 12 s."""
         running = action("verifying", running_at=after(4))
         seen = snapshot(WANTED, steady_since=after(12), restarts=2)
-        assert step(running, seen, at=15).event is None
-        assert step(running, seen, at=22).event == "healthy"
+        assert step(running, seen, at=15).name is None
+        assert step(running, seen, at=22).name == "healthy"
         assert step(running, seen, at=22).action.restart_seconds == 4
 
     def test_it_does_not_run_in_time(self) -> None:
         """Past the deadline, not before."""
-        assert step(action("verifying"), restarting(requested=WANTED), at=60).event is None
+        assert step(action("verifying"), restarting(requested=WANTED), at=60).name is None
         made = step(action("verifying", checked_at=after(60)), restarting(requested=WANTED), at=61)
-        assert (made.event, made.action.phase) == ("not-running", "rolling-back")
+        assert (made.name, made.action.phase) == ("not-running", "rolling-back")
         assert made.instruction == Request(BEFORE)
 
     def test_it_runs_below_what_was_requested(self) -> None:
         """The slots are not there: 200 OK, and then 3 instead of 4."""
         less = snapshot({**WANTED, "enrich": 3}, requested=WANTED)
         made = step(action("verifying", checked_at=after(60)), less, at=61)
-        assert (made.event, made.action.phase) == ("below-requested", "rolling-back")
+        assert (made.name, made.action.phase) == ("below-requested", "rolling-back")
         assert "enrich 4 → 3" in made.action.sentence
 
     def test_it_restarts_all_the_time(self) -> None:
         """Three beyond the rescale's own, for 20 s and still: a loop. Two are none."""
-        assert step(action("verifying"), restarting(requested=WANTED, restarts=3), at=25).event is None
+        assert step(action("verifying"), restarting(requested=WANTED, restarts=3), at=25).name is None
         made = step(action("verifying"), restarting(requested=WANTED, restarts=4), at=25)
-        assert (made.event, made.action.phase) == ("restart-loop", "rolling-back")
+        assert (made.name, made.action.phase) == ("restart-loop", "rolling-back")
 
     def test_a_lost_task_manager_is_no_restart_loop(self) -> None:
         """It restarts a job several times within seconds, until the cluster has noticed; then the job runs and settles."""
         running = action("verifying", running_at=after(2))
-        assert step(running, restarting(requested=WANTED, restarts=6), at=6).event is None
+        assert step(running, restarting(requested=WANTED, restarts=6), at=6).name is None
         again = snapshot(WANTED, steady_since=after(18), restarts=6)
-        assert step(running, again, at=24).event is None
-        assert step(running, again, at=28).event == "healthy"
+        assert step(running, again, at=24).name is None
+        assert step(running, again, at=28).name == "healthy"
 
     def test_a_job_that_waits_for_slots_is_in_no_restart_loop(self) -> None:
         """Fewer slots are left than it took before: its restarts say nothing about the new parallelism."""
@@ -212,18 +214,18 @@ class TestVerifying:
         for total, event in ((0, None), (50, "restart-loop")):
             slots = few.deployment.model_copy(update={"slots": Slots(total=total, available=0)})
             known = few.model_copy(update={"deployment": slots})
-            assert step(action("verifying"), seen, at=30, analysis=known).event == event
+            assert step(action("verifying"), seen, at=30, analysis=known).name == event
 
     def test_restarts_count_from_before(self) -> None:
         """A crash-looping job brings many, and may be scaled all the same."""
         old = action("verifying", restarts_before=70)
-        assert step(old, restarting(requested=WANTED, restarts=71), at=25).event is None
-        assert step(old, restarting(requested=WANTED, restarts=74), at=25).event == "restart-loop"
+        assert step(old, restarting(requested=WANTED, restarts=71), at=25).name is None
+        assert step(old, restarting(requested=WANTED, restarts=74), at=25).name == "restart-loop"
 
     def test_unknown_restarts_are_not_zero(self) -> None:
         """Nor does a counter that began anew say anything."""
-        assert step(action("verifying", restarts_before=None), restarting(requested=WANTED, restarts=50)).event is None
-        assert step(action("verifying", restarts_before=9), restarting(requested=WANTED, restarts=1)).event is None
+        assert step(action("verifying", restarts_before=None), restarting(requested=WANTED, restarts=50)).name is None
+        assert step(action("verifying", restarts_before=9), restarting(requested=WANTED, restarts=1)).name is None
 
     def test_stopping_to_run_gets_a_deadline_again(self) -> None:
         """It had run; one restart in the middle of the watch is no reason to roll back."""
@@ -231,27 +233,27 @@ class TestVerifying:
         seen = step(running, snapshot(WANTED, steady_since=after(58)), at=59).action
         assert seen.deadline_at == after(119)
         down = restarting(WANTED, restarts=2)
-        assert step(seen.model_copy(update={"checked_at": after(118)}), down, at=119).event is None
-        assert step(seen.model_copy(update={"checked_at": after(118)}), down, at=120).event == "not-running"
+        assert step(seen.model_copy(update={"checked_at": after(118)}), down, at=119).name is None
+        assert step(seen.model_copy(update={"checked_at": after(118)}), down, at=120).name == "not-running"
 
     def test_blindness_does_not_count_against_it(self) -> None:
         """Nobody could look for two minutes: the deadline moves with them."""
         blind = action("verifying", checked_at=after(2))
-        assert step(blind, away(), at=120).event is None
+        assert step(blind, away(), at=120).name is None
         made = step(blind, restarting(requested=WANTED), at=122)
-        assert made.event is None
+        assert made.name is None
         assert made.action.deadline_at == after(180)
 
     def test_it_is_not_blind_for_ever(self) -> None:
         """After ten minutes without a sight of it others may have its place."""
-        assert step(action("verifying"), away(), at=600).event is None
+        assert step(action("verifying"), away(), at=600).name is None
         assert step(action("verifying"), away(), at=601).action.code == "unreachable"
 
     def test_growing_lag_is_no_reason(self) -> None:
         """Lag grew to an hour: the planner's business."""
         running = action("verifying", running_at=after(4))
         worse = analysis(lag_seconds={"value": 3600.0, "basis": "measured", "confidence": 1.0})
-        assert step(running, snapshot(WANTED, steady_since=after(4)), at=14, analysis=worse).event == "healthy"
+        assert step(running, snapshot(WANTED, steady_since=after(4)), at=14, analysis=worse).name == "healthy"
 
     def test_somebody_else_scales_it(self) -> None:
         """Nobody is fought with."""
@@ -267,7 +269,7 @@ class TestVerifying:
         """And the end says that it did run."""
         assert supersede(action("verifying"), after(9)) == Step(action("verifying"))
         made = supersede(action("verifying", running_at=after(4)), after(9))
-        assert (made.event, made.action.phase, made.action.code) == ("superseded", "superseded", "superseded-running")
+        assert (made.name, made.action.phase, made.action.code) == ("superseded", "superseded", "superseded-running")
         assert "ran after 4.0 s" in made.action.sentence
 
 
@@ -308,6 +310,12 @@ class TestNudging:
         assert not self.due(20, checkpoint_at=0.6, rescale=slow)
         assert self.due(20.6, checkpoint_at=0.6, rescale=slow)
 
+    def test_only_if_the_driver_can(self) -> None:
+        """A driver without checkpoints gets no such instruction, not after its acceptance either."""
+        assert not self.due(1, checkpoint_at=-5, can_trigger_checkpoint=False)
+        accepted = step(action("applying"), snapshot(can_trigger_checkpoint=False), answer=Accepted(after(4)))
+        assert (accepted.name, accepted.instruction) == ("accepted", None)
+
     def test_not_once_it_has_begun(self) -> None:
         """A new execution, or tasks that are not running: there is nothing to wait for."""
         assert not self.due(5, checkpoint_at=-5, running_since=2)
@@ -320,7 +328,7 @@ class TestRollingBack:
     def test_accepted(self) -> None:
         """It gets the same time that the rescale had."""
         made = step(action("rolling-back"), answer=Accepted(after(70)), at=70)
-        assert (made.event, made.action.rollback_requested_at) == ("accepted", after(70))
+        assert (made.name, made.action.rollback_requested_at) == ("accepted", after(70))
         assert made.action.deadline_at == after(130)
         assert made.instruction == TriggerCheckpoint()
 
@@ -329,14 +337,14 @@ class TestRollingBack:
         back = action("rolling-back")
         assert step(back, snapshot(requested=WANTED)).instruction == Request(BEFORE)
         assert step(back, away()) == Step(back)
-        assert step(back, snapshot(WANTED, requested=BEFORE)).event == "found-requested"
+        assert step(back, snapshot(WANTED, requested=BEFORE)).name == "found-requested"
 
     def test_it_runs_again(self) -> None:
         """As it was."""
         back = action("rolling-back", rollback_requested_at=after(61))
-        assert step(back, restarting(WANTED, requested=BEFORE)).event is None
+        assert step(back, restarting(WANTED, requested=BEFORE)).name is None
         made = step(back, snapshot())
-        assert (made.event, made.action.phase) == ("restored", "rolled-back")
+        assert (made.name, made.action.phase) == ("restored", "rolled-back")
 
     def test_it_goes_back_to_what_was_requested(self) -> None:
         """Not to the fewer that slots allowed then: those would have stayed."""
@@ -344,7 +352,7 @@ class TestRollingBack:
         back = action("rolling-back", deployment=ref)
         assert step(back, snapshot(requested=WANTED)).instruction == Request({**BEFORE, "enrich": 3})
         asked = back.model_copy(update={"rollback_requested_at": after(61)})
-        assert step(asked, snapshot(requested={**BEFORE, "enrich": 3})).event == "restored"
+        assert step(asked, snapshot(requested={**BEFORE, "enrich": 3})).name == "restored"
 
     def test_it_does_not_run_again_either(self) -> None:
         """Then the parallelism is not what ails it: somebody should look."""
@@ -380,7 +388,7 @@ class TestCapacity:
             **{"window_started_at": after(10), "window_seconds": 35.0, **changes},
         )
         running = action("verifying", running_at=after(4), checked_at=after(at))
-        return str(step(running, snapshot(WANTED, steady_since=after(4)), at=at, analysis=seen).event)
+        return str(step(running, snapshot(WANTED, steady_since=after(4)), at=at, analysis=seen).name)
 
     def test_less_than_nine_tenths_rolls_back(self) -> None:
         """899 of 1000, at four times the subtasks."""
@@ -488,7 +496,7 @@ def test_bookkeeping_is_no_move() -> None:
     """A look without news changes neither phase nor version."""
     before = action("verifying")
     made = step(before, restarting(requested=WANTED), at=3)
-    assert (made.event, made.action.version, made.action.checked_at) == (
+    assert (made.name, made.action.version, made.action.checked_at) == (
         None,
         before.version,
         NOON + timedelta(seconds=3),

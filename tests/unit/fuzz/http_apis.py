@@ -14,8 +14,9 @@ from runtime.http import application
 from services.knowledge.__main__ import api
 from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerCatalogue
-from services.knowledge.applications_api import applications_router, events_router
-from services.knowledge.core import HistoryEntry, Limits, State, history_entries, remember
+from services.knowledge.applications_api import applications_router
+from services.knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
+from services.knowledge.events_api import events_router
 from services.knowledge.policies_api import policies_router
 from services.knowledge.store import FeedEvent, StoreUnavailable
 from services.planner.adapters.http import PlannerClient
@@ -54,7 +55,7 @@ class Library(MemoryStore):
         # With a graph, so that there is something to ask what-if about.
         turn = (observation(1), known_well(at=at(1)), wanted, outcome(wanted, "applying"))
         for event in turn:
-            state = remember(state, event, Limits())
+            state = remember(state, event, HistoryLimits())
             past += history_entries(event, state)
         await self.restore_policy(policy())
         if not await self.history(APP):
