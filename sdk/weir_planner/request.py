@@ -62,22 +62,15 @@ class Request(PlanRequest):
             made._checked = request.policy.spec.planner.parameters, parameters
         return made
 
-    def __copy__(self) -> Self:
-        """A copy with other fields (`model_copy`) reads itself again."""
-        copied = super().__copy__()
-        for name in set(copied.__dict__) - set(PlanRequest.model_fields):
-            del copied.__dict__[name]
-        return copied
-
     @property
     def operators(self) -> list[str]:
         """The operators in topological order, sources first."""
-        return self.topology.names
+        return list(self.topology.names)
 
     @property
     def sources(self) -> list[str]:
         """Operators without inputs."""
-        return self.topology.sources
+        return list(self.topology.sources)
 
     def inputs(self, name: str) -> list[str]:
         """The operators that feed `name`."""

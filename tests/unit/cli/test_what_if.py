@@ -57,7 +57,7 @@ def test_people_get_operators_a_curve_and_a_sentence() -> None:
     assert "lag, s" in text and "600 s" in text
     assert any(0x2800 < ord(character) <= 0x28FF for character in text)
     assert "It breaks beyond x2.35 (2,790 records/s), where enrich is full." in " ".join(text.split())
-    assert "note: enrich was seen at 2 only" in text
+    assert "note: enrich was measured at 2 only" in text
 
 
 def test_what_is_unknown_is_shown_as_unknown() -> None:
