@@ -19,38 +19,26 @@ from runtime.log import canonical_line
 
 from . import telemetry
 from .applications import Application, Applications
-from .core import (
+from .core.capacity import judge
+from .core.gate import Context, admit, is_for_us, precheck
+from .core.history import Transition, expected, recall, record_refusal, record_transition, taken_over
+from .core.observed import (
     Answer,
-    Context,
-    Event,
     Instruction,
     Observed,
     PolicyReading,
     Record,
     Refusal,
     Request,
-    Rules,
     Snapshot,
     Step,
     TargetChanged,
-    Transition,
     TriggerCheckpoint,
     Unanswered,
-    admit,
-    expected,
-    is_for_us,
-    is_watched,
-    judge,
-    late_rollback,
-    next_step,
-    precheck,
-    recall,
-    record_refusal,
-    record_transition,
-    resume,
-    supersede,
-    taken_over,
 )
+from .core.rules import Rules
+from .core.steps import is_watched, late_rollback, next_step, resume, supersede
+from .core.table import Event
 from .driver import Driver, Knowledge
 from .effects import ActionStore, OutcomePublisher
 from .fence import ActionFence, Ownership

@@ -15,7 +15,8 @@ from runtime.bus import Consumer
 from runtime.clock import Clock
 
 from .applications import Application
-from .core import Refusal, Unanswered, still_wanted
+from .core.gate import still_wanted
+from .core.observed import Refusal, Unanswered
 from .driver import Knowledge
 
 CONFIRMED_SECONDS = 4.0

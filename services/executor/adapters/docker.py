@@ -15,7 +15,8 @@ from typing import Protocol
 from weir_contracts import DockerTarget, Parallelism, Subject, Topology
 
 from runtime.clock import Clock
-from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered, vector
+from services.executor.core.messages import vector
+from services.executor.core.observed import Accepted, Refusal, Rejected, Snapshot, Unanswered
 from services.executor.driver import Driver, Fence
 
 from .docker_scaling import Container, Containers, Daemon, DockerAway, DockerRefused, Held, no_containers

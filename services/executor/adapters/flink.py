@@ -18,7 +18,8 @@ from engines.flink.values import Unreadable, count, mapping
 from runtime.addresses import TARGETS, Allowed
 from runtime.clock import Clock
 from runtime.http_client import async_client
-from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered, changes, contested
+from services.executor.core.messages import changes
+from services.executor.core.observed import Accepted, Refusal, Rejected, Snapshot, Unanswered, contested
 from services.executor.driver import Fence
 
 T = TypeVar("T")

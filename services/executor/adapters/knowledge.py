@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from weir_contracts import ActionState, InvalidDocument, Outcome, ScalingPolicy
 
 from runtime.loop import Stop
-from services.executor.core import Conflict, PolicyReading, Recorded, Unanswered
+from services.executor.core.observed import Conflict, PolicyReading, Recorded, Unanswered
 
 M = TypeVar("M", bound=BaseModel)
 

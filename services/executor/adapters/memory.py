@@ -4,7 +4,7 @@ from datetime import datetime
 
 from weir_contracts import ActionState, Outcome, ScalingPolicy
 
-from services.executor.core import Conflict, PolicyReading, Recorded, Unanswered
+from services.executor.core.observed import Conflict, PolicyReading, Recorded, Unanswered
 
 
 class MemoryKnowledge:

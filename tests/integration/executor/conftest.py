@@ -10,7 +10,7 @@ from weir_contracts import Bounds, Parallelism, ScalingPolicy, Subject
 
 from runtime.clock import SystemClock
 from services.executor.adapters.flink import FlinkDriver
-from services.executor.core import Snapshot
+from services.executor.core.observed import Snapshot
 from services.executor.driver import Unfenced
 from testbed.flink import FlinkCluster
 from testbed.kafka import KafkaBroker

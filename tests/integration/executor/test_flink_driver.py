@@ -7,7 +7,7 @@ from weir_contracts import Subject
 
 from runtime.clock import SystemClock
 from services.executor.adapters.flink import FlinkDriver
-from services.executor.core import Accepted, Snapshot
+from services.executor.core.observed import Accepted, Snapshot
 from tests.integration.executor.conftest import RealJob, reset, until, vector
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
 

@@ -19,7 +19,7 @@ from runtime.memory_bus import MemoryBus
 from runtime.records import TopicSpec
 from services.executor.adapters.flink import FlinkDriver
 from services.executor.adapters.memory import MemoryKnowledge
-from services.executor.core import Rules
+from services.executor.core.rules import Rules
 from services.executor.driver import Unfenced
 from services.executor.service import Executor
 from testbed.kafka import KafkaBroker

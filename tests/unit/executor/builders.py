@@ -33,7 +33,8 @@ from weir_contracts import (
 )
 
 from engines.flink.health import health_of
-from services.executor.core import Observed, PolicyReading, Rules, Snapshot
+from services.executor.core.observed import Observed, PolicyReading, Snapshot
+from services.executor.core.rules import Rules
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RULES = Rules()

@@ -7,7 +7,7 @@ from weir_contracts import Operator, Parallelism, ScalingPolicy, Subject, Topolo
 
 from runtime.clock import FakeClock
 from services.executor.adapters.docker import DockerDriver
-from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
+from services.executor.core.observed import Accepted, Refusal, Rejected, Snapshot, Unanswered
 from services.executor.driver import Fence, Unfenced
 from tests.unit.executor.builders import JOB, NOON, TOPOLOGY, subject
 from tests.unit.executor.memory_docker import MemoryDaemon, ReactiveCluster

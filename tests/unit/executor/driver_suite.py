@@ -7,7 +7,7 @@ from typing import Protocol
 import pytest
 from weir_contracts import Parallelism, Subject
 
-from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
+from services.executor.core.observed import Accepted, Refusal, Rejected, Snapshot, Unanswered
 from services.executor.driver import Driver, Unfenced
 
 OPEN = Unfenced()

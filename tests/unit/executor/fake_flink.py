@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from weir_contracts import Subject
 
-from services.executor.core import Rejected, Snapshot
+from services.executor.core.observed import Rejected, Snapshot
 from services.executor.driver import Unfenced
 from tests.unit.executor.memory_cluster import MemoryDriver, MemoryJob
 

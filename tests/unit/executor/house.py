@@ -18,7 +18,7 @@ from runtime.memory_bus import MemoryBus, MemoryConsumer
 from runtime.records import Record, partition_of
 from services.executor.action_runner import Pace
 from services.executor.adapters.memory import MemoryKnowledge
-from services.executor.core import Rules
+from services.executor.core.rules import Rules
 from services.executor.driver import Driver, Knowledge
 from services.executor.service import Executor
 from tests.unit.executor.builders import BEFORE, NOON, SPACE, TOPOLOGY, WANTED, plan, policy

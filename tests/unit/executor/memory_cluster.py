@@ -7,7 +7,8 @@ from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings
 
 from engines.flink.health import health_of
 from runtime.clock import Clock
-from services.executor.core import Accepted, Refusal, Rejected, Snapshot, TargetChanged, Unanswered, changes, contested
+from services.executor.core.messages import changes
+from services.executor.core.observed import Accepted, Refusal, Rejected, Snapshot, TargetChanged, Unanswered, contested
 from services.executor.driver import Fence
 
 _CRASHES_AFTER_SECONDS = 1.0

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from weir_contracts import TERMINAL, Outcome
 
 from engines.flink.health import health_of
-from services.executor.core import (
+from services.executor.core.history import ActionHistory, recall, record_transition
+from services.executor.core.observed import (
     Accepted,
-    ActionHistory,
     Conflict,
-    Event,
     Observed,
     PolicyReading,
     Recorded,
@@ -21,12 +20,9 @@ from services.executor.core import (
     Snapshot,
     Step,
     Unanswered,
-    next_step,
-    recall,
-    record_transition,
-    resume,
-    supersede,
 )
+from services.executor.core.steps import next_step, resume, supersede
+from services.executor.core.table import Event
 from tests.effort import examples
 from tests.unit.executor.builders import (
     BEFORE,

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import ActionState, Parallelism, PolicySpec, Topology
 
-from services.executor.core import PolicyReading, Refusal, Snapshot, admit
 from services.executor.core.bounds import out_of_bounds
+from services.executor.core.gate import admit
+from services.executor.core.observed import PolicyReading, Refusal, Snapshot
 from services.planner.core.guards import Context as Guarded
 from services.planner.core.guards import amend
 from tests.effort import examples

@@ -10,8 +10,9 @@ import pytest
 
 from services.executor.adapters.docker import DockerDriver
 from services.executor.adapters.docker_scaling import Container, Daemon
-from services.executor.core import Accepted, PolicyReading, Refusal, Rejected, Unanswered, admit
 from services.executor.core.deadlines import checkpoint_is_due, rescale_limit
+from services.executor.core.gate import admit
+from services.executor.core.observed import Accepted, PolicyReading, Refusal, Rejected, Unanswered
 from services.executor.core.rules import Rules
 from services.executor.driver import Unfenced
 from tests.unit.executor.builders import JOB, TOPOLOGY, after, analysis, deployment, plan, policy, snapshot

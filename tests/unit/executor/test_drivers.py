@@ -6,7 +6,7 @@ import pytest
 
 from runtime.clock import FakeClock
 from services.executor.adapters.flink import FlinkDriver
-from services.executor.core import Accepted, Snapshot, TargetChanged
+from services.executor.core.observed import Accepted, Snapshot, TargetChanged
 from services.executor.driver import Driver
 from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED, subject
 from tests.unit.executor.driver_suite import OPEN, DriverSuite

@@ -11,7 +11,7 @@ import pytest
 
 from runtime.clock import FakeClock
 from services.executor.adapters.flink import MAX_ANSWER_BYTES, FlinkDriver
-from services.executor.core import Rejected, Unanswered
+from services.executor.core.observed import Rejected, Unanswered
 from services.executor.driver import Unfenced
 from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED, subject
 from tests.unit.executor.fake_flink import FakeFlink

@@ -7,18 +7,11 @@ from typing import Any
 import pytest
 from weir_contracts import ActionState, QuarantinedVector, RescaleSettings
 
-from services.executor.core import (
-    ActionHistory,
-    Context,
-    Fleet,
-    PolicyReading,
-    Recommendation,
-    Refusal,
-    Rules,
-    admit,
-    recommendation_after,
-    still_wanted,
-)
+from services.executor.core.fleet import Fleet, Recommendation, recommendation_after
+from services.executor.core.gate import Context, admit, still_wanted
+from services.executor.core.history import ActionHistory
+from services.executor.core.observed import PolicyReading, Refusal
+from services.executor.core.rules import Rules
 from tests.unit.executor.builders import (
     ATTEMPT,
     BEFORE,

@@ -6,24 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Outcome, QuarantinedVector
 
-from services.executor.core import (
-    Accepted,
+from services.executor.core.history import (
     ActionHistory,
     CompareAndSwap,
-    Conflict,
-    Event,
-    Recorded,
-    Refusal,
-    Request,
-    Rules,
-    Step,
-    next_step,
     recall,
     record_refusal,
     record_transition,
     resolve_conflict,
+    strike,
 )
-from services.executor.core.history import strike
+from services.executor.core.observed import Accepted, Conflict, Recorded, Refusal, Request, Step
+from services.executor.core.rules import Rules
+from services.executor.core.steps import next_step
+from services.executor.core.table import Event
 from tests.unit.executor.builders import (
     ATTEMPT,
     BEFORE,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from weir_contracts import Outcome
 
-from services.executor.core import Accepted, Refusal, Rejected, Unanswered
+from services.executor.core.observed import Accepted, Refusal, Rejected, Unanswered
 from tests.effort import some
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED
 from tests.unit.executor.house import APP, House, Replica

@@ -16,7 +16,9 @@ from runtime.loop import Stop
 from runtime.settings import variable
 from services.executor.adapters.knowledge import TOKEN_SETTING, HttpKnowledge, NotUsable
 from services.executor.adapters.memory import MemoryKnowledge
-from services.executor.core import ActionHistory, Conflict, Event, Recorded, Step, Unanswered, record_transition
+from services.executor.core.history import ActionHistory, record_transition
+from services.executor.core.observed import Conflict, Recorded, Step, Unanswered
+from services.executor.core.table import Event
 from services.executor.driver import Knowledge
 from services.executor.settings import Settings
 from services.knowledge.adapters.memory import MemoryStore

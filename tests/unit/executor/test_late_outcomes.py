@@ -8,18 +8,10 @@ from typing import Any
 from weir_contracts import Outcome
 from weir_contracts.topics import OUTCOMES
 
-from services.executor.core import (
-    ActionHistory,
-    Event,
-    Recorded,
-    Refusal,
-    Step,
-    next_step,
-    recall,
-    record_refusal,
-    record_transition,
-    taken_over,
-)
+from services.executor.core.history import ActionHistory, recall, record_refusal, record_transition, taken_over
+from services.executor.core.observed import Recorded, Refusal, Step
+from services.executor.core.steps import next_step
+from services.executor.core.table import Event
 from services.knowledge.core import Cycle, HistoryLimits, State, remember
 from services.planner.request_cache import RequestCache
 from tests.effort import some

@@ -8,7 +8,10 @@ from weir_contracts import Outcome
 from runtime.records import Record
 from runtime.settings import load
 from services.executor.analyses import LatestAnalyses
-from services.executor.core import ActionHistory, Refusal, Rules, changes, record_refusal, vector
+from services.executor.core.history import ActionHistory, record_refusal
+from services.executor.core.messages import changes, vector
+from services.executor.core.observed import Refusal
+from services.executor.core.rules import Rules
 from services.executor.settings import Settings
 from tests.unit.executor.builders import NOON, after, analysis, plan
 

@@ -11,7 +11,7 @@ from weir_contracts import Analysis, Plan
 from weir_contracts.topics import DEAD_LETTERS, PLANS, POLICIES
 
 from runtime.envelope import new_traceparent
-from services.executor.core import Snapshot
+from services.executor.core.observed import Snapshot
 from tests.unit.executor.builders import BEFORE, WANTED, analysis, operator_analysis
 from tests.unit.executor.house import APP, TRACE, House
 

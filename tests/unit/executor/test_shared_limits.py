@@ -11,7 +11,10 @@ from weir_contracts.topics import OUTCOMES, POLICIES, TOPICS
 
 from runtime.memory_bus import MemoryBus
 from services.executor.applications import Application, Applications, NewestOutcomes
-from services.executor.core import ActionHistory, Event, Rules, Step, record_transition
+from services.executor.core.history import ActionHistory, record_transition
+from services.executor.core.observed import Step
+from services.executor.core.rules import Rules
+from services.executor.core.table import Event
 from tests.unit.executor.builders import NOON, RULES, WANTED, action, after
 from tests.unit.executor.house import House
 

@@ -1,12 +1,12 @@
 """Each observation leads to at most one transition: the steps of each phase."""
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from weir_contracts import Checkpoints, RescaleSettings, RestartTimes, Slots
+from weir_contracts import Checkpoints, Phase, RescaleSettings, RestartTimes, Slots
 
-from services.executor.core import (
+from services.executor.core.observed import (
     Accepted,
     Conflict,
     PolicyReading,
@@ -14,15 +14,12 @@ from services.executor.core import (
     Recorded,
     Rejected,
     Request,
-    Rules,
     Step,
     TriggerCheckpoint,
     Unanswered,
-    late_rollback,
-    next_step,
-    resume,
-    supersede,
 )
+from services.executor.core.rules import Rules
+from services.executor.core.steps import late_rollback, next_step, resume, supersede
 from services.executor.core.table import Lost
 from tests.unit.executor.builders import (
     ATTEMPT,
@@ -486,6 +483,16 @@ class TestDeadline:
     def test_there_is_a_floor(self) -> None:
         """A fast cluster gets a minute, too."""
         assert self.seconds() == 60
+
+
+@pytest.mark.parametrize("phase", get_args(Phase))
+def test_only_two_phases_request_a_parallelism(phase: Phase) -> None:
+    """A step with a request in any other phase cannot be made."""
+    if phase in ("applying", "rolling-back"):
+        assert Step(action(phase), instruction=Request(WANTED))
+        return
+    with pytest.raises(ValueError, match=phase):
+        Step(action(phase), instruction=Request(WANTED))
 
 
 def test_a_terminal_action_takes_no_step() -> None:
