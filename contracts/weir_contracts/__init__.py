@@ -64,7 +64,7 @@ from .deployment import (
     Slots,
     Topology,
 )
-from .document import InvalidDocument, printable, read_document
+from .document import InvalidDocument, example, printable, read_document
 from .limits import Budget, ExcludedPeriod, PerSlot, TotalBounds
 from .observation import (
     Observation,
@@ -267,6 +267,7 @@ __all__ = [
     "bounded",
     "derive_id",
     "ended_observation",
+    "example",
     "format_duration",
     "observation_id",
     "one_line",

@@ -3,10 +3,13 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
+
+from .base import VERSION
 
 M = TypeVar("M", bound=BaseModel)
 Problem = tuple[str, str]
@@ -80,6 +83,13 @@ class InvalidDocument(ValueError):
             for each in true[:MAX_PROBLEMS]
         ]
         return cls(first, len(true) - len(first))
+
+
+def example(contract: str, which: str = "full") -> Any:
+    """Return a golden example of a contract: `full` or `minimal`."""
+    here = Path(__file__).parent
+    folder = next(each for each in (here / "examples", here.parent / "examples") if each.is_dir())
+    return json.loads((folder / VERSION / contract / f"{which}.json").read_text())
 
 
 def sentence_of(error: Mapping[str, Any]) -> str:

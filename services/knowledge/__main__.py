@@ -23,9 +23,10 @@ from runtime.settings import load
 
 from .adapters.planner import PlannerCatalogue
 from .adapters.redis import RedisStore
-from .applications_api import EventStreams, applications_router, events_router
-from .core import Limits
+from .applications_api import applications_router
+from .core import HistoryLimits
 from .dead_letters import DeadLetterCount
+from .events_api import EventStreams, events_router
 from .gauges import ApplicationGauges
 from .leftovers import Leftovers
 from .policies_api import policies_router
@@ -67,15 +68,15 @@ async def run(settings: KnowledgeSettings) -> int:
     store = RedisStore(
         settings.redis_url,
         settings.events_kept,
-        settings.known_characters,
+        settings.state_cache_bytes,
         events_bytes=settings.events_megabytes * 1_000_000,
         history_kept=settings.history_count,
         history_seconds=settings.history_age_seconds,
     )
-    limits = Limits(
+    limits = HistoryLimits(
         history_count=settings.history_count,
         history_age_seconds=settings.history_age_seconds,
-        turns_count=settings.explained_turns,
+        cycles_count=settings.explained_cycles,
     )
     gauges = ApplicationGauges(
         applications=settings.metrics_applications,

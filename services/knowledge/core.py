@@ -28,20 +28,24 @@ Kind = Literal["observation", "analysis", "plan", "outcome"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Stage = Literal["monitor", "analyzer", "planner"]
 
-
 MAX_HISTORY_COUNT = 10_000
+MAX_OPEN_CYCLES = 20
+MAX_OUTCOMES = 20
+"""Of one cycle: the newest."""
+MAX_PROBLEMS = 10
+MIN_SILENCE_SECONDS = 15.0
 
 
-class Limits(Message):
-    """How much of the past is kept for each application."""
+class HistoryLimits(Message):
+    """How much history is kept for each application."""
 
     history_count: Annotated[int, Field(ge=1, le=MAX_HISTORY_COUNT)] = 500
     history_age_seconds: Annotated[float, Field(gt=0)] = 86_400.0
-    turns_count: Annotated[int, Field(ge=1, le=1_000)] = 60
+    cycles_count: Annotated[int, Field(ge=1, le=1_000)] = 60
 
 
 class Reading(Message):
-    """An observation in short: the part that is shown with a decision."""
+    """The part of an observation that explains a decision."""
 
     observed_at: Timestamp
     status: str
@@ -51,7 +55,7 @@ class Reading(Message):
 
 
 class Understanding(Message):
-    """An analysis in short."""
+    """The part of an analysis that explains a decision."""
 
     arrival_rate: Estimate
     lag_records: Estimate
@@ -60,8 +64,8 @@ class Understanding(Message):
     symptoms: list[Symptom] = Field(default_factory=list)
 
 
-class Turn(Message):
-    """One turn of the loop, joined by the observation's id: reading → analysis → plan with guards → outcomes."""
+class Cycle(Message):
+    """One cycle of the loop, joined by the observation's id: observation → analysis → plan with guards → outcomes."""
 
     correlation_id: UUID
     reading: Reading | None = None
@@ -71,18 +75,18 @@ class Turn(Message):
 
 
 class End(Message):
-    """The result of an earlier turn's plan, or its present phase."""
+    """The result of an earlier cycle's plan, or its present phase."""
 
     plan_id: UUID
     phase: str
 
 
 HistoryEntry = LoopResult | End
-"""What an application's history is told: it is only ever added to, and so no part of the state that each message needs."""
+"""An entry of the append-only history, which is stored apart from the state that each message needs."""
 
 
 class NewestTimes(Message):
-    """When the newest message of each kind was observed; of an outcome, when it happened and which it is. None: none came yet."""
+    """When the newest message of each kind was observed (an outcome: when it happened, and which it is). None: none arrived yet."""
 
     observation: Timestamp | None = None
     analysis: Timestamp | None = None
@@ -93,7 +97,7 @@ class NewestTimes(Message):
     """Its epoch and sequence; None: it has none."""
 
     def newer_than(self, outcome: Outcome) -> bool:
-        """Whether an outcome is older than the newest one, in whatever order the two came."""
+        """Return whether an outcome is older than the newest one, whatever order the two arrived in."""
         if self.outcome is None or self.outcome_id is None:
             return False
         earlier: OutcomeOrder = (self.outcome_order, self.outcome, self.outcome_id.int)
@@ -106,7 +110,7 @@ class NewestTimes(Message):
 
 
 class Newest(Message):
-    """The newest message of each kind of one application, complete: clients read it, the next message does not need it."""
+    """The newest message of each kind of one application, for clients; the next message does not need them."""
 
     application: str
     observation: Observation | None = None
@@ -116,7 +120,7 @@ class Newest(Message):
 
     @classmethod
     def read(cls, application: str, documents: Mapping[Kind, str]) -> "Newest":
-        """From JSON by kind. Raises `ValueError` for what is no such message."""
+        """Read JSON by kind. `ValueError` for an invalid message."""
         parts = [("application", json.dumps(application)), *documents.items()]
         body = ",".join(f'"{name}":{text}' for name, text in parts)
         return cls.model_validate_json(f"{{{body}}}")
@@ -135,55 +139,55 @@ class Newest(Message):
 
 
 class State(Message):
-    """The part of an application that its next message needs: times of the newest, and the explained turns, newest first."""
+    """The part of an application that its next message needs: times of the newest messages, and the explained cycles, newest first."""
 
     application: str
-    seen: NewestTimes = Field(default_factory=NewestTimes)
-    turns: list[Turn] = Field(default_factory=list)
-    open_turns: list[Turn] = Field(default_factory=list)
-    """Turns that have no plan yet, for the time that a plan comes after the next reading."""
+    times: NewestTimes = Field(default_factory=NewestTimes)
+    cycles: list[Cycle] = Field(default_factory=list)
+    open_cycles: list[Cycle] = Field(default_factory=list)
+    """Cycles without a plan; a plan may arrive after the next observation."""
 
 
-OPEN_TURNS = 20
-
-
-def remember(state: State, event: Event, limits: Limits) -> State:
-    """`state` with `event` in it. A duplicate, or what is older than what is known, changes nothing."""
-    seen = state.seen
+def remember(state: State, event: Event, limits: HistoryLimits) -> State:
+    """Return `state` with `event` added; the same object for a duplicate and for an event older than the newest of its kind."""
+    times = state.times
+    if isinstance(event, Outcome):
+        stored = (earlier.id for cycle in state.cycles for earlier in cycle.outcomes)
+        if times.newer_than(event) or event.id == times.outcome_id or event.id in stored:
+            return state
+        changed = _with_outcome(state, event)
+        return _at(changed, outcome=event.at, outcome_id=event.id, outcome_order=event.order[0])
+    kind = kind_of(event)
+    newest = getattr(times, kind)
+    if newest is not None and event.observed_at <= newest:
+        return state
     if isinstance(event, Observation):
-        if seen.observation is not None and event.observed_at <= seen.observation:
-            return state
-        return _saw(_joined(state, event.id, {"reading": _reading(event)}), observation=event.observed_at)
-    if isinstance(event, Analysis):
-        if seen.analysis is not None and event.observed_at <= seen.analysis:
-            return state
-        joined = _joined(state, event.observation_id, {"analysis": _understanding(event)})
-        return _saw(joined, analysis=event.observed_at)
-    if isinstance(event, Plan):
-        if seen.plan is not None and event.observed_at <= seen.plan:
-            return state
-        return _saw(_with_plan(state, event, limits), plan=event.observed_at)
-    if seen.newer_than(event) or event.id == seen.outcome_id:
-        return state
-    if any(earlier.id == event.id for turn in state.turns for earlier in turn.outcomes):
-        return state
-    return _saw(_with_outcome(state, event), outcome=event.at, outcome_id=event.id, outcome_order=event.order[0])
+        changed = _joined(state, event.id, {"reading": _reading(event)})
+    elif isinstance(event, Analysis):
+        changed = _joined(state, event.observation_id, {"analysis": _understanding(event)})
+    else:
+        changed = _with_plan(state, event, limits)
+    return _at(changed, **{kind: event.observed_at})
 
 
-def _saw(state: State, **newest: datetime | UUID | tuple[int, int] | None) -> State:
-    return state.model_copy(update={"seen": state.seen.model_copy(update=newest)})
+def kind_of(event: Event) -> Kind:
+    """Return the kind of a message."""
+    kinds: Mapping[type[Event], Kind] = {Observation: "observation", Analysis: "analysis", Plan: "plan"}
+    return kinds.get(type(event), "outcome")
+
+
+def _at(state: State, **newest: datetime | UUID | tuple[int, int] | None) -> State:
+    return state.model_copy(update={"times": state.times.model_copy(update=newest)})
 
 
 def _joined(state: State, correlation_id: UUID, part: dict[str, Reading | Understanding]) -> State:
-    """`part` added to the turn it belongs to: one that is planned already, or one that waits for its plan."""
-    for name, turns in (("turns", state.turns), ("open_turns", state.open_turns)):
-        if any(turn.correlation_id == correlation_id for turn in turns):
-            changed = [
-                turn.model_copy(update=part) if turn.correlation_id == correlation_id else turn for turn in turns
-            ]
+    """Add `part` to its cycle: one with a plan, one that waits for its plan, or a new one."""
+    for name, cycles in (("cycles", state.cycles), ("open_cycles", state.open_cycles)):
+        if any(cycle.correlation_id == correlation_id for cycle in cycles):
+            changed = [c.model_copy(update=part) if c.correlation_id == correlation_id else c for c in cycles]
             return state.model_copy(update={name: changed})
-    opened = Turn(correlation_id=correlation_id).model_copy(update=part)
-    return state.model_copy(update={"open_turns": [opened, *state.open_turns][:OPEN_TURNS]})
+    opened = Cycle(correlation_id=correlation_id).model_copy(update=part)
+    return state.model_copy(update={"open_cycles": [opened, *state.open_cycles][:MAX_OPEN_CYCLES]})
 
 
 def _reading(observation: Observation) -> Reading:
@@ -197,7 +201,7 @@ def _reading(observation: Observation) -> Reading:
 
 
 def _problems(observation: Observation) -> list[str]:
-    return [f"{p.where}: {p.what}" for p in observation.problems][:10]
+    return [f"{p.where}: {p.what}" for p in observation.problems][:MAX_PROBLEMS]
 
 
 def _understanding(analysis: Analysis) -> Understanding:
@@ -210,26 +214,42 @@ def _understanding(analysis: Analysis) -> Understanding:
     )
 
 
-def _with_plan(state: State, plan: Plan, limits: Limits) -> State:
-    turn = next((t for t in state.open_turns if t.correlation_id == plan.observation_id), None)
-    turn = (turn or Turn(correlation_id=plan.observation_id)).model_copy(update={"plan": plan})
-    left = [t for t in state.open_turns if t.correlation_id != plan.observation_id]
-    return state.model_copy(update={"turns": _turns(state, turn, limits), "open_turns": left})
+def _with_plan(state: State, plan: Plan, limits: HistoryLimits) -> State:
+    """Add a plan. Every scale plan is kept, and of consecutive holds with one reason the latest."""
+    cycle = next((c for c in state.open_cycles if c.correlation_id == plan.observation_id), None)
+    cycle = (cycle or Cycle(correlation_id=plan.observation_id)).model_copy(update={"plan": plan})
+    earlier = state.cycles
+    last = earlier[0].plan if earlier else None
+    if last is not None and (last.kind, last.code) == (plan.kind, plan.code) and plan.kind == "hold":
+        earlier = earlier[1:]
+    still_open = [c for c in state.open_cycles if c.correlation_id != plan.observation_id]
+    cycles = [cycle, *earlier][: limits.cycles_count]
+    return state.model_copy(update={"cycles": cycles, "open_cycles": still_open})
+
+
+def _with_outcome(state: State, outcome: Outcome) -> State:
+    cycles = [
+        cycle.model_copy(update={"outcomes": [*cycle.outcomes, outcome][-MAX_OUTCOMES:]})
+        if cycle.plan is not None and cycle.plan.id == outcome.plan_id
+        else cycle
+        for cycle in state.cycles
+    ]
+    return state.model_copy(update={"cycles": cycles})
 
 
 def history_entries(event: Event, after: State) -> list[tuple[str, HistoryEntry]]:
-    """Return the history entries, with their application, of an event that made the state `after`; none for a reading or an analysis."""
+    """Return the history entries, with their application, of an event that led to the state `after`: those of plans and outcomes."""
     if isinstance(event, Outcome):
         return [(event.application, End(plan_id=event.plan_id, phase=event.phase))]
     if not isinstance(event, Plan):
         return []
-    understood = after.turns[0].analysis
-    lag, arrivals = (understood.lag_seconds.value, understood.arrival_rate.value) if understood else (None, None)
+    analysis = after.cycles[0].analysis
+    lag, arrivals = (analysis.lag_seconds.value, analysis.arrival_rate.value) if analysis else (None, None)
     return [(event.application, event.in_short(lag, arrivals))]
 
 
 def with_ends(lines: Iterable[LoopResult], ends: Mapping[UUID, str]) -> list[LoopResult]:
-    """Past turns, each once, with what became of their plans."""
+    """Return past cycles, each once, with the results of their plans."""
     once = {line.plan_id: line for line in lines}
     return [
         line.model_copy(update={"outcome": ends[plan_id]}) if plan_id in ends else line
@@ -237,36 +257,14 @@ def with_ends(lines: Iterable[LoopResult], ends: Mapping[UUID, str]) -> list[Loo
     ]
 
 
-def history_at(lines: Iterable[LoopResult], now: datetime, limits: Limits) -> list[LoopResult]:
-    """Past turns as they are to be shown now: they also grow old where no plan comes any more."""
+def history_at(lines: Iterable[LoopResult], now: datetime, limits: HistoryLimits) -> list[LoopResult]:
+    """Return the past cycles within the limits at `now`; they age without new plans, too."""
     oldest = now - timedelta(seconds=limits.history_age_seconds)
     return [line for line in lines if line.at >= oldest][: limits.history_count]
 
 
-def _turns(state: State, turn: Turn, limits: Limits) -> list[Turn]:
-    """The turns worth explaining: every scale plan, and the latest of each row of holds with the same reason."""
-    earlier = list(state.turns)
-    if earlier and turn.plan and turn.plan.kind == "hold" and _repeats(earlier[0].plan, turn.plan):
-        earlier = earlier[1:]
-    return [turn, *earlier][: limits.turns_count]
-
-
-def _repeats(earlier: Plan | None, later: Plan) -> bool:
-    return earlier is not None and earlier.kind == "hold" and earlier.code == later.code
-
-
-def _with_outcome(state: State, outcome: Outcome) -> State:
-    turns = [
-        turn.model_copy(update={"outcomes": [*turn.outcomes, outcome][-20:]})
-        if turn.plan is not None and turn.plan.id == outcome.plan_id
-        else turn
-        for turn in state.turns
-    ]
-    return state.model_copy(update={"turns": turns})
-
-
 class Ages(Message):
-    """Seconds since the last message of each stage; None: none came yet."""
+    """Seconds since the last message of each stage; None: none arrived yet."""
 
     monitor: float | None = None
     analyzer: float | None = None
@@ -296,30 +294,25 @@ class Summary(Message):
     silent: list[Stage] = Field(default_factory=list)
     """Stages whose last message is older than three intervals (at least 15 s)."""
     problems: list[str] = Field(default_factory=list)
-    """What the last scrape could not read or found wrong, ten at most."""
+    """Problems of the last scrape, ten at most."""
 
 
 SUMMARISED: Sequence[Kind] = ("observation", "analysis", "plan")
-"""What a summary is made from."""
+"""Kinds of messages that a summary is built from."""
 
 
 def summarise(
     newest: Newest, action: ActionState | None, now: datetime, *, mode: str | None, objective_seconds: float | None,
     interval_seconds: float,
 ) -> Summary:  # fmt: skip
-    """An application as people want to see it first. Silence is noticed here, by the age of each stage."""
+    """Summarise an application. A stage is silent after three intervals (at least 15 s) without a message."""
     observation, analysis, plan = newest.observation, newest.analysis, newest.plan
-    ages = Ages(
-        monitor=_age(observation.observed_at if observation else None, now),
-        analyzer=_age(analysis.observed_at if analysis else None, now),
-        planner=_age(plan.observed_at if plan else None, now),
-    )
-    limit = max(3 * interval_seconds, 15.0)
-    stages: Sequence[tuple[Stage, float | None]] = (
-        ("monitor", ages.monitor),
-        ("analyzer", ages.analyzer),
-        ("planner", ages.planner),
-    )
+    stages: dict[Stage, float | None] = {
+        "monitor": _age(observation.observed_at if observation else None, now),
+        "analyzer": _age(analysis.observed_at if analysis else None, now),
+        "planner": _age(plan.observed_at if plan else None, now),
+    }
+    limit = max(3 * interval_seconds, MIN_SILENCE_SECONDS)
     deployment = observation.deployment if observation else None
     return Summary(
         application=newest.application,
@@ -338,8 +331,8 @@ def summarise(
         decided_at=plan.created_at if plan else None,
         action=action.sentence if action else None,
         action_phase=action.phase if action else None,
-        ages_seconds=ages,
-        silent=[name for name, age in stages if age is None or age > limit],
+        ages_seconds=Ages(**stages),
+        silent=[name for name, age in stages.items() if age is None or age > limit],
         problems=_problems(observation) if observation else [],
     )
 

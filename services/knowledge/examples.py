@@ -23,7 +23,7 @@ WRITTEN_POLICY: JsonObject = {
     "kind": "ScalingPolicy",
     "metadata": {"namespace": "shop", "name": "orders"},
     "spec": {
-        "application": {"flink": {"url": "http://jobmanager:8081", "job": "orders"}},
+        "target": {"flink": {"url": "http://jobmanager:8081", "job": "orders"}},
         "signals": {"kafka": {"bootstrapServers": "kafka:9092", "groupId": "orders"}},
         "objective": {"maxLag": "30s"},
         "mode": "act",
@@ -34,7 +34,7 @@ POLICY: JsonObject = {
     "metadata": {
         "namespace": "shop",
         "name": "orders",
-        "version": 7,
+        "resourceVersion": 7,
         "updatedAt": "2026-06-14T18:00:00Z",
         "updatedBy": "ada",
     },
@@ -244,7 +244,7 @@ WHAT_IF: JsonObject = {
     ],
     "infeasible": [],
     "unknown": [],
-    "notes": ["enrich was seen at 2 only: its capacity at 6 is taken to be in proportion"],
+    "notes": ["enrich was measured at 2 only: its capacity at 6 is assumed to be in proportion"],
 }
 _PROVISIONING: JsonObject = {
     "under_provisioning": 0.1,

@@ -76,7 +76,7 @@ class ApplicationGauges(Collector):
         self._applications = applications
         self._operators = operators
         self._partition = partition
-        self._known: dict[str, _Application] = {}
+        self._cache: dict[str, _Application] = {}
         self._left_out: set[str] = set()
 
     def saw(self, message: Event) -> None:
@@ -87,29 +87,29 @@ class ApplicationGauges(Collector):
         if isinstance(message, (Observation, Analysis)) and message.status == "ended":
             self._forget(name)
             return
-        if name not in self._known and len(self._known) >= self._applications:
+        if name not in self._cache and len(self._cache) >= self._applications:
             self._left_out.add(name)
             return
         self._left_out.discard(name)
         stage, samples = _read(message, self._operators)
         samples.append(("weir_application_last_message_timestamp_seconds", (stage,), message.observed_at.timestamp()))
-        self._known.setdefault(name, _Application()).stages[stage] = (message.observed_at, samples)
+        self._cache.setdefault(name, _Application()).stages[stage] = (message.observed_at, samples)
 
     def lost(self, partitions: Collection[int]) -> None:
         """Another replica has them now, and shows what belongs to them."""
-        for name in [n for n in (*self._known, *self._left_out) if self._partition(n) in partitions]:
+        for name in [n for n in (*self._cache, *self._left_out) if self._partition(n) in partitions]:
             self._forget(name)
 
     def keep_only(self, with_policy: Collection[str], now: datetime) -> None:
         """Forget applications without a policy: while the monitor is away, no message says that they ended."""
-        newest = {name: max(at for at, _ in current.stages.values()) for name, current in self._known.items()}
+        newest = {name: max(at for at, _ in current.stages.values()) for name, current in self._cache.items()}
         for name, at in newest.items():
             if name not in with_policy and now - at > _GRACE:
                 self._forget(name)
         self._left_out.intersection_update(with_policy)
 
     def _forget(self, name: str) -> None:
-        self._known.pop(name, None)
+        self._cache.pop(name, None)
         self._left_out.discard(name)
 
     def describe(self) -> Iterable[Metric]:
@@ -119,11 +119,11 @@ class ApplicationGauges(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the present values; called from a thread, while messages come."""
         families = self._families()
-        for name, current in list(self._known.items()):
+        for name, current in list(self._cache.items()):
             for _, samples in list(current.stages.values()):
                 for metric, labels, value in samples:
                     families[metric].add_metric((name, *labels), value)
-        families[SHOWN].add_metric((), len(self._known))
+        families[SHOWN].add_metric((), len(self._cache))
         families[LEFT_OUT].add_metric((), len(self._left_out))
         yield from families.values()
 

@@ -7,34 +7,40 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import yaml
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
-from weir_contracts import InvalidDocument, InvalidPolicy, PlannerChoice, ScalingPolicy, parse_policy
+from weir_contracts import (
+    ActionState,
+    InvalidDocument,
+    InvalidPolicy,
+    PlannerChoice,
+    ScalingPolicy,
+    example,
+    parse_policy,
+)
 
 from runtime.addresses import TARGETS, AddressRefused, Allowed, hosts_of
-from runtime.auth import Caller, requires
+from runtime.auth import Caller
 from runtime.clock import Clock
 from runtime.documents import Unreadable, read_json, read_yaml
 from runtime.problems import Problem, invalid
 
-from . import examples
+from . import messages
 from .adapters.planner import PlannerAway, PlannerCatalogue, named
-from .documents import CHANGED, ERRORS, WRONG_POLICY, Name, Namespace, Policies, example
+from .documents import CHANGED, ERRORS, WRONG_POLICY, Application, Policies, Reader, Responses, Writer, responds, shows
 from .store import Store, TargetTaken, VersionConflict
 from .targets import may_be_same_job, runs
 
 _POLICY_SCHEMA = {"$ref": "#/components/schemas/ScalingPolicy"}
 _USUAL_PLANNER = {"field": "spec.planner", "name": PlannerChoice().name, "parameters": PlannerChoice().parameters}
-"""Of a policy that names none: there is nothing to ask."""
+"""Of a policy that names none: nothing to check."""
 _VERSION = re.compile(r"[0-9]{1,18}")
 MAX_YAML_BYTES = 100_000
-"""Twenty times the longest policy there is reason to write: YAML of nonsense takes up to 20 µs a byte."""
-Reader = Annotated[Caller, Depends(requires("read"))]
-Writer = Annotated[Caller, Depends(requires("write"))]
+"""Twenty times a long policy: malicious YAML takes up to 20 µs a byte."""
 
 
 def parse_version(request: Request) -> int | None:
-    """The version a client has read: `If-Match: "7"`; 0 for `If-None-Match: *`; None if it named none."""
+    """Return the version that a client has read: `If-Match: "7"`; 0 for `If-None-Match: *`; None if it names none."""
     if request.headers.get("if-none-match") == "*":
         return 0
     given = request.headers.get("if-match")
@@ -47,12 +53,14 @@ def parse_version(request: Request) -> int | None:
 
 
 async def _document(request: Request) -> Any:
-    """The body as JSON or YAML; YAML reads both, but JSON's own errors name the place better. A large one is read in a thread,
-    so that the event loop serves other requests meanwhile."""
+    """Parse the body as JSON or YAML, in a thread, so that the event loop serves other requests meanwhile.
+
+    YAML includes JSON, but errors of the JSON parser name the place better.
+    """
     body = await request.body()
     is_json = "json" in request.headers.get("content-type", "application/json")
     if not is_json and len(body) > MAX_YAML_BYTES:
-        raise Problem(413, f"YAML is larger than {MAX_YAML_BYTES} bytes: send it as JSON")
+        raise Problem(413, messages.yaml_too_large(MAX_YAML_BYTES))
     return await asyncio.to_thread(_parsed, body, is_json)
 
 
@@ -63,22 +71,16 @@ def _parsed(body: bytes, is_json: bool) -> Any:
             return read_json(text)
         found = read_yaml(text)
     except (Unreadable, UnicodeDecodeError) as error:
-        line = getattr(error, "line", None)
         sentence = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
-        detail = f"{f'line {line} ' if line else ''}{sentence}"
+        detail = messages.unreadable_body(sentence, getattr(error, "line", None))
         raise Problem(422, f"the body cannot be read: {detail}", errors=[("body", detail)]) from None
     if len(found) > 1:
-        raise Problem(422, f"the body holds {len(found)} documents: send each to its own address")
+        raise Problem(422, messages.several_documents(len(found)))
     return found[0] if found else None
 
 
-def shown(policy: ScalingPolicy) -> dict[str, Any]:
-    """A policy as its user wrote it, with its version."""
-    return policy.to_document()
-
-
 class PolicyChanges:
-    """Writes policies: each change is a new version with who made it and when."""
+    """Writes policies: each change is a new version with its author and time."""
 
     def __init__(self, store: Store, clock: Clock, on_change: Callable[[], None]) -> None:
         self._store = store
@@ -86,21 +88,21 @@ class PolicyChanges:
         self._on_change = on_change
 
     async def existing(self, application: str) -> ScalingPolicy:
-        """The policy; a 404 if there is none."""
+        """Return the policy; 404 if there is none."""
         policy = await self._store.policy(application)
         if policy is None:
-            raise Problem(404, f"there is no policy {application}")
+            raise Problem(404, messages.no_policy(application))
         return policy
 
     async def write(self, policy: ScalingPolicy, caller: Caller, expected: int | None) -> tuple[ScalingPolicy, bool]:
-        """Store it as the next version; also returns whether it is new. A 409 if `expected` is not the version there."""
+        """Store the next version; returns it, and whether the policy is new. 409 if `expected` is not the stored version."""
         before = await self._store.policy(policy.application)
         version = (before.metadata.version or 0) if before else 0
         if expected is not None and expected != version:
             raise _conflict(policy.application, before)
         now = self._clock.now()
         deleted = await self._store.deletion(policy.application) or 0
-        # By time, so that no version comes twice: a plan made for a policy that was deleted must not fit the one that took its name.
+        # By time, so that no version repeats: a plan for a deleted policy must not fit a later policy of that name.
         following = max(version + 1, deleted + 1, _by_time(now))
         metadata = policy.metadata.model_copy(
             update={"version": following, "updated_at": now, "updated_by": caller.name}
@@ -118,14 +120,14 @@ class PolicyChanges:
         return stored, before is None
 
     async def _check_job(self, policy: ScalingPolicy) -> None:
-        """A 409 if another policy names the same job, one by its id and the other by its name, as far as it was seen to run."""
+        """Raise 409 if another policy names the same job, one by its id and one by its name, according to the newest observation."""
         for other in may_be_same_job(policy, await self._store.policies()):
             newest = await self._store.newest(other, ["observation"])
             if runs(newest.observation if newest else None, policy.subject.flink.job):
                 raise _taken(policy, other)
 
     async def pause(self, application: str, caller: Caller) -> ScalingPolicy:
-        """Stop planning, and remember in which mode it was."""
+        """Stop planning, and store the mode."""
         policy = await self.existing(application)
         if policy.spec.mode == "paused":
             return policy
@@ -133,7 +135,7 @@ class PolicyChanges:
         return await self._with_mode(policy, "paused", caller)
 
     async def resume(self, application: str, caller: Caller) -> ScalingPolicy:
-        """Go on as before the pause; a policy that was written paused advises."""
+        """Restore the mode of before the pause; a policy that was written as paused advises."""
         policy = await self.existing(application)
         if policy.spec.mode != "paused":
             return policy
@@ -156,17 +158,14 @@ def policies_router(
     on_change: Callable[[], None],
     allowed: Allowed = TARGETS,
 ) -> APIRouter:
-    """The routes. `on_change` is called after each stored change, so that it is published at once; `allowed` is where targets and
-    brokers may be."""
+    """Return the routes. `on_change` is called after each stored change, so that it is published at once; `allowed` lists the addresses
+    of targets and brokers."""
     routes = APIRouter(prefix="/v1/policies", tags=["policies"], responses=ERRORS)
     changes = PolicyChanges(store, clock, on_change)
+    written = example("policy", "minimal")
+    created: Responses = {201: {"description": "Created", "model": ScalingPolicy, **shows(ScalingPolicy)}}
 
-    @routes.get(
-        "",
-        summary="All policies",
-        response_model=Policies,
-        responses={200: example({"items": [examples.POLICY], "next": None})},
-    )
+    @routes.get("", summary="All policies", **responds(Policies))
     async def list_policies(
         _caller: Reader,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
@@ -175,100 +174,81 @@ def policies_router(
         found = [p for p in await store.policies() if p.application > after]
         page = found[:limit]
         more = page[-1].application if len(found) > limit else None
-        return JSONResponse({"items": [shown(p) for p in page], "next": more})
+        return JSONResponse({"items": [p.to_document() for p in page], "next": more})
 
-    @routes.get(
-        "/{namespace}/{name}",
-        summary="One policy",
-        response_model=ScalingPolicy,
-        responses={200: example(examples.POLICY)},
-    )
-    async def get_policy(namespace: Namespace, name: Name, _caller: Reader) -> JSONResponse:
-        policy = await changes.existing(f"{namespace}/{name}")
-        return JSONResponse(shown(policy), headers={"ETag": f'"{policy.metadata.version}"'})
+    @routes.get("/{namespace}/{name}", summary="One policy", **responds(ScalingPolicy))
+    async def get_policy(application: Application, _caller: Reader) -> JSONResponse:
+        return _response(await changes.existing(application))
 
     @routes.put(
         "/{namespace}/{name}",
         summary="Create or replace a policy",
         description="The document as JSON or YAML. `metadata.version` or `If-Match` replaces only what you have read.",
-        response_model=ScalingPolicy,
         openapi_extra={
             "requestBody": {
                 "required": True,
                 "content": {
-                    "application/json": {"schema": _POLICY_SCHEMA, "example": examples.WRITTEN_POLICY},
-                    "application/yaml": {"schema": _POLICY_SCHEMA, "example": yaml.safe_dump(examples.WRITTEN_POLICY)},
+                    "application/json": {"schema": _POLICY_SCHEMA, "example": written},
+                    "application/yaml": {"schema": _POLICY_SCHEMA, "example": yaml.safe_dump(written)},
                 },
             }
         },
-        responses={
-            200: {"description": "Replaced", **example(examples.POLICY)},
-            201: {"description": "Created", "model": ScalingPolicy, **example({**examples.POLICY})},
-            **CHANGED,
-            **WRONG_POLICY,
-        },
+        **responds(ScalingPolicy, created, CHANGED, WRONG_POLICY),
     )
-    async def put_policy(namespace: Namespace, name: Name, request: Request, caller: Writer) -> Response:
+    async def put_policy(application: Application, request: Request, caller: Writer) -> Response:
         document = await _document(request)
         try:
             policy = parse_policy(document)
         except InvalidPolicy as error:
             raise invalid(error) from None
-        if policy.application != f"{namespace}/{name}":
-            raise Problem(
-                422,
-                f"metadata names {policy.application}, the address {namespace}/{name}",
-                errors=[("metadata", "must be the address's namespace and name")],
-            )
+        if policy.application != application:
+            detail = messages.wrong_application(policy.application, application)
+            raise Problem(422, detail, errors=[("metadata", "must be the address's namespace and name")])
         _check_addresses(policy, allowed)
         await _check_planners(policy, await store.policy(policy.application), catalogue)
         expected = parse_version(request)
         expected = policy.metadata.version if expected is None else expected
         if policy.spec.mode == "paused":
-            # What it was before an earlier pause does not count any more: it was written paused.
+            # The mode of before an earlier pause does not count: this policy was written as paused.
             await store.keep_mode(policy.application, "advise")
-        stored, created = await changes.write(policy, caller, expected)
-        headers = {"ETag": f'"{stored.metadata.version}"'}
+        stored, is_new = await changes.write(policy, caller, expected)
+        response = _response(stored, status_code=201 if is_new else 200)
         if not catalogue.asks:
-            headers["X-Weir-Warning"] = "no planner service is set; planner and parameters were not checked"
-        return JSONResponse(shown(stored), status_code=201 if created else 200, headers=headers)
+            response.headers["X-Weir-Warning"] = "no planner service is set; planner and parameters were not checked"
+        return response
 
     @routes.delete(
         "/{namespace}/{name}", status_code=204, summary="Delete a policy and forget its application", responses=CHANGED
     )
-    async def delete_policy(namespace: Namespace, name: Name, request: Request, _caller: Writer) -> Response:
-        application = f"{namespace}/{name}"
+    async def delete_policy(application: Application, request: Request, _caller: Writer) -> Response:
         try:
             if not await store.delete_policy(application, parse_version(request), _by_time(clock.now())):
-                raise Problem(404, f"there is no policy {application}")
+                raise Problem(404, messages.no_policy(application))
         except VersionConflict as conflict:
             raise _conflict(application, conflict.current) from None
         on_change()
         return Response(status_code=204)
 
-    @routes.post(
-        "/{namespace}/{name}/pause",
-        summary="Stop planning for an application",
-        response_model=ScalingPolicy,
-        responses={200: example(examples.POLICY)},
-    )
-    async def pause(namespace: Namespace, name: Name, caller: Writer) -> JSONResponse:
-        return JSONResponse(shown(await changes.pause(f"{namespace}/{name}", caller)))
+    @routes.post("/{namespace}/{name}/pause", summary="Stop planning for an application", **responds(ScalingPolicy))
+    async def pause(application: Application, caller: Writer) -> JSONResponse:
+        return _response(await changes.pause(application, caller))
 
     @routes.post(
-        "/{namespace}/{name}/resume",
-        summary="Go on in the mode it had before it was paused",
-        response_model=ScalingPolicy,
-        responses={200: example(examples.POLICY)},
+        "/{namespace}/{name}/resume", summary="Resume in the mode of before the pause", **responds(ScalingPolicy)
     )
-    async def resume(namespace: Namespace, name: Name, caller: Writer) -> JSONResponse:
-        return JSONResponse(shown(await changes.resume(f"{namespace}/{name}", caller)))
+    async def resume(application: Application, caller: Writer) -> JSONResponse:
+        return _response(await changes.resume(application, caller))
 
     return routes
 
 
+def _response(policy: ScalingPolicy, status_code: int = 200) -> JSONResponse:
+    headers = {"ETag": f'"{policy.metadata.version}"'}
+    return JSONResponse(policy.to_document(), status_code=status_code, headers=headers)
+
+
 def _check_addresses(policy: ScalingPolicy, allowed: Allowed) -> None:
-    """A 422 for hosts and literal addresses that are not allowed. What a name stands for is checked at each connect."""
+    """Raise 422 for hosts and literal addresses that are not allowed. The addresses of a name are checked at each connect."""
     kafka = policy.spec.signals.kafka
     named: list[tuple[str, Callable[[str], None], str]] = [
         (policy.job_field("url"), allowed.check_url, str(policy.subject.flink.url))
@@ -284,8 +264,8 @@ def _check_addresses(policy: ScalingPolicy, allowed: Allowed) -> None:
 
 
 async def _check_planners(policy: ScalingPolicy, before: ScalingPolicy | None, catalogue: PlannerCatalogue) -> None:
-    """A 422 for planners that are not there or would not take their parameters; asked only where they are others than before, so that
-    everything else of a policy can be changed while the planner service is away."""
+    """Raise 422 for unknown planners and invalid parameters. Planners are checked if they changed, so that the rest of a policy can be
+    changed while the planner service is away."""
     spec = policy.spec
     planners = named(spec)
     if planners == (named(before.spec) if before else [_USUAL_PLANNER]):
@@ -293,15 +273,15 @@ async def _check_planners(policy: ScalingPolicy, before: ScalingPolicy | None, c
     try:
         wrong = await catalogue.problems(spec)
     except PlannerAway as away:
-        detail = f"the planner service cannot be asked about the policy's planners: {away}. Nothing was changed"
-        raise Problem(503, detail, errors=[("spec.planner", "was changed and could not be checked")]) from None
+        errors = [("spec.planner", "was changed and could not be checked")]
+        raise Problem(503, messages.planners_unchecked(away), errors=errors) from None
     if wrong:
         raise invalid(InvalidDocument(wrong))
 
 
 def _taken(policy: ScalingPolicy, other: str) -> Problem:
-    """The refusal of a second policy for one target; names the first."""
-    detail = f"{policy.application} has the target of {other}: only one policy may scale a job. Delete {other} or change its target first"
+    """Return the refusal of a second policy for one target."""
+    detail = messages.target_taken(policy.application, other)
     return Problem(409, detail, errors=[("spec.target", f"is the target of {other}")], extra={"application": other})
 
 
@@ -310,7 +290,6 @@ def _by_time(now: datetime) -> int:
     return int(now.timestamp() * 1000)
 
 
-def _conflict(application: str, current: Any) -> Problem:
+def _conflict(application: str, current: ScalingPolicy | ActionState | None) -> Problem:
     version = current.metadata.version if isinstance(current, ScalingPolicy) else None
-    what = "it does not exist" if version is None else f"its version is {version}"
-    return Problem(409, f"{application} was changed by another writer: {what}", extra={"currentVersion": version})
+    return Problem(409, messages.changed_by_another(application, version), extra={"currentVersion": version})

@@ -176,7 +176,7 @@ class PolicyPublisher:
 
     async def _after_newest(self, application: str, at: datetime) -> datetime:
         state = await self._store.state(application)
-        newest = state.seen.newest if state is not None else None
+        newest = state.times.newest if state is not None else None
         return at if newest is None else max(at, newest + timedelta(milliseconds=1))
 
     # -- the topic -----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""Sums of many hours of scores. Pure.
+"""Totals of many hours of scores. Pure.
 
-Formulas: SPEC RG's elasticity metrics, as `PlannerScore` tells them; the sums are the planner service's.
+Formulas: SPEC RG's elasticity metrics, see `PlannerScore`; the hourly sums are the planner service's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,18 @@ from datetime import datetime, timedelta
 from weir_contracts import CandidateScore, PlannerScore, PolicySpec, ScoredHour, Scores
 from weir_contracts.shadows import parameters_id
 
+from . import messages
+
 KEPT = timedelta(days=7)
 MIN_SECONDS = 600.0
-"""Simulated by both, before one is said to be cheaper than the other."""
+"""Simulated time of both planners before they are compared."""
 MIN_COMPARED_SECONDS = 60.0
 EQUAL_VIOLATION = 0.001
-"""Share of the time by which a planner may be late more often and still count as equal."""
-CHEAPER = 0.99
-"""Of the slots: a smaller difference is none."""
+"""Share of the time by which a planner may be late longer and still count as equal."""
+MAX_CHEAPER_SHARE = 0.99
+"""Of the slots: a smaller difference does not count."""
 MAX_UNANSWERED_SHARE = 0.05
-"""Share of the turns: a planner that gave no usable answer more often did not do what its score says."""
+"""Share of the cycles: the score of a planner without usable answers more often is not its own."""
 
 _Key = tuple[str, str, str, str]
 _SUMS = tuple(n for n in CandidateScore.model_fields if n not in ("label", "planner", "parameters_id", "role"))
@@ -32,16 +34,16 @@ class _Row:
     hours: Mapping[datetime, CandidateScore]
 
     def total(self, of: Sequence[datetime] | None = None) -> CandidateScore:
-        """The sum, of these hours only if given."""
+        """Return the sum, with `of` only of these hours."""
         chosen = [score for hour, score in self.hours.items() if of is None or hour in of]
         figures = {name: sum(getattr(score, name) for score in chosen) for name in _SUMS}
         return next(iter(self.hours.values())).model_copy(update=figures)
 
 
-def tell(
+def summarise_scores(
     application: str, hours: Sequence[ScoredHour], spec: PolicySpec | None, since: datetime, until: datetime
 ) -> Scores | None:
-    """The scores from the hour of `since` on; None if there are none. `spec` lists the current planners."""
+    """Return the scores from the hour of `since` on; None without scores. `spec` lists the current planners."""
     begin = since.replace(minute=0, second=0, microsecond=0)
     covered = [each for each in hours if begin <= each.hour <= until]
     rows = _rows(covered)
@@ -131,28 +133,22 @@ class _Pair:
 
     @property
     def is_cheaper(self) -> bool:
-        return self.slots < CHEAPER * self.chosen_slots and self.late <= self.chosen_late + EQUAL_VIOLATION
+        return self.slots < MAX_CHEAPER_SHARE * self.chosen_slots and self.late <= self.chosen_late + EQUAL_VIOLATION
 
 
 def _summary(chosen: _Row | None, shadows: Sequence[_Row]) -> tuple[str | None, str]:
     if chosen is None:
-        return None, "the chosen planner has not been simulated in this time, so nothing can be compared with it"
+        return None, messages.not_simulated()
     pairs = [pair for row in shadows if (pair := _pair(chosen, row)) is not None]
     name = chosen.total().label
     if not pairs:
-        return (
-            None,
-            f"too little is known of any shadow yet to compare it with {name}: it takes {MIN_SECONDS / 60:.0f} min of both",
-        )
+        return None, messages.too_little_simulated(name, MIN_SECONDS)
     better = [pair for pair in pairs if pair.is_cheaper]
     if not better:
-        return None, f"none of the shadows would have been cheaper than {name} at equal violation"
+        return None, messages.none_cheaper(name)
     best = min(better, key=lambda pair: pair.slots / pair.chosen_slots)
-    less = 1 - best.slots / best.chosen_slots
-    return best.label, (
-        f"{best.label} would have been cheaper than {name} at equal violation: {best.slots:.2f} instead of {best.chosen_slots:.2f} slots "
-        f"on average (−{less:.0%}), late {best.late:.2%} instead of {best.chosen_late:.2%} of the time"
-    )
+    slots, late = (best.slots, best.chosen_slots), (best.late, best.chosen_late)
+    return best.label, messages.cheaper(best.label, name, slots, late)
 
 
 def _pair(chosen: _Row, row: _Row) -> _Pair | None:

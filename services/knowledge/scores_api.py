@@ -1,21 +1,19 @@
-"""`/v1/applications/{namespace}/{name}/scores`: how the chosen planner and its shadows did."""
+"""`/v1/applications/{namespace}/{name}/scores`: scores of the chosen planner and its shadows."""
 
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
-from weir_contracts import Scores, parse_duration
+from fastapi import APIRouter, Query
+from weir_contracts import Scores
 
-from runtime.auth import Caller, requires
 from runtime.clock import Clock
-from runtime.problems import Problem, documented
+from runtime.problems import Problem
 
-from . import examples
-from .documents import ERRORS, Name, Namespace, example
-from .scores import KEPT, tell
+from . import messages
+from .documents import ERRORS, Application, Reader, duration_between, refuses, responds
+from .scores import summarise_scores
 from .store import Store
 
-Reader = Annotated[Caller, Depends(requires("read"))]
 Since = Annotated[
     str,
     Query(
@@ -24,58 +22,38 @@ Since = Annotated[
         examples=["24h"],
     ),
 ]
-MIN_HORIZON = timedelta(minutes=1)
-_REFUSED: dict[int | str, dict[str, Any]] = {
-    422: documented(
-        "Names what makes no sense",
-        422,
-        "since: must lie between 1m and 7d",
-        ("query.since", "must lie between 1m and 7d"),
-    )
-}
+_BOUNDS = ("1m", "7d")
+_OUTSIDE = messages.outside(*_BOUNDS)
+_REFUSED = refuses(422, "The time is invalid", f"since: {_OUTSIDE}", ("query.since", _OUTSIDE))
 
 
 def scores_router(store: Store, clock: Clock) -> APIRouter:
-    """The route."""
+    """Return the route."""
     routes = APIRouter(tags=["applications"])
 
     @routes.get(
         "/{namespace}/{name}/scores",
-        summary="How the chosen planner and its shadows did",
-        description="Under- and over-provisioning, instability, rescales, violation and slot-hours of each planner on a simulated copy of "
-        "the application, against the arrivals that really came; `confidence` is how well the chosen planner's copy fits what really "
-        "happened. 404: the application is unknown, or nothing was scored in this time. 422: a `since` that makes no sense.",
-        response_model=Scores,
-        responses={**ERRORS, **_REFUSED, 200: example(examples.SCORES)},
+        summary="Scores of the chosen planner and its shadows",
+        description="Under- and over-provisioning, instability, rescales, violation and slot-hours of each planner on a simulated "
+        "application with the arrivals that were observed; `confidence` is how well the chosen planner's simulation fits the observed "
+        "application. 404: the application is unknown, or nothing was scored in this time. 422: an invalid `since`.",
+        **responds(Scores, ERRORS, _REFUSED),
     )
-    async def get_scores(namespace: Namespace, name: Name, _caller: Reader, since: Since = "24h") -> Scores:
-        application, now, reach = f"{namespace}/{name}", clock.now(), _duration(since)
+    async def get_scores(application: Application, _caller: Reader, since: Since = "24h") -> Scores:
+        now, reach = clock.now(), _duration(since)
         policy, hours = await store.policy(application), await store.scores(application)
         if policy is None and not hours and await store.state(application) is None:
-            raise Problem(404, f"nothing is known of {application}")
-        found = tell(application, hours, policy.spec if policy else None, now - reach, now)
+            raise Problem(404, messages.unknown_application(application))
+        found = summarise_scores(application, hours, policy.spec if policy else None, now - reach, now)
         if found is None:
-            raise Problem(
-                404,
-                f"{application} has no scores of this time: {_why_not(policy is not None and bool(policy.spec.shadows))}",
-            )
+            raise Problem(404, messages.no_scores(application, bool(policy and policy.spec.shadows)))
         return found
 
     return routes
 
 
-def _why_not(has_shadows: bool) -> str:
-    if has_shadows:
-        return "none of its planners was simulated yet"
-    return "its policy lists no shadows (spec.shadows)"
-
-
 def _duration(text: str) -> timedelta:
     try:
-        found = parse_duration(text)
+        return duration_between(text, *_BOUNDS)
     except ValueError as error:
         raise Problem(422, f"since: {error}", errors=[("query.since", str(error))]) from None
-    if not MIN_HORIZON <= found <= KEPT:
-        what = "must lie between 1m and 7d"
-        raise Problem(422, f"since: {what}", errors=[("query.since", what)])
-    return found

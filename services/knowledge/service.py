@@ -24,7 +24,7 @@ from runtime.records import Record
 from runtime.schema_version import NewerMessages
 from runtime.versions import NewestVersions, version_of
 
-from .core import Event, HistoryEntry, Kind, Limits, NewestTimes, State, history_entries, remember
+from .core import Event, HistoryEntry, HistoryLimits, Kind, NewestTimes, State, history_entries, remember
 from .gauges import ApplicationGauges
 from .store import RETRY_SECONDS, Store, StoreFull, StoreFullBackoff, StoreUnavailable, VersionConflict
 
@@ -49,7 +49,7 @@ class Knowledge:
         bus: Bus,
         store: Store,
         clock: Clock,
-        limits: Limits,
+        limits: HistoryLimits,
         rebuild_seconds: float = 120.0,
         *,
         gauges: ApplicationGauges | None = None,
@@ -75,14 +75,14 @@ class Knowledge:
 
     async def rebuild(self) -> None:
         """Bring back what the topics know and the store does not: an empty store deletes nothing. May be called again."""
-        await self._store.bring_up_to_date()
+        await self._store.migrate()
         restored = 0
         for record in (await self._latest(POLICIES)).values():
             restored += await self._restore_policy(record)
-        if not await self._store.is_whole():
+        if not await self._store.is_complete():
             await self._restore_states()
             # Last, so that a rebuild that was cut short is begun again.
-            await self._store.mark_whole()
+            await self._store.mark_complete()
         else:
             await self._complete_actions()
         self._log.info("rebuilt", policies=restored)
@@ -119,7 +119,7 @@ class Knowledge:
                 before, after = states[application], remember(states[application], message, self._limits)
                 states[application] = after
                 entries += [] if after is before else history_entries(message, after)
-                if after is not before or await self._lacks(application, kind, after.seen):
+                if after is not before or await self._lacks(application, kind, after.times):
                     newest[application][kind] = message.model_dump_json()
                 if isinstance(message, Outcome):
                     await self._restore_action(message)
@@ -192,7 +192,7 @@ class Knowledge:
             self._pending = await stop.race(consumer.receive(max_records=500, timeout_seconds=0.5)) or []
         try:
             # Redis may have come back empty, or without its last second: nothing is right until it was compared again.
-            if not self.rebuilt.is_set() or not await self._store.is_whole():
+            if not self.rebuilt.is_set() or not await self._store.is_complete():
                 self.rebuilt.clear()
                 await self.rebuild()
             if self._pending:
@@ -244,7 +244,7 @@ class Knowledge:
         await self._save([each for each in changed if each.ended], [])
         for each in after:
             for message, _ in by_application[each.application]:
-                late = isinstance(message, Outcome) and each.state is not None and each.state.seen.newer_than(message)
+                late = isinstance(message, Outcome) and each.state is not None and each.state.times.newer_than(message)
                 if isinstance(message, Outcome) and not late:
                     await self._end_action(message)
         for kind, _, _ in events:

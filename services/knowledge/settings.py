@@ -19,64 +19,64 @@ class KnowledgeSettings(TargetSettings):
 
     redis_url: SecretStr = Field(
         default=SecretStr("redis://127.0.0.1:6379/0"),
-        description="where everything is remembered; may carry a password, so it is never shown",
+        description="where everything is stored; may contain a password, so it is never shown",
     )
     planner_url: str | None = Field(
         default="http://127.0.0.1:8093",
         pattern=r"^https?://[^\s@]+$",
-        description="the planner service; with it a policy with a planner or parameters that it would not take is refused when written",
+        description="the planner service; with it a policy whose planner or parameters it does not accept is refused",
     )
     planner_token: SecretStr | None = Field(
         default=None, description="bearer token for the planner service (role read)"
     )
     history_count: int = Field(
-        default=500, ge=1, le=MAX_HISTORY_COUNT, description="past turns kept for each application"
+        default=500, ge=1, le=MAX_HISTORY_COUNT, description="past cycles kept for each application"
     )
     history_age_seconds: float = Field(
-        default=86_400.0, gt=0, description="age after which a past turn is forgotten, in s"
+        default=86_400.0, gt=0, description="age after which a past cycle is deleted, in s"
     )
-    explained_turns: int = Field(
-        default=60, ge=1, le=1_000, description="turns kept in full for `explain`: some 2 kB each"
+    explained_cycles: int = Field(
+        default=60, ge=1, le=1_000, description="cycles kept in full for `explain`: some 2 kB each"
     )
     events_kept: int = Field(default=20_000, ge=100, description="events of the feed that a client can resume from")
     events_megabytes: int = Field(
         default=16,
         ge=1,
         le=100_000,
-        description="of Redis' memory for the feed: the oldest events go earlier where they need more",
+        description="memory of the feed in Redis, in MB; the oldest events are deleted when it is full",
     )
     event_streams: int = Field(
         default=100,
         ge=1,
         le=5_000,
-        description="event streams open at once, each with a connection to Redis; more are answered 503",
+        description="open event streams, each with a connection to Redis; further ones get status 503",
     )
-    known_characters: int = Field(
+    state_cache_bytes: int = Field(
         default=16_000_000,
         ge=0,
-        description="of states cached in memory, as JSON, not read for each message; in memory seven times that",
+        description="cache of application states, in bytes of JSON; the process needs about seven times that",
     )
     metrics_applications: int = Field(
-        default=500, ge=0, description="applications that /metrics has series of, some 20 each and 10 for each operator"
+        default=500, ge=0, description="applications with series in /metrics: about 20 each, and 10 for each operator"
     )
-    metrics_operators: int = Field(default=50, ge=0, description="operators of each that it has series of")
+    metrics_operators: int = Field(default=50, ge=0, description="operators of each application with series")
     rebuild_seconds: float = Field(
         default=120.0,
         gt=0,
-        description="the longest that reading one topic may take when an emptied Redis is rebuilt, in s",
+        description="time limit for reading one topic when an emptied Redis is rebuilt, in s",
     )
 
     lease_seconds: float = Field(
         default=10.0,
         ge=6,
         le=25,
-        description="one replica publishes policies; when it vanishes, another takes over after this long, in s. Brokers "
-        "take no less than 6 s by default",
+        description="one replica publishes policies; another one takes over this long after it fails, in s. Brokers "
+        "accept at least 6 s by default",
     )
     forget_after_seconds: float = Field(
         default=3_600.0,
         ge=1,
-        description="applications without a policy are ended and forgotten when nothing was heard of them for so long, in s",
+        description="silence after which an application without a policy is ended and deleted, in s",
     )
 
     @field_validator("redis_url")
@@ -93,5 +93,5 @@ class KnowledgeSettings(TargetSettings):
         return url
 
     def terms(self) -> Terms:
-        """How long the lease of the replica that publishes policies lasts; the others stand by for good."""
+        """Return the terms of the lease of the replica that publishes policies; the others stand by without limit."""
         return Terms("publisher", lease_seconds=self.lease_seconds, standby_seconds=inf)

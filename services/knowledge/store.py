@@ -99,15 +99,15 @@ class Store(Protocol):
 
     async def close(self) -> None: ...
 
-    async def is_whole(self) -> bool:
+    async def is_complete(self) -> bool:
         """Whether it was marked since it was empty; False: what the topics know may be missing."""
         ...
 
-    async def bring_up_to_date(self) -> None:
+    async def migrate(self) -> None:
         """Put what an earlier version wrote where this one looks for it."""
         ...
 
-    async def mark_whole(self) -> None:
+    async def mark_complete(self) -> None:
         """Say that everything the topics know is in it."""
         ...
 
@@ -195,13 +195,13 @@ class Store(Protocol):
         newest: Mapping[str, Mapping[Kind, str]] = NOTHING_NEW,
     ) -> None:
         """Store states, append `(kind, application, json)` events to the feed and `(application, past)` to histories, in one go. The
-        oldest make room: the feed is bounded by its number of events and by its bytes, a history by its number of turns. `newest`: for
+        oldest make room: the feed is bounded by its number of events and by its bytes, a history by its number of cycles. `newest`: for
         applications with a state here, the messages that `newest` shall give, as JSON; of other kinds it gives what it did.
         `StoreUnavailable` where a state is known to have been changed by somebody else since it was read."""
         ...
 
     async def history(self, application: str) -> list[LoopResult]:
-        """Past turns, newest first."""
+        """Past cycles, newest first."""
         ...
 
     async def leftovers(self) -> dict[str, datetime | None]:

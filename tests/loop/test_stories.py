@@ -143,14 +143,16 @@ def test_every_decision_can_be_explained_afterwards() -> None:
     world = settled()
     world.load = 1200.0
     world.live(60)
-    turns = [turn for turn in world.remembered.turns if turn.outcomes and turn.plan and turn.plan.kind == "scale"]
-    assert turns
-    turn = turns[-1]
-    assert turn.reading is not None
-    assert turn.analysis is not None
-    assert turn.plan is not None
-    assert turn.plan.observation_id == turn.correlation_id
-    assert {outcome.observation_id for outcome in turn.outcomes} == {turn.correlation_id}
+    cycles = [
+        cycle for cycle in world.remembered.cycles if cycle.outcomes and cycle.plan and cycle.plan.kind == "scale"
+    ]
+    assert cycles
+    cycle = cycles[-1]
+    assert cycle.reading is not None
+    assert cycle.analysis is not None
+    assert cycle.plan is not None
+    assert cycle.plan.observation_id == cycle.correlation_id
+    assert {outcome.observation_id for outcome in cycle.outcomes} == {cycle.correlation_id}
 
 
 def test_the_same_story_twice_is_the_same() -> None:

@@ -14,7 +14,7 @@ from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy, 
 from replay.bus import Message
 from replay.loop import Loop
 from services.executor.core import PolicyReading
-from services.knowledge.core import Limits, State, remember
+from services.knowledge.core import HistoryLimits, State, remember
 from services.planner.core.guards import chain
 from simulator import Application, Link, OperatorSpec, Simulation, SourceSpec
 
@@ -128,7 +128,7 @@ class World:
         arriving = self.edit(message) if isinstance(message, Observation) else message
         if arriving is None:
             return None
-        self.remembered = remember(self.remembered, arriving, Limits(turns_count=20))
+        self.remembered = remember(self.remembered, arriving, HistoryLimits(cycles_count=20))
         if isinstance(arriving, Analysis):
             self.analysis = arriving
         elif isinstance(arriving, Plan):

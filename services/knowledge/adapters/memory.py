@@ -55,13 +55,13 @@ class MemoryStore:
     async def close(self) -> None:
         return
 
-    async def is_whole(self) -> bool:
+    async def is_complete(self) -> bool:
         return self._whole
 
-    async def bring_up_to_date(self) -> None:
+    async def migrate(self) -> None:
         return
 
-    async def mark_whole(self) -> None:
+    async def mark_complete(self) -> None:
         self._need_room()
         self._whole = True
 
@@ -216,7 +216,7 @@ class MemoryStore:
     async def leftovers(self) -> dict[str, datetime | None]:
         kept: set[str] = {*self._states, *self._lines, *self._ends, *self._actions, *self._hours, *self._modes}
         kept -= self._policies.keys()
-        return {name: self._states[name].seen.newest if name in self._states else None for name in kept}
+        return {name: self._states[name].times.newest if name in self._states else None for name in kept}
 
     async def forget(self, application: str) -> None:
         self._states.pop(application, None)

@@ -1,16 +1,16 @@
-"""The store on Redis. What must be one step is one Lua script or one transaction."""
+"""The store on Redis. Each atomic step is one Lua script or one transaction."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 from pydantic import SecretStr
-from redis.asyncio.client import Pipeline
 from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
 
+from services.knowledge import messages
 from services.knowledge.adapters import state_documents
 from services.knowledge.adapters.connection import Connection, pack, unpack
 from services.knowledge.adapters.feed import EVENT_BYTES, RedisFeed
@@ -31,17 +31,17 @@ from services.knowledge.targets import claims, claims_of, rival
 POLICIES = "weir:policies"
 OUTBOX = "weir:outbox"
 DELETIONS = "weir:deletions"
-"""A hash: the version of each deletion, for as long as a record of the policy may still come or be read."""
+"""A hash: the version of each deletion, kept for as long as a record of the policy may still be read."""
 APPLICATIONS = "weir:applications"
-"""The applications that a state is kept of, a set; each has a hash of its own."""
+"""A set of the applications with a state; each state is a hash."""
 STATE = "weir:state:"
 ACTIONS = "weir:actions"
 SCORES = "weir:scores:"
-"""Of each application a hash: hours, as `hour_key` writes them, with what was scored in each."""
+"""A hash of each application: scores by hour (`hour_key`)."""
 MODES = "weir:modes"
 WHOLE = "weir:whole"
-PIECE = 50
-"""States that are read at once: some megabytes."""
+MAX_STATES_READ = 50
+"""In one round trip: some megabytes."""
 
 # A policy stored before 0.1.0 has its version as `resourceVersion`.
 _VERSION_OF = """
@@ -121,32 +121,33 @@ return {1, ''}
 
 
 def _as_written(policy: ScalingPolicy) -> str:
-    """Return the policy without the fields its user left out: a default may change, and nulls only distract."""
+    """Return the policy without the fields that its user left out: a default may change."""
     return policy.model_dump_json(exclude_unset=True)
 
 
 def hour_key(hour: datetime) -> str:
-    """Sorts as the hours do."""
+    """Return a text that sorts as the hours do."""
     return hour.astimezone(UTC).strftime("%Y-%m-%dT%H")
 
 
 class RedisStore:
-    """Everything in Redis; a lost connection is `StoreUnavailable`, and the next call tries again."""
+    """The store in Redis; a lost connection is `StoreUnavailable`, and the next call reconnects."""
 
     def __init__(
         self,
         url: SecretStr,
         events_kept: int = 20_000,
-        known_characters: int = 16_000_000,
+        state_cache_bytes: int = 16_000_000,
         timeout_seconds: float = 3.0,
         *,
         events_bytes: int = 16_000_000,
         history_kept: int = 500,
         history_seconds: float = 86_400.0,
     ) -> None:
-        self._known = state_documents.known_states(known_characters)
+        self._cache = state_documents.state_cache(state_cache_bytes)
         self._connection = Connection(url, timeout_seconds)
-        self._client, self._do, self._script = self._connection.client, self._connection.do, self._connection.script
+        self._client, self._do = self._connection.client, self._connection.do
+        self._script, self._batch = self._connection.script, self._connection.batch
         self._feed = RedisFeed(self._connection, events_kept, events_bytes)
         self._history = RedisHistory(self._connection, history_kept, history_seconds)
 
@@ -157,41 +158,38 @@ class RedisStore:
         await self._connection.check_room()
 
     async def close(self) -> None:
-        await self._connection.client.aclose()
+        await self._client.aclose()
 
-    async def is_whole(self) -> bool:
-        return bool(await self._do(cast(Awaitable[Any], self._client.exists(WHOLE))))
+    async def is_complete(self) -> bool:
+        return bool(await self._do(self._client.exists(WHOLE)))
 
-    async def bring_up_to_date(self) -> None:
-        names = sorted(await self._do(cast(Awaitable[Any], self._client.smembers(APPLICATIONS))))
-        async with self._client.pipeline(transaction=False) as pipeline:
-            for name in names:
-                pipeline.hexists(STATE + name, state_documents.HISTORY)
-            earlier = await self._do(pipeline.execute())
+    async def migrate(self) -> None:
+        names = sorted(await self._do(self._client.smembers(APPLICATIONS)))
+        earlier = await self._batch(("HEXISTS", STATE + name, state_documents.HISTORY) for name in names)
         for name in (name for name, is_earlier in zip(names, earlier, strict=True) if is_earlier):
-            found = await self._do(cast(Awaitable[Any], self._client.hgetall(STATE + name)))
+            found = await self._do(self._client.hgetall(STATE + name))
             fields = {field: unpack(text) for field, text in found.items()}
             await self._history.take_over(name, STATE + name, *state_documents.earlier_history(fields))
 
-    async def mark_whole(self) -> None:
-        await self._do(cast(Awaitable[Any], self._client.set(WHOLE, "1")))
+    async def mark_complete(self) -> None:
+        await self._do(self._client.set(WHOLE, "1"))
 
     async def policy(self, application: str) -> ScalingPolicy | None:
-        text = await self._do(cast(Awaitable[Any], self._client.hget(POLICIES, application)))
+        text = await self._do(self._client.hget(POLICIES, application))
         return ScalingPolicy.model_validate_json(text) if text else None
 
     async def policies(self) -> list[ScalingPolicy]:
-        found = await self._do(cast(Awaitable[Any], self._client.hgetall(POLICIES)))
+        found = await self._do(self._client.hgetall(POLICIES))
         return [ScalingPolicy.model_validate_json(found[name]) for name in sorted(found)]
 
     async def put_policy(self, policy: ScalingPolicy, expected: int | None) -> None:
         wanted = claims(policy.subject)
 
-        async def check(pipeline: Pipeline) -> None:
-            own = await self._do(cast(Awaitable[Any], pipeline.hget(POLICIES, policy.application)))
+        async def check(pipeline: Any) -> None:
+            own = await self._do(pipeline.hget(POLICIES, policy.application))
             if own and claims_of(own) == wanted:
                 return
-            found = await self._do(cast(Awaitable[Any], pipeline.hgetall(POLICIES)))
+            found = await self._do(pipeline.hgetall(POLICIES))
             others = {name: claims_of(text) for name, text in found.items() if name != policy.application}
             if (taken := rival(wanted, others)) is not None:
                 raise TargetTaken(taken)
@@ -208,7 +206,7 @@ class RedisStore:
         expected: int | None,
         value: str,
         version: int,
-        check: Callable[[Pipeline], Awaitable[None]] | None = None,
+        check: Callable[[Any], Awaitable[None]] | None = None,
     ) -> bool:
         keys = [POLICIES, OUTBOX, DELETIONS, MODES]
         arguments = (application, "" if expected is None else str(expected), value, str(version))
@@ -228,30 +226,30 @@ class RedisStore:
         await self._script(_RESTORE_POLICY, [POLICIES, DELETIONS], application, str(version), "")
 
     async def deletion(self, application: str) -> int | None:
-        found = await self._do(cast(Awaitable[Any], self._client.hget(DELETIONS, application)))
+        found = await self._do(self._client.hget(DELETIONS, application))
         return None if found is None else int(found)
 
     async def deletions(self) -> dict[str, int]:
-        found = await self._do(cast(Awaitable[Any], self._client.hgetall(DELETIONS)))
+        found = await self._do(self._client.hgetall(DELETIONS))
         return {name: int(version) for name, version in found.items()}
 
     async def forget_deletions(self, before: int) -> None:
         old = [name for name, version in (await self.deletions()).items() if version < before]
         if old:
-            await self._do(cast(Awaitable[Any], self._client.hdel(DELETIONS, *old)))
+            await self._do(self._client.hdel(DELETIONS, *old))
 
     async def publish_again(self, application: str) -> None:
         await self._script(_PUBLISH_AGAIN, [POLICIES, OUTBOX, DELETIONS], application)
 
     async def keep_mode(self, application: str, mode: str) -> None:
-        await self._do(cast(Awaitable[Any], self._client.hset(MODES, application, mode)))
+        await self._do(self._client.hset(MODES, application, mode))
 
     async def kept_mode(self, application: str) -> str | None:
-        found = await self._do(cast(Awaitable[Any], self._client.hget(MODES, application)))
+        found = await self._do(self._client.hget(MODES, application))
         return None if found is None else str(found)
 
     async def outbox(self, count: int = 100) -> list[OutboxEntry]:
-        found = await self._do(cast(Awaitable[Any], self._client.xrange(OUTBOX, count=count)))
+        found = await self._do(self._client.xrange(OUTBOX, count=count))
         return [
             OutboxEntry(
                 entry,
@@ -264,49 +262,45 @@ class RedisStore:
         ]
 
     async def outbox_size(self) -> int:
-        return int(await self._do(cast(Awaitable[Any], self._client.xlen(OUTBOX))))
+        return int(await self._do(self._client.xlen(OUTBOX)))
 
     async def published(self, entries: Sequence[OutboxEntry]) -> None:
         if entries:
-            await self._do(cast(Awaitable[Any], self._client.xdel(OUTBOX, *(entry.id for entry in entries))))
+            await self._do(self._client.xdel(OUTBOX, *(entry.id for entry in entries)))
 
     async def state(self, application: str) -> State | None:
         return (await self.states([application]))[application]
 
     async def states(self, applications: Collection[str]) -> dict[str, State | None]:
-        cached = await self._as_remembered({name: self._known.get(name) for name in applications})
+        cached = await self._as_remembered({name: self._cache.get(name) for name in applications})
         found: dict[str, State | None] = {name: stored.state for name, stored in cached.items()}
         unread = [name for name in applications if name not in cached]
-        for begin in range(0, len(unread), PIECE):
-            piece = unread[begin : begin + PIECE]
-            async with self._client.pipeline(transaction=False) as pipeline:
-                for name in piece:
-                    pipeline.hgetall(STATE + name)
-                answers = await self._do(pipeline.execute())
-            for name, fields in zip(piece, answers, strict=True):
+        for begin in range(0, len(unread), MAX_STATES_READ):
+            piece = unread[begin : begin + MAX_STATES_READ]
+            hashes = await self._batch(("HGETALL", STATE + name) for name in piece)
+            for name, fields in zip(piece, hashes, strict=True):
                 stored = state_documents.read(name, fields)
-                self._known.pop(name, None)
+                self._cache.pop(name, None)
                 if stored is not None:
                     self._keep(name, stored)
                 found[name] = None if stored is None else stored.state
-                await asyncio.sleep(0)  # reading is work: who asks over HTTP is answered in between
+                await asyncio.sleep(0)  # parsing takes time: HTTP requests are answered in between
         return found
 
     async def newest(self, application: str, kinds: Collection[Kind] = KINDS) -> Newest | None:
         names = [state_documents.VERSION, *kinds]
-        found = await self._do(cast(Awaitable[Any], self._client.hmget(STATE + application, names)))
+        found = await self._do(self._client.hmget(STATE + application, names))
         fields = {name: text for name, text in zip(names, found, strict=True) if text is not None}
         return state_documents.read_newest(application, fields) if state_documents.VERSION in fields else None
 
     def _keep(self, application: str, stored: Stored) -> None:
-        # One that is larger than all room there is, is read again each time.
+        # A state larger than the cache is read again each time.
         with suppress(ValueError):
-            self._known[application] = stored
+            self._cache[application] = stored
 
     async def applications(self) -> list[str]:
-        cached = await self._do(cast(Awaitable[Any], self._client.smembers(APPLICATIONS)))
-        with_policy = await self._do(cast(Awaitable[Any], self._client.hkeys(POLICIES)))
-        return sorted({*cached, *with_policy})
+        with_state, with_policy = await self._batch([("SMEMBERS", APPLICATIONS), ("HKEYS", POLICIES)])
+        return sorted({*with_state, *with_policy})
 
     async def history(self, application: str) -> list[LoopResult]:
         return await self._history.read(application)
@@ -318,7 +312,7 @@ class RedisStore:
         entries: Sequence[tuple[str, HistoryEntry]] = (),
         newest: Mapping[str, Mapping[Kind, str]] = NOTHING_NEW,
     ) -> None:
-        # Most events are also the newest messages: no text is packed twice.
+        # Most events are newest messages as well: no text is packed twice.
         once = cache(pack)
         packed = [(kind, application, once(data)) for kind, application, data in events]
         await self._feed.make_room(sum(len(data) + EVENT_BYTES for _, _, data in packed))
@@ -331,7 +325,7 @@ class RedisStore:
                 change = state_documents.changes(
                     None if before is None else before.state, state, newest.get(name, {}), there.get(name, ())
                 )
-                pipeline.hset(STATE + name, mapping=cast(Any, change.packed(once)))
+                pipeline.hset(STATE + name, mapping=change.packed(once))
                 if change.removed:
                     pipeline.hdel(STATE + name, *change.removed)
                 pipeline.sadd(APPLICATIONS, name)
@@ -350,25 +344,22 @@ class RedisStore:
         await self._history.tidy(entries)
 
     async def _unchanged(self, applications: Sequence[str]) -> dict[str, Stored]:
-        """Those remembered; `StoreUnavailable` where one lies there no longer as it was read, by another replica or with what Redis had
-        lost: the change must be computed again. Taken out: until the change is known to be written the next read asks Redis."""
-        remembered = {name: self._known.pop(name, None) for name in applications}
+        """Take the cached states out of the cache, so that the next read asks Redis until the change is known to be written.
+
+        `StoreUnavailable` if one is not the stored one any more, since another replica wrote it or Redis lost data: the change must be
+        computed again.
+        """
+        remembered = {name: self._cache.pop(name, None) for name in applications}
         cached = await self._as_remembered(remembered)
         changed = [name for name, stored in remembered.items() if stored is not None and name not in cached]
         if changed:
-            raise StoreUnavailable(f"redis: {changed[0]} was changed by another replica meanwhile")
+            raise StoreUnavailable(messages.state_changed(changed[0]))
         return cached
 
     async def _as_remembered(self, remembered: Mapping[str, Stored | None]) -> dict[str, Stored]:
-        """Those that lie there as they are remembered: another replica may have had an application in between. Only to such may a change
-        be written."""
+        """Return the cached states that are still the stored ones: another replica may have owned an application in between."""
         cached = {name: stored for name, stored in remembered.items() if stored is not None}
-        if not cached:
-            return {}
-        async with self._client.pipeline(transaction=False) as pipeline:
-            for name in cached:
-                pipeline.hget(STATE + name, state_documents.VERSION)
-            versions = await self._do(pipeline.execute())
+        versions = await self._batch(("HGET", STATE + name, state_documents.VERSION) for name in cached)
         return {
             name: stored
             for (name, stored), version in zip(cached.items(), versions, strict=True)
@@ -376,44 +367,39 @@ class RedisStore:
         }
 
     async def _fields(self, applications: Sequence[str]) -> dict[str, list[str]]:
-        """The names of the fields of each one's hash."""
-        if not applications:
-            return {}
-        async with self._client.pipeline(transaction=False) as pipeline:
-            for name in applications:
-                pipeline.hkeys(STATE + name)
-            return dict(zip(applications, await self._do(pipeline.execute()), strict=True))
+        """Return the names of the fields of each state's hash."""
+        fields = await self._batch(("HKEYS", STATE + name) for name in applications)
+        return dict(zip(applications, fields, strict=True))
 
     async def leftovers(self) -> dict[str, datetime | None]:
-        async with self._client.pipeline(transaction=False) as pipeline:
-            pipeline.smembers(APPLICATIONS)
-            pipeline.hkeys(ACTIONS)
-            pipeline.hkeys(MODES)
-            found = await self._do(pipeline.execute())
+        found = await self._batch(
+            [("SMEMBERS", APPLICATIONS), ("HKEYS", ACTIONS), ("HKEYS", MODES), ("HKEYS", POLICIES)]
+        )
+        with_policy = found.pop()
         kept = {name for names in found for name in names}
         for prefix in (SCORES, STATE, *history_keys("")):
             kept |= {key.removeprefix(prefix) for key in await self._do(self._keys(prefix))}
-        kept -= set(await self._do(cast(Awaitable[Any], self._client.hkeys(POLICIES))))
+        kept -= set(with_policy)
         states = await self.states(sorted(kept))
-        return {name: state.seen.newest if state is not None else None for name, state in states.items()}
+        return {name: state.times.newest if state is not None else None for name, state in states.items()}
 
     async def _keys(self, prefix: str) -> list[str]:
         return [key async for key in self._client.scan_iter(match=f"{prefix}*", count=1000)]
 
     async def forget(self, application: str) -> None:
-        self._known.pop(application, None)
-        # No transaction: a Redis without room refuses transactions, and this makes room.
-        async with self._client.pipeline(transaction=False) as pipeline:
-            pipeline.delete(STATE + application, *history_keys(application))
-            pipeline.srem(APPLICATIONS, application)
-            pipeline.hdel(ACTIONS, application)
-            pipeline.delete(SCORES + application)
-            await self._do(pipeline.execute())
-        if not await self._do(cast(Awaitable[Any], self._client.hexists(POLICIES, application))):
-            await self._do(cast(Awaitable[Any], self._client.hdel(MODES, application)))
+        self._cache.pop(application, None)
+        await self._batch(
+            [
+                ("DEL", STATE + application, *history_keys(application), SCORES + application),
+                ("SREM", APPLICATIONS, application),
+                ("HDEL", ACTIONS, application),
+            ]
+        )
+        if not await self._do(self._client.hexists(POLICIES, application)):
+            await self._do(self._client.hdel(MODES, application))
 
     async def action(self, application: str) -> ActionState | None:
-        text = await self._do(cast(Awaitable[Any], self._client.hget(ACTIONS, application)))
+        text = await self._do(self._client.hget(ACTIONS, application))
         return ActionState.model_validate_json(text) if text else None
 
     async def put_action(self, action: ActionState, expected: int) -> None:
@@ -431,14 +417,13 @@ class RedisStore:
             if each.hour >= oldest
         }
         if fields:
-            await self._do(cast(Awaitable[Any], self._client.hset(key, mapping=cast(Any, fields))))
-        cached = await self._do(cast(Awaitable[Any], self._client.hkeys(key)))
-        old = [hour for hour in cached if hour < hour_key(oldest)]
+            await self._do(self._client.hset(key, mapping=fields))
+        old = [hour for hour in await self._do(self._client.hkeys(key)) if hour < hour_key(oldest)]
         if old:
-            await self._do(cast(Awaitable[Any], self._client.hdel(key, *old)))
+            await self._do(self._client.hdel(key, *old))
 
     async def scores(self, application: str) -> list[ScoredHour]:
-        found = await self._do(cast(Awaitable[Any], self._client.hgetall(SCORES + application)))
+        found = await self._do(self._client.hgetall(SCORES + application))
         return [ScoredHour.model_validate_json(unpack(found[hour])) for hour in sorted(found)]
 
     async def events(self, after: str, count: int = 100, wait_seconds: float = 0.0) -> list[FeedEvent]:

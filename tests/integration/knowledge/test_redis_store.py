@@ -17,7 +17,7 @@ from services.knowledge.adapters.feed import EVENTS
 from services.knowledge.adapters.history import history_keys
 from services.knowledge.adapters.redis import STATE, RedisStore
 from services.knowledge.adapters.state_documents import changes
-from services.knowledge.core import End, HistoryEntry, Limits, Newest, State, history_entries, remember
+from services.knowledge.core import End, HistoryEntry, HistoryLimits, Newest, State, history_entries, remember
 from services.knowledge.store import StoreFull, StoreUnavailable, VersionConflict
 from testbed.process import free_port
 from testbed.redis import RedisServer
@@ -78,12 +78,12 @@ class TestRedisStore(StoreSuite):
 
 async def test_replicas_see_what_the_other_has_written(url: SecretStr) -> None:
     """What a replica remembers of an application is used only while nobody else wrote it; an emptied server empties it, too."""
-    one, other, forgetful = RedisStore(url), RedisStore(url), RedisStore(url, known_characters=0)
+    one, other, forgetful = RedisStore(url), RedisStore(url), RedisStore(url, state_cache_bytes=0)
     known = State(application=APP)
-    for turn in range(1, 12):
-        for store, event in ((one, observation(turn)), (other, analysis(turn)), (forgetful, plan(turn))):
+    for cycle in range(1, 12):
+        for store, event in ((one, observation(cycle)), (other, analysis(cycle)), (forgetful, plan(cycle))):
             assert (await store.state(APP) or State(application=APP)) == known
-            known = remember(known, event, Limits(turns_count=3))
+            known = remember(known, event, HistoryLimits(cycles_count=3))
             await store.save([known], [])
     with redis.Redis(port=redis_port(url), db=DATABASE) as client:
         client.flushdb()
@@ -96,41 +96,41 @@ async def test_nothing_is_written_on_what_is_gone(url: SecretStr) -> None:
     """Redis is emptied, or another replica writes, between reading and writing: what was made of the state before is refused, and made
     anew from what there is then."""
     store, other = RedisStore(url), RedisStore(url)
-    first = remember(remember(State(application=APP), observation(1), Limits()), plan(1), Limits())
+    first = remember(remember(State(application=APP), observation(1), HistoryLimits()), plan(1), HistoryLimits())
     await store.save([first], [], newest={APP: documents(observation(1), plan(1))})
     with redis.Redis(port=redis_port(url), db=DATABASE) as client:
         client.flushdb()
-    then = remember(first, observation(2), Limits())
+    then = remember(first, observation(2), HistoryLimits())
     with pytest.raises(StoreUnavailable, match=f"{APP} was changed by another replica"):
         await store.save([then], [], newest={APP: documents(observation(2))})
     assert [await store.state(APP), await other.newest(APP)] == [None, None]
     await store.save([then], [])
     assert await other.state(APP) == then
-    later = remember(then, plan(2), Limits())
+    later = remember(then, plan(2), HistoryLimits())
     await other.save([later], [])
     with pytest.raises(StoreUnavailable):
-        await store.save([remember(then, observation(3), Limits())], [])
+        await store.save([remember(then, observation(3), HistoryLimits())], [])
     assert await store.state(APP) == later
     for opened in (store, other):
         await opened.close()
 
 
 async def test_reading_many_leaves_room_for_others(url: SecretStr) -> None:
-    """Who asks over HTTP shares the event loop: between two states that are read it gets its turn."""
-    store, turns = RedisStore(url, known_characters=0), 0
+    """Who asks over HTTP shares the event loop: between two states that are read it gets its cycle."""
+    store, cycles = RedisStore(url, state_cache_bytes=0), 0
     known = {f"shop/app-{i}": State(application=f"shop/app-{i}") for i in range(120)}
     await store.save(list(known.values()), [])
 
     async def beat() -> None:
-        nonlocal turns
+        nonlocal cycles
         while True:
-            turns += 1
+            cycles += 1
             await asyncio.sleep(0)
 
     beating = asyncio.create_task(beat())
     assert await store.states(known) == known
     beating.cancel()
-    assert turns > len(known)
+    assert cycles > len(known)
     await store.close()
 
 
@@ -165,7 +165,7 @@ async def test_a_server_that_is_away_is_said_so() -> None:
         store.ping(),
         store.policies(),
         store.action(APP),
-        store.is_whole(),
+        store.is_complete(),
         store.put_action(action(plan(1)), 0),
         store.save([], [("plan", APP, "{}")]),
         store.forget(APP),
@@ -190,11 +190,11 @@ async def test_a_server_that_wants_a_password_is_said_so(tmp_path: Path) -> None
         ):
             store = RedisStore(SecretStr(f"redis://{user}127.0.0.1:{server.port}/0"))
             with pytest.raises(StoreUnavailable, match=f"{says}.*WEIR_KNOWLEDGE_REDIS_URL") as error:
-                await store.mark_whole()
+                await store.mark_complete()
             assert not {"geheim", "falsch", "lesen"} & set(re.findall("[a-z]+", str(error.value)))
             await store.close()
         store = RedisStore(SecretStr(f"redis://:geheim@127.0.0.1:{server.port}/0"))
-        await store.mark_whole()
+        await store.mark_complete()
         await store.close()
 
 
@@ -297,16 +297,16 @@ async def test_what_a_version_stored_that_did_not_write_what_was_seen_is_read(ur
     said = [observation(1), analysis(1), plan(1, 4), outcome(plan(1, 4), "verified")]
     store, other, known = RedisStore(url), RedisStore(url), State(application=APP)
     for event in said:
-        known = remember(known, event, Limits())
+        known = remember(known, event, HistoryLimits())
     await store.save([known], [], newest={APP: documents(*said)})
     admin.hset(STATE + APP, "version", "1" * 32)
     assert await store.state(APP) == known
-    later = remember(known, observation(2), Limits())
+    later = remember(known, observation(2), HistoryLimits())
     await store.save([later], [], newest={APP: documents(observation(2))})
     assert await other.state(APP) == later
     admin.hset(STATE + APP, mapping={"version": "2" * 32, "observation": pack(observation(3).model_dump_json())})
     assert await store.state(APP) == later.model_copy(
-        update={"seen": later.seen.model_copy(update={"observation": observation(3).observed_at})}
+        update={"times": later.times.model_copy(update={"observation": observation(3).observed_at})}
     )
     for opened in (store, other):
         await opened.close()
@@ -314,13 +314,13 @@ async def test_what_a_version_stored_that_did_not_write_what_was_seen_is_read(ur
 
 async def test_a_replica_that_remembers_nothing_removes_what_is_gone(url: SecretStr, admin: Any) -> None:
     """Turns that are no longer kept go also where it does not know which lie there; the newest messages stay."""
-    store, known = RedisStore(url, known_characters=0), State(application=APP)
-    for turn in range(1, 6):
-        for event in (observation(turn), plan(turn, 4)):
-            known = remember(known, event, Limits(turns_count=3))
-        await store.save([known], [], newest={APP: documents(plan(turn, 4))})
+    store, known = RedisStore(url, state_cache_bytes=0), State(application=APP)
+    for cycle in range(1, 6):
+        for event in (observation(cycle), plan(cycle, 4)):
+            known = remember(known, event, HistoryLimits(cycles_count=3))
+        await store.save([known], [], newest={APP: documents(plan(cycle, 4))})
         assert {name for name in admin.hkeys(STATE + APP) if name.startswith(b"turns/")} == {
-            f"turns/{each.correlation_id}".encode() for each in known.turns
+            f"turns/{each.correlation_id}".encode() for each in known.cycles
         }
     assert await store.newest(APP) == Newest(application=APP, plan=plan(5, 4))
     await store.close()
@@ -329,7 +329,7 @@ async def test_a_replica_that_remembers_nothing_removes_what_is_gone(url: Secret
 async def test_what_was_stored_before_texts_were_packed_is_read(url: SecretStr, admin: Any) -> None:
     """Fields of a state and events of the feed as plain JSON; the next message is written beside them."""
     store = RedisStore(url)
-    known = remember(State(application=APP), observation(1), Limits())
+    known = remember(State(application=APP), observation(1), HistoryLimits())
     await store.save([known], [], newest={APP: documents(observation(1))})
     await store.close()
     fields = {
@@ -341,7 +341,7 @@ async def test_what_was_stored_before_texts_were_packed_is_read(url: SecretStr, 
     store = RedisStore(url)
     assert await store.state(APP) == known
     assert await store.newest(APP) == Newest(application=APP, observation=observation(1))
-    later = remember(known, plan(1), Limits())
+    later = remember(known, plan(1), HistoryLimits())
     await store.save([later], [("plan", APP, plan(1).model_dump_json())])
     assert [event.data for event in await store.events("0")] == [plan(1).model_dump_json()] * 2
     await store.close()
@@ -353,9 +353,9 @@ async def test_what_was_stored_before_texts_were_packed_is_read(url: SecretStr, 
 async def test_ends_go_with_their_lines(url: SecretStr, admin: Any) -> None:
     """What became of plans that no line is kept of is not kept for ever."""
     store, state = RedisStore(url, history_kept=20), State(application=APP)
-    for turn in range(1, 200):
-        decided = plan(turn, 4)
-        state = remember(state, decided, Limits())
+    for cycle in range(1, 200):
+        decided = plan(cycle, 4)
+        state = remember(state, decided, HistoryLimits())
         end = End(plan_id=decided.id, phase="verified")
         await store.save([state], [], [*history_entries(decided, state), (APP, end)])
         assert admin.hlen(history_keys(APP)[1]) <= 41
@@ -365,10 +365,10 @@ async def test_ends_go_with_their_lines(url: SecretStr, admin: Any) -> None:
 
 async def test_a_history_of_before_it_had_its_own_place_is_kept(url: SecretStr, admin: Any, fill: Fill) -> None:
     """It lay in the state's hash. It is moved once there is room, by one replica or two, also where some of it was told since by a
-    replica of before, and is shown in order, each turn once."""
+    replica of before, and is shown in order, each cycle once."""
     one, other = RedisStore(url), RedisStore(url)
-    plans = [plan(turn, 4) for turn in range(1, 41)]
-    state = remember(State(application=APP), plans[-1], Limits())
+    plans = [plan(cycle, 4) for cycle in range(1, 41)]
+    state = remember(State(application=APP), plans[-1], HistoryLimits())
     lines = [p.in_short(None, 100.0) for p in reversed(plans)]
     lines[0] = lines[0].model_copy(update={"outcome": "verified"})
     await one.save([state], [], [(APP, lines[5])])
@@ -377,11 +377,11 @@ async def test_a_history_of_before_it_had_its_own_place_is_kept(url: SecretStr, 
     admin.hset(STATE + APP, f"history/{lines[7].plan_id}", "damaged")
     await fill(True)
     with pytest.raises(StoreFull):
-        await one.bring_up_to_date()
+        await one.migrate()
     assert await one.history(APP) == [lines[5]]
     await fill(False)
-    await asyncio.gather(one.bring_up_to_date(), other.bring_up_to_date())
-    newer = remember(state, plan(50, 4), Limits())
+    await asyncio.gather(one.migrate(), other.migrate())
+    newer = remember(state, plan(50, 4), HistoryLimits())
     ((_, told),) = past = history_entries(plan(50, 4), newer)
     await one.save([newer], [], past)
     assert await other.history(APP) == [told, *lines[:7], *lines[8:]]
@@ -392,18 +392,23 @@ async def test_a_history_of_before_it_had_its_own_place_is_kept(url: SecretStr, 
 
 
 async def test_an_application_takes_what_the_readme_says(url: SecretStr, admin: Any) -> None:
-    """One of ten operators with all the history and all the turns that are kept, each of them a rescale: Redis' own count."""
+    """One of ten operators with all the history and all the cycles that are kept, each of them a rescale: Redis' own count."""
     operators = {f"operator-{n}": 4 for n in range(10)}
     store, known, past = RedisStore(url), State(application=APP), list[tuple[str, HistoryEntry]]()
-    for turn in range(1, 502):
-        fourth = turn % 8 + 1
-        decided = plan(turn, 4, current=operators, action={"parallelism": {**operators, "operator-3": fourth}})
-        for event in (observation(turn), analysis(turn), decided, outcome(decided, "verified", action=action(decided))):
-            known = remember(known, event, Limits())
+    for cycle in range(1, 502):
+        fourth = cycle % 8 + 1
+        decided = plan(cycle, 4, current=operators, action={"parallelism": {**operators, "operator-3": fourth}})
+        for event in (
+            observation(cycle),
+            analysis(cycle),
+            decided,
+            outcome(decided, "verified", action=action(decided)),
+        ):
+            known = remember(known, event, HistoryLimits())
             past += history_entries(event, known)
     newest = documents(observation(501), analysis(501), decided, outcome(decided, "verified", action=action(decided)))
     await store.save([known], [], past, {APP: newest})
-    assert (len(await store.history(APP)), len(known.turns)) == (500, 60)
+    assert (len(await store.history(APP)), len(known.cycles)) == (500, 60)
     await store.close()
     (said,) = re.findall(r"about (\d+) kB of an application of ten operators", README.read_text())
     used = sum(admin.memory_usage(key, samples=0) for key in (STATE + APP, *history_keys(APP)))

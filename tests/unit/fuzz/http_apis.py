@@ -14,8 +14,9 @@ from runtime.http import application
 from services.knowledge.__main__ import api
 from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerCatalogue
-from services.knowledge.applications_api import applications_router, events_router
-from services.knowledge.core import HistoryEntry, Limits, State, history_entries, remember
+from services.knowledge.applications_api import applications_router
+from services.knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
+from services.knowledge.events_api import events_router
 from services.knowledge.policies_api import policies_router
 from services.knowledge.store import FeedEvent, StoreUnavailable
 from services.planner.adapters.http import PlannerClient
@@ -28,7 +29,7 @@ from tests.unit.planner.build import analysis as known_well
 from tests.unit.planner.shelf import Shelf
 
 NAME = APP.split("/")[1]
-"""Also of the planner that is registered, so that it is asked for."""
+"""Also the name of the registered planner, so that requests find it."""
 
 
 SCORED = ScoredHour(
@@ -48,17 +49,17 @@ class Library(MemoryStore):
         raise StoreUnavailable("this feed ends")
 
     async def fill(self) -> None:
-        """One turn of the loop, to be asked for."""
+        """Store one cycle of the loop."""
         wanted = plan(1, 4)
-        state, past = State(application=APP), list[tuple[str, HistoryEntry]]()
-        # With a graph, so that there is something to ask what-if about.
-        turn = (observation(1), known_well(at=at(1)), wanted, outcome(wanted, "applying"))
-        for event in turn:
-            state = remember(state, event, Limits())
-            past += history_entries(event, state)
+        state, history = State(application=APP), list[tuple[str, HistoryEntry]]()
+        # With a graph, so that what-if has an answer.
+        cycle = (observation(1), known_well(at=at(1)), wanted, outcome(wanted, "applying"))
+        for event in cycle:
+            state = remember(state, event, HistoryLimits())
+            history += history_entries(event, state)
         await self.restore_policy(policy())
         if not await self.history(APP):
-            await self.save([state], [], past, {APP: documents(*turn)})
+            await self.save([state], [], history, {APP: documents(*cycle)})
         await self.keep_scores(APP, [SCORED], NOON - timedelta(days=7))
         if await self.action(APP) is None:
             await self.put_action(action(wanted), 0)

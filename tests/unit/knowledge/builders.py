@@ -1,4 +1,4 @@
-"""What the loop says of one application, turn by turn: turn n is n × 5 s after noon."""
+"""What the loop says of one application, cycle by cycle: cycle n is n × 5 s after noon."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,9 +29,9 @@ ATTEMPT = UUID("aaaaaaaa-0000-4000-8000-000000000001")
 INTERVAL_SECONDS = 5.0
 
 
-def at(turn: float) -> datetime:
-    """When a turn is observed."""
-    return NOON + timedelta(seconds=INTERVAL_SECONDS * turn)
+def at(cycle: float) -> datetime:
+    """When a cycle is observed."""
+    return NOON + timedelta(seconds=INTERVAL_SECONDS * cycle)
 
 
 def document(application: str = APP, **spec: Any) -> dict[str, Any]:
@@ -57,12 +57,12 @@ def policy(application: str = APP, version: int = 1, **spec: Any) -> ScalingPoli
     )
 
 
-def observation(turn: float, application: str = APP, **changes: Any) -> Observation:
+def observation(cycle: float, application: str = APP, **changes: Any) -> Observation:
     return Observation(
         **{
-            "id": observation_id(application, at(turn)),
+            "id": observation_id(application, at(cycle)),
             "application": application,
-            "observed_at": at(turn),
+            "observed_at": at(cycle),
             "policy": policy(application),
             "status": "running",
             **changes,
@@ -70,18 +70,18 @@ def observation(turn: float, application: str = APP, **changes: Any) -> Observat
     )
 
 
-def analysis(turn: float, application: str = APP, **changes: Any) -> Analysis:
-    """`arrival_rate` is 100 × turn, so that it can be told whose it is."""
-    parent = observation_id(application, at(turn))
+def analysis(cycle: float, application: str = APP, **changes: Any) -> Analysis:
+    """`arrival_rate` is 100 × cycle, so that it can be told whose it is."""
+    parent = observation_id(application, at(cycle))
     return Analysis(
         **{
             "id": derive_id(parent, "analysis"),
             "application": application,
             "observation_id": parent,
-            "observed_at": at(turn),
+            "observed_at": at(cycle),
             "policy": policy(application),
             "status": "running",
-            "arrival_rate": Estimate(value=100.0 * turn, basis="measured", confidence=0.9),
+            "arrival_rate": Estimate(value=100.0 * cycle, basis="measured", confidence=0.9),
             "lag_records": unknown("no offsets"),
             "lag_growth": unknown("no offsets"),
             "lag_seconds": unknown("no offsets"),
@@ -91,18 +91,18 @@ def analysis(turn: float, application: str = APP, **changes: Any) -> Analysis:
     )
 
 
-def plan(turn: float, wanted: int | None = None, application: str = APP, **changes: Any) -> Plan:
+def plan(cycle: float, wanted: int | None = None, application: str = APP, **changes: Any) -> Plan:
     """A hold, or a scale plan to `wanted` subtasks."""
-    parent = derive_id(observation_id(application, at(turn)), "analysis")
+    parent = derive_id(observation_id(application, at(cycle)), "analysis")
     return Plan(
         **{
             "id": derive_id(parent, "plan"),
             "application": application,
             "analysis_id": parent,
-            "observation_id": observation_id(application, at(turn)),
-            "observed_at": at(turn),
-            "created_at": at(turn) + timedelta(seconds=1),
-            "expires_at": at(turn) + timedelta(seconds=31),
+            "observation_id": observation_id(application, at(cycle)),
+            "observed_at": at(cycle),
+            "created_at": at(cycle) + timedelta(seconds=1),
+            "expires_at": at(cycle) + timedelta(seconds=31),
             "mode": "act",
             "planner": "rate",
             "current": {"work": 1},

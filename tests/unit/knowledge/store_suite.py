@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from weir_contracts import CandidateScore, ScalingPolicy, ScoredHour
 
-from services.knowledge.core import HistoryEntry, Limits, Newest, State, history_entries, remember
+from services.knowledge.core import HistoryEntry, HistoryLimits, Newest, State, history_entries, remember
 from services.knowledge.store import OutboxEntry, Store, StoreFull, TargetTaken, VersionConflict
 from tests.unit.knowledge.builders import (
     APP,
@@ -56,7 +56,7 @@ def said(entries: list[OutboxEntry]) -> list[tuple[str, bool]]:
 
 class StoreSuite:
     """Subclass it with the fixtures `store`, empty; `small_store`, empty, whose feed keeps `SMALL_COUNT` events of `SMALL_BYTES`
-    together, and histories `SMALL_HISTORY` turns for `SMALL_AGE_SECONDS`; and `fill`, which takes the room for more from `store` or
+    together, and histories `SMALL_HISTORY` cycles for `SMALL_AGE_SECONDS`; and `fill`, which takes the room for more from `store` or
     gives it back."""
 
     async def test_it_answers(self, store: Store) -> None:
@@ -250,7 +250,9 @@ class StoreSuite:
         await store.put_policy(policy(OTHER), None)
         for name in (APP, OTHER):
             state = remember(
-                remember(State(application=name), observation(1, name), Limits()), plan(2, 4, name), Limits()
+                remember(State(application=name), observation(1, name), HistoryLimits()),
+                plan(2, 4, name),
+                HistoryLimits(),
             )
             await store.save([state], [])
         await store.put_action(action(plan(1, application="shop/acted")), 0)
@@ -277,7 +279,7 @@ class StoreSuite:
 
     async def test_states_are_saved_and_forgotten(self, store: Store) -> None:
         """With its state an application's action is forgotten; other applications keep theirs."""
-        states = [remember(State(application=name), observation(1, name), Limits()) for name in (APP, OTHER)]
+        states = [remember(State(application=name), observation(1, name), HistoryLimits()) for name in (APP, OTHER)]
         await store.save(states, [], newest={APP: documents(observation(1))})
         await store.put_action(action(plan(1)), 0)
         assert await store.state(APP) == states[0]
@@ -288,22 +290,22 @@ class StoreSuite:
         assert await store.applications() == [OTHER]
 
     async def test_a_state_comes_back_as_it_grew(self, store: Store) -> None:
-        """Forty turns, of which few are kept, with outcomes and late readings: after each message the whole state is what it was."""
-        limits, known = Limits(turns_count=5), State(application=APP)
-        for turn in range(1, 41):
-            decided = plan(turn, wanted=None if turn % 3 else 1 + turn % 5)
+        """Forty cycles, of which few are kept, with outcomes and late readings: after each message the whole state is what it was."""
+        limits, known = HistoryLimits(cycles_count=5), State(application=APP)
+        for cycle in range(1, 41):
+            decided = plan(cycle, wanted=None if cycle % 3 else 1 + cycle % 5)
             for event in (
-                observation(turn),
-                analysis(turn),
+                observation(cycle),
+                analysis(cycle),
                 decided,
-                *([] if turn % 3 else [outcome(decided, "verified")]),
+                *([] if cycle % 3 else [outcome(decided, "verified")]),
             ):
                 known = remember(known, event, limits)
                 await store.save([known], [])
                 found = await store.state(APP)
                 assert found == known
                 known = found
-        assert len(known.turns) == 5
+        assert len(known.cycles) == 5
 
     async def test_the_newest_of_each_kind_are_kept(self, store: Store) -> None:
         """Each is what was last given; an application without one knows its name, and after its end nothing of before comes back."""
@@ -324,27 +326,27 @@ class StoreSuite:
         assert await store.newest(APP) == Newest(application=APP, observation=observation(3))
 
     async def test_a_history_is_added_to(self, small_store: Store) -> None:
-        """Newest first, up to its number, each turn with what became of its plan; of other applications it knows nothing, and with its
+        """Newest first, up to its number, each cycle with what became of its plan; of other applications it knows nothing, and with its
         application it is forgotten."""
         assert await small_store.history(APP) == []
         state = State(application=APP)
-        for turn in range(1, 3 * SMALL_HISTORY):
-            decided = plan(turn, 4)
+        for cycle in range(1, 3 * SMALL_HISTORY):
+            decided = plan(cycle, 4)
             past: list[tuple[str, HistoryEntry]] = []
             for event in (
                 decided,
                 outcome(decided, "intended"),
-                outcome(decided, "verified" if turn % 2 else "applying", 9),
+                outcome(decided, "verified" if cycle % 2 else "applying", 9),
             ):
-                state = remember(state, event, Limits())
+                state = remember(state, event, HistoryLimits())
                 past += history_entries(event, state)
             assert len(past) == 3
             await small_store.save([state], [], past)
         found = await small_store.history(APP)
         newest = 3 * SMALL_HISTORY - 1
         assert [(line.plan_id, line.outcome) for line in found] == [
-            (plan(turn, 4).id, "verified" if turn % 2 else "applying")
-            for turn in range(newest, newest - SMALL_HISTORY, -1)
+            (plan(cycle, 4).id, "verified" if cycle % 2 else "applying")
+            for cycle in range(newest, newest - SMALL_HISTORY, -1)
         ]
         assert await small_store.history(OTHER) == []
         await small_store.save([], [], [(OTHER, found[0])])
@@ -419,16 +421,16 @@ class StoreSuite:
         await store.save([], [("plan", APP, data) for data in told])
         assert [event.data for event in await store.events("0")] == told
         long = plan(1, 4, sentence="ü\U0001f600 " * 50)
-        known = remember(State(application=APP), long, Limits())
+        known = remember(State(application=APP), long, HistoryLimits())
         await store.save([known], [], newest={APP: documents(long)})
         assert await store.state(APP) == known
         assert (await store.newest(APP) or Newest(application=APP)).plan == long
 
     async def test_a_history_ends_with_its_age(self, small_store: Store) -> None:
-        """Counted from its newest turn; exactly at the limit one is still kept."""
+        """Counted from its newest cycle; exactly at the limit one is still kept."""
         lines = [
-            plan(0).in_short(None, None).model_copy(update={"at": at(turn), "plan_id": plan(turn).id})
-            for turn in range(5)
+            plan(0).in_short(None, None).model_copy(update={"at": at(cycle), "plan_id": plan(cycle).id})
+            for cycle in range(5)
         ]
         late = lines[0].model_copy(
             update={"at": lines[1].at + timedelta(seconds=SMALL_AGE_SECONDS), "plan_id": plan(9).id}
@@ -440,8 +442,8 @@ class StoreSuite:
 
     async def test_a_full_one_is_still_read(self, store: Store, fill: Fill) -> None:
         """What needs room is refused, in whole; what is there is read, what goes may go, and with room again all is as ever."""
-        first = remember(State(application=APP), observation(1), Limits())
-        then = remember(first, plan(1), Limits())
+        first = remember(State(application=APP), observation(1), HistoryLimits())
+        then = remember(first, plan(1), HistoryLimits())
         await store.put_policy(policy(version=1), 0)
         await store.put_action(action(plan(1), version=1), 0)
         line = plan(1, 4).in_short(None, None)
@@ -459,7 +461,7 @@ class StoreSuite:
             store.keep_scores(APP, [_hour(0, 60)], NOON),
             store.keep_mode(APP, "act"),
             store.save([], [], [(APP, line.model_copy(update={"plan_id": SPACE}))]),
-            store.mark_whole(),
+            store.mark_complete(),
         ):
             with pytest.raises(StoreFull):
                 await write
@@ -480,9 +482,9 @@ class StoreSuite:
 
     async def test_it_says_whether_it_is_whole(self, store: Store) -> None:
         """A mark that an emptied store has lost: then it has to be rebuilt."""
-        assert not await store.is_whole()
-        await store.mark_whole()
-        assert await store.is_whole()
+        assert not await store.is_complete()
+        await store.mark_complete()
+        assert await store.is_complete()
 
     async def test_scores_are_kept_by_the__hour(self, store: Store) -> None:
         """An hour told again takes the place of the one before; what is too old goes, and all of it with the application."""

@@ -16,8 +16,9 @@ from runtime.clock import FakeClock
 from services.knowledge.__main__ import api
 from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerAway, PlannerCatalogue, named
-from services.knowledge.applications_api import applications_router, events_router
-from services.knowledge.core import HistoryEntry, Limits, State, history_entries, remember
+from services.knowledge.applications_api import applications_router
+from services.knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
+from services.knowledge.events_api import events_router
 from services.knowledge.policies_api import policies_router
 from services.knowledge.store import StoreUnavailable
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, document, documents, observation, outcome, plan
@@ -94,7 +95,7 @@ class House:
         state = await self.store.state(APP) or State(application=APP)
         past: list[tuple[str, HistoryEntry]] = []
         for event in events:
-            state = remember(state, event, Limits())
+            state = remember(state, event, HistoryLimits())
             past += history_entries(event, state)
         said = [(type(e).__name__.lower(), e.application, e.model_dump_json()) for e in events]
         await self.store.save([state], said, past, {APP: documents(*events)})
@@ -342,7 +343,7 @@ async def test_while_the_planner_service_is_away_all_else_can_be_changed(house: 
     assert house.catalogue.asked == 1
     answer = await house.http.put(POLICY, json=document(planner={**chosen, "parameters": {"drain_seconds": 90}}))
     assert answer.status_code == 503
-    assert "planner service cannot be asked" in answer.json()["detail"]
+    assert "planner service cannot check them" in answer.json()["detail"]
     kept = (await house.http.get(POLICY)).json()
     assert kept["spec"]["planner"]["parameters"] == {"drain_seconds": 60}
 
@@ -351,7 +352,7 @@ async def test_history_grows_old_without_a_new_plan(house: House) -> None:
     """Plans stopped: what is older than the setting is not shown any more; as many as are kept can be asked for."""
     await house.tell(plan(1), plan(2))
     history = f"/v1/applications/{APP}/history"
-    day = Limits().history_age_seconds
+    day = HistoryLimits().history_age_seconds
     house.clock.advance(day - 10)
     assert len((await house.http.get(history, params={"limit": 10_000})).json()["items"]) == 2
     house.clock.advance(10 + 8)  # the first plan was made 6 s after noon, the second 11 s

@@ -1,4 +1,4 @@
-"""What is remembered of an application: the times of the newest of everything, a bounded past, and turns told as one story."""
+"""What is remembered of an application: the times of the newest of everything, a bounded past, and cycles told as one story."""
 
 import itertools
 from datetime import timedelta
@@ -7,10 +7,10 @@ import pytest
 from weir_contracts import Deployment, LoopResult, Problem
 
 from services.knowledge.core import (
-    OPEN_TURNS,
+    MAX_OPEN_CYCLES,
     End,
     Event,
-    Limits,
+    HistoryLimits,
     Newest,
     State,
     history_at,
@@ -21,10 +21,10 @@ from services.knowledge.core import (
 )
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, at, documents, observation, outcome, plan
 
-LIMITS = Limits()
+LIMITS = HistoryLimits()
 
 
-def told(*events: Event, limits: Limits = LIMITS, start: State | None = None) -> State:
+def told(*events: Event, limits: HistoryLimits = LIMITS, start: State | None = None) -> State:
     """The state after these, in this order."""
     state = start or State(application=APP)
     for event in events:
@@ -46,8 +46,8 @@ def history(*events: Event) -> list[LoopResult]:
     return with_ends(lines, ends)
 
 
-def turn(n: float, wanted: int | None = None) -> list[Event]:
-    """What the loop says in one turn."""
+def cycle(n: float, wanted: int | None = None) -> list[Event]:
+    """What the loop says in one cycle."""
     return [observation(n), analysis(n), plan(n, wanted)]
 
 
@@ -64,14 +64,14 @@ def test_a_state_has_seen_its_newest() -> None:
     """What the messages' times are compared with is what the messages themselves say."""
     end = outcome(plan(2, 4), "verified")
     newest = Newest(application=APP, observation=observation(3), analysis=analysis(2), plan=plan(2, 4), outcome=end)
-    assert told(observation(3), analysis(2), plan(2, 4), end).seen == newest.times()
+    assert told(observation(3), analysis(2), plan(2, 4), end).times == newest.times()
     assert Newest.read(APP, documents(observation(3), analysis(2), plan(2, 4), end)) == newest
-    assert Newest.read(APP, {}).times() == State(application=APP).seen
+    assert Newest.read(APP, {}).times() == State(application=APP).times
 
 
 def test_what_is_older_changes_nothing() -> None:
     """After a replay of the topics everything is as it was."""
-    events = [*turn(1), outcome(plan(1), "intended"), *turn(2, 4), outcome(plan(2, 4), "applying")]
+    events = [*cycle(1), outcome(plan(1), "intended"), *cycle(2, 4), outcome(plan(2, 4), "applying")]
     state = told(*events)
     for event in events:
         assert remember(state, event, LIMITS) is state, event
@@ -81,8 +81,8 @@ def test_outcomes_of_one_instant_are_each_remembered_once() -> None:
     """Two transitions may carry the same time; a replay of both must not tell them again."""
     scale = plan(1, 4)
     both = [outcome(scale, "intended"), outcome(scale, "applying")]
-    state = told(*turn(1, 4), *both)
-    assert [o.phase for o in state.turns[0].outcomes] == ["intended", "applying"]
+    state = told(*cycle(1, 4), *both)
+    assert [o.phase for o in state.cycles[0].outcomes] == ["intended", "applying"]
     assert told(*both, start=state) == state
 
 
@@ -90,9 +90,9 @@ def test_a_turn_is_one_story() -> None:
     """Reading, understanding, plan and outcomes of one correlation id stand together; the history says it in one line."""
     scale = plan(2, 4)
     seen = observation(2, message="all well", problems=[Problem(where="GET /jobs", what="500")])
-    events = (*turn(1), seen, analysis(2), scale, outcome(scale, "intended"), outcome(scale, "verified", 9))
+    events = (*cycle(1), seen, analysis(2), scale, outcome(scale, "intended"), outcome(scale, "verified", 9))
     state, lines = told(*events), history(*events)
-    story = state.turns[0]
+    story = state.cycles[0]
     assert story.correlation_id == seen.id
     assert story.reading is not None and story.reading.problems == ["GET /jobs: 500"]
     assert story.analysis is not None and story.analysis.arrival_rate.value == 200.0
@@ -108,15 +108,15 @@ def test_a_plan_that_comes_after_the_next_reading_is_still_joined() -> None:
     """The analyzer may take longer than the interval: a plan is told with its own reading, not with the newest."""
     events = (observation(1), observation(2), analysis(1), observation(3), plan(1), analysis(2), plan(2))
     state = told(*events)
-    assert [story.plan for story in state.turns] == [plan(2)]
-    assert state.turns[0].reading is not None and state.turns[0].reading.observed_at == at(2)
-    assert state.turns[0].analysis is not None and state.turns[0].analysis.arrival_rate.value == 200.0
+    assert [story.plan for story in state.cycles] == [plan(2)]
+    assert state.cycles[0].reading is not None and state.cycles[0].reading.observed_at == at(2)
+    assert state.cycles[0].analysis is not None and state.cycles[0].analysis.arrival_rate.value == 200.0
     assert [line.arrival_rate for line in history(*events)] == [200.0, 100.0]
 
 
 def test_a_turn_is_whole_in_whatever_order_its_parts_come() -> None:
     """Topics are read side by side, so that a plan may be heard of before what it was made from."""
-    wholes = [told(*order).turns for order in itertools.permutations(turn(1, 4))]
+    wholes = [told(*order).cycles for order in itertools.permutations(cycle(1, 4))]
     assert all(whole == wholes[0] for whole in wholes)
     assert wholes[0][0].reading is not None and wholes[0][0].analysis is not None
 
@@ -124,16 +124,16 @@ def test_a_turn_is_whole_in_whatever_order_its_parts_come() -> None:
 def test_readings_that_never_get_a_plan_do_not_pile_up() -> None:
     """A planner that is away for a day costs a few lines."""
     state = told(*(observation(n) for n in range(200)))
-    assert len(state.open_turns) == OPEN_TURNS
-    assert state.open_turns[0].correlation_id == observation(199).id
+    assert len(state.open_cycles) == MAX_OPEN_CYCLES
+    assert state.open_cycles[0].correlation_id == observation(199).id
 
 
 def test_holds_for_the_same_reason_are_told_once() -> None:
-    """An hour of `within-objective` is one turn, the latest; another reason or a scale plan starts a new one."""
+    """An hour of `within-objective` is one cycle, the latest; another reason or a scale plan starts a new one."""
     short = plan(4, code="metric-missing", sentence="lag is unknown")
     events = (plan(1), plan(2), plan(3), short, plan(5), plan(6, 4), plan(7, 4), plan(8), plan(9))
     state = told(*events)
-    assert [(t.plan.kind, t.plan.code, t.plan.observed_at) for t in state.turns if t.plan] == [
+    assert [(t.plan.kind, t.plan.code, t.plan.observed_at) for t in state.cycles if t.plan] == [
         ("hold", "within-objective", at(9)),
         ("scale", "capacity-short", at(7)),
         ("scale", "capacity-short", at(6)),
@@ -146,26 +146,26 @@ def test_holds_for_the_same_reason_are_told_once() -> None:
 
 def test_the_past_is_bounded_by_count() -> None:
     """The newest stay."""
-    limits, plans = Limits(history_count=3, turns_count=2), [plan(n, 4) for n in range(10)]
+    limits, plans = HistoryLimits(history_count=3, cycles_count=2), [plan(n, 4) for n in range(10)]
     state = told(*plans, limits=limits)
     shown = history_at(history(*plans), plans[-1].created_at, limits)
     assert [line.at for line in shown] == [plan(n).created_at for n in (9, 8, 7)]
-    assert [t.plan for t in state.turns] == [plan(9, 4), plan(8, 4)]
+    assert [t.plan for t in state.cycles] == [plan(9, 4), plan(8, 4)]
 
 
 def test_the_past_is_bounded_by_age() -> None:
     """Exactly at the limit a line is still kept."""
     plans = [plan(n) for n in range(10)]
-    shown = history_at(history(*plans), plans[-1].created_at, Limits(history_age_seconds=10.0))
+    shown = history_at(history(*plans), plans[-1].created_at, HistoryLimits(history_age_seconds=10.0))
     assert [line.at for line in shown] == [plan(n).created_at for n in (9, 8, 7)]
 
 
 def test_an_outcome_of_a_forgotten_plan_is_still_the_newest() -> None:
-    """It has no turn to stand in, and is known nevertheless."""
+    """It has no cycle to stand in, and is known nevertheless."""
     late = outcome(plan(1, 4), "verified", 60)
     state = told(plan(5), late)
-    assert (state.seen.outcome, state.seen.outcome_id) == (late.at, late.id)
-    assert state.turns[0].outcomes == []
+    assert (state.times.outcome, state.times.outcome_id) == (late.at, late.id)
+    assert state.cycles[0].outcomes == []
 
 
 def test_a_turn_that_is_told_twice_is_one_line() -> None:

@@ -11,10 +11,11 @@ import pytest
 from runtime.clock import FakeClock
 from runtime.http import listen, serve
 from runtime.loop import Stop
-from services.knowledge import applications_api
+from services.knowledge import events_api
 from services.knowledge.__main__ import api
 from services.knowledge.adapters.memory import MemoryStore
-from services.knowledge.applications_api import EventStreams, applications_router, events_router
+from services.knowledge.applications_api import applications_router
+from services.knowledge.events_api import EventStreams, events_router
 from tests.unit.knowledge.builders import APP, NOON
 
 MAX_OPEN = 3
@@ -100,7 +101,7 @@ async def test_a_client_that_takes_nothing_gives_its_stream_back(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection stays, as that of a stopped process does, with more sent than its buffers hold; another reads on."""
-    monkeypatch.setattr(applications_api, "MAX_STALL_SECONDS", 0.3)
+    monkeypatch.setattr(events_api, "MAX_STALL_SECONDS", 0.3)
     status, stalled = await listener.open(PATHS[0])
     assert status == 200
     data = json.dumps("x" * 1_000_000)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.knowledge.core import Limits, State, remember
+from services.knowledge.core import HistoryLimits, State, remember
 from services.knowledge.leftovers import DELETIONS_KEPT, Leftovers
 from tests.unit.knowledge.builders import APP, NOON, action, at, documents, observation, plan, policy
 from tests.unit.knowledge.test_publisher import House, Process
@@ -35,7 +35,7 @@ class Age:
 async def test_an_application_that_vanished_is_ended_and_forgotten(house: House) -> None:
     """Its policy was lost without a deletion: after an hour without a message its end is published, and nothing of it is kept."""
     age = Age(house, house.first)
-    known = remember(remember(State(application=APP), observation(1), Limits()), plan(1, 4), Limits())
+    known = remember(remember(State(application=APP), observation(1), HistoryLimits()), plan(1, 4), HistoryLimits())
     await house.store.save([known], [], newest={APP: documents(observation(1), plan(1, 4))})
     await house.store.put_action(action(plan(1, application="shop/acted")), 0)
     await age.passes(0)
@@ -52,11 +52,11 @@ async def test_an_application_that_vanished_is_ended_and_forgotten(house: House)
 async def test_what_is_heard_of_or_has_a_policy_is_kept(house: House) -> None:
     """A message begins the hour anew, a policy ends it; a replica without the lease forgets nothing."""
     age, other = Age(house, house.first), Age(house, house.second)
-    await house.store.save([remember(State(application=APP), observation(1), Limits())], [])
+    await house.store.save([remember(State(application=APP), observation(1), HistoryLimits())], [])
     for each in (age, other):
         await each.passes(0)
     await age.passes(FORGET_SECONDS / 2)
-    await house.store.save([remember(State(application=APP), observation(2), Limits())], [])
+    await house.store.save([remember(State(application=APP), observation(2), HistoryLimits())], [])
     await age.passes(FORGET_SECONDS / 2)
     await other.passes(FORGET_SECONDS)
     assert await house.store.state(APP) is not None

@@ -24,7 +24,7 @@ from runtime.table import GlobalTable
 from runtime.versions import version_of
 from services.analyzer.core import advance
 from services.knowledge.adapters.memory import MemoryStore
-from services.knowledge.core import Limits, State, remember
+from services.knowledge.core import HistoryLimits, State, remember
 from services.knowledge.policies_api import PolicyChanges
 from services.knowledge.publisher import _OUTBOX as OUTBOX
 from services.knowledge.publisher import PolicyPublisher
@@ -120,7 +120,7 @@ class House:
     async def rebuilt(self) -> dict[str, str]:
         """Mode of each policy in a store that was emptied and brought back."""
         store = MemoryStore()
-        await Knowledge(self.bus, store, self.clock, Limits(), rebuild_seconds=5.0).rebuild()
+        await Knowledge(self.bus, store, self.clock, HistoryLimits(), rebuild_seconds=5.0).rebuild()
         return {found.application: found.spec.mode for found in await store.policies()}
 
     def ends(self) -> list[Observation]:
@@ -238,7 +238,7 @@ async def test_a_deletion_that_redis_lost_is_brought_back(house: House) -> None:
     lost = MemoryStore()
     await lost.put_policy(policy(version=1, mode="act"), 0)
     await lost.published(await lost.outbox())
-    await Knowledge(house.bus, lost, house.clock, Limits(), rebuild_seconds=5.0).rebuild()
+    await Knowledge(house.bus, lost, house.clock, HistoryLimits(), rebuild_seconds=5.0).rebuild()
     assert await lost.policies() == []
 
 
@@ -248,7 +248,7 @@ async def test_a_deletion_served_while_the_store_is_rebuilt_stays(
     """Between the reading of the topic and the restoring of what was read, published already."""
     await house.store.put_policy(policy(version=1, mode="act"), 0)
     await house.first.publisher.publish()
-    knowledge = Knowledge(house.bus, house.store, house.clock, Limits(), rebuild_seconds=5.0)
+    knowledge = Knowledge(house.bus, house.store, house.clock, HistoryLimits(), rebuild_seconds=5.0)
     read = knowledge._latest
 
     async def deleted_meanwhile(topic: Any) -> dict[str, Record]:
@@ -317,7 +317,7 @@ async def test_what_waits_is_counted_while_the_brokers_are_away(house: House) ->
 
 async def test_a_deletion_ends_its_application_without_a_monitor(house: House) -> None:
     """Behind its newest message, whatever the clocks say, so that nobody takes it for an old one; once, also if it is published again."""
-    state = remember(State(application=APP), observation(100), Limits())
+    state = remember(State(application=APP), observation(100), HistoryLimits())
     await house.store.save([state], [])
     await house.store.put_policy(policy(version=1), 0)
     await house.store.delete_policy(APP, None)
@@ -327,7 +327,7 @@ async def test_a_deletion_ends_its_application_without_a_monitor(house: House) -
     (end,) = house.ends()
     assert (end.application, end.policy, end.status) == (APP, policy(version=1), "ended")
     assert end.observed_at > at(100)
-    knowledge = Knowledge(house.bus, house.store, house.clock, Limits(), rebuild_seconds=5.0)
+    knowledge = Knowledge(house.bus, house.store, house.clock, HistoryLimits(), rebuild_seconds=5.0)
     await knowledge.take(house.bus.records(OBSERVATIONS.name))
     assert await house.store.applications() == []
     memory, _ = advance(None, observation(100))

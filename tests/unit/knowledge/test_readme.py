@@ -8,7 +8,8 @@ from runtime.clock import FakeClock
 from runtime.settings import table
 from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerCatalogue
-from services.knowledge.applications_api import applications_router, events_router
+from services.knowledge.applications_api import applications_router
+from services.knowledge.events_api import events_router
 from services.knowledge.policies_api import policies_router
 from services.knowledge.service import READ
 from services.knowledge.settings import KnowledgeSettings

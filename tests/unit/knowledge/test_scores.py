@@ -21,7 +21,7 @@ from services.knowledge.__main__ import api
 from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.applications_api import applications_router
 from services.knowledge.score_keeper import ScoreKeeper
-from services.knowledge.scores import tell
+from services.knowledge.scores import summarise_scores
 from tests.unit.knowledge.builders import APP, NOON, SPACE, policy
 
 PATH = f"/v1/applications/{APP}/scores"
@@ -59,7 +59,7 @@ def hour(number: int, *scores: CandidateScore) -> ScoredHour:
 
 
 def told(*hours: ScoredHour, since: datetime = NOON) -> Scores:
-    found = tell(APP, hours, SPEC, since, LATER)
+    found = summarise_scores(APP, hours, SPEC, since, LATER)
     assert found is not None
     return found
 
@@ -174,7 +174,7 @@ async def test_a_period_that_makes_no_sense(http: httpx.AsyncClient, since: str)
 
 @pytest.mark.parametrize(
     ("spec", "says"),
-    [(None, "nothing is known of"), ({}, "lists no shadows"), ({"shadows": WITH_SHADOWS}, "simulated yet")],
+    [(None, "neither a policy nor messages"), ({}, "lists no shadows"), ({"shadows": WITH_SHADOWS}, "simulated yet")],
 )
 async def test_no_scores_are_explained(
     http: httpx.AsyncClient, store: MemoryStore, spec: dict[str, Any] | None, says: str

@@ -20,7 +20,7 @@ from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from runtime.memory_lease import MemoryGroup, MemoryLease
 from services.knowledge.adapters.memory import MemoryStore
-from services.knowledge.core import Limits, Newest, State, remember
+from services.knowledge.core import HistoryLimits, Newest, State, remember
 from services.knowledge.publisher import PolicyPublisher
 from services.knowledge.service import GROUP, READ, Knowledge
 from services.knowledge.store import StoreUnavailable
@@ -76,7 +76,7 @@ class World:
 
     def process(self) -> Knowledge:
         """One more process on the same bus and store."""
-        return Knowledge(self.bus, self.store, self.clock, Limits(), rebuild_seconds=5.0, retry_seconds=0.01)
+        return Knowledge(self.bus, self.store, self.clock, HistoryLimits(), rebuild_seconds=5.0, retry_seconds=0.01)
 
     async def say(self, *messages: Said) -> None:
         for message in messages:
@@ -138,7 +138,7 @@ async def world() -> World:
 
 
 async def test_what_the_loop_says_is_remembered(world: World) -> None:
-    """A whole turn: the state has it, the feed tells it in the order it happened, and it is committed."""
+    """A whole cycle: the state has it, the feed tells it in the order it happened, and it is committed."""
     scale = plan(1, 4)
     await world.knowledge.rebuild()
     async with world.running():
@@ -148,8 +148,8 @@ async def test_what_the_loop_says_is_remembered(world: World) -> None:
     state, newest = await world.state(), await world.newest()
     assert (newest.observation, newest.analysis, newest.plan) == (observation(1), analysis(1), scale)
     assert newest.outcome == outcome(scale, "intended")
-    assert state.seen == newest.times()
-    assert state.turns[0].reading is not None and len(state.turns[0].outcomes) == 1
+    assert state.times == newest.times()
+    assert state.cycles[0].reading is not None and len(state.cycles[0].outcomes) == 1
     assert await world.kinds() == ["observation", "analysis", "plan", "outcome"]
     (line,) = await world.store.history(APP)
     assert (line.plan_id, line.arrival_rate, line.outcome) == (scale.id, 100.0, "intended")
@@ -381,7 +381,7 @@ async def test_an_earlier_holders_late_outcome_changes_nothing(world: World) -> 
 
 
 async def _planned(world: World) -> bool:
-    return (await world.state()).seen.plan == plan(2, 5).observed_at
+    return (await world.state()).times.plan == plan(2, 5).observed_at
 
 
 async def test_an_emptied_store_is_rebuilt_from_the_topics(world: World) -> None:
@@ -405,7 +405,7 @@ async def test_what_a_state_has_seen_comes_back_itself(world: World) -> None:
     await world.say(*said)
     known = State(application=APP)
     for message in said:
-        known = remember(known, message, Limits())
+        known = remember(known, message, HistoryLimits())
     await world.store.save([known], [], newest={APP: documents(plan(1))})
     await world.knowledge.rebuild()
     newest = await world.newest()

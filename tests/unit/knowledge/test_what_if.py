@@ -13,7 +13,7 @@ from runtime.clock import FakeClock
 from services.knowledge.__main__ import api
 from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.applications_api import applications_router
-from services.knowledge.core import Limits, State, remember
+from services.knowledge.core import HistoryLimits, State, remember
 from tests.unit.knowledge.builders import documents, policy
 from tests.unit.planner.build import APP, NOON, SOURCE, WORK, analysis, operator
 
@@ -36,7 +36,7 @@ async def http(store: MemoryStore) -> AsyncIterator[httpx.AsyncClient]:
 async def remembered(store: MemoryStore, **changes: Any) -> None:
     """The store knows an analysis of 800/s on two subtasks of 500/s."""
     found = analysis(**changes)
-    await store.save([remember(State(application=APP), found, Limits())], [], newest={APP: documents(found)})
+    await store.save([remember(State(application=APP), found, HistoryLimits())], [], newest={APP: documents(found)})
 
 
 async def test_an_answer(http: httpx.AsyncClient, store: MemoryStore) -> None:
@@ -83,10 +83,13 @@ async def test_what_makes_no_sense(
     assert says in answer.json()["detail"]
 
 
-async def test_nobody_knows_it(http: httpx.AsyncClient) -> None:
+async def test_an_unknown_application(http: httpx.AsyncClient) -> None:
     """Neither a policy nor a message: 404."""
     answer = await http.get(PATH)
-    assert (answer.status_code, answer.json()["detail"]) == (404, f"nothing is known of {APP}")
+    assert (answer.status_code, answer.json()["detail"]) == (
+        404,
+        f"{APP} is unknown: it has neither a policy nor messages",
+    )
 
 
 async def test_too_early(http: httpx.AsyncClient, store: MemoryStore) -> None:
@@ -94,7 +97,7 @@ async def test_too_early(http: httpx.AsyncClient, store: MemoryStore) -> None:
     await store.restore_policy(policy())
     answer = await http.get(PATH)
     assert answer.status_code == 409
-    assert answer.json()["detail"] == f"{APP} cannot be answered for yet: it was not analysed yet"
+    assert answer.json()["detail"] == f"{APP} has no prediction yet: it was not analysed yet"
     await remembered(store, operators=[])
     answer = await http.get(PATH)
     assert answer.status_code == 409

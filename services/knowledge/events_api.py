@@ -1,0 +1,127 @@
+"""`/v1/events`: the event feed, as server-sent events of all applications or of one."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+from fastapi import APIRouter, Request
+from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive, Scope, Send
+from weir_contracts import example
+
+from runtime.problems import Problem, answer
+
+from . import messages
+from .documents import ERRORS, Reader, Responses, refuses
+from .store import FeedEvent, Store, StoreUnavailable
+
+KEEP_ALIVE_SECONDS = 10.0
+"""Between two comments of a quiet feed, so that proxies and clients keep the connection."""
+MAX_STALL_SECONDS = 60.0
+"""A client that reads nothing for this long, such as a stopped one, loses its stream."""
+RETRY_AFTER_SECONDS = "10"
+_EVENT_ID = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
+
+
+class EventStreams:
+    """The open event streams of one listener, and their limit: each polls the store."""
+
+    def __init__(self, max_open: int = 100) -> None:
+        self.max_open = max_open
+        self.open = 0
+
+
+def _event(event: FeedEvent) -> str:
+    return f"id: {event.id}\nevent: {event.kind}\ndata: {event.data}\n\n"
+
+
+_EXAMPLE = FeedEvent("1781461815300-0", "outcome", "shop/orders", json.dumps(example("outcome")))
+FEED: Responses = {
+    200: {
+        "description": "Events until either side closes",
+        "content": {
+            "text/event-stream": {"schema": {"type": "string"}, "example": f": weir\n\n{_event(_EXAMPLE)}"},
+        },
+    },
+    **refuses(503, "Too many event streams are open, or the store is away", messages.streams_exhausted(100)),
+}
+
+
+def events_router(store: Store, streams: EventStreams | None = None) -> APIRouter:
+    """Return the route of all applications' events. `streams` are those of the listener."""
+    streams = streams or EventStreams()
+    routes = APIRouter(prefix="/v1", tags=["events"], responses=ERRORS)
+
+    @routes.get(
+        "/events",
+        summary="The event feed (server-sent events)",
+        description="`Last-Event-ID` resumes after that event; `0` starts with the oldest one stored. The event's name is the "
+        "message's kind: observation, analysis, plan or outcome.",
+        response_class=StreamingResponse,
+        responses=FEED,
+    )
+    async def events(request: Request, _caller: Reader) -> StreamingResponse:
+        return feed(store, request, None, streams)
+
+    return routes
+
+
+class _Feed(StreamingResponse):
+    """Server-sent events; 503 if too many streams are open. Ends if the client reads nothing for `MAX_STALL_SECONDS`."""
+
+    def __init__(self, streams: EventStreams, lines: AsyncIterator[str]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(lines, media_type="text/event-stream", headers=headers)
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Counted here and not in `_lines`, which does not begin, and so does not end, if the client has left already.
+        if self._streams.open >= self._streams.max_open:
+            headers = {"Retry-After": RETRY_AFTER_SECONDS}
+            refusal = Problem(503, messages.streams_exhausted(self._streams.open), headers=headers)
+            await answer(refusal)(scope, receive, send)
+            return
+
+        async def bounded(message: Message) -> None:
+            async with asyncio.timeout(MAX_STALL_SECONDS):
+                await send(message)
+
+        self._streams.open += 1
+        try:
+            with suppress(ClientDisconnect, TimeoutError):
+                await super().__call__(scope, receive, bounded)
+        finally:
+            self._streams.open -= 1
+
+
+def feed(store: Store, request: Request, application: str | None, streams: EventStreams) -> StreamingResponse:
+    """Return the stream of events after `Last-Event-ID`, or from now on; `application` None: of all."""
+    after = request.headers.get("last-event-id") or None
+    if after is not None and not _EVENT_ID.fullmatch(after):
+        raise Problem(400, "Last-Event-ID is not the id of an event", errors=[("header.Last-Event-ID", "unknown form")])
+    return _Feed(streams, _lines(store, request, application, after))
+
+
+async def _lines(store: Store, request: Request, application: str | None, after: str | None) -> AsyncIterator[str]:
+    yield ": weir\n\n"
+    if after is None:
+        # An own position, so that no event is lost between two reads.
+        after = await store.newest_event()
+    quiet = 0.0
+    while not await request.is_disconnected():
+        try:
+            found = await store.events(after, wait_seconds=1.0)
+        except StoreUnavailable:
+            yield ": the store is away\n\n"
+            return
+        for event in found:
+            after = event.id
+            if application in (None, event.application):
+                yield _event(event)
+        quiet = 0.0 if found else quiet + 1.0
+        if quiet >= KEEP_ALIVE_SECONDS:
+            quiet = 0.0
+            yield ": still here\n\n"

@@ -1,0 +1,116 @@
+"""Sentences of knowledge for users: errors of the API, readiness, scores."""
+
+from collections.abc import Mapping
+from typing import Any
+
+FULL_ADVICE = "raise maxmemory, or lower WEIR_KNOWLEDGE_EVENTS_MEGABYTES"
+
+
+# -- applications
+
+
+def unknown_application(application: str) -> str:
+    return f"{application} is unknown: it has neither a policy nor messages"
+
+
+def no_message(application: str, kind: str) -> str:
+    return f"{application} has no {kind} yet"
+
+
+def wrong_application(named: str, address: str) -> str:
+    return f"the document is of {named}, the address is {address}"
+
+
+def no_prediction_yet(application: str, reason: object) -> str:
+    return f"{application} has no prediction yet: {reason}"
+
+
+def no_scores(application: str, has_shadows: bool) -> str:
+    reason = "none of its planners was simulated yet" if has_shadows else "its policy lists no shadows (spec.shadows)"
+    return f"{application} has no scores of this time: {reason}"
+
+
+def outside(least: str, most: str) -> str:
+    return f"must lie between {least} and {most}"
+
+
+def streams_exhausted(count: int) -> str:
+    return f"{count} event streams are open, the limit (WEIR_KNOWLEDGE_EVENT_STREAMS): try again later"
+
+
+# -- policies
+
+
+def no_policy(application: str) -> str:
+    return f"there is no policy {application}"
+
+
+def changed_by_another(application: str, version: int | None) -> str:
+    now = "it does not exist" if version is None else f"its version is {version}"
+    return f"another writer changed {application}: {now}"
+
+
+def target_taken(application: str, other: str) -> str:
+    return f"{application} has the target of {other}: only one policy may scale a job. Delete {other} or change its target first"
+
+
+def planners_unchecked(reason: object) -> str:
+    return f"the policy was not stored: its planners changed, and the planner service cannot check them ({reason})"
+
+
+def yaml_too_large(max_bytes: int) -> str:
+    return f"YAML is larger than {max_bytes} bytes: send it as JSON"
+
+
+def unreadable_body(sentence: str, line: int | None) -> str:
+    return f"line {line} {sentence}" if line else sentence
+
+
+def several_documents(count: int) -> str:
+    return f"the body holds {count} documents: send each to its own address"
+
+
+# -- Redis
+
+
+def redis_refused(error: object) -> str:
+    """Without the password: Redis' own sentence, and the setting."""
+    return f"redis: {error}: set user and password in WEIR_KNOWLEDGE_REDIS_URL (redis://user:password@host:6379/0)"
+
+
+def redis_full(memory: Mapping[str, Any]) -> str:
+    used = "all memory that it may use (maxmemory)"
+    if memory.get("maxmemory"):
+        used = f"{memory['used_memory'] / 1e6:.0f} MB of the {memory['maxmemory'] / 1e6:.0f} MB that it may (maxmemory)"
+    return f"redis is full: it uses {used} and refuses writes: {FULL_ADVICE}"
+
+
+def redis_contended(key: str, attempts: int) -> str:
+    return f"redis: {key} was changed {attempts} times while it was read: try again"
+
+
+def state_changed(application: str) -> str:
+    return f"redis: {application} was changed by another replica meanwhile"
+
+
+# -- scores
+
+
+def not_simulated() -> str:
+    return "the chosen planner was not simulated in this time, so nothing can be compared with it"
+
+
+def too_little_simulated(chosen: str, min_seconds: float) -> str:
+    return f"too little is known of every shadow to compare it with {chosen}: both must be simulated for {min_seconds / 60:.0f} min"
+
+
+def none_cheaper(chosen: str) -> str:
+    return f"none of the shadows would have been cheaper than {chosen} at equal violation"
+
+
+def cheaper(label: str, chosen: str, slots: tuple[float, float], late: tuple[float, float]) -> str:
+    """`slots` and shares of the time `late`: the shadow's and the chosen planner's."""
+    return (
+        f"{label} would have been cheaper than {chosen} at equal violation: {slots[0]:.2f} instead of {slots[1]:.2f} slots on average "
+        f"(−{1 - slots[0] / slots[1]:.0%}), late {late[0]:.2%} instead of {late[1]:.2%} of the time"
+    )
