@@ -1,4 +1,4 @@
-"""Simulated applications: how they start and advance, and what the real one did meanwhile."""
+"""Simulated applications: how they start and advance, and the record of the real one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ MAX_READINGS, MAX_SUPPLIES = 30, 200
 
 @dataclass(frozen=True)
 class Elapsed:
-    """What a simulated application did in the last interval."""
+    """The last interval of a simulated application."""
 
     stretch: Stretch
     capacities: Mapping[str, float]
