@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from weir_contracts import ActionState, Analysis, Outcome, Parallelism, Plan, ScalingPolicy, Subject
+from weir_contracts import ActionState, Outcome, Parallelism, Plan, ScalingPolicy, Subject
 
 from runtime.bus import Bus
 from runtime.clock import Clock
@@ -18,6 +18,7 @@ from runtime.envelope import child_traceparent, new_traceparent
 from runtime.log import canonical_line
 
 from . import telemetry
+from .analyses import LatestAnalyses
 from .applications import Application, Applications
 from .core.capacity import judge
 from .core.gate import Context, admit, is_for_us, precheck
@@ -79,7 +80,7 @@ class ActionRunner:
         *,
         attempt_id: UUID,
         ownership: Ownership,
-        analyses: Mapping[str, Analysis],
+        analyses: LatestAnalyses,
         policies: Mapping[str, ScalingPolicy],
         applications: Applications,
         pace: Pace = Pace(),

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -181,7 +180,7 @@ class OnKafka:
             {"flink": self.driver},
             self.knowledge,
             self.clock,
-            replace(RULES, settle_seconds=3.0),
+            RULES.model_copy(update={"settle_seconds": 3.0}),
             attempt_id=uuid4(),
             group=self.group,
         )

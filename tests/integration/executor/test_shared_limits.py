@@ -66,8 +66,8 @@ def _counted(house: OnKafka) -> list[int]:
     counts: list[int] = []
     request = house.driver.request
 
-    async def counted(*given: Any) -> Any:
-        answer = await request(*given)
+    async def counted(*given: Any, **named: Any) -> Any:
+        answer = await request(*given, **named)
         counts.append(sum(job.requested != job.observed for job in house.driver.jobs.values()))
         return answer
 

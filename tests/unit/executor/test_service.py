@@ -137,7 +137,7 @@ async def test_more_subtasks_with_less_capacity_are_rolled_back(house: House) ->
     """The first warm window after verification shows 700 instead of 1000 records/s."""
     before = [operator_analysis("enrich", 1, capacity=1000.0), operator_analysis("sink", 1, capacity=None)]
     await house.analysis(_of_now(house, analysis(BEFORE, before, at=house.clock.now())))
-    await house.until(lambda: APP in house.replicas[0].executor.analyses)
+    await house.until(lambda: house.replicas[0].executor.analyses.get(APP) is not None)
     await house.plan()
     await house.until(house.ended("verified"))
     await house.quiet(40)
