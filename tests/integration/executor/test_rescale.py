@@ -82,7 +82,7 @@ async def eventually(condition: Callable[[], bool], seconds: float, what: Callab
     """Await a condition with a deadline."""
     try:
         async with asyncio.timeout(seconds):
-            while not condition():  # noqa: ASYNC110 - nobody signals it
+            while not condition():  # noqa: ASYNC110 - no event signals it
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise AssertionError(f"not within {seconds} s: {what()}") from None
