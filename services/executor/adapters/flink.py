@@ -213,35 +213,37 @@ def _snapshot(
     def here(instant: datetime | None) -> datetime | None:
         return None if instant is None or abs(instant - now) > _MAX_AGE else at + (instant - now)
 
+    checkpoints = Checkpoints(
+        interval_seconds=settings.interval_seconds,
+        last_completed_at=here(points.last_completed_at),
+        last_duration_seconds=points.last_duration_seconds,
+        completed=points.completed,
+        failed=points.failed,
+    )
     lower, upper = bounds_by_name(wanted, graph)
+    deployment = Deployment(
+        job_id=details.id,
+        job_name=details.name[:300],
+        graph_hash=graph.graph_hash(),
+        engine="flink",
+        health=details.health,
+        state=details.state[:50],
+        started_at=here(details.started_at),
+        requested=upper,
+        requested_lower=lower,
+        observed=details.observed(),
+        restarts=restarts,
+        checkpoints=checkpoints,
+        rescale=settings.rescale,
+    )
     return Snapshot(
         at=at,
         reachable=True,
-        deployment=Deployment(
-            job_id=details.id,
-            job_name=details.name[:300],
-            graph_hash=graph.graph_hash(),
-            engine="flink",
-            health=details.health,
-            state=details.state[:50],
-            started_at=here(details.started_at),
-            requested=upper,
-            requested_lower=lower,
-            observed=details.observed(),
-            restarts=restarts,
-            checkpoints=Checkpoints(
-                interval_seconds=settings.interval_seconds,
-                last_completed_at=here(points.last_completed_at),
-                last_duration_seconds=points.last_duration_seconds,
-                completed=points.completed,
-                failed=points.failed,
-            ),
-            rescale=settings.rescale,
-        ),
+        deployment=deployment,
         all_running=_all_running(entry, details),
         running_since=here(details.running_since),
         steady_since=here(entry.last_modified_at),
-        checkpoint_completed_at=here(points.last_completed_at),
+        checkpoint_completed_at=checkpoints.last_completed_at,
         checkpoint_in_progress=None if points.in_progress is None else points.in_progress > 0,
         topology=graph,
         can_trigger_checkpoint=True,
