@@ -253,7 +253,7 @@ class TestSimulated(DriverSuite):
         assert isinstance(await rig.driver.request(rig.subject, rig.job_id, rig.wanted, rig.before, OPEN), Accepted)
         assert rig.simulation.requested == rig.wanted
         rig.simulation.conditions.away = "no route"
-        assert (await rig.driver.observe(rig.subject)).because == "no route"
+        assert (await rig.driver.observe(rig.subject)).reason == "no route"
 
 
 def test_a_recording_by_the_minute_is_looked_at_once_a_minute() -> None:
