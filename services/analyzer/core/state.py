@@ -136,7 +136,7 @@ class RestartState:
 
 @dataclass(frozen=True, slots=True)
 class AnalyzerState:
-    """What `advance` keeps of an application from one observation to the next."""
+    """State of one application from one observation to the next."""
 
     observed_at: float
     dropped: int = 0

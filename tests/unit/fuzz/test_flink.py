@@ -129,7 +129,7 @@ async def test_each_answer_as_every_kind_of_nonsense(path: str) -> None:
 
         readings, snapshot, _ = await read_both(answer)
         observation(readings)
-        assert snapshot.deployment is not None or snapshot.because
+        assert snapshot.deployment is not None or snapshot.reason
 
 
 @given(seed=st.integers(0, 2**32), nonsense=st.sampled_from(NONSENSE) | JSON)
@@ -140,7 +140,7 @@ def test_any_value_may_be_nonsense(seed: int, nonsense: Any) -> None:
     readings, snapshot, _ = asyncio.run(read_both(lambda path, query: spoil(honest(path, query), nonsense, chance)))
     reading = observation(readings)
     assert reading.topology is not None or reading.message or reading.problems
-    assert snapshot.deployment is not None or snapshot.because
+    assert snapshot.deployment is not None or snapshot.reason
 
 
 @pytest.mark.parametrize("field", ["name", "state", "slotSharingGroupId", "parallelism", "ship_strategy"])
@@ -156,7 +156,7 @@ async def test_half_a_character(field: str) -> None:
     readings, snapshot, _ = await read_both(answer)
     reading = observation(readings)
     assert reading.topology is None and "not JSON" in reading.message
-    assert snapshot.deployment is None and snapshot.because
+    assert snapshot.deployment is None and snapshot.reason
 
 
 @pytest.mark.parametrize(("manner", "where"), some(itertools.product(MANNERS, ["", f"/jobs/{JOB}", "metrics"]), 4))
@@ -177,7 +177,7 @@ async def test_each_look_ends_in_time(manner: str, where: str) -> None:
     reading = observation(readings)
     assert reading.message or reading.problems
     if where != "metrics":
-        assert snapshot.because and snapshot.deployment is None
+        assert snapshot.reason and snapshot.deployment is None
         assert isinstance(answered, Unanswered | Rejected)
     if not where and manner != "cut_off":  # the rest of an accepted checkpoint's answer is not read
         assert problem
@@ -196,7 +196,7 @@ async def test_a_compressed_answer_is_not_unpacked() -> None:
             tracemalloc.stop()
             await asyncio.gather(collector.close(), driver.close())
     assert "answered compressed" in readings.message
-    assert "answered compressed" in snapshot.because
+    assert "answered compressed" in snapshot.reason
     assert max_bytes < 5_000_000
 
 
@@ -221,9 +221,9 @@ async def test_the_text_of_a_refusal_is_not_repeated() -> None:
             readings, snapshot = await asyncio.gather(collector.read(), driver.observe(target(url)))
             problem = await driver.trigger_checkpoint(target(url), JOB)
             await asyncio.gather(collector.close(), driver.close())
-        reading = f"{readings.message} {readings.problems} {snapshot.because} {problem}"
+        reading = f"{readings.message} {readings.problems} {snapshot.reason} {problem}"
         assert "hunter2" not in reading
-        assert reason in readings.message and reason in snapshot.because
+        assert reason in readings.message and reason in snapshot.reason
 
 
 async def test_an_address_that_is_not_allowed_is_not_connected_to() -> None:
@@ -243,7 +243,7 @@ async def test_an_address_that_is_not_allowed_is_not_connected_to() -> None:
             collector = FlinkCollector(flink, 5.0, new_client(5.0, outside))
             readings, snapshot = await asyncio.gather(collector.read(), driver.observe(target(address)))
             await asyncio.gather(collector.close(), driver.close())
-            for reading in (readings.message, snapshot.because):
+            for reading in (readings.message, snapshot.reason):
                 assert "is a loopback address, which WEIR_TARGET_NETWORKS does not allow" in reading
     assert not came
 
