@@ -32,6 +32,7 @@ _LEASES_LOST = Counter("weir_analyzer_leases_lost_total", "Times the lease was l
 
 _POLL_SECONDS = 0.5
 _GUARD_SECONDS = 0.2
+_MIN_BACKOFF_SECONDS = 0.5
 _DEATHS_OF_ITS_STATE = 3
 """After so many deaths by its state without a finished batch the stream starts again from the analyses. Any other death (a
 full disk, no memory) keeps the state."""
@@ -71,7 +72,7 @@ class Analyzer:
 
     async def run(self, stop: Stop) -> None:
         """Run until stopped or refused: prepare, wait for the lease, start, watch; after a death back off and start again."""
-        backoff_seconds = 0.5
+        backoff_seconds = _MIN_BACKOFF_SECONDS
         while not stop.requested:
             begun = self._clock.monotonic()
             try:
@@ -90,7 +91,7 @@ class Analyzer:
                 if self._unusable >= _DEATHS_OF_ITS_STATE:
                     await self._set_aside(str(error))
                 if self._clock.monotonic() - begun > 60:
-                    backoff_seconds = 0.5
+                    backoff_seconds = _MIN_BACKOFF_SECONDS
             await stop.wait(backoff_seconds)
             backoff_seconds = min(MAX_BACKOFF_SECONDS, backoff_seconds * 2)
         await self._end()
