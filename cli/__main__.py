@@ -13,13 +13,14 @@ from rich.live import Live
 from runtime.clock import SystemClock
 
 from . import output as tables
-from .client import Client, application_id, connect
+from .client import LOCAL, Application, Client, Server, TokenFile, application_id, connect
 from .errors import EXIT_CODES, CommandError, InvalidInput, Unreachable
-from .output import Format, ListFormat, one_of_many, show, text_of
-from .planner import planner
+from .output import Format, ListFormat, Output, one_of_many, show, terminal, text_of
+from .planner_compare import compare
+from .planner_new import new_command
+from .planner_registry import check, list_planners, register, remove
 from .replay.chart import LABEL, WIDTH, check_place, save
 from .replay.command import replay
-from .terminal import terminal
 from .trial.command import trial
 from .what_if import what_if_figure, what_if_panel
 
@@ -33,22 +34,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Weir, an autoscaler for stream processing.",
 )
-Server = Annotated[str, typer.Option("--server", envvar="WEIR_SERVER", help="Address of the knowledge service.")]
-TokenFile = Annotated[Path | None, typer.Option("--token-file", help="File with the bearer token (else WEIR_TOKEN).")]
-Output = Annotated[Format, typer.Option("--output", "-o", help="For people or for programs.")]
-Application = Annotated[str, typer.Argument(help="namespace/name; a name alone is in the namespace default.")]
-LOCAL = "http://127.0.0.1:8080"
 
 
-def _version(asked: bool) -> None:
-    if asked:
-        _say(f"weir {version('weir-autoscaler')}")
+def _version(wanted: bool) -> None:
+    if wanted:
+        _print(f"weir {version('weir-autoscaler')}")
         raise typer.Exit
 
 
 @app.callback(epilog=EXIT_CODES)
 def _root(
-    _asked: Annotated[
+    _version_wanted: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
@@ -66,18 +62,18 @@ def apply(
 ) -> None:
     """Create or replace policies."""
     client = connect(server, token_file)
-    # All are looked at before the first is sent: a file is applied as a whole or not at all, as far as can be known here.
+    # All are checked before the first is sent, so that a file with an invalid document changes nothing.
     checked = [(_checked(place, document).application, document) for place, document in _documents(file)]
     stored = []
     for application, document in checked:
         answer, created, warning = client.put_policy(application, document)
         stored.append(answer)
         if warning:
-            _say(f"note: {warning}", error=True)
+            _print(f"note: {warning}", error=True)
         if output is Format.TABLE:
             mode = answer["spec"].get("mode", "advise")
             done, number = "created" if created else "replaced", answer["metadata"]["version"]
-            _say(f"{application} {done} (version {number}, mode {mode})")
+            _print(f"{application} {done} (version {number}, mode {mode})")
     if output is not Format.TABLE:
         sys.stdout.write(text_of(stored if len(stored) != 1 else stored[0], output))
 
@@ -92,7 +88,7 @@ def get(
     server: Server = LOCAL,
     token_file: TokenFile = None,
     output: Annotated[
-        ListFormat, typer.Option("--output", "-o", help="For people, wide with more columns, or for programs.")
+        ListFormat, typer.Option("--output", "-o", help="For users, wide with more columns, or for programs.")
     ] = ListFormat.TABLE,
 ) -> None:
     """Show applications, one application, or policies."""
@@ -124,10 +120,7 @@ def delete(
     """Delete a policy; the application itself stays as it is."""
     name = application_id(application)
     connect(server, token_file).delete_policy(name)
-    if output is Format.TABLE:
-        _say(f"{name} deleted; the application stays as it is")
-    else:
-        sys.stdout.write(text_of({"application": name, "deleted": True}, output))
+    show({"application": name, "deleted": True}, output, f"{name} deleted; the application stays as it is")
 
 
 @app.command()
@@ -158,15 +151,15 @@ def explain(
     output: Output = Format.TABLE,
 ) -> None:
     """Explain the last decisions, from reading to outcome, newest last."""
-    turns = connect(server, token_file).explain(application_id(application), last)
+    cycles = connect(server, token_file).explain(application_id(application), last)
     if output is not Format.TABLE:
-        sys.stdout.write(text_of(turns, output))
+        sys.stdout.write(text_of(cycles, output))
         return
     console = terminal()
-    for turn in reversed(turns):
-        console.print(tables.turn_panel(turn, verbose=verbose))
-    if not turns:
-        _say("nothing was decided yet")
+    for cycle in reversed(cycles):
+        console.print(tables.cycle_panel(cycle, verbose=verbose))
+    if not cycles:
+        _print("no decision yet")
 
 
 @app.command(name="what-if")
@@ -180,12 +173,12 @@ def what_if(
         str, typer.Option(help="x2 for twice the present load, 1200/s for records/s at all sources.")
     ] = "x1",
     horizon: Annotated[str, typer.Option(help="How far to look, 10s to 1d.")] = "10m",
-    plot: Annotated[Path | None, typer.Option(help="Write the picture here (.svg).")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write the figure here (.svg).")] = None,
     server: Server = LOCAL,
     token_file: TokenFile = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """What would happen at another parallelism and load, and where it breaks. Changes nothing."""
+    """Predict another parallelism and load, and where it breaks. Changes nothing."""
     if plot is not None:
         check_place(plot)
     name = application_id(application)
@@ -206,7 +199,7 @@ def watch(
     """
     client, name = connect(server, token_file), application_id(application)
     found = client.application(name)
-    events = client.follow(name, lambda why: _say(f"weir: {why}", error=True))
+    events = client.follow(name, lambda reason: _print(f"weir: {reason}", error=True))
     if output is not Format.TABLE:
         for event in events:
             sys.stdout.write(one_of_many({"id": event.id, "kind": event.kind, "data": event.data}, output))
@@ -216,12 +209,12 @@ def watch(
         for event in events:
             text = tables.event_line(event.kind, event.data)
             if text is not None:
-                _say(text)
+                _print(text)
                 sys.stdout.flush()
         return
     with Live(tables.application_panel(found), console=terminal(), refresh_per_second=4) as live:
         for _event in events:
-            # If it is away, the feed breaks too, and says so.
+            # While the server is away, the feed breaks too and reports it.
             with contextlib.suppress(Unreachable):
                 live.update(tables.application_panel(client.application(name)))
 
@@ -232,28 +225,35 @@ def plan(
     planner: Annotated[str | None, typer.Option(help="Which planner; by default the policy's.")] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """What a planner and the guards would decide on a saved request. Needs no server."""
+    """Show the decision of a planner and the guards on a saved request. Needs no server."""
     from pydantic import ValidationError
     from weir_contracts import InvalidDocument, PlanRequest
 
     from services.planner.offline import plan_offline
 
     try:
-        asked = PlanRequest.model_validate_json(request.read_bytes())
+        parsed = PlanRequest.model_validate_json(request.read_bytes())
     except OSError as error:
         raise InvalidInput(f"{request}: {error.strerror}") from None
     except ValidationError as error:
         raise InvalidInput(f"{request}: {InvalidDocument.of(error)}") from None
     try:
-        decided = plan_offline(asked, planner)
+        decided = plan_offline(parsed, planner)
     except ValueError as error:
         raise InvalidInput(str(error)) from None
     document = decided.model_dump(mode="json")
-    turn = {"correlation_id": decided.observation_id, "plan": document}
-    show(document, output, lambda: tables.turn_panel(turn, verbose=True))
+    cycle = {"correlation_id": decided.observation_id, "plan": document}
+    show(document, output, lambda: tables.cycle_panel(cycle, verbose=True))
 
 
-app.add_typer(planner, name="planner")
+planner_app = typer.Typer(no_args_is_help=True, help="Planners: write, register, check and compare them.")
+planner_app.command()(compare)
+planner_app.command(name="new")(new_command)
+planner_app.command()(register)
+planner_app.command(name="list")(list_planners)
+planner_app.command()(check)
+planner_app.command()(remove)
+app.add_typer(planner_app, name="planner")
 app.command()(trial)
 app.command()(replay)
 
@@ -261,14 +261,11 @@ app.command()(replay)
 def _switch(application: str, verb: str, client: Client, output: Format) -> None:
     name = application_id(application)
     policy = client.switch(name, verb)
-    if output is Format.TABLE:
-        _say(f"{name} is in mode {policy['spec'].get('mode', 'advise')}")
-    else:
-        sys.stdout.write(text_of(policy, output))
+    show(policy, output, f"{name} is in mode {policy['spec'].get('mode', 'advise')}")
 
 
 def _documents(file: str) -> list[tuple[str, Any]]:
-    """The documents of a file with the place of each, for errors."""
+    """Return the documents of a file, each with its place for error messages."""
     from runtime.documents import Unreadable, read_files
 
     try:
@@ -289,24 +286,24 @@ def _checked(place: str, document: Any) -> "ScalingPolicy":
         raise InvalidInput(f"{place}: {error}") from None
 
 
-def _say(text: str, *, error: bool = False) -> None:
+def _print(text: str, *, error: bool = False) -> None:
     (sys.stderr if error else sys.stdout).write(text + "\n")
 
 
 def main() -> None:
-    """The entry point: every expected failure is one line and its exit code."""
+    """Run the command; an expected failure is one line and its exit code."""
     try:
         app()
     except CommandError as error:
         from weir_contracts import printable
 
-        # Whatever file, server or person wrote it: one line, and nothing that a terminal obeys.
-        _say(f"weir: {printable(str(error), 10_000)}", error=True)
+        # Files and servers may contain line breaks and control sequences.
+        _print(f"weir: {printable(str(error), 10_000)}", error=True)
         sys.exit(error.code)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # Whoever read has had enough. Python would complain once more when it flushes at its end.
+        # The reader closed the pipe. Python would report it again when it flushes at exit.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
         sys.exit(1)
 

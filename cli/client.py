@@ -4,10 +4,11 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import httpx
+import typer
 from pydantic import SecretStr
 
 from runtime.http_client import ENDLESS, client
@@ -16,17 +17,23 @@ from .errors import CommandError, Conflict, InvalidInput, NotFound, Refused, Unr
 from .trial.events import Event, parse_events
 
 FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 30.0
-"""Between two tries to go on with a feed that broke; doubled from the first to the longest."""
+MAX_PAUSE_SECONDS = 30.0
+"""Pauses between attempts to resume a broken feed, doubled from the first to the maximum."""
 
 CHECK_SECONDS = 40.0
-"""A planner service answers within 35 s, however slow the planner is that it checks."""
+"""Timeout of a check; the planner service answers within 35 s, however slow the planner is."""
 _FEED_TIMEOUT = httpx.Timeout(10.0, read=60.0)
-"""A quiet feed says every few seconds that it is still there."""
+"""A feed without events sends a comment every few seconds."""
+
+
+LOCAL = "http://127.0.0.1:8080"
+Server = Annotated[str, typer.Option("--server", envvar="WEIR_SERVER", help="Address of the knowledge service.")]
+TokenFile = Annotated[Path | None, typer.Option("--token-file", help="File with the bearer token (else WEIR_TOKEN).")]
+Application = Annotated[str, typer.Argument(help="namespace/name; a name alone is in the namespace default.")]
 
 
 def application_id(text: str) -> str:
-    """`namespace/name`; a name alone is in the namespace `default`."""
+    """Return `namespace/name`; a name alone is in the namespace `default`."""
     namespace, _, name = text.rpartition("/")
     if not name or "/" in namespace:
         raise InvalidInput(f"{text!r} is not an application: write namespace/name")
@@ -34,7 +41,7 @@ def application_id(text: str) -> str:
 
 
 def connect(server: str, token_file: Path | None) -> "Client":
-    """A client of the server at an address, with the token of a file or of WEIR_TOKEN."""
+    """Return a client of the server, with the token from the file or WEIR_TOKEN."""
     if not server.startswith(("http://", "https://")):
         raise InvalidInput(f"--server: {server!r} has no scheme: write http://{server}")
     token = os.environ.get("WEIR_TOKEN")
@@ -50,7 +57,7 @@ def connect(server: str, token_file: Path | None) -> "Client":
 
 
 class Client:
-    """Asks the server; every failure is a `CommandError` of one line."""
+    """Calls the server; every failure is a `CommandError` of one line."""
 
     def __init__(self, server: str, token: str | None, transport: httpx.BaseTransport | None = None) -> None:
         self._server = server.rstrip("/")
@@ -63,15 +70,15 @@ class Client:
         return dict(self._json("GET", f"/v1/policies/{quote(application)}"))
 
     def put_policy(self, application: str, document: Any) -> tuple[dict[str, Any], bool, str | None]:
-        """The stored policy, whether it is new, and what the server could not check."""
-        answer = self._ask("PUT", f"/v1/policies/{quote(application)}", json=document)
+        """Store a policy; returns it, whether it is new, and the server's warning about what it could not check."""
+        answer = self._call("PUT", f"/v1/policies/{quote(application)}", json=document)
         return answer.json(), answer.status_code == 201, answer.headers.get("X-Weir-Warning")
 
     def delete_policy(self, application: str) -> None:
-        self._ask("DELETE", f"/v1/policies/{quote(application)}")
+        self._call("DELETE", f"/v1/policies/{quote(application)}")
 
     def switch(self, application: str, verb: str) -> dict[str, Any]:
-        """`pause` or `resume`."""
+        """Pause or resume an application (`verb`); returns its policy."""
         return dict(self._json("POST", f"/v1/policies/{quote(application)}/{verb}"))
 
     def applications(self) -> list[dict[str, Any]]:
@@ -84,43 +91,42 @@ class Client:
         return list(self._json("GET", f"/v1/applications/{quote(application)}/explain?limit={last}")["items"])
 
     def what_if(self, application: str, parallelism: Sequence[str], load: str, horizon: str) -> dict[str, Any]:
-        """What would happen at this parallelism (`operator=number` each) and load."""
+        """Return the prediction for this parallelism (`operator=number` each) and load."""
         parameters = httpx.QueryParams(
             [*(("parallelism", each) for each in parallelism), ("load", load), ("horizon", horizon)]
         )
         try:
             return dict(self._json("GET", f"/v1/applications/{quote(application)}/what-if?{parameters}"))
         except Conflict as missing:
-            raise CommandError(str(missing)) from None  # nobody changed anything: too little is known yet
+            raise CommandError(str(missing)) from None  # no conflict: too little is known yet
 
     def scores(self, application: str, since: str) -> dict[str, Any]:
-        """How the chosen planner and its shadows did."""
+        """Return the scores of the chosen planner and its shadows."""
         return dict(self._json("GET", f"/v1/applications/{quote(application)}/scores?since={quote(since, safe='')}"))
 
     def planners(self) -> list[dict[str, Any]]:
-        """Of a planner service: all that policies can name."""
+        """Return all planners of a planner service."""
         return list(self._json("GET", "/v1/planners")["planners"])
 
     def register_planner(self, document: Any, *, replace: bool, timeout_seconds: float) -> dict[str, Any]:
-        """What was registered, and what was checked before."""
-        asked = {"replace": replace, "timeout_seconds": timeout_seconds}
-        answer = self._ask("POST", "/v1/planners", json=document, params=asked, timeout=CHECK_SECONDS)
-        return dict(answer.json())
+        """Register a planner; returns it and the checks that it passed."""
+        parameters = {"replace": replace, "timeout_seconds": timeout_seconds}
+        return dict(self._json("POST", "/v1/planners", json=document, params=parameters, timeout=CHECK_SECONDS))
 
     def remove_planner(self, name: str) -> None:
-        self._ask("DELETE", f"/v1/planners/{quote(name, safe='')}")
+        self._call("DELETE", f"/v1/planners/{quote(name, safe='')}")
 
     def check_planner(self, name: str, *, timeout_seconds: float) -> dict[str, Any]:
-        """What the conformance suite found at a registered planner's address."""
-        path, asked = f"/v1/planners/{quote(name, safe='')}/check", {"timeout_seconds": timeout_seconds}
-        return dict(self._ask("POST", path, params=asked, timeout=CHECK_SECONDS).json())
+        """Run the conformance suite on a registered planner; returns its report."""
+        path, parameters = f"/v1/planners/{quote(name, safe='')}/check", {"timeout_seconds": timeout_seconds}
+        return dict(self._json("POST", path, params=parameters, timeout=CHECK_SECONDS))
 
     def follow(
-        self, application: str, say: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
+        self, application: str, report: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
     ) -> Iterator[Event]:
-        """The application's feed from now on, without an end: after a break it goes on behind the last event.
+        """Yield the application's events from now on, without an end; after a break it resumes behind the last event.
 
-        `say` is told of each break. What trying again does not mend (a wrong token, no such application) is raised.
+        `report` gets a sentence about each break. Raises what a retry does not mend: a wrong token, an unknown application.
         """
         last, pause = "", FIRST_PAUSE_SECONDS
         while True:
@@ -128,15 +134,15 @@ class Client:
                 for event in self._events(application, last):
                     last, pause = event.id or last, FIRST_PAUSE_SECONDS
                     yield event
-                why = f"{self._server} ended the feed"
+                reason = f"{self._server} ended the feed"
             except Unreachable as error:
-                why = str(error)
-            say(f"{why}; trying again in {pause:g} s")
+                reason = str(error)
+            report(f"{reason}; trying again in {pause:g} s")
             sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
     def _events(self, application: str, last: str) -> Iterator[Event]:
-        """One connection to the feed; ends with it."""
+        """Yield the events of one connection to the feed."""
         path = f"/v1/applications/{quote(application)}/events"
         headers = {"Last-Event-ID": last} if last else {}
         try:
@@ -160,10 +166,10 @@ class Client:
             after = page["next"]
         return items
 
-    def _json(self, method: str, path: str) -> Any:
-        return self._ask(method, path).json()
+    def _json(self, method: str, path: str, **arguments: Any) -> Any:
+        return self._call(method, path, **arguments).json()
 
-    def _ask(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+    def _call(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         try:
             answer = self._http.request(method, path, **arguments)
         except httpx.HTTPError as error:

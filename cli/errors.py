@@ -1,8 +1,8 @@
-"""What can go wrong in the command line, each with its exit code."""
+"""Errors of the command line, each with its exit code."""
 
 
 class CommandError(Exception):
-    """One line for the person, one code for the program. 1: it failed."""
+    """One line for the user, one exit code for programs. 1: it failed."""
 
     code = 1
 
@@ -18,7 +18,7 @@ class NotFound(CommandError):
 
 
 class Conflict(CommandError):
-    """Somebody else changed it first."""
+    """Another user changed it first."""
 
     code = 4
 
@@ -35,5 +35,5 @@ class Refused(CommandError):
     code = 6
 
 
-EXIT_CODES = """Exit codes: 0 done; 1 failed; 2 invalid input (the line names file and field); 3 not found; 4 changed by somebody else;
+EXIT_CODES = """Exit codes: 0 done; 1 failed; 2 invalid input (the line names file and field); 3 not found; 4 changed by another user;
 5 the server does not answer; 6 not allowed."""

@@ -1,26 +1,26 @@
-"""What a command prints: tables and colours for people, documents for programs."""
+"""Printed output: tables and colours for users, documents for programs."""
 
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 import yaml
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from .terminal import terminal
 from .trial.view import number
 
 MAX_COLUMNS = 10_000
 
 
 class Format(StrEnum):
-    """Of what is printed."""
+    """Formats of printed output."""
 
     TABLE = "table"
     JSON = "json"
@@ -28,7 +28,7 @@ class Format(StrEnum):
 
 
 class ListFormat(StrEnum):
-    """Of a list: `wide` has more columns and cuts nothing."""
+    """Formats of a list: `wide` has more columns and cuts nothing."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -41,6 +41,15 @@ class ListFormat(StrEnum):
         return Format.TABLE if self is ListFormat.WIDE else Format(self.value)
 
 
+Output = Annotated[Format, typer.Option("--output", "-o", help="For users or for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
+
+
+def terminal(**options: Any) -> Console:
+    """Return the screen that commands print to. Names and messages are printed as they are: brackets and colons are no markup."""
+    return Console(markup=False, emoji=False, **options)
+
+
 def show_table(table: Table, *, wide: bool) -> None:
     """Print one line a row: cut to the terminal's width, or as wide as its longest cells where `wide` is set or a program reads it."""
     console = terminal()
@@ -50,29 +59,33 @@ def show_table(table: Table, *, wide: bool) -> None:
     console.print(table)
 
 
-def show(document: Any, form: Format, table: Callable[[], RenderableType]) -> None:
-    """Print the document, or for people the table made of it."""
-    if form is Format.TABLE:
-        terminal().print(table())
-    else:
+def show(document: Any, form: Format, table: str | Callable[[], RenderableType]) -> None:
+    """Print the document, or for users a sentence or a table instead."""
+    if form is not Format.TABLE:
         sys.stdout.write(text_of(document, form))
+    elif isinstance(table, str):
+        sys.stdout.write(f"{table}\n")
+    else:
+        terminal().print(table())
 
 
 def text_of(document: Any, form: Format) -> str:
-    """A document as programs read it, whole lines."""
+    """Return the document as JSON or YAML, with a newline at its end."""
     if form is Format.JSON:
         return json.dumps(document, indent=2, default=str) + "\n"
     return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
 
 
 def one_of_many(document: Any, form: Format) -> str:
-    """A document of an endless row of them: one line of JSON, or a YAML document of its own."""
+    """Return one document of a stream: a line of JSON, or a YAML document with its separator."""
     return json.dumps(document, default=str) + "\n" if form is Format.JSON else "---\n" + text_of(document, form)
 
 
 def applications_table(items: Sequence[Mapping[str, Any]], *, wide: bool = False) -> Table:
     """Return the applications, one line each, with the problem that a hold follows from before the hold's sentence."""
-    table = _table("APPLICATION", "MODE", "STATUS", "LAG", "OBJECTIVE", *(("ARRIVALS", "PARALLELISM") if wide else ()))
+    table = plain_table(
+        "APPLICATION", "MODE", "STATUS", "LAG", "OBJECTIVE", *(("ARRIVALS", "PARALLELISM") if wide else ())
+    )
     table.add_column("PROBLEM OR DECISION", no_wrap=True, overflow="ellipsis")
     for item in items:
         table.add_row(
@@ -95,7 +108,8 @@ def _problem_or_decision(item: Mapping[str, Any]) -> Text:
     return Text.assemble((f"{problems[0]}{others}", "yellow"), f"; {item.get('decision') or '–'}")
 
 
-def _table(*headings: str) -> Table:
+def plain_table(*headings: str) -> Table:
+    """Return an empty table without lines, whose cells are not wrapped."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in headings:
         table.add_column(heading, no_wrap=True)
@@ -104,7 +118,7 @@ def _table(*headings: str) -> Table:
 
 def policies_table(items: Sequence[Mapping[str, Any]]) -> Table:
     """Return the policies, one line each."""
-    table = _table("POLICY", "MODE", "OBJECTIVE", "PLANNER", "VERSION", "CHANGED BY", "CHANGED AT")
+    table = plain_table("POLICY", "MODE", "OBJECTIVE", "PLANNER", "VERSION", "CHANGED BY", "CHANGED AT")
     for item in items:
         metadata, spec = item["metadata"], item["spec"]
         objective = ", ".join(f"{name} {value}" for name, value in spec["objective"].items() if value is not None)
@@ -121,23 +135,23 @@ def policies_table(items: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def application_panel(item: Mapping[str, Any]) -> RenderableType:
-    """One application on one screen."""
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold")
-    facts.add_column()
-    facts.add_row("status", _status(item))
-    facts.add_row("lag", _lag(item))
-    facts.add_row("objective", number(item.get("objective_seconds"), " s"))
-    facts.add_row("arrivals", number(item.get("arrival_rate"), " records/s"))
-    facts.add_row("bottleneck", str(item.get("bottleneck") or "–"))
+    """Return one application on one screen."""
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="bold")
+    rows.add_column()
+    rows.add_row("status", _status(item))
+    rows.add_row("lag", _lag(item))
+    rows.add_row("objective", number(item.get("objective_seconds"), " s"))
+    rows.add_row("arrivals", number(item.get("arrival_rate"), " records/s"))
+    rows.add_row("bottleneck", str(item.get("bottleneck") or "–"))
     if item.get("silent"):
-        facts.add_row("silent", Text(", ".join(item["silent"]), "bold red"))
+        rows.add_row("silent", Text(", ".join(item["silent"]), "bold red"))
     for problem in item.get("problems", []):
-        facts.add_row("problem", Text(problem, "yellow"))
-    facts.add_row("decision", str(item.get("decision") or "–"))
-    facts.add_row("last action", f"{item['action_phase']}: {item['action']}" if item.get("action") else "–")
+        rows.add_row("problem", Text(problem, "yellow"))
+    rows.add_row("decision", str(item.get("decision") or "–"))
+    rows.add_row("last action", f"{item['action_phase']}: {item['action']}" if item.get("action") else "–")
     return Panel(
-        Group(facts, _operators(item)),
+        Group(rows, _operators(item)),
         title=Text.assemble((item["application"], "bold"), f" · mode {item.get('mode') or '–'}"),
         padding=(0, 1),
     )
@@ -147,13 +161,13 @@ def _operators(item: Mapping[str, Any]) -> RenderableType:
     table = Table(box=None, header_style="bold", padding=(0, 2))
     for heading in ("operator", "planned", "requested", "observed"):
         table.add_column(heading, justify="left" if heading == "operator" else "right")
-    facts = [item.get(name) or {} for name in ("planned", "requested", "observed")]
-    for name in facts[2] or facts[0]:
-        table.add_row(name, *(number(fact.get(name)) for fact in facts))
+    vectors = [item.get(name) or {} for name in ("planned", "requested", "observed")]
+    for name in vectors[2] or vectors[0]:
+        table.add_row(name, *(number(each.get(name)) for each in vectors))
     return table
 
 
-def turn_panel(turn: Mapping[str, Any], *, verbose: bool = False) -> RenderableType:
+def cycle_panel(cycle: Mapping[str, Any], *, verbose: bool = False) -> RenderableType:
     """Return one decision as a panel: time, decision and planner, then the reason, what it rests on, and the outcomes.
 
     `verbose` adds the plan's evidence, how each reading was measured, and the id that correlates the messages.
@@ -161,25 +175,25 @@ def turn_panel(turn: Mapping[str, Any], *, verbose: bool = False) -> RenderableT
     steps = Table.grid(padding=(0, 2))
     steps.add_column(style="bold", no_wrap=True)
     steps.add_column()
-    reading, analysis, plan = turn.get("reading"), turn.get("analysis"), turn.get("plan") or {}
+    reading, analysis, plan = cycle.get("reading"), cycle.get("analysis"), cycle.get("plan") or {}
     rows = _plan(plan)
     rows += _reading(reading) if reading else []
     rows += _analysis(analysis, verbose=verbose) if analysis else []
     rows += [
         ("outcome", f"{moment(outcome['at'])} {outcome['phase']}: {outcome['sentence']}")
-        for outcome in turn.get("outcomes", [])
+        for outcome in cycle.get("outcomes", [])
     ]
     if verbose:
         rows += [("evidence" if i == 0 else "", each) for i, each in enumerate(_evidence(plan.get("evidence") or {}))]
-        rows.append(("correlation", str(turn["correlation_id"])))
+        rows.append(("correlation", str(cycle["correlation_id"])))
     for name, text in rows:
         steps.add_row(name, text)
-    return Panel(steps, title=_turn_title(turn, plan), title_align="left", padding=(0, 1))
+    return Panel(steps, title=_cycle_title(cycle, plan), title_align="left", padding=(0, 1))
 
 
-def _turn_title(turn: Mapping[str, Any], plan: Mapping[str, Any]) -> Text:
+def _cycle_title(cycle: Mapping[str, Any], plan: Mapping[str, Any]) -> Text:
     if not plan:
-        return Text(f"no plan yet · correlation {turn['correlation_id']}")
+        return Text(f"no plan yet · correlation {cycle['correlation_id']}")
     decision = Text(f"{plan.get('kind')} · {plan.get('code')}", "bold green" if plan.get("kind") == "scale" else "cyan")
     return Text.assemble(f"{moment(plan.get('created_at'))} · ", decision, f" · planner {plan.get('planner') or '–'}")
 
@@ -234,22 +248,22 @@ def _plan(plan: Mapping[str, Any]) -> Rows:
 
 
 def _evidence(evidence: Mapping[str, Any]) -> list[str]:
-    """The numbers a plan rests on: those of the whole application, one a line, then a line for each operator.
+    """Return a plan's evidence: a line for each figure of the application, then a line for each operator.
 
-    A planner names what is of an operator `figure[operator]`.
+    Planners write an operator's figure as `figure[operator]`.
     """
-    whole: list[str] = []
+    overall: list[str] = []
     of_operators: dict[str, list[str]] = {}
     for name, value in evidence.items():
         figure, bracket, operator = name.partition("[")
         if bracket and operator.endswith("]"):
-            of_operators.setdefault(operator[:-1], []).append(f"{figure} {_fact(value)}")
+            of_operators.setdefault(operator[:-1], []).append(f"{figure} {_figure(value)}")
         else:
-            whole.append(f"{name} {_fact(value)}")
-    return whole + [f"{operator}: {', '.join(figures)}" for operator, figures in of_operators.items()]
+            overall.append(f"{name} {_figure(value)}")
+    return overall + [f"{operator}: {', '.join(figures)}" for operator, figures in of_operators.items()]
 
 
-def _fact(value: Any) -> str:
+def _figure(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -258,7 +272,7 @@ def _fact(value: Any) -> str:
 
 
 def vector(parallelism: Mapping[str, int] | None) -> str:
-    """A parallelism vector in a line."""
+    """Return a parallelism vector as one line."""
     return "–" if not parallelism else " ".join(f"{name}={p}" for name, p in parallelism.items())
 
 

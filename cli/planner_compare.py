@@ -1,8 +1,7 @@
-"""`weir planner compare`: how the chosen planner and its shadows did, and which would have been cheaper."""
+"""`weir planner compare`: scores of the chosen planner and its shadows."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,34 +9,31 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .client import application_id, connect
-from .output import Format, show
+from .client import LOCAL, Application, Server, TokenFile, application_id, connect
+from .output import Format, Json, Output, plain_table, show
 from .trial.view import number
 
-LITTLE_CONFIDENCE = 0.8
-"""Below it the numbers are told with a warning."""
+MIN_CONFIDENCE = 0.8
+"""Lower confidence is shown as a warning."""
 
 
 def compare(
-    application: Annotated[str, typer.Argument(help="namespace/name; a name alone is in the namespace default.")],
-    since: Annotated[str, typer.Option(help="How far back, 1m to 7d; whole hours are told.")] = "24h",
-    json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
-    server: Annotated[
-        str, typer.Option("--server", envvar="WEIR_SERVER", help="Address of the knowledge service.")
-    ] = "http://127.0.0.1:8080",
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", help="File with the bearer token (else WEIR_TOKEN).")
-    ] = None,
-    output: Annotated[Format, typer.Option("--output", "-o", help="For people or for programs.")] = Format.TABLE,
+    application: Application,
+    since: Annotated[str, typer.Option(help="How far back, 1m to 7d, in complete hours.")] = "24h",
+    json: Json = False,
+    server: Server = LOCAL,
+    token_file: TokenFile = None,
+    output: Output = Format.TABLE,
 ) -> None:
-    """How the chosen planner and its shadows did on simulated copies of the application, and which would have been cheaper."""
+    """Compare the chosen planner and its shadows, each on a simulated copy of the application, and name a cheaper one."""
     found = connect(server, token_file).scores(application_id(application), since)
     show(found, Format.JSON if json else output, lambda: scores_panel(found))
 
 
 def scores_panel(found: Mapping[str, Any]) -> RenderableType:
-    """The whole account: a line for each planner, and the verdict."""
-    return Group(_heading(found), _table(found), _verdict(found), *_notes(found))
+    """Return the scores: a line for each planner, the result, and the confidence."""
+    result = Text(str(found["sentence"]), "bold green" if found.get("cheaper") else "bold")
+    return Group(_heading(found), _table(found), result, _confidence(found))
 
 
 def _heading(found: Mapping[str, Any]) -> Text:
@@ -47,9 +43,7 @@ def _heading(found: Mapping[str, Any]) -> Text:
 
 
 def _table(found: Mapping[str, Any]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("PLANNER")
-    table.add_column("")
+    table = plain_table("PLANNER", "")
     headings = ("HOURS", "SLOT-HOURS", "SLOTS", "LATE", "RESCALES", "UNDER %", "OVER %", "UNDER TIME %", "OVER TIME %")
     for heading in (*headings, "UNSTABLE %", "NO ANSWER"):
         table.add_column(heading, justify="right")
@@ -81,25 +75,14 @@ def _table(found: Mapping[str, Any]) -> Table:
 def _role(row: Mapping[str, Any]) -> str:
     if not row["current"]:
         return "former"
-    return {"chosen": "chosen, simulated", "observed": "what really ran"}.get(str(row["role"]), "shadow")
+    return {"chosen": "chosen, simulated", "observed": "the real application"}.get(str(row["role"]), "shadow")
 
 
-def _verdict(found: Mapping[str, Any]) -> Text:
-    return Text(str(found["sentence"]), "bold green" if found.get("cheaper") else "bold")
-
-
-def _notes(found: Mapping[str, Any]) -> list[Text]:
+def _confidence(found: Mapping[str, Any]) -> Text:
     confidence = found.get("confidence")
     if confidence is None:
-        return [
-            Text(
-                "confidence unknown: the application did not follow the chosen planner (mode act), so its simulation could not be "
-                "held beside what really happened",
-                "yellow",
-            )
-        ]
+        sentence = "confidence unknown: the application did not follow the chosen planner (mode act), so no real run can be compared"
+        return Text(sentence, "yellow")
     hours = found["compared_seconds"] / 3600
-    text = (
-        f"confidence {confidence:.0%}: the chosen planner's simulation beside what really happened, over {hours:.1f} h"
-    )
-    return [Text(text, "yellow" if confidence < LITTLE_CONFIDENCE else "dim")]
+    text = f"confidence {confidence:.0%}: the chosen planner's simulation compared with the real application over {hours:.1f} h"
+    return Text(text, "yellow" if confidence < MIN_CONFIDENCE else "dim")

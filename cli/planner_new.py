@@ -14,12 +14,12 @@ import typer
 from cli.errors import InvalidInput
 
 FILES = ("README.md", "pyproject.toml", "Dockerfile", "planner.py", "test_planner.py")
-"""Of the template; `planner.py` takes the planner's own name."""
+"""Files of the template; `planner.py` is renamed to the planner's module."""
 
 
 def new(name: str, directory: Path) -> list[Path]:
-    """Write the project `name` below `directory` and return its files. Raises `InvalidInput` for a name that policies could not use, or
-    where something of that name is there already: nothing is ever overwritten."""
+    """Write the project `name` below `directory`; returns its files. Raises `InvalidInput` for a name that policies cannot use, and
+    if the folder exists: nothing is overwritten."""
     from weir_contracts import NAME_PATTERN
     from weir_planner.installed import built_in
 
@@ -33,27 +33,26 @@ def new(name: str, directory: Path) -> list[Path]:
     if not module.isidentifier() or keyword.iskeyword(module):
         raise InvalidInput(f"{name!r}: its module could not be imported")
     if _is_taken(module):
-        raise InvalidInput(f"{name!r}: its module would stand before the one of that name that it needs")
+        raise InvalidInput(f"{name!r}: its module would hide the installed module {module}")
     folder = directory / name
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
-        raise InvalidInput(f"{folder}: is there already") from None
+        raise InvalidInput(f"{folder}: exists already") from None
     except OSError as error:
-        raise InvalidInput(f"{folder}: cannot be made: {error.strerror}") from None
-    words = {"name": name, "module": module, "title": name.replace("-", " ").capitalize()}
+        raise InvalidInput(f"{folder}: cannot be created: {error.strerror}") from None
+    values = {"name": name, "module": module, "title": name.replace("-", " ").capitalize()}
     written = []
     for source in FILES:
         text = (files("cli") / "planner_template" / f"{source}.txt").read_text(encoding="utf-8")
         path = folder / source.replace("planner.py", f"{module}.py")
-        path.write_text(Template(text).substitute(words), encoding="utf-8")
+        path.write_text(Template(text).substitute(values), encoding="utf-8")
         written.append(path)
     return written
 
 
 def _is_taken(module: str) -> bool:
-    """Whether there is a module of that name already, Python's or one of those installed here, any of which a planner may need. A folder
-    without a file of its own is none."""
+    """Return whether Python or an installed package has a module of this name, which a planner may need."""
     found = find_spec(module)
     return module in sys.stdlib_module_names or (found is not None and found.origin is not None)
 

@@ -1,7 +1,6 @@
 """`weir planner register`, `list`, `check`, `remove`: planners that run elsewhere."""
 
 import asyncio
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,9 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .client import connect
+from .client import TokenFile, connect
 from .errors import CommandError, InvalidInput
-from .output import Format, show, text_of
+from .output import Format, Json, Output, plain_table, show
 
 if TYPE_CHECKING:
     from weir_contracts import NewPlanner
@@ -22,11 +21,8 @@ if TYPE_CHECKING:
 
 LOCAL = "http://127.0.0.1:8093"
 Server = Annotated[str, typer.Option("--server", envvar="WEIR_PLANNER_SERVER", help="Address of the planner service.")]
-TokenFile = Annotated[Path | None, typer.Option("--token-file", help="File with the bearer token (else WEIR_TOKEN).")]
-Output = Annotated[Format, typer.Option("--output", "-o", help="For people or for programs.")]
-Json = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
 Kta = Annotated[
-    bool, typer.Option("--kta", help="It speaks KTA's protocol: URL is its base, its steps are at /api/v1alpha1/….")
+    bool, typer.Option("--kta", help="It implements KTA's protocol: URL is its base, its steps are at /api/v1alpha1/….")
 ]
 NoAnalyze = Annotated[bool, typer.Option("--no-analyze", help="With --kta: it has no analyze step.")]
 NoWeirField = Annotated[
@@ -42,8 +38,8 @@ _KTA = "/api/v1alpha1"
 
 
 def register(
-    name: Annotated[str, typer.Argument(help="What policies will call it.")],
-    url: Annotated[str | None, typer.Argument(help="Where it answers, as the planner service reaches it.")] = None,
+    name: Annotated[str, typer.Argument(help="The name for policies.")],
+    url: Annotated[str | None, typer.Argument(help="Its address, as the planner service reaches it.")] = None,
     kta: Kta = False,
     no_analyze: NoAnalyze = False,
     monitor_url: MonitorUrl = None,
@@ -73,20 +69,18 @@ def register(
         credential=credential,
         history=history,
     )
-    told = connect(server, token_file).register_planner(_document(new), replace=replace, timeout_seconds=timeout)
-    if json or output is not Format.TABLE:
-        sys.stdout.write(text_of(told, Format.JSON if json else output))
-        return
-    planner = told["planner"]
-    passed = f"{len(told['checks'])} checks passed"
-    sys.stdout.write(f"{planner['name']} registered (version {planner['version']}, {passed})\n")
-    sys.stdout.write(f"a policy chooses it with spec.planner.name: {planner['name']}\n")
+    document = new.model_dump(mode="json", exclude_none=True)
+    registered = connect(server, token_file).register_planner(document, replace=replace, timeout_seconds=timeout)
+    planner, checks = registered["planner"], len(registered["checks"])
+    sentence = f"{planner['name']} registered (version {planner['version']}, {checks} checks passed)"
+    usage = f"a policy chooses it with spec.planner.name: {planner['name']}"
+    show(registered, Format.JSON if json else output, f"{sentence}\n{usage}")
 
 
 def list_planners(
     server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE, json: Json = False
 ) -> None:
-    """The planners that policies can name, built in and registered."""
+    """List the planners that policies can name, built in and registered."""
     planners = connect(server, token_file).planners()
     show(planners, Format.JSON if json else output, lambda: planners_table(planners))
 
@@ -100,16 +94,14 @@ def remove(
 ) -> None:
     """Remove a registered planner; policies that name it hold, or use their fallback."""
     connect(server, token_file).remove_planner(name)
-    if json or output is not Format.TABLE:
-        sys.stdout.write(text_of({"planner": name, "removed": True}, Format.JSON if json else output))
-    else:
-        sys.stdout.write(f"{name} removed; policies that name it hold, or use their fallback\n")
+    sentence = f"{name} removed; policies that name it hold, or use their fallback"
+    show({"planner": name, "removed": True}, Format.JSON if json else output, sentence)
 
 
 def check(
     planner: Annotated[
         str | None,
-        typer.Argument(help="A URL, asked from here; or a registered planner's name, asked by the planner service."),
+        typer.Argument(help="A URL, called from here; or a registered planner's name, called by the planner service."),
     ] = None,
     kta: Kta = False,
     no_analyze: NoAnalyze = False,
@@ -126,7 +118,7 @@ def check(
     output: Output = Format.TABLE,
     json: Json = False,
 ) -> None:
-    """Whether a planner keeps the plugin contract. Ends with 1 if not."""
+    """Check whether a planner keeps the plugin contract; exit code 1 if not."""
     if planner is not None and "://" not in planner:
         report = connect(server, token_file).check_planner(planner, timeout_seconds=timeout)
     else:
@@ -142,7 +134,7 @@ def check(
 
 
 async def check_from_here(new: "NewPlanner", credential_file: Path | None, timeout_seconds: float) -> "Report":
-    """The suite itself, without a planner service; whoever runs it may reach what they can reach."""
+    """Run the conformance suite without a planner service. All addresses are allowed, since the user runs it."""
     from runtime.addresses import Allowed
     from runtime.clock import SystemClock
     from services.planner.adapters import kta
@@ -174,41 +166,37 @@ def new_planner(
     credential: str | None = None,
     history: int | None = None,
 ) -> "NewPlanner":
-    """A planner as the options tell it; `InvalidInput` that names what is wrong."""
+    """Return the planner that the options describe; `InvalidInput` names a wrong one."""
     from pydantic import ValidationError
     from weir_contracts import InvalidDocument, NewPlanner
 
-    told: dict[str, Any] = {"name": name, "credential": credential, "result_history_length": history}
+    fields: dict[str, Any] = {"name": name, "credential": credential, "result_history_length": history}
     given = {step: address for step, address in steps.items() if address is not None}
     if kta and url is not None:
         named = ("monitor", "plan") if no_analyze else ("monitor", "analyze", "plan")
-        told |= {f"{step}_url": f"{url.rstrip('/')}{_KTA}/{step}" for step in named} | given
+        fields |= {f"{step}_url": f"{url.rstrip('/')}{_KTA}/{step}" for step in named} | given
     elif given:
-        told |= given
+        fields |= given
     else:
-        told["url"] = url
-    told |= {"kind": "kta" if kta or given else "http", "offer_analysis": False if no_weir_field else None}
+        fields["url"] = url
+    fields |= {"kind": "kta" if kta or given else "http", "offer_analysis": False if no_weir_field else None}
     if url is None and not given:
-        raise InvalidInput("URL: where does the planner answer?")
+        raise InvalidInput("URL: the planner's address is missing")
     try:
-        return NewPlanner.model_validate(told)
+        return NewPlanner.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         if first["loc"] == ("name",) and first["type"] == "string_pattern_mismatch":
-            said = "small letters, digits, dashes and dots, at most 63, a letter or digit first and last"
-            raise InvalidInput(f"name: {said}") from None
+            allowed = "small letters, digits, dashes and dots, at most 63, a letter or digit first and last"
+            raise InvalidInput(f"name: {allowed}") from None
         raise InvalidInput(str(InvalidDocument.of(error, "planner"))) from None
 
 
-def _document(new: "NewPlanner") -> dict[str, Any]:
-    return new.model_dump(mode="json", exclude_none=True)
-
-
 def planners_table(planners: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """A line for each; a circuit that is not closed in red, with the last failure below."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("PLANNER", "KIND", "SCOPE", "CIRCUIT", "ADDRESS", "DESCRIPTION"):
-        table.add_column(heading, no_wrap=heading not in ("ADDRESS", "DESCRIPTION"))
+    """Return a line for each planner, with failures below; a circuit that is not closed is red."""
+    table = plain_table("PLANNER", "KIND", "SCOPE", "CIRCUIT")
+    for heading in ("ADDRESS", "DESCRIPTION"):
+        table.add_column(heading)
     notes = []
     for each in planners:
         breaker = each.get("breaker") or {}
@@ -229,7 +217,7 @@ def planners_table(planners: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def report_table(checks: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """A line for each check."""
+    """Return a line for each check."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for each in checks:
         mark = Text("ok", "green") if each["ok"] else Text("failed", "bold red")

@@ -1,4 +1,4 @@
-"""How the answer to a what-if is shown: the operators, the lag's curve, and in words where it breaks."""
+"""Output of `weir what-if`: the operators, the curve of the lag, and a sentence with the result."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -10,19 +10,20 @@ from rich.text import Text
 
 from replay import figure
 
+from .output import plain_table
 from .replay.chart import LABEL, WIDTH, Curve, panel
 from .trial.view import number
 
 FULL = 0.9995
-"""From this busy share on, 100 % is shown, and in red."""
+"""A busy share that is shown as 100 % and in red."""
 
 
 def what_if_panel(answer: Mapping[str, Any], now: datetime, width: int = WIDTH) -> RenderableType:
-    """The whole answer; `width` is that of the curves, in characters."""
+    """Return the answer as a panel; `width` of the curves in characters."""
     parts: list[RenderableType] = [_heading(answer, now), _operators(answer)]
     if answer.get("prediction"):
         parts.append(_curves(answer, width))
-    parts.append(_verdict(answer))
+    parts.append(_result(answer))
     parts += [
         Text(f"unknown: the {gap['what']} of {gap['operator']}: {gap['because']}", "yellow")
         for gap in answer["unknown"]
@@ -53,16 +54,15 @@ def _taken_in(answer: Mapping[str, Any]) -> str:
 
 
 def _operators(answer: Mapping[str, Any]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("OPERATOR")
-    for heading in ("PARALLELISM", "ARRIVE/s", "TAKEN IN/s", "CAPACITY/s", "UTILISATION", "LEAST"):
+    table = plain_table("OPERATOR")
+    for heading in ("PARALLELISM", "ARRIVE/s", "TAKEN IN/s", "CAPACITY/s", "UTILIZATION", "MINIMUM"):
         table.add_column(heading, justify="right")
-    table.add_column("CAPACITY SEEN AT")
+    table.add_column("CAPACITY MEASURED AT")
     for row in answer["operators"]:
-        now, asked = row.get("parallelism_now"), row["parallelism"]
+        now, then = row.get("parallelism_now"), row["parallelism"]
         table.add_row(
             Text(row["operator"], "bold" if row["operator"] == answer.get("bottleneck") else ""),
-            Text(str(asked) if now == asked else f"{number(now)} → {asked}", "" if now == asked else "cyan"),
+            Text(str(then) if now == then else f"{number(now)} → {then}", "" if now == then else "cyan"),
             number(row.get("arrival_rate")),
             number(row.get("input_rate")),
             number(row.get("capacity")),
@@ -111,7 +111,7 @@ def what_if_figure(answer: Mapping[str, Any]) -> list[figure.Panel]:
     return [figure.Panel("lag, s", lag), figure.Panel("throughput, records/s", [throughput])]
 
 
-def _verdict(answer: Mapping[str, Any]) -> Text:
+def _result(answer: Mapping[str, Any]) -> Text:
     good = answer.get("keeps_up") and answer["possible"]
     style = "bold green" if good else "bold yellow" if answer.get("keeps_up") is None else "bold red"
     return Text(str(answer["sentence"]), style)

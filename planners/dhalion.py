@@ -28,7 +28,7 @@ from weir_contracts import Analysis, Infeasible, Parallelism, PlanReply, SourceA
 from weir_contracts.planning import Number
 from weir_planner import Request, planner
 
-from predictor.words import changes
+from predictor import changes
 
 from .answer import Answer, missing, reply_of
 

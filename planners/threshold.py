@@ -17,7 +17,7 @@ from weir_contracts.base import OperatorName
 from weir_contracts.planning import Number
 from weir_planner import Request, planner
 
-from predictor.words import changes
+from predictor import changes
 
 from .answer import Answer, missing, reply_of
 from .static import no_such_operator

@@ -1,23 +1,24 @@
-"""The one predictor: what an application would do at parallelisms and loads it may never have had.
+"""The predictor: what an application does at parallelisms and loads that it may never have had.
 
-Capacity curves from what was learnt, flow through the graph, and the trajectory of lag. Pure: it knows the contracts and numpy. The
-planner decides with it and knowledge answers `what-if` with it, so that both say the same of the same analysis.
+Capacity curves from measured points, flow through the graph, and the trajectory of lag. Pure: contracts and numpy. The planner decides
+with it and knowledge answers `what-if` with it, so both give the same answer for the same analysis.
 """
 
 from .answer import NotYet, what_if
-from .at_least import AtLeast, at_least_of
-from .capacity import CapacityCurve, curve_of
+from .capacity import CapacityCurve, LowerBound, curve_of, lower_bounds_of
 from .comparison import Assumptions, Compared, Comparison, TooLittle, compare, comparison_of, is_overloaded, nearly
 from .flow import Flow, arrivals_at, flow_of
 from .limits import smallest_useful
+from .messages import changes
 from .question import InvalidQuestion, Load, parse_load, parse_parallelism
 from .reading import Gap, model_of, restart_of
-from .trajectory import STAY, Backlog, Model, Outlook, Restart, busiest, outlook, predict
+from .trajectory import STAY, Backlog, Model, Outlook, Restart, predict
+
+at_least_of = lower_bounds_of
 
 __all__ = [
     "STAY",
     "Assumptions",
-    "AtLeast",
     "Backlog",
     "CapacityCurve",
     "Compared",
@@ -26,6 +27,7 @@ __all__ = [
     "Gap",
     "InvalidQuestion",
     "Load",
+    "LowerBound",
     "Model",
     "NotYet",
     "Outlook",
@@ -33,15 +35,15 @@ __all__ = [
     "TooLittle",
     "arrivals_at",
     "at_least_of",
-    "busiest",
+    "changes",
     "compare",
     "comparison_of",
     "curve_of",
     "flow_of",
     "is_overloaded",
+    "lower_bounds_of",
     "model_of",
     "nearly",
-    "outlook",
     "parse_load",
     "parse_parallelism",
     "predict",

@@ -1,26 +1,30 @@
-"""What an operator can do at a parallelism it may never have run with.
+"""Capacity of an operator at parallelisms with which it may never have run.
 
-`C(p) = c·p / (1 + s·(p − 1))` (Amdahl's form: c one subtask's rate, s the serial share; ceiling c/s). `p / C(p)` is linear in `1/c`
-and `s/c`, so both come from a weighted non-negative least squares fit. With a single p seen the curve is linear: a
-second parameter fitted on one point would be invented. A coherence term (USL's κ) only where more subtasks were seen to do less: a
-control loop sees few, close p, on which a free κ extrapolates worse than a straight line. Then it takes the place of s,
-`C(p) = c·p / (1 + κ·p·(p − 1))`, and there is a parallelism beyond which more do less.
+`C(p) = c·p / (1 + s·(p − 1))` (Amdahl's form: c one subtask's rate, s the serial share; ceiling c/s). `p / C(p)` is linear in `1/c` and
+`s/c`, so both come from a weighted non-negative least squares fit. With a single measured p the curve is linear: a second parameter
+fitted on one point would be invented. A coherence term (USL's κ) only where more subtasks were measured to do less: on the few close p
+of a control loop a free κ extrapolates worse than a straight line. Then it replaces s, `C(p) = c·p / (1 + κ·p·(p − 1))`, and beyond some
+parallelism more subtasks do less.
+
+A hardly busy operator gives no rate for a curve, but a lower bound: at its low utilisation it does what it takes in, so it can do so
+much more. A lower bound shows that a parallelism suffices, never that it does not.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
 import numpy as np
 from weir_contracts import CapacityPoint, OperatorAnalysis
 
-LEAST_CONFIDENCE = 0.05
+MIN_CONFIDENCE = 0.05
 FALLEN = 0.9
-"""Of what fewer subtasks do: from below this share on it is no noise that more do less. The executor rolls back by the same."""
+"""Share of what fewer subtasks do, below which a fall is no noise. The executor rolls back by the same."""
 FALL_COUNTS = timedelta(hours=1)
+"""Age up to which a fall counts: it may have been a bad hour, and a parallelism that is never tried is never measured again."""
 SATURATED_WEIGHT = 2.0
-"""A measurement under saturation is an observation; one from busy time an extrapolation."""
+"""Weight of a measurement under saturation, which is an observation; one from busy time is an extrapolation."""
 
 
 class CapacityCurve(NamedTuple):
@@ -33,7 +37,7 @@ class CapacityCurve(NamedTuple):
     coherence_seconds: float = 0.0
 
     def rate(self, parallelism: int) -> float:
-        """Records/s the whole operator sustains at `parallelism`; grows with it up to `best`."""
+        """Return records/s that the whole operator sustains at `parallelism`; grows with it up to `best`."""
         shared = self.serial_seconds * (parallelism - 1) + self.coherence_seconds * parallelism * (parallelism - 1)
         return parallelism / (self.per_subtask_seconds + shared)
 
@@ -53,7 +57,7 @@ class CapacityCurve(NamedTuple):
         return math.inf if self.serial_seconds <= 0 else 1 / self.serial_seconds
 
     def needed(self, demand: float) -> int | None:
-        """The smallest parallelism that sustains `demand` records/s; None if none does."""
+        """Return the smallest parallelism that sustains `demand` records/s; None if none does."""
         if demand <= 0:
             return 1
         if self.coherence_seconds > 0:
@@ -64,55 +68,48 @@ class CapacityCurve(NamedTuple):
         exact = demand * (self.per_subtask_seconds - self.serial_seconds) / left
         return max(1, math.ceil(exact - 1e-9))
 
+    def scaled(self, factor: float) -> "CapacityCurve":
+        """Return the curve with each rate divided by `factor`."""
+        own, serial, confidence, points, coherence = self
+        return CapacityCurve(own * factor, serial * factor, confidence, points, coherence * factor)
+
 
 def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
-    """The curve through what was seen of an operator; None if nothing was.
+    """Return the curve through what was measured of an operator; None if nothing was.
 
-    It goes exactly through the best knowledge at the present parallelism, and takes its shape from all of it.
+    It goes exactly through the best value at the present parallelism, and takes its shape from all of them.
     """
-    trusted = [point for point in operator.capacities if point.confidence >= LEAST_CONFIDENCE]
+    trusted = [point for point in operator.capacities if point.confidence >= MIN_CONFIDENCE]
     now, parallelism = operator.true_processing_rate, operator.parallelism
     # An estimate may be negative or 0; such a rate says nothing of what the operator can do.
-    rate = now.value if now.value is not None and now.value > 0 and now.confidence >= LEAST_CONFIDENCE else None
-    # Most are seen as they run and nowhere else: the line through that point.
+    rate = now.value if now.value is not None and now.value > 0 and now.confidence >= MIN_CONFIDENCE else None
+    # Most operators were measured at their present parallelism only: the line through that point.
     if not trusted:
         return CapacityCurve(parallelism / rate, 0.0, now.confidence) if rate else None
     if len(trusted) == 1 and trusted[0].parallelism == parallelism:
         return CapacityCurve(parallelism / trusted[0].records_per_second, 0.0, trusted[0].confidence)
-    seen = [(p.parallelism, p.records_per_second, _weight(p.confidence, p.saturated)) for p in trusted]
+    seen = [
+        (p.parallelism, p.records_per_second, p.confidence * (SATURATED_WEIGHT if p.saturated else 1.0))
+        for p in trusted
+    ]
     confidences = [point.confidence for point in trusted]
-    if rate and all(p != parallelism for p, _, _ in seen):
+    here = next((rate for p, rate, _ in seen if p == parallelism), None)
+    if rate and here is None:
+        here = rate
         seen.append((parallelism, rate, now.confidence))
         confidences.append(now.confidence)
     curve = _falling(seen, max(confidences)) if _falls(trusted) else _fit(seen, max(confidences))
-    here = next((rate for p, rate, _ in seen if p == parallelism), None)
-    if here is None:
-        return curve
-    scale = curve.rate(parallelism) / here
-    return CapacityCurve(
-        curve.per_subtask_seconds * scale,
-        curve.serial_seconds * scale,
-        curve.confidence,
-        curve.points,
-        curve.coherence_seconds * scale,
-    )
-
-
-def _weight(confidence: float, saturated: bool) -> float:
-    return confidence * (SATURATED_WEIGHT if saturated else 1.0)
+    return curve if here is None else curve.scaled(curve.rate(parallelism) / here)
 
 
 def _falls(points: Sequence[CapacityPoint]) -> bool:
-    """Whether more subtasks were seen to do clearly less than fewer, both as full as they get and within the last hour: it may
-    have been a bad hour, and what is believed for ever is never tried again."""
-    newest = max((p.measured_at for p in points), default=None)
-    full = sorted(
-        (p.parallelism, p.records_per_second)
-        for p in points
-        if p.saturated and newest is not None and newest - p.measured_at <= FALL_COUNTS
-    )
+    """Whether more subtasks were measured to do clearly less than fewer, both saturated and within the last hour."""
+    newest = max(p.measured_at for p in points)
+    full = [
+        (p.parallelism, p.records_per_second) for p in points if p.saturated and newest - p.measured_at <= FALL_COUNTS
+    ]
     best = 0.0
-    for _, rate in full:
+    for _, rate in sorted(full):
         if rate < FALLEN * best:
             return True
         best = max(best, rate)
@@ -141,24 +138,42 @@ def _fit(seen: Sequence[tuple[int, float, float]], confidence: float) -> Capacit
 
 
 def _rows(seen: Sequence[tuple[int, float, float]]) -> tuple[np.ndarray, np.ndarray]:
-    """p / C(p) and its weights. Relative errors: a row's weight is divided by the row's own value."""
+    """Return p / C(p) and its weights, divided by the row's own value: errors are relative."""
     values = np.array([p / rate for p, rate, _ in seen])
     return values, np.sqrt(np.array([weight for _, _, weight in seen])) / values
 
 
 def _weighted(seen: Sequence[tuple[int, float, float]], second: Sequence[float]) -> tuple[float, float]:
-    """The fit of p / C(p) by a constant and a multiple of `second`, neither below 0."""
+    """Fit p / C(p) by a constant and a multiple of `second`, neither below 0: the free optimum if it is allowed, else the better of the
+    two edges (the problem is convex, so it cannot lie inside)."""
     values, weights = _rows(seen)
-    matrix = np.array([[1.0, each] for each in second])
-    return _non_negative(matrix * weights[:, None], values * weights)
-
-
-def _non_negative(matrix: np.ndarray, values: np.ndarray) -> tuple[float, float]:
-    """Least squares of two unknowns that may not be below 0: the free optimum if it is allowed, else the better of the two edges
-    (the problem is convex, so it cannot lie inside)."""
+    matrix, values = np.array([[1.0, each] for each in second]) * weights[:, None], values * weights
     free, *_ = np.linalg.lstsq(matrix, values, rcond=None)
     if free.min() >= 0:
         return float(free[0]), float(free[1])
     alone = [max(0.0, float(column @ values) / float(column @ column)) for column in matrix.T]
     edges = [(alone[0], 0.0), (0.0, alone[1])]
     return min(edges, key=lambda edge: float(np.sum((matrix @ np.array(edge) - values) ** 2)))
+
+
+class LowerBound(NamedTuple):
+    """A lower bound of capacity, and the parallelism at which it was found."""
+
+    records_per_second: float
+    """Rate of the whole operator."""
+    parallelism: int
+
+    def rate(self, parallelism: int) -> float:
+        """Return records/s that the whole operator sustains at least at `parallelism`. Fewer subtasks do at least their share, because
+        more of them share something; that more subtasks do more was not measured."""
+        return self.records_per_second * min(1.0, parallelism / self.parallelism)
+
+
+def lower_bounds_of(operators: Iterable[OperatorAnalysis], curves: Container[str]) -> dict[str, LowerBound]:
+    """Return the lower bounds of the operators without a curve, as far as they are known."""
+    bounds = {
+        o.operator: LowerBound(o.least_processing_rate.value or 0.0, o.parallelism)
+        for o in operators
+        if o.operator not in curves and o.least_processing_rate is not None
+    }
+    return {name: bound for name, bound in bounds.items() if bound.records_per_second > 0}

@@ -1,7 +1,7 @@
-"""Holding and other parallelisms of an application, compared by what they would bring.
+"""Holding and other parallelisms of an application, compared on the predictor.
 
-The model lets operators of unknown demand or capacity take in everything. Where readings contradict it
-(`Comparison.suspects`), it has no say.
+The model lets operators of unknown demand or capacity take in everything. Where readings contradict it (`Comparison.suspects`), its
+prediction is not used.
 """
 
 import math
@@ -13,34 +13,34 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 from weir_contracts import Analysis, Objective, OperatorLimits, Parallelism, PlanRequest, Prediction, Topology
 
-from .at_least import at_least_of
+from .capacity import lower_bounds_of
 from .flow import loads_of
 from .reading import USUAL_RESTART_SECONDS, model_of, restart_of
-from .trajectory import STAY, Backlog, Model, Outlook, Restart, outlook
+from .trajectory import STAY, Backlog, Model, Outlook, Restart, outlooks
 
 SATURATED = 0.95
 """Busy share from which an operator of unknown demand counts as too small."""
 HALF_BUSY = 0.5
-"""Busy share below which an operator is not what holds the others back."""
+"""Busy share below which an operator does not limit the others."""
 SURE_GROWTH = 0.3
 """Confidence from which growth of lag counts; two readings a few seconds apart have less."""
-LONGEST_WARM_UP_SECONDS = 120.0
+MAX_WARM_UP_SECONDS = 120.0
 """A run that is still warming up after this, or after 4 intervals, has no readings to wait for."""
 
 
 Badness = tuple[bool, float]
-"""Whether the backlog never shrinks into the objective, then seconds: the less, the better."""
+"""Whether the backlog never shrinks into the objective, then seconds of violation. Smaller is better."""
 
 
 class TooLittle(NamedTuple):
-    """Why nothing can be compared, as a plan's code and sentence."""
+    """Reason why nothing can be compared, as a plan's code and sentence."""
 
     code: str
     sentence: str
 
 
 class Assumptions(BaseModel):
-    """What a comparison takes for granted; a planner may derive its parameters from it."""
+    """Assumptions of a comparison; a planner may derive its parameters from them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,74 +60,73 @@ class Assumptions(BaseModel):
         default=USUAL_RESTART_SECONDS,
         ge=0,
         le=3_600,
-        description="taken for a rescale's downtime until one was seen, in s",
+        description="downtime of a rescale until one was measured, in s",
     )
     objective_share: float = Field(
         default=0.8, gt=0, le=1, description="share of the objective that predicted lag may reach: room for error"
     )
     horizon_seconds: float | None = Field(
-        default=None, gt=0, le=86_400, description="how far to look, in s; by default restart + 2 · drain + objective"
+        default=None, gt=0, le=86_400, description="horizon in s; by default restart + 2 · drain + objective"
     )
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """An application as it is, on which holding and other parallelisms are compared."""
+    """The present state of an application, on which holding and other parallelisms are compared."""
 
     analysis: Analysis
     topology: Topology
     current: Parallelism
     model: Model
-    lag_seconds: float | None
-    backlog_records: float
     restart: Restart
     objective: Objective
     limits: Mapping[str, OperatorLimits]
-    at_least: Mapping[str, float]
-    """What operators of unknown capacity sustain at least as they run, in records/s."""
+    lower_bounds: Mapping[str, float]
+    """Records/s that operators of unknown capacity sustain at least at their present parallelism."""
     assumptions: Assumptions
+
+    @property
+    def backlog_records(self) -> float:
+        """Records that wait at all sources."""
+        return sum(backlog.records for backlog in self.model.backlogs.values())
 
     @cached_property
     def suspects(self) -> frozenset[str]:
-        """Operators that may be too small although the model cannot say so, as their demand or capacity is unknown: the full ones, else,
-        while lag above the objective grows, those that are half busy or tell nothing. They grow by a step, whatever the model says."""
-        model, busy = self.model, {o.operator: o.utilisation.value for o in self.analysis.operators}
+        """Operators that may be too small although the model cannot show it, as their demand or capacity is unknown: the saturated ones,
+        else, while lag above the objective grows, those that are half busy or of unknown utilisation."""
+        model = self.model
         blind = [
             n
             for n, limits in self.limits.items()
-            if self.current[n] < limits.max and (n not in model.flow or n not in model.curves)
+            if (n not in model.curves or n not in model.flow) and self.current[n] < limits.max
         ]
+        busy = {o.operator: o.utilisation.value for o in self.analysis.operators} if blind else {}
         full = frozenset(n for n in blind if (busy.get(n) or 0.0) >= SATURATED)
-        if self.growing_lag is not None:
+        if blind and self.growing_lag is not None:
             return full or frozenset(n for n in blind if (share := busy.get(n)) is None or share >= HALF_BUSY)
-        # Starting and catching up fill every operator.
+        # While it starts or catches up every operator is saturated.
         return frozenset() if self.analysis.has("warming-up") or self.analysis.has("catching-up") else full
 
     @cached_property
     def growing_lag(self) -> tuple[float, float] | None:
-        """The longest lag in s above the objective that grows, and by how many records/s; None: there is none, or the run is starting."""
+        """The longest lag in s above the objective that grows, and its growth in records/s; None: there is none, or the run is starting."""
         run, limit, latency = self.analysis.run, self.limit_seconds, self.objective.max_latency is not None
         if limit is None:
             return None
         if self.analysis.has("warming-up"):
             age = 0.0 if run is None else (self.analysis.observed_at - run.running_since).total_seconds()
-            if age < max(LONGEST_WARM_UP_SECONDS, 4 * self.analysis.policy.spec.interval.total_seconds()):
+            if age < max(MAX_WARM_UP_SECONDS, 4 * self.analysis.policy.spec.interval.total_seconds()):
                 return None
         found = []
         for source in self.analysis.sources:
             seconds = (source.expected_latency_seconds if latency else source.lag_seconds).value
-            growth = source.lag_growth
-            if (
-                seconds is not None
-                and seconds > limit
-                and (growth.value or 0.0) > 0
-                and growth.confidence >= SURE_GROWTH
-            ):
-                found.append((seconds, growth.value or 0.0))
+            growth = source.lag_growth.value or 0.0
+            if seconds is not None and seconds > limit and growth > 0 and source.lag_growth.confidence >= SURE_GROWTH:
+                found.append((seconds, growth))
         return max(found, default=None)
 
     def with_less_waiting(self) -> Iterator["Comparison"]:
-        """The same with nothing waiting and, where several sources have a backlog, with that of each alone."""
+        """Yield the comparison without any backlog and, if several sources have one, with that of each alone."""
         nothing, waiting = Backlog(0.0, 0.0), {s: b for s, b in self.model.backlogs.items() if b.records > 0}
         for left in [{}, *({s: b} for s, b in waiting.items() if len(waiting) > 1)] if waiting else []:
             backlogs = {**dict.fromkeys(self.model.backlogs, nothing), **left}
@@ -135,71 +134,80 @@ class Comparison:
 
     @cached_property
     def waiting(self) -> Mapping[str, float]:
-        """Records that the backlogs bring to each operator of which it can be told."""
+        """Records that the backlogs bring to each operator with a known flow."""
         return loads_of(self.model.flow, {s: backlog.records for s, backlog in self.model.backlogs.items()})
 
     @cached_property
     def limit_seconds(self) -> float | None:
+        """Predicted lag or latency that counts as a violation; None: the objective is a utilisation."""
         bound = self.objective.bound_seconds
         return None if bound is None else bound * self.assumptions.objective_share
 
     @cached_property
     def horizon_seconds(self) -> float:
+        """Length of the predictions."""
         if self.assumptions.horizon_seconds is not None:
             return self.assumptions.horizon_seconds
         return self.restart.seconds + 2 * self.assumptions.drain_seconds + (self.objective.bound_seconds or 30.0)
 
     @property
     def target_utilisation(self) -> float:
+        """Load over capacity that a new parallelism is sized for."""
         return self.objective.utilization or self.assumptions.target_utilisation
 
-    @property
-    def highest_utilisation(self) -> float:
+    @cached_property
+    def max_utilisation(self) -> float:
+        """Load over capacity from which staying is not good enough."""
         if self.objective.utilization is not None:
             return min(1.0, self.objective.utilization * 1.1)
         return max(self.assumptions.highest_utilisation, self.assumptions.target_utilisation)
 
-    def predicted(self, vector: Mapping[str, int]) -> Outlook:
-        return outlook(
+    @cached_property
+    def staying(self) -> Outlook:
+        """The outlook of the present parallelism."""
+        return self._outlooks([self.current], STAY)[0]
+
+    def going(self, vectors: Sequence[Parallelism]) -> list[Outlook]:
+        """Return the outlook of each vector, with the restart that a change costs."""
+        found = self._outlooks(vectors, self.restart) if vectors else []
+        return [self.staying if vector == self.current else each for vector, each in zip(vectors, found, strict=True)]
+
+    def _outlooks(self, vectors: Sequence[Parallelism], restart: Restart) -> list[Outlook]:
+        return outlooks(
             self.model,
-            vector,
-            STAY if vector == self.current else self.restart,
+            vectors,
+            restart,
             horizon_seconds=self.horizon_seconds,
             objective_seconds=self.limit_seconds,
             of_latency=self.objective.max_latency is not None,
         )
 
-    def is_worth(self, staying: Outlook, going: Outlook, vectors: Sequence[Parallelism]) -> bool:
-        """Whether a change is worth its restart; or whether one of `vectors` would be if less waited: more lag is no reason to stay."""
-        if self._helps(staying, going):
+    def is_worth(self, going: Outlook, vectors: Sequence[Parallelism]) -> bool:
+        """Whether a change is worth its restart; or whether one of `vectors` would be with less backlog: more lag is no reason to stay."""
+        if self._helps(going):
             return True
-        for less in self.with_less_waiting():
-            hold = less.predicted(less.current)
-            if any(less._helps(hold, less.predicted(vector)) for vector in vectors):
-                return True
-        return False
+        return any(less._helps(each) for less in self.with_less_waiting() for each in less.going(vectors))
 
-    def _helps(self, staying: Outlook, going: Outlook) -> bool:
-        if (staying.max_utilisation or 0.0) > 1.0 >= (going.max_utilisation or 0.0):
+    def _helps(self, going: Outlook) -> bool:
+        if is_overloaded(self.staying) and not is_overloaded(going):
             return True  # only the change lets the application keep up
-        # Where it cannot keep up either way, a little less of it is not worth slots and a restart.
-        hardly = is_overloaded(staying) and not self.is_good(going)
-        return self.gains(staying, going) and not (hardly and self.badness(staying) <= nearly(self.badness(going)))
+        # Where it cannot keep up either way, a slightly smaller violation is not worth slots and a restart.
+        hardly = is_overloaded(self.staying) and not self.is_good(going)
+        return self.gains(going) and not (hardly and self.badness(self.staying) <= nearly(self.badness(going)))
 
-    def gains(self, staying: Outlook, going: Outlook) -> bool:
-        """Whether a change is better by more than what may be a rounding error."""
-        (never, late), (going_never, going_late) = self.badness(staying), self.badness(going)
+    def gains(self, going: Outlook) -> bool:
+        """Whether a change is better than staying by more than a rounding error."""
+        (never, late), (going_never, going_late) = self.badness(self.staying), self.badness(going)
         return never if never != going_never else going_late < late - 0.5
 
     def is_good(self, found: Outlook) -> bool:
-        """Meets the objective all the time, and can keep up afterwards."""
-        steady = found.max_utilisation is None or found.max_utilisation <= self.highest_utilisation
-        return found.violation_seconds == 0 and steady
+        """Whether the objective always holds and the application keeps up afterwards."""
+        return found.violation_seconds == 0 and (found.max_utilisation or 0.0) <= self.max_utilisation
 
     def badness(self, found: Outlook) -> Badness:
-        """Seconds of violation, those beyond the horizon included where they end; where no time bound was given, the load beyond the
+        """Return seconds of violation, those beyond the horizon included if they end; if the objective is no time, the load beyond the
         target as a share of the horizon."""
-        over = max(0.0, (found.max_utilisation or 0.0) - self.highest_utilisation) * found.horizon_seconds
+        over = max(0.0, (found.max_utilisation or 0.0) - self.max_utilisation) * found.horizon_seconds
         if self.limit_seconds is None:
             return False, over
         never = math.isinf(found.late_after_seconds)
@@ -212,7 +220,7 @@ def is_overloaded(found: Outlook) -> bool:
 
 
 def nearly(badness: Badness) -> Badness:
-    """Return what is as good as that."""
+    """Return the largest badness that counts as equally good."""
     return badness[0], badness[1] * 1.15 + 1.0
 
 
@@ -220,35 +228,32 @@ def comparison_of(request: PlanRequest, assumptions: Assumptions) -> Comparison 
     """Return the application of a request, or why too little is known of it to compare anything."""
     analysis, topology, deployment = request.analysis, request.topology, request.deployment
     if topology is None or deployment is None:
-        return TooLittle("metric-missing", "the application's graph is unknown, so it stays as it is")
+        return TooLittle("metric-missing", "the application's graph is unknown")
     model, gaps = model_of(analysis, topology)
-    needs_lag = request.policy.spec.objective.utilization is None
+    objective = request.policy.spec.objective
     for gap in gaps:
-        if gap.what == "arrival rate" or (gap.what == "lag" and needs_lag):
-            sentence = f"the {gap.what} of {gap.operator} is unknown ({gap.because}), so nothing changes"
-            return TooLittle("metric-missing", sentence)
-    bounds = at_least_of(analysis.operators, model.curves)
-    at_least = {name: bound.rate(deployment.observed.get(name, bound.parallelism)) for name, bound in bounds.items()}
+        if gap.what == "arrival rate" or (gap.what == "lag" and objective.utilization is None):
+            return TooLittle("metric-missing", f"the {gap.what} of {gap.operator} is unknown ({gap.because})")
+    current = deployment.observed
+    bounds = lower_bounds_of(analysis.operators, model.curves)
     found = Comparison(
         analysis=analysis,
         topology=topology,
-        current=dict(deployment.observed),
+        current=current,
         model=model,
-        lag_seconds=analysis.lag_seconds.value,
-        backlog_records=sum(backlog.records for backlog in model.backlogs.values()),
         restart=restart_of(analysis, deployment, request.outcomes, assumptions.restart_seconds),
-        objective=request.policy.spec.objective,
+        objective=objective,
         limits=topology.limits(request.policy.spec.bounds),
-        at_least=at_least,
+        lower_bounds={name: bound.rate(current.get(name, bound.parallelism)) for name, bound in bounds.items()},
         assumptions=assumptions,
     )
-    if not model.curves and not at_least and not found.suspects:
+    if not model.curves and not bounds and not found.suspects:
         return TooLittle("warming-up", "no operator's capacity is known yet: it takes a window of a warmed-up run")
     return found
 
 
 class Compared(NamedTuple):
-    """What holding and a vector would bring, and whether the vector is worth its restart."""
+    """Predictions of holding and of a vector, and whether the vector is worth its restart."""
 
     staying: Prediction
     going: Prediction
@@ -256,9 +261,9 @@ class Compared(NamedTuple):
 
 
 def compare(request: PlanRequest, parallelism: Parallelism, assumptions: Assumptions) -> Compared | None:
-    """Compare a vector with holding; None where the model knows too little."""
+    """Compare a vector with holding; None if too little is known."""
     found = comparison_of(request, assumptions)
     if isinstance(found, TooLittle) or found.suspects:
         return None
-    staying, going = found.predicted(found.current), found.predicted(parallelism)
-    return Compared(staying.told(), going.told(), found.is_worth(staying, going, [parallelism]))
+    (going,) = found.going([parallelism])
+    return Compared(found.staying.prediction(), going.prediction(), found.is_worth(going, [parallelism]))

@@ -1,42 +1,44 @@
-"""How records flow through a graph: what each operator takes in per record that a source takes in."""
+"""Flow of records through a graph: each operator's input per record that a source takes in."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from weir_contracts import Topology, within
 
 Flow = Mapping[str, Mapping[str, float]]
-"""Operator → source → records that arrive at the operator per record of the source. An operator that is missing cannot be told."""
+"""Operator → source → records that arrive at the operator per record of the source. Operators with an unknown input are missing."""
+Fed = list[tuple[int, float]]
+"""The sources that feed an operator (by index) with their shares."""
+Limit = tuple[float, Fed]
+"""Capacity of an operator in records/s, and what feeds it."""
 
 
 def flow_of(topology: Topology, selectivities: Mapping[tuple[str, str], float | None]) -> dict[str, dict[str, float]]:
-    """Sums over all paths the product of their edges' selectivities (DS2's traversal, once, in topological order).
+    """Sum over all paths the product of their edges' selectivities (DS2's traversal, once, in topological order).
 
     An unknown or negative selectivity, or a product beyond the bounds of messages, makes everything behind it unknown, which is not
     0: such operators are left out.
     """
     flow: dict[str, dict[str, float]] = {}
-    inputs: dict[str, dict[str, None]] = {}
-    for edge in topology.edges:
-        inputs.setdefault(edge.target, {})[edge.source] = None
     for name in topology.names:
-        if name not in inputs:
+        inputs = topology.inputs(name)
+        if not inputs:
             flow[name] = {name: 1.0}
             continue
-        arriving = _arriving(name, inputs[name], selectivities, flow)
+        arriving = _arriving(name, inputs, selectivities, flow)
         if arriving is not None:
             flow[name] = arriving
     return flow
 
 
 def _arriving(
-    name: str, inputs: Iterable[str], selectivities: Mapping[tuple[str, str], float | None], flow: Flow
+    name: str, inputs: Sequence[str], selectivities: Mapping[tuple[str, str], float | None], flow: Flow
 ) -> dict[str, float] | None:
     arriving: dict[str, float] = {}
     for upstream in inputs:
-        ratio, known = selectivities.get((upstream, name)), flow.get(upstream)
-        if ratio is None or ratio < 0 or known is None:
+        ratio, shares = selectivities.get((upstream, name)), flow.get(upstream)
+        if ratio is None or ratio < 0 or shares is None:
             return None
-        for source, share in known.items():
+        for source, share in shares.items():
             total = within(arriving.get(source, 0.0) + share * ratio)
             if total is None:
                 return None
@@ -45,13 +47,13 @@ def _arriving(
 
 
 def arrivals_at(flow: Flow, operator: str, rates: Mapping[str, float]) -> float | None:
-    """Records/s that arrive at `operator` when the sources take in `rates`; None if it cannot be told."""
+    """Return records/s that arrive at `operator` if the sources take in `rates`; None if its flow is unknown."""
     shares = flow.get(operator)
     return None if shares is None else sum(share * rates.get(source, 0.0) for source, share in shares.items())
 
 
 def loads_of(flow: Flow, rates: Mapping[str, float]) -> dict[str, float]:
-    """`arrivals_at` of every operator of which it can be told."""
+    """Return `arrivals_at` of every operator with a known flow."""
     found = {}
     for name, shares in flow.items():
         total = 0.0
@@ -61,14 +63,8 @@ def loads_of(flow: Flow, rates: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-Fed = list[tuple[int, float]]
-"""The sources that feed an operator (by index) with their shares."""
-Limit = tuple[float, Fed]
-"""What an operator can take, and what feeds it."""
-
-
 def fed_by(flow: Flow, order: Sequence[str], sources: Sequence[str]) -> dict[str, Fed]:
-    """The operators that some source feeds, in topological order."""
+    """Return the operators that some source feeds, in topological order."""
     index = {source: k for k, source in enumerate(sources)}
     found: dict[str, Fed] = {}
     for name in order:
@@ -78,15 +74,9 @@ def fed_by(flow: Flow, order: Sequence[str], sources: Sequence[str]) -> dict[str
     return found
 
 
-def limits_of(flow: Flow, order: Sequence[str], capacities: Mapping[str, float], sources: Sequence[str]) -> list[Limit]:
-    """The operators of known capacity that hold sources back, in topological order."""
-    fed = fed_by(flow, order, sources)
-    return [(capacities[name], shares) for name, shares in fed.items() if name in capacities]
-
-
 def throttle(limits: Sequence[Limit], wanted: Sequence[float]) -> list[float]:
-    """What the sources really take in when they want `wanted`: an operator that cannot follow slows all sources that feed it by
-    the same factor, as backpressure does. Unknown capacities hold nothing back."""
+    """Return the records/s that the sources take in if they want `wanted`: an operator that cannot follow slows all sources that feed it
+    by the same factor, as backpressure does. An operator of unknown capacity limits nothing."""
     rates = list(wanted)
     for capacity, fed in limits:
         load = 0.0
@@ -101,6 +91,7 @@ def throttle(limits: Sequence[Limit], wanted: Sequence[float]) -> list[float]:
 def throttled(
     flow: Flow, order: Sequence[str], capacities: Mapping[str, float], wanted: Mapping[str, float]
 ) -> dict[str, float]:
-    """`throttle`, by name."""
-    rates = throttle(limits_of(flow, order, capacities, list(wanted)), list(wanted.values()))
-    return dict(zip(wanted, rates, strict=True))
+    """Return `throttle` by name."""
+    fed = fed_by(flow, order, list(wanted))
+    limits = [(capacities[name], shares) for name, shares in fed.items() if name in capacities]
+    return dict(zip(wanted, throttle(limits, list(wanted.values())), strict=True))

@@ -1,4 +1,4 @@
-"""The question of a what-if as people write it: a load and a parallelism."""
+"""The load and the parallelism of a what-if, as users write them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 from weir_contracts import Parallelism
 
-from .trajectory import LEAST_RATE
+from .trajectory import MIN_RATE
 
-HIGHEST_FACTOR = 1000.0
-HIGHEST_RATE = 1e9
-HIGHEST_PARALLELISM = 32_768
+MAX_FACTOR = 1000.0
+MAX_RATE = 1e9
+MAX_PARALLELISM = 32_768
 _FACTOR = re.compile(r"[x×]([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 _RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)/s")
 
 
 class InvalidQuestion(ValueError):
-    """What was asked makes no sense; `field` says which part."""
+    """A what-if that cannot be answered; `field` says which part of it is wrong."""
 
     def __init__(self, field: str, sentence: str) -> None:
         self.field = field
@@ -31,27 +31,27 @@ class Load:
     records_per_second: float | None = None
 
     def on(self, arrivals: Mapping[str, float]) -> dict[str, float]:
-        """What arrives at each source under this load, in the present proportions. Raises `InvalidQuestion` where there are none."""
+        """Return records/s at each source under this load, in the present proportions. Raises `InvalidQuestion` if nothing arrives now."""
         total = sum(arrivals.values())
         if self.records_per_second is None:
             factor = 1.0 if self.factor is None else self.factor
             return {source: rate * factor for source, rate in arrivals.items()}
         if len(arrivals) == 1:
             return dict.fromkeys(arrivals, self.records_per_second)
-        if total <= LEAST_RATE:
+        if total <= MIN_RATE:
             raise InvalidQuestion("load", "nothing arrives now, so it is unknown how a rate is shared by the sources")
         return {source: rate / total * self.records_per_second for source, rate in arrivals.items()}
 
 
 def parse_load(text: str) -> Load:
-    """`x2` is twice the present load, `1200/s` so many records per second. Raises `InvalidQuestion`."""
+    """Return a load: `x2` is twice the present one, `1200/s` records per second. Raises `InvalidQuestion`."""
     if match := _FACTOR.fullmatch(text):
         factor = float(match[1])
-        if 0 < factor <= HIGHEST_FACTOR:
+        if 0 < factor <= MAX_FACTOR:
             return Load(factor=factor)
     elif match := _RATE.fullmatch(text):
         rate = float(match[1])
-        if 0 < rate <= HIGHEST_RATE:
+        if 0 < rate <= MAX_RATE:
             return Load(records_per_second=rate)
     raise InvalidQuestion(
         "load", f"{text[:40]!r} is no load: write x2 for twice the present one (up to x1000), or 1200/s for records/s"
@@ -59,14 +59,14 @@ def parse_load(text: str) -> Load:
 
 
 def parse_parallelism(texts: Sequence[str]) -> Parallelism:
-    """`enrich=6` for each operator; names may hold `=` themselves. Raises `InvalidQuestion`."""
+    """Return the parallelism of texts such as `enrich=6`; names may contain `=`. Raises `InvalidQuestion`."""
     found: Parallelism = {}
     for text in texts:
         name, equals, number = text.rpartition("=")
         if not equals or not name or not re.fullmatch(r"[0-9]{1,6}", number):
             raise InvalidQuestion("parallelism", f"{text[:100]!r} is no operator=number")
-        if not 1 <= int(number) <= HIGHEST_PARALLELISM:
-            raise InvalidQuestion("parallelism", f"{name[:100]}: must lie between 1 and {HIGHEST_PARALLELISM}")
+        if not 1 <= int(number) <= MAX_PARALLELISM:
+            raise InvalidQuestion("parallelism", f"{name[:100]}: must lie between 1 and {MAX_PARALLELISM}")
         if name in found:
             raise InvalidQuestion("parallelism", f"{name[:100]} is named twice")
         found[name] = int(number)

@@ -1,4 +1,4 @@
-"""What an analysis tells the predictor: arrivals, backlogs, capacity curves and the cost of a restart; and what it cannot tell."""
+"""An analysis as the predictor reads it: arrivals, backlogs, capacity curves, the cost of a restart; and what is unknown."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from .flow import flow_of
 from .trajectory import Backlog, Model, Restart
 
 USUAL_RESTART_SECONDS = 8.0
-"""Taken for a rescale's downtime until one was seen."""
+"""Downtime of a rescale until one was measured."""
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Something of an operator that is not known, and why."""
+    """A value of an operator that is unknown, and why."""
 
     operator: str
     what: Literal["arrival rate", "lag", "capacity", "input"]
@@ -25,14 +25,14 @@ class Gap:
 
 
 def model_of(analysis: Analysis, topology: Topology) -> tuple[Model, list[Gap]]:
-    """All that is known, and the gaps: sources in the graph's order first, then operators. A gap leaves its entry out of the model
-    (a lag: a backlog of 0), so whoever uses the model has to look at the gaps that matter to it."""
+    """Return the model and its gaps: sources in the graph's order first, then operators. The model has no entry where there is a gap
+    (for a lag: a backlog of 0), so its user has to look at the gaps that matter."""
     gaps: list[Gap] = []
     arrivals: dict[str, float] = {}
     backlogs: dict[str, Backlog] = {}
-    told = {source.operator: source for source in analysis.sources}
+    analysed = {source.operator: source for source in analysis.sources}
     for name in topology.sources:
-        source = told.get(name)
+        source = analysed.get(name)
         if source is None or source.arrival_rate.value is None:
             gaps.append(Gap(name, "arrival rate", source.arrival_rate.basis if source else "it was not analysed"))
             continue
@@ -56,21 +56,21 @@ def restart_of(
     outcomes: Sequence[Outcome] = (),
     usual_seconds: float = USUAL_RESTART_SECONDS,
 ) -> Restart:
-    """What a rescale costs: the usual way from request to RUNNING (the median of the last ones that `outcomes`, newest first, tell
-    of), but not less than the gap between runs and not more than an interval above it, as far as seen.
+    """Return the cost of a rescale: the usual time from request to RUNNING (the median of the last ones in `outcomes`, newest first),
+    but not less than the gap between runs and not more than an interval above it, as far as measured.
 
-    The gap misses what is shorter than an interval; the way holds work of the old parallelism, too: all of the time in which
-    containers start. A single slow restart is not the usual one: taken for it, what was slow in an outage would forbid to shrink
-    until the next rescale.
+    The gap misses times shorter than an interval; the time to RUNNING includes work of the old parallelism: all of the time in which
+    containers start. A single slow restart is not the usual one: taken for it, a slow restart in an outage would forbid shrinking until
+    the next rescale.
     """
     gap, usual = analysis.restart_times.seconds, _usual(outcomes)
     if gap is not None and usual is not None:
         usual = min(usual, gap + analysis.policy.spec.interval.total_seconds())
-    known = [seconds for seconds in (gap, usual) if seconds is not None]
+    measured = [seconds for seconds in (gap, usual) if seconds is not None]
     points = deployment.checkpoints if deployment else None
     # A checkpoint is triggered with the rescale, so only its own duration is replayed, not the interval.
     replay = points.last_duration_seconds if points and points.last_duration_seconds is not None else 1.0
-    return Restart(max(known) if known else usual_seconds, replay, seen=bool(known))
+    return Restart(max(measured) if measured else usual_seconds, replay, seen=bool(measured))
 
 
 def _usual(outcomes: Sequence[Outcome]) -> float | None:
@@ -93,4 +93,4 @@ def _why_no_flow(analysis: Analysis, name: str) -> str:
     unknown = [e for e in analysis.edges if e.target == name and e.selectivity.value is None]
     if unknown:
         return f"records from {unknown[0].source} per record: {unknown[0].selectivity.basis}"
-    return "what reaches an operator before it is unknown"
+    return "the input of an operator before it is unknown"

@@ -1,6 +1,6 @@
-"""One stretch of time of a simulated application: what is left behind when it ran with this parallelism against these arrivals.
+"""One interval of a simulated application: its state after running with a parallelism against given arrivals.
 
-The same fluid model as `predict`, but told by source, so that the next stretch can go on from it.
+The same fluid model as `predict`, but reported by source, so that the next interval can continue from it.
 """
 
 import math
@@ -10,27 +10,27 @@ from dataclasses import dataclass
 import numpy as np
 
 from .flow import throttled
-from .trajectory import Backlog, Model, Restart, _lag, _run
+from .trajectory import Backlog, Model, Restart, lag_of, simulate
 
 STEP_SECONDS = 0.5
-FEWEST_STEPS, MOST_STEPS = 4, 240
+MIN_STEPS, MAX_STEPS = 4, 240
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """What a stretch of time left behind, and what happened in it."""
+    """State at the end of an interval, and what happened in it."""
 
     seconds: float
     backlogs: Mapping[str, Backlog]
-    """At its end."""
+    """Of each source at the end."""
     taken: Mapping[str, float]
-    """Records that each source took in, what was replayed included."""
+    """Records that each source took in, replayed ones included."""
     lag_seconds: float
-    """At its end: the age of the oldest unprocessed record."""
+    """Age of the oldest unprocessed record at the end."""
     latency_seconds: float
-    """At its end: how long what arrives then would wait."""
+    """Time that records which arrive at the end would wait."""
     violation_seconds: float
-    """Above the objective."""
+    """Time above the objective."""
 
 
 def run_on(
@@ -42,15 +42,16 @@ def run_on(
     objective_seconds: float | None,
     of_latency: bool = False,
 ) -> Stretch:
-    """Let the application run for `seconds` from `model.backlogs` on; the first `restart.seconds` of them it is down.
+    """Let the application run for `seconds` from `model.backlogs` on; it is down for the first `restart.seconds`.
 
-    `capacities` in records/s by operator; one that is left out holds nothing back. Without an objective in seconds nothing is in
-    violation here.
+    `capacities` in records/s by operator; an operator that is missing limits nothing. Without an objective in seconds there is no
+    violation.
     """
-    steps = min(MOST_STEPS, max(FEWEST_STEPS, math.ceil(seconds / STEP_SECONDS)))
-    times, arrived, processed = _run(model, capacities, restart, seconds, steps)
-    left = {s: np.maximum(0.0, arrived[s] - processed[s]) for s in model.arrivals}
-    lags = {s: _lag(times, arrived[s], processed[s], model, s) for s in model.arrivals}
+    steps = min(MAX_STEPS, max(MIN_STEPS, math.ceil(seconds / STEP_SECONDS)))
+    flows = simulate(model, [capacities], restart, seconds, steps)
+    times = flows.times
+    left = {s: np.maximum(0.0, flows.arrived[s][0] - flows.processed[s][0]) for s in model.arrivals}
+    lags = {s: lag_of(flows, model, s)[0] for s in model.arrivals}
     down = np.maximum(0.0, restart.seconds - times)
     waits = {
         s: down + left[s] / rate if rate > 0 else np.zeros_like(times)
@@ -61,7 +62,7 @@ def run_on(
     return Stretch(
         seconds=seconds,
         backlogs={s: Backlog(float(left[s][-1]), float(lags[s][-1])) for s in model.arrivals},
-        taken={s: float(processed[s][-1]) for s in model.arrivals},
+        taken={s: float(flows.processed[s][0, -1]) for s in model.arrivals},
         lag_seconds=max(float(lag[-1]) for lag in lags.values()),
         latency_seconds=max(float(wait[-1]) for wait in waits.values()),
         violation_seconds=late,
@@ -69,6 +70,6 @@ def run_on(
 
 
 def _drain(model: Model, capacities: Mapping[str, float], left: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Records/s that each source takes in while something waits at it; 0 where nothing ever does."""
+    """Return records/s that each source takes in while records wait at it; 0 for a source without a backlog."""
     wanted = {s: model.arrivals[s] + float(waiting.max()) for s, waiting in left.items()}
     return throttled(model.flow, model.topology.names, capacities, wanted)

@@ -18,7 +18,7 @@ from .bus import BusError, Consumer, PartitionsChanged, Reader
 from .clock import Clock, SystemClock
 from .kafka_clients import KafkaConsumer, KafkaReader, Shared
 from .kafka_producer import Outbox
-from .kafka_thread import ClientThread, Complaints, code_of, explain
+from .kafka_thread import ClientThread, Complaints, code_of, connection, explain
 from .records import Outgoing, TopicSpec
 
 PING_SECONDS = 2.0
@@ -94,15 +94,10 @@ class KafkaBus:
     ) -> None:
         self._clock = clock or SystemClock()
         complaints = Complaints(self._clock)
-        self._settings = {
-            "bootstrap.servers": bootstrap_servers,
-            # Its own log repeats every attempt to connect; `error_cb` gets the errors as well.
-            "log_level": 2,
-            "logger": _LIBRARY,
-            "error_cb": complaints,
-            "reconnect.backoff.ms": 100,
-            "reconnect.backoff.max.ms": 2_000,
-        }
+        # Its own log repeats every attempt to connect; `error_cb` gets the errors as well.
+        logged = {"log_level": 2, "logger": _LIBRARY, "error_cb": complaints}
+        self._bootstrap_servers = bootstrap_servers
+        self._settings = connection(bootstrap_servers, logged)
         self._outbox = Outbox(self._settings, delivery_timeout_seconds)
         self._admin: AdminClient | None = None
         self._admin_thread = ClientThread("kafka-admin")
@@ -116,7 +111,7 @@ class KafkaBus:
         if self._admin is None:
             self._outbox.start()
             # Silent: its callers get every failure, and the producer reports the same brokers.
-            self._admin = AdminClient({"bootstrap.servers": self._settings["bootstrap.servers"], "log_level": 0})
+            self._admin = AdminClient(connection(self._bootstrap_servers))
 
     async def close(self) -> None:
         log = structlog.get_logger("kafka")
@@ -146,7 +141,7 @@ class KafkaBus:
         try:
             yield self._admin
         except KafkaException as error:
-            servers = self._settings["bootstrap.servers"]
+            servers = self._bootstrap_servers
             raise BusError(f"kafka: {servers} (WEIR_KAFKA_BOOTSTRAP_SERVERS): {explain(error)}") from error
 
     async def publish(

@@ -1,9 +1,9 @@
 """`make bench-compare`: two match surges of the 1998 World Cup's web site, replayed in ten minutes on the sample job; under Weir, at a
-parallelism for the peak and at one for the mean, and under a reactive utilisation rule.
+parallelism for the peak and at one for the mean, and under a reactive utilization rule.
 
 All four run at the same time, a job each, on the same records, so that whatever else the machine does is the same for all. The times
-of the reactive rule (those of autoscaling/v2: 15 s, target 0.7, tolerance 0.1, 5 min of stabilisation) and of Weir's policy (its defaults:
-2 min of stabilisation, 1 min of cooldown) are shortened by the replay's speed-up. Before the ten minutes the two hours that came
+of the reactive rule (those of autoscaling/v2: 15 s, target 0.7, tolerance 0.1, 5 min of stabilization) and of Weir's policy (its defaults:
+2 min of stabilization, 1 min of cooldown) are shortened by the replay's speed-up. Before the ten minutes the two hours that came
 before them are played as a lead-in, in which every strategy settles. Results, series and curves are in bench/results/compare.json
 and compare.svg.
 """
@@ -31,7 +31,7 @@ from workloads.loadgen.trace import BUNDLED
 from workloads.sample_job import CONTENTION, SERVICE_MICROS, SLOWEST, SUBTASK_RATE
 
 from .contest import Contest, Decide, series_of
-from .rules import STATIC_UTILISATION, Reactive, min_parallelism_for
+from .rules import STATIC_UTILIZATION, Reactive, min_parallelism_for
 
 TRACE = BUNDLED / "worldcup98_minutes.csv"
 LEAD_IN, FROM, UNTIL = "1998-06-15 11:10:00", "1998-06-15 13:10:00", "1998-06-15 21:10:00"
@@ -61,8 +61,8 @@ def excerpt(folder: Path, seconds: float) -> Load:
         csv.writer(file).writerows([["timestamp", "value"], *rows])
     measured = [float(value) for at, value in rows if at >= FROM]
     speedup = 60.0 * len(measured) / seconds
-    highest = max(float(value) for _, value in rows)
-    mean = PEAK_RATE * sum(measured) / len(measured) / highest
+    peak = max(float(value) for _, value in rows)
+    mean = PEAK_RATE * sum(measured) / len(measured) / peak
     return Load(path, speedup, 60.0 * (len(rows) - len(measured)) / speedup, mean)
 
 
@@ -74,7 +74,7 @@ def subtask_rate() -> float:
 def static(rate: float) -> Decide:
     """Return the parallelism that a user who knows the job and its load would set for `rate`."""
     p = min_parallelism_for(
-        rate, subtask_rate=subtask_rate(), contention=CONTENTION[SLOWEST], utilisation=STATIC_UTILISATION
+        rate, subtask_rate=subtask_rate(), contention=CONTENTION[SLOWEST], utilization=STATIC_UTILIZATION
     )
     return lambda _at, current, _shares: {**current, SLOWEST: p}
 
@@ -89,7 +89,7 @@ def enter(contest: Contest, strategy: str, load: Load) -> None:
         case "static-mean":
             contest.enter(strategy, static(load.mean_rate), 5.0)
         case _:
-            rule = Reactive(stabilisation_seconds=300.0 / load.speedup)
+            rule = Reactive(stabilization_seconds=300.0 / load.speedup)
             contest.enter(strategy, rule.decide, max(1.0, 15.0 / load.speedup))
 
 
@@ -135,23 +135,23 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
     """The figures, for a person."""
     drawn = Table("strategy", "violation", "slot-seconds", "rescales", "largest lag")
     for result in results:
-        share, most = result["violation_share"], result["max_probe_lag_seconds"]
+        share, max_lag = result["violation_share"], result["max_probe_lag_seconds"]
         drawn.add_row(
             result["strategy"],
             "-" if share is None else f"{share:.1%}",
             f"{result['slot_seconds']:,.0f}",
             str(result["rescales"]),
-            "-" if most is None else f"{most:.1f} s",
+            "-" if max_lag is None else f"{max_lag:.1f} s",
         )
     return drawn
 
 
-def picture(results: Sequence[Mapping[str, Any]], objective_seconds: float) -> list[Panel]:
+def figure_panels(results: Sequence[Mapping[str, Any]], objective_seconds: float) -> list[Panel]:
     """Return the load, and lag and slots of every strategy on common axes, which end at two objectives' lag or the largest."""
     samples = [sample for result in results for sample in result["series"]]
     began = samples[0]["t"]
-    most_lag = max(2 * objective_seconds, *(sample["probe_lag_seconds"] or 0.0 for sample in samples))
-    most_slots = max(sample["slots"] or 0 for sample in samples)
+    max_lag = max(2 * objective_seconds, *(sample["probe_lag_seconds"] or 0.0 for sample in samples))
+    max_slots = max(sample["slots"] or 0 for sample in samples)
 
     def over_time(series: Sequence[Mapping[str, Any]], name: str) -> list[tuple[float, float | None]]:
         return [(sample["t"] - began, sample[name]) for sample in series]
@@ -165,8 +165,8 @@ def picture(results: Sequence[Mapping[str, Any]], objective_seconds: float) -> l
         rescales = [b["t"] - began for a, b in pairwise(series) if a["slots"] != b["slots"]]
         slots = Curve("slots", "held", over_time(series, "slots"), stepped=True)
         panels += [
-            Panel(figures, lag, top=nice_top(most_lag), height=90, marks=rescales),
-            Panel("", [slots], top=nice_top(most_slots), height=80),
+            Panel(figures, lag, top=nice_top(max_lag), height=90, marks=rescales),
+            Panel("", [slots], top=nice_top(max_slots), height=80),
         ]
     return panels
 
@@ -181,10 +181,10 @@ def main() -> int:
         found = contest(load, arguments.seconds, arguments.objective_seconds)
     results = found["strategies"]
     Console(width=100).print(table(results))
-    figure = picture(results, arguments.objective_seconds)
+    figure = figure_panels(results, arguments.objective_seconds)
     write_svg(RESULTS / "compare.svg", "Ten minutes with two match surges", figure)
-    facts = {**asdict(load), "path": TRACE.name, "from": FROM, "until": UNTIL, "peak_rate": PEAK_RATE}
-    figures = {"objective_seconds": arguments.objective_seconds, "load": facts, **found}
+    about = {**asdict(load), "path": TRACE.name, "from": FROM, "until": UNTIL, "peak_rate": PEAK_RATE}
+    figures = {"objective_seconds": arguments.objective_seconds, "load": about, **found}
     log(f"written: {write('compare', 'make bench-compare', figures)}")
     return 0
 

@@ -26,7 +26,7 @@ from .rules import Busy
 SAMPLE_SECONDS = 1.0
 
 Decide = Callable[[float, Mapping[str, int], Mapping[str, float | None]], dict[str, int]]
-"""From time, parallelism and utilisation of every operator to its parallelism."""
+"""From time, parallelism and utilization of every operator to its parallelism."""
 
 
 def busy_of(job: Job) -> dict[str, Busy]:
@@ -170,12 +170,12 @@ class Contest:
         began = time.time() - self._stack.elapsed_seconds()
         events = self._events.events()
         plans = decisions_of(events, began)
-        turns = [
+        cycles = [
             b for a, b in itertools.pairwise([None, *plans]) if b and (a is None or a.reason_code != b.reason_code)
         ]
         return {
             "plans": dict(Counter(plan.reason_code for plan in plans).most_common()),
-            "turns": [{"t": plan.time, "code": plan.reason_code, "sentence": plan.sentence} for plan in turns],
+            "turns": [{"t": plan.time, "code": plan.reason_code, "sentence": plan.sentence} for plan in cycles],
             "actions": [action.to_document() for action in actions_of(events, began)],
         }
 

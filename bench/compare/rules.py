@@ -1,11 +1,11 @@
-"""Alternatives to Weir: a parallelism that stays, and the reactive utilisation rule of the Horizontal Pod Autoscaler. Pure."""
+"""Alternatives to Weir: a parallelism that stays, and the reactive utilization rule of the Horizontal Pod Autoscaler. Pure."""
 
 import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-STATIC_UTILISATION = 0.8
+STATIC_UTILIZATION = 0.8
 """Of the slowest operator at the rate that a static parallelism is made for."""
 
 
@@ -36,37 +36,37 @@ class Busy:
 
 @dataclass
 class Reactive:
-    """`desired = ceil(p · utilisation / target)` within a tolerance, for each operator by itself; going down by the highest
+    """`desired = ceil(p · utilization / target)` within a tolerance, for each operator by itself; going down by the highest
     recommendation of a window (autoscaling/v2: target, tolerance, `scaleDown.stabilizationWindowSeconds`)."""
 
     target: float = 0.7
     tolerance: float = 0.1
-    stabilisation_seconds: float = 300.0
-    least: int = 1
-    most: int = 12
+    stabilization_seconds: float = 300.0
+    min_parallelism: int = 1
+    max_parallelism: int = 12
     _recommended: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
 
-    def decide(self, at: float, current: Mapping[str, int], utilisation: Mapping[str, float | None]) -> dict[str, int]:
+    def decide(self, at: float, current: Mapping[str, int], utilization: Mapping[str, float | None]) -> dict[str, int]:
         """The parallelism of each operator from `at` (seconds) on; one without a reading stays."""
-        return {name: self._one(at, name, p, utilisation.get(name)) for name, p in current.items()}
+        return {name: self._one(at, name, p, utilization.get(name)) for name, p in current.items()}
 
-    def _one(self, at: float, name: str, current: int, utilisation: float | None) -> int:
-        if utilisation is None:
+    def _one(self, at: float, name: str, current: int, utilization: float | None) -> int:
+        if utilization is None:
             return current
-        ratio = utilisation / self.target
+        ratio = utilization / self.target
         desired = current if abs(ratio - 1.0) <= self.tolerance else math.ceil(current * ratio)
-        desired = min(self.most, max(self.least, desired))
+        desired = min(self.max_parallelism, max(self.min_parallelism, desired))
         ring = self._recommended.setdefault(name, deque())
         ring.append((at, desired))
-        while ring[0][0] < at - self.stabilisation_seconds:
+        while ring[0][0] < at - self.stabilization_seconds:
             ring.popleft()
         return desired if desired >= current else min(current, max(p for _, p in ring))
 
 
-def min_parallelism_for(rate: float, *, subtask_rate: float, contention: float, utilisation: float) -> int:
-    """Return the smallest p with c·p / (1 + s·(p − 1)) · utilisation ≥ rate; the choice of a user who knows the job."""
+def min_parallelism_for(rate: float, *, subtask_rate: float, contention: float, utilization: float) -> int:
+    """Return the smallest p with c·p / (1 + s·(p − 1)) · utilization ≥ rate; the choice of a user who knows the job."""
     p = 1
-    while subtask_rate * p / (1 + contention * (p - 1)) * utilisation < rate:
+    while subtask_rate * p / (1 + contention * (p - 1)) * utilization < rate:
         p += 1
         if p > 1000:
             raise ValueError(f"no parallelism does {rate:g} records/s")

@@ -1,6 +1,6 @@
 """One planner, one load, one application: the loop on the simulator, and how well it was held.
 
-A recording's day around its highest point is told in `DAY_SECONDS / SPEEDUP`; a pattern in hours of its own. Every planner gets the same
+A recording's day around its highest point is replayed in `DAY_SECONDS / SPEEDUP`; a pattern in its own hours. Every planner gets the same
 policy, readings, guards and executor; only `spec.planner` differs.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from weir_contracts import KafkaSignals, Signals
 from weir_planner.installed import built_in, parse_parameters
 
-from bench.compare.rules import STATIC_UTILISATION
+from bench.compare.rules import STATIC_UTILIZATION
 from bench.quality import static
 from replay.options import DAY_SECONDS, START_UTILISATION, Replay, ReplayOptions, prepare
 from replay.run import run
@@ -106,8 +106,8 @@ def load_of(trace: str, peak_rate: float = PEAK_RATE) -> tuple[LoadTrace, float]
     shape = named(trace)
     if not isinstance(shape, Recording):
         raise TypeError(f"{trace}: is a shape, not a recording")
-    highest = shape.offsets_seconds[shape.values.index(shape.peak)]
-    start = max(0.0, min(highest - DAY_SECONDS / 2, shape.period_seconds - DAY_SECONDS))
+    peak = shape.offsets_seconds[shape.values.index(shape.peak)]
+    start = max(0.0, min(peak - DAY_SECONDS / 2, shape.period_seconds - DAY_SECONDS))
     return LoadTrace(shape, peak_rate, SPEEDUP, start), DAY_SECONDS / SPEEDUP
 
 
@@ -116,12 +116,12 @@ def prepared(situation: Situation, planner: str | None, duration_seconds: float 
     load, lasts = load_of(situation.trace)
     replay = prepare(ReplayOptions(trace="sine", interval_seconds=INTERVAL_SECONDS, duration_seconds=lasts))
     application = TOPOLOGIES[situation.topology]()
-    most = replay.policy.spec.bounds.max
-    optimum = OfflineOptimum(application, most)
+    max_parallelism = replay.policy.spec.bounds.max
+    optimum = OfflineOptimum(application, max_parallelism)
     policy = replay.policy
     if planner is not None:
         choice = policy.spec.planner.model_copy(
-            update={"name": planner, "parameters": parameters_of(planner, application, load, lasts, most)}
+            update={"name": planner, "parameters": parameters_of(planner, application, load, lasts, max_parallelism)}
         )
         parse_parameters(planner, choice.parameters)
         policy = policy.model_copy(
@@ -131,12 +131,14 @@ def prepared(situation: Situation, planner: str | None, duration_seconds: float 
     return replace(replay, trace=load, application=started, policy=policy, duration_seconds=duration_seconds or lasts)
 
 
-def parameters_of(planner: str, application: Application, load: LoadTrace, seconds: float, most: int) -> dict[str, Any]:
+def parameters_of(
+    planner: str, application: Application, load: LoadTrace, seconds: float, max_parallelism: int
+) -> dict[str, Any]:
     """Return a careful user's parameters: defaults, `PARAMETERS`, and for schedule and static values from the load."""
-    optimum = OfflineOptimum(application, most)
+    optimum = OfflineOptimum(application, max_parallelism)
     if planner == "static":
         mean = sum(load.rate_at(at) for at in _moments(seconds)) / len(_moments(seconds))
-        return {"operators": optimum.parallelism(mean / STATIC_UTILISATION)}
+        return {"operators": optimum.parallelism(mean / STATIC_UTILIZATION)}
     if planner == "schedule":
         return _schedule(optimum, load, seconds)
     return dict(PARAMETERS.get(planner, {}))
@@ -171,7 +173,7 @@ def _schedule(optimum: OfflineOptimum, load: LoadTrace, seconds: float) -> dict[
     for begins in range(0, int(seconds), int(BLOCK_SECONDS)):
         # A minute early, so that the restart is over when the load comes.
         rate = max(load.rate_at(float(begins + at)) for at in range(0, int(BLOCK_SECONDS) + 60, 15))
-        wanted = optimum.parallelism(rate / STATIC_UTILISATION)
+        wanted = optimum.parallelism(rate / STATIC_UTILIZATION)
         at = START + timedelta(seconds=max(0, begins - 60))
         if wanted != before:
             entries.append({"cron": f"{at.minute} {at.hour} {at.day} {at.month} *", "operators": wanted})

@@ -7,7 +7,7 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from uuid import UUID, uuid5
 
 from pydantic import (
@@ -33,6 +33,14 @@ class Message(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+    def __copy__(self) -> Self:
+        """Copy the fields without cached properties: a copy with other fields (`model_copy`) computes its own."""
+        copied, fields = super().__copy__(), type(self).__pydantic_fields__
+        if len(copied.__dict__) > len(fields):
+            for name in copied.__dict__.keys() - fields.keys():
+                del copied.__dict__[name]
+        return copied
 
 
 NAME_PATTERN = r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?"

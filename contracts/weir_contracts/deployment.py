@@ -6,6 +6,7 @@ many runs and one deployment, so it can still be scaled. Requested and observed 
 
 import hashlib
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -66,23 +67,34 @@ class Topology(Message):
                 raise ValueError(f"edges.{i}: operators must be listed in topological order, sources first")
         return self
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """Operator names in topological order."""
         return [operator.name for operator in self.operators]
 
-    @property
+    @cached_property
     def sources(self) -> list[str]:
         """Operators without inputs."""
-        fed = {edge.target for edge in self.edges}
-        return [name for name in self.names if name not in fed]
+        return [name for name in self.names if name not in self._inputs]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Operator]:
+        return {operator.name: operator for operator in self.operators}
+
+    @cached_property
+    def _inputs(self) -> Mapping[str, list[str]]:
+        found: dict[str, dict[str, None]] = {}
+        for edge in self.edges:
+            found.setdefault(edge.target, {})[edge.source] = None
+        return {name: list(inputs) for name, inputs in found.items()}
+
+    @cached_property
+    def _keyed(self) -> frozenset[str]:
+        return frozenset(edge.target for edge in self.edges if edge.ship_strategy.upper() == "HASH")
 
     def operator(self, name: str) -> Operator:
         """The operator called `name`; `KeyError` if there is none."""
-        for operator in self.operators:
-            if operator.name == name:
-                return operator
-        raise KeyError(name)
+        return self._by_name[name]
 
     def slots(self, parallelism: Mapping[str, int]) -> int:
         """Σ over slot sharing groups of their largest parallelism: the slots that it takes. An operator left out counts 1."""
@@ -102,14 +114,16 @@ class Topology(Message):
         found = {}
         for operator in self.operators:
             low, high = bounds.of(operator.name)
-            low, high = (min(bound, operator.max_parallelism or bound) for bound in (low, high))
-            useful = max(low, min(high, operator.source_partitions or high))
+            groups, partitions = operator.max_parallelism, operator.source_partitions
+            if groups is not None and groups < high:
+                low, high = min(low, groups), groups
+            useful = high if partitions is None or partitions >= high else max(low, partitions)
             found[operator.name] = OperatorLimits(low, useful, high)
         return found
 
     def inputs(self, name: str) -> list[str]:
         """Operators that feed `name`, each once."""
-        return list(dict.fromkeys(edge.source for edge in self.edges if edge.target == name))
+        return list(self._inputs.get(name, ()))
 
     def outputs(self, name: str) -> list[str]:
         """Operators that `name` feeds, each once."""
@@ -117,7 +131,7 @@ class Topology(Message):
 
     def is_keyed(self, name: str) -> bool:
         """Whether an input of `name` is partitioned by key, so that key groups bind its parallelism."""
-        return any(edge.target == name and edge.ship_strategy.upper() == "HASH" for edge in self.edges)
+        return name in self._keyed
 
     def graph_hash(self) -> str:
         """Identifies the graph by names and edges; parallelism and engine ids do not count."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from weir_contracts import Infeasible, Parallelism, PlanReply, PlanRequest
 
-from predictor.words import changes
+from predictor import changes
 
 from . import v2
 from .records import Ask, TooManyWorkloads, Workloads

@@ -28,7 +28,7 @@ from weir_contracts.planning import Number
 from weir_planner import Request, planner
 
 from planners.answer import Answer, missing, reply_of, total
-from predictor.words import changes
+from predictor import changes
 
 from .learnt import MOST_RATE, Memory, forecast_of, is_ar, noticed
 from .parameters import DaedalusParameters

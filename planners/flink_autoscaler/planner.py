@@ -29,7 +29,7 @@ from typing import Any
 from weir_contracts import Infeasible, Parallelism, PlanReply
 from weir_planner import Request, planner
 
-from predictor.words import changes
+from predictor import changes
 
 from .decision import Decision, JobDecision, Limits, decide_job
 from .evaluation import Evaluated, NoIngestionRate, evaluate

@@ -1,6 +1,6 @@
-"""The planner `rate`. Start with `planner.py`: the rule; `case.py` is what it asks of each operator."""
+"""The planner `rate`. Start with `planner.py`, the rule; `sizing.py` sizes each operator by its demand."""
 
-from .case import RateParameters
 from .planner import plan_by_rate
+from .sizing import RateParameters
 
 __all__ = ["RateParameters", "plan_by_rate"]

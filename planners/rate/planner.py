@@ -5,33 +5,38 @@ edges' selectivities, and its parallelism the smallest whose capacity covers
 
     target / target_utilisation + (backlog + target · restart) / drain_seconds
 
-(the Flink autoscaler's terms for catching up and for the restart itself). Unlike both, capacity is not assumed linear but taken from
-what was seen at other parallelisms, and the answer is not the formula's: holding and each candidate are run on the predictor, and the
-cheapest that meets the objective wins, else the one with the least violation. Holding wins wherever it is as good, because it
-needs no restart; but what would be done without a backlog is done with one, too.
+(the Flink autoscaler's terms for catching up and for the restart itself). Unlike both, it does not assume linear capacity but uses the
+measurements at other parallelisms, and the formula does not decide: holding and each candidate are run on the predictor, and the
+cheapest that meets the objective wins, else the one with the smallest violation. Holding wins wherever it is as good, because it needs
+no restart; but a change that would be right without a backlog is right with one, too.
 
-The model lets operators of unknown demand or capacity take in everything. Where readings contradict it
-(`Comparison.suspects`), it has no say.
+The model lets operators of unknown demand or capacity take in everything. Where readings contradict it (`Comparison.suspects`), its
+prediction is not used.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from weir_contracts import Alternative, Infeasible, Parallelism, PlanReply
 from weir_planner import Request, planner
 
-from predictor import CapacityCurve, Comparison, Outlook, TooLittle, comparison_of, is_overloaded, nearly
-from predictor.words import changes
+from predictor import Comparison, Outlook, TooLittle, changes, comparison_of, is_overloaded, nearly
 
-from .case import Demand, RateParameters, demands_of
+from .sizing import Demand, RateParameters, demands_of, infeasible, shrunk, sized
 
 
-@dataclass(frozen=True)
-class _Option:
+class _Option(NamedTuple):
     vector: Parallelism
-    prediction: Outlook
+    outlook: Outlook
     cost: tuple[int, int]
+    """Slots; of equal slots the number of subtasks."""
+
+
+class _Situation(NamedTuple):
+    comparison: Comparison
+    hold: _Option
+    infeasible: list[Infeasible]
 
 
 @planner(
@@ -41,277 +46,198 @@ class _Option:
     reads=[],
 )
 def plan_by_rate(request: Request) -> PlanReply:
-    """The answer to one request; see the module."""
+    """Return the reply to one request; see the module."""
     parameters = request.parameters(RateParameters)
-    case = comparison_of(request, parameters)
-    if isinstance(case, TooLittle):
-        return PlanReply(kind="hold", code=case.code, sentence=case.sentence)
-    hold = _option(case, dict(case.current))
-    infeasible: list[Infeasible] = []
-    why = _why_not_stay(case, hold.prediction)
+    comparison = comparison_of(request, parameters)
+    if isinstance(comparison, TooLittle):
+        return PlanReply(kind="hold", code=comparison.code, sentence=comparison.sentence)
+    hold = _Option(comparison.current, comparison.staying, _cost(comparison, comparison.current))
+    demands = demands_of(comparison)
+    situation = _Situation(comparison, hold, infeasible(comparison, demands, parameters.drain_seconds))
+    why = _why_not_hold(comparison)
     if why is None:
-        _sized(case, demands_of(case, 0.0), parameters.drain_seconds, infeasible)  # for what it notes
-        return _shrink(case, parameters, hold, infeasible)
-    options = [_option(case, vector) for vector in _candidates(case, infeasible) if vector != case.current]
-    return _grow(case, hold, options, why, infeasible)
+        return _scale_in(situation, parameters, demands)
+    vectors = _candidates(situation, demands)
+    outlooks = comparison.going(vectors)
+    options = [_Option(v, found, _cost(comparison, v)) for v, found in zip(vectors, outlooks, strict=True)]
+    return _scale_out(situation, options, why)
 
 
-def _option(case: Comparison, vector: Parallelism) -> _Option:
-    return _Option(vector, case.predicted(vector), _cost(case, vector))
+def _cost(comparison: Comparison, vector: Parallelism) -> tuple[int, int]:
+    return comparison.topology.slots(vector), sum(vector.values())
 
 
-def _cost(case: Comparison, vector: Parallelism) -> tuple[int, int]:
-    """Slots first; of equal slots the fewer subtasks."""
-    return case.topology.slots(vector), sum(vector.values())
-
-
-def _why_not_stay(case: Comparison, staying: Outlook) -> tuple[str, str] | None:
-    """Code and words of why staying is not good enough; None if it is."""
-    limit = case.limit_seconds
+def _why_not_hold(comparison: Comparison) -> tuple[str, str] | None:
+    """Return code and words of why holding is not good enough; None if it is."""
+    limit, staying = comparison.limit_seconds, comparison.staying
     used, where = staying.max_utilisation, staying.bottleneck
-    # What works off the backlog of a restart is not restarted again for its utilisation alone.
-    settling = limit is not None and (case.analysis.has("restarting") or case.analysis.has("catching-up"))
-    if used is not None and used > (1.0 if settling else case.highest_utilisation):
-        needs = _needs(case, staying, where)
-        return ("overloaded" if used > 1 else "utilisation-high"), needs
-    if case.suspects:
-        return "saturated", _suspicion(case)
+    # An application that drains the backlog of a restart is not restarted again for its utilisation alone.
+    settling = limit is not None and (comparison.analysis.has("restarting") or comparison.analysis.has("catching-up"))
+    if used is not None and where is not None and used > (1.0 if settling else comparison.max_utilisation):
+        load, p = comparison.model.loads.get(where, 0.0), comparison.current[where]
+        subtasks = "subtask processes" if p == 1 else "subtasks process"
+        words = f"{load:,.0f} records/s arrive at {where}, {p} {subtasks} {staying.capacities[where]:,.0f}"
+        return ("overloaded" if used > 1 else "utilisation-high"), words
+    if comparison.suspects:
+        return "saturated", _suspicion(comparison)
     if limit is not None and staying.violation_seconds > 0:
-        if case.objective.max_latency is not None:
-            return "objective-at-risk", f"records would take more than {limit:.1f} s until they are done"
+        if comparison.objective.max_latency is not None:
+            return "objective-at-risk", f"records would take more than {limit:.1f} s to be processed"
         return "objective-at-risk", f"lag would reach {staying.max_lag_seconds:.1f} s"
     return None
 
 
-def _suspicion(case: Comparison) -> str:
-    """Why the first of the suspects is one."""
-    name = next(n for n in case.topology.names if n in case.suspects)
-    operator = case.analysis.operator(name)
+def _suspicion(comparison: Comparison) -> str:
+    """Return why the first suspect is one."""
+    name = next(n for n in comparison.topology.names if n in comparison.suspects)
+    operator = comparison.analysis.operator(name)
     busy = operator.utilisation.value if operator else None
-    unknown = "demand" if name not in case.model.flow else "capacity"
-    share = f"is {busy:.0%} busy" if busy is not None else "tells no busy time"
-    lag = case.growing_lag
+    unknown = "demand" if name not in comparison.model.flow else "capacity"
+    share = f"is {busy:.0%} busy" if busy is not None else "has an unknown busy share"
+    lag = comparison.growing_lag
     grows = "" if lag is None else f", while lag of {lag[0]:,.1f} s grows by {lag[1]:,.0f} records/s"
     return f"{name} {share} and its {unknown} is unknown{grows}"
 
 
-def _needs(case: Comparison, staying: Outlook, where: str | None) -> str:
-    if where is None:
-        return "demand is above capacity"
-    load = case.model.loads.get(where, 0.0)
-    p = case.current[where]
-    capacity = staying.capacities[where]
-    word = "subtask processes" if p == 1 else "subtasks process"
-    return f"{load:,.0f} records/s arrive at {where}, {p} {word} {capacity:,.0f}"
-
-
-def _candidates(case: Comparison, infeasible: list[Infeasible]) -> Iterator[Parallelism]:
-    """Vectors worth comparing, each once: with different haste for the backlog, none for it, and the most there may be."""
-    drain, demands = case.assumptions.drain_seconds, demands_of(case, 0.0)
-    seen: list[Parallelism] = []
+def _candidates(situation: _Situation, demands: Sequence[Demand]) -> list[Parallelism]:
+    """Return the vectors to compare with holding, each once: with several times to drain the backlog, and the largest allowed."""
+    comparison, found = situation.comparison, list[Parallelism]()
+    drain = comparison.assumptions.drain_seconds
     for seconds in (None, 4 * drain, 2 * drain, drain, drain / 2, drain / 4):
-        vector = _sized(case, demands, seconds, infeasible if seconds == drain else None)
-        if vector not in seen:
-            seen.append(vector)
-            yield vector
-    most = {name: max(case.current[name], limits.max) for name, limits in case.limits.items()}
-    if most not in seen and infeasible:
-        yield most
+        vector = sized(comparison, demands, seconds)
+        if vector not in found:
+            found.append(vector)
+    if situation.infeasible:
+        largest = {each.operator: max(each.now, each.max) for each in demands}
+        if largest not in found:
+            found.append(largest)
+    return [vector for vector in found if vector != comparison.current]
 
 
-def _sized(
-    case: Comparison,
-    demands: list[Demand],
-    drain_seconds: float | None,
-    notes: list[Infeasible] | None,
-    *,
-    may_shrink: bool = False,
-) -> Parallelism:
-    """The traversal: the smallest useful parallelism of each operator for arrivals, backlog and restart."""
-    vector: Parallelism = {}
-    for each in demands:
-        name, now, most, curve = each.operator, each.now, each.most, each.curve
-        if curve is None and may_shrink and name in case.at_least:
-            # A bound is enough to take subtasks away by, and no reason to add any.
-            curve = CapacityCurve(now / case.at_least[name])
-        if curve is None or each.steady is None:
-            # Unknown is not small: it stays, or grows by a useful step where it is visibly full.
-            vector[name] = min(most, now + max(1, now // 2)) if name in case.suspects else now
-            continue
-        demand = each.steady
-        if drain_seconds is not None:
-            demand += each.waiting / drain_seconds
-        wanted = _at_least(each, curve, demand, notes)
-        if not may_shrink and wanted < now:
-            wanted = max(wanted, min(now, most))
-        vector[name] = wanted
-    return vector
-
-
-def _at_least(each: Demand, curve: CapacityCurve, demand: float, notes: list[Infeasible] | None) -> int:
-    most, wanted = each.highest, curve.needed(demand)
-    if wanted is None:
-        if notes is not None:
-            notes.append(_no_more(each.operator, demand, curve))
-        return most
-    if wanted > most:
-        if notes is not None:
-            notes.append(_out_of_bounds(each.operator, wanted, most))
-        wanted = most
-    return wanted if wanted > each.least else each.least
-
-
-def _no_more(name: str, demand: float, curve: CapacityCurve) -> Infeasible:
-    return Infeasible(
-        operator=name,
-        wanted=round(demand, 1),
-        limit=round(curve.ceiling, 1),
-        code="capacity-ceiling",
-        because=f"{demand:,.0f} records/s are wanted and no parallelism of {name} sustains more than {curve.ceiling:,.0f}",
-    )
-
-
-def _out_of_bounds(name: str, wanted: int, most: int) -> Infeasible:
-    return Infeasible(
-        operator=name,
-        wanted=float(wanted),
-        limit=float(most),
-        code="bounds",
-        because=f"{name} would need {wanted} and may have {most}",
-    )
-
-
-def _grow(
-    case: Comparison, hold: _Option, options: list[_Option], why: tuple[str, str], infeasible: list[Infeasible]
-) -> PlanReply:
-    """Staying is not good enough: the cheapest option that meets the objective, else the least violation."""
-    code, words = why
+def _scale_out(situation: _Situation, options: Sequence[_Option], why: tuple[str, str]) -> PlanReply:
+    """Holding is not good enough: take the cheapest option that meets the objective, else the smallest violation."""
+    (code, words), comparison, hold = why, situation.comparison, situation.hold
+    restart = comparison.restart.seconds
     if not options:
-        sentence = f"{words}, and nothing that may be had would help"
-        return _reply(case, "hold", hold, hold, "nothing-helps", sentence, infeasible, [])
-    best = _best(case, hold, options, blind=code == "saturated")
-    if not case.suspects and not case.is_worth(hold.prediction, best.prediction, [o.vector for o in options]):
-        if is_overloaded(hold.prediction):
-            much = " much" if case.gains(hold.prediction, best.prediction) else ""
-            sentence = f"{words}, and nothing that may be had would help{much}"
-            return _reply(case, "hold", hold, hold, "nothing-helps", sentence, infeasible, options)
-        sentence = (
-            f"{words}; staying clears it as soon as {changes(hold.vector, best.vector)} would, without a restart of "
-            f"{case.restart.seconds:.0f} s"
-        )
-        return _reply(case, "hold", hold, hold, "no-gain", sentence, infeasible, options)
+        return _reply(situation, None, "nothing-helps", f"{words}, and no allowed parallelism would help")
+    best = _best(comparison, options, blind=code == "saturated")
+    if not comparison.suspects and not comparison.is_worth(best.outlook, [option.vector for option in options]):
+        if is_overloaded(hold.outlook):
+            much = " much" if comparison.gains(best.outlook) else ""
+            sentence = f"{words}, and no allowed parallelism would help{much}"
+            return _reply(situation, None, "nothing-helps", sentence, options)
+        moved = changes(hold.vector, best.vector)
+        sentence = f"{words}; holding clears it as soon as {moved} would, without a restart of {restart:.0f} s"
+        return _reply(situation, None, "no-gain", sentence, options)
     sentence = f"{changes(hold.vector, best.vector)}: {words}"
-    if not case.suspects:
-        sentence += f"; then {_outlook(case, best.prediction)}, after a restart of {case.restart.seconds:.0f} s"
-    return _reply(case, "scale", best, hold, code, sentence, infeasible, [o for o in options if o is not best])
+    if not comparison.suspects:
+        sentence += f"; then {_prospect(comparison, best.outlook)}, after a restart of {restart:.0f} s"
+    return _reply(situation, best, code, sentence, [option for option in options if option is not best])
 
 
-def _outlook(case: Comparison, prediction: Outlook) -> str:
-    words = f"lag peaks at {prediction.max_lag_seconds:.1f} s"
-    if case.limit_seconds is None or prediction.violation_seconds == 0:
+def _prospect(comparison: Comparison, outlook: Outlook) -> str:
+    words = f"lag peaks at {outlook.max_lag_seconds:.1f} s"
+    if comparison.limit_seconds is None or outlook.violation_seconds == 0:
         return words
-    met = prediction.objective_met_at_seconds
+    met = outlook.objective_met_at_seconds
     if met is None:
-        met = prediction.horizon_seconds + prediction.late_after_seconds
-    return words + (f" and is back in bounds in {met:,.0f} s" if math.isfinite(met) else " and stays out of bounds")
+        met = outlook.horizon_seconds + outlook.late_after_seconds
+    return words + (f" and meets the objective in {met:,.0f} s" if math.isfinite(met) else " and misses the objective")
 
 
-def _best(case: Comparison, hold: _Option, options: Sequence[_Option], *, blind: bool) -> _Option:
-    """The cheapest that meets the objective, else the cheapest of those that are nearly as good as the best; `blind`, the cheapest."""
-    good = [o for o in options if case.is_good(o.prediction)]
+def _best(comparison: Comparison, options: Sequence[_Option], *, blind: bool) -> _Option:
+    """Return the cheapest that meets the objective, else the cheapest of those nearly as good as the best; if `blind`, the cheapest."""
+    good = [option for option in options if comparison.is_good(option.outlook)]
     if blind or good:
-        return min(good or options, key=lambda o: (o.cost, o.prediction.violation_seconds))
-    options = [o for o in options if case.gains(hold.prediction, o.prediction)] or options
-    least = min(case.badness(o.prediction) for o in options)
-    near = [o for o in options if case.badness(o.prediction) <= nearly(least)]
-    return min(near, key=lambda o: (o.cost, case.badness(o.prediction)))
+        return min(good or options, key=lambda option: (option.cost, option.outlook.violation_seconds))
+    options = [option for option in options if comparison.gains(option.outlook)] or options
+    smallest = min(comparison.badness(option.outlook) for option in options)
+    near = [option for option in options if comparison.badness(option.outlook) <= nearly(smallest)]
+    return min(near, key=lambda option: (option.cost, comparison.badness(option.outlook)))
 
 
-def _shrink(case: Comparison, parameters: RateParameters, hold: _Option, infeasible: list[Infeasible]) -> PlanReply:
-    """Staying is good enough; is less good enough, too, with arrivals a margin higher and through the restart?"""
-    demands = demands_of(case, parameters.arrival_margin)
-    smaller = _sized(case, demands, parameters.drain_seconds, None, may_shrink=True)
-    smaller = {name: min(p, case.current[name]) for name, p in smaller.items()}
-    held = f"lag stays at {hold.prediction.max_lag_seconds:.1f} s or less"
-    if hold.prediction.max_utilisation is not None:
-        held += f" with {hold.prediction.bottleneck} at {hold.prediction.max_utilisation:.0%} of its capacity"
-    cost = _cost(case, smaller)
+def _scale_in(situation: _Situation, parameters: RateParameters, demands: Sequence[Demand]) -> PlanReply:
+    """Holding is good enough: is less good enough, too, with arrivals a margin higher and through the restart?"""
+    comparison, hold, staying = situation.comparison, situation.hold, situation.hold.outlook
+    vector = shrunk(comparison, demands, parameters.drain_seconds, parameters.arrival_margin)
+    held = f"lag stays at {staying.max_lag_seconds:.1f} s or less"
+    if staying.max_utilisation is not None:
+        held += f" with {staying.bottleneck} at {staying.max_utilisation:.0%} of its capacity"
+    cost = _cost(comparison, vector)
     saved = hold.cost[0] - cost[0]
     if cost >= hold.cost or saved < parameters.least_saving * hold.cost[0]:
-        return _reply(case, "hold", hold, hold, "objective-held", held, infeasible, [])
-    option = _Option(smaller, case.predicted(smaller), cost)
+        return _reply(situation, None, "objective-held", held)
+    moved, restart = changes(hold.vector, vector), comparison.restart
+    option = _Option(vector, comparison.going([vector])[0], cost)
+    peak = option.outlook.max_lag_seconds
     if saved == 0:
         # Fewer subtasks in the same slots free nothing: not worth a restart.
-        sentence = f"{held}; {changes(hold.vector, smaller)} would free no slot"
-        return _reply(case, "hold", hold, hold, "no-slot-freed", sentence, infeasible, [option])
-    if not case.is_good(option.prediction):
-        sentence = (
-            f"{held}; {changes(hold.vector, smaller)} would let lag reach {option.prediction.max_lag_seconds:.1f} s in a restart of "
-            f"{case.restart.seconds:.0f} s"
-        )
-        if not case.restart.seen:
-            sentence += " (no rescale was seen yet, so its parameter restart_seconds is taken)"
-        return _reply(case, "hold", hold, hold, "restart-too-costly", sentence, infeasible, [option])
-    total = sum(case.model.arrivals.values())
+        return _reply(situation, None, "no-slot-freed", f"{held}; {moved} would free no slot", [option])
+    if not comparison.is_good(option.outlook):
+        sentence = f"{held}; {moved} would let lag reach {peak:.1f} s in a restart of {restart.seconds:.0f} s"
+        if not restart.seen:
+            sentence += " (the parameter restart_seconds: no rescale was measured yet)"
+        return _reply(situation, None, "restart-too-costly", sentence, [option])
+    arriving = sum(comparison.model.arrivals.values())
     sentence = (
-        f"{changes(hold.vector, smaller)}: {total:,.0f} records/s arrive and need {option.cost[0]} of {hold.cost[0]} slots; lag peaks at "
-        f"{option.prediction.max_lag_seconds:.1f} s in a restart of {case.restart.seconds:.0f} s"
+        f"{moved}: {arriving:,.0f} records/s arrive and need {cost[0]} of {hold.cost[0]} slots; "
+        f"lag peaks at {peak:.1f} s in a restart of {restart.seconds:.0f} s"
     )
-    return _reply(case, "scale", option, hold, "over-provisioned", sentence, infeasible, [])
+    return _reply(situation, option, "over-provisioned", sentence)
 
 
-def _reply(  # noqa: PLR0917 - the parts of a reply, in its order
-    case: Comparison,
-    kind: str,
-    chosen: _Option,
-    hold: _Option,
-    code: str,
-    sentence: str,
-    infeasible: list[Infeasible],
-    refused: list[_Option],
+def _reply(
+    situation: _Situation, scale: _Option | None, code: str, sentence: str, refused: Sequence[_Option] = ()
 ) -> PlanReply:
-    capacities, blind = hold.prediction.capacities, bool(case.suspects)
-    evidence: dict[str, float | int | str | bool | None] = {
-        "arrival_rate_records_per_second": round(sum(case.model.arrivals.values()), 1),
-        "backlog_records": round(case.backlog_records, 0),
-        "lag_seconds": None if case.lag_seconds is None else round(case.lag_seconds, 2),
-        "restart_seconds": round(case.restart.seconds, 2),
-        "objective_seconds": case.objective.bound_seconds,
-        "horizon_seconds": round(case.horizon_seconds, 1),
-    }
-    for name in case.topology.names:
-        load = case.model.loads.get(name)
-        evidence[f"target_rate[{name}]"] = None if load is None else round(load, 1)
-        evidence[f"capacity[{name}]"] = round(capacities[name], 1) if name in capacities else None
-        if name in case.at_least:
-            evidence[f"capacity_at_least[{name}]"] = round(case.at_least[name], 1)
-    confidences = [curve.confidence for curve in case.model.curves.values()]
+    """Return the reply that takes the option `scale`, or holds."""
+    comparison, hold, impossible = situation
+    chosen, blind = scale or hold, bool(comparison.suspects)
+    confidences = [curve.confidence for curve in comparison.model.curves.values()]
     return PlanReply(
-        kind="scale" if kind == "scale" else "hold",
-        parallelism=chosen.vector if kind == "scale" else None,
+        kind="scale" if scale else "hold",
+        parallelism=scale.vector if scale else None,
         code=code,
-        sentence=sentence[:2000],
-        evidence=dict(list(evidence.items())[:200]),
-        prediction=None if blind else chosen.prediction.told(),
-        hold_prediction=None if blind or kind == "hold" else hold.prediction.told(),
-        infeasible=infeasible[:100],
+        sentence=sentence,
+        evidence=_evidence(comparison),
+        prediction=None if blind else chosen.outlook.prediction(),
+        hold_prediction=None if blind or not scale else hold.outlook.prediction(),
+        infeasible=impossible[:100],
         alternatives=[
             Alternative(
-                parallelism=o.vector,
-                cost_slots=o.cost[0],
-                violation_seconds=o.prediction.violation_seconds,
-                because=_because(o, chosen),
+                parallelism=option.vector,
+                cost_slots=option.cost[0],
+                violation_seconds=option.outlook.violation_seconds,
+                because=_because(option, chosen),
             )
-            for o in ([] if blind else refused[:20])
+            for option in ([] if blind else refused[:20])
         ],
         confidence=round(min(confidences), 3) if confidences else None,
     )
 
 
+def _evidence(comparison: Comparison) -> dict[str, float | int | str | bool | None]:
+    lag = comparison.analysis.lag_seconds.value
+    evidence: dict[str, float | int | str | bool | None] = {
+        "arrival_rate_records_per_second": round(sum(comparison.model.arrivals.values()), 1),
+        "backlog_records": round(comparison.backlog_records, 0),
+        "lag_seconds": None if lag is None else round(lag, 2),
+        "restart_seconds": round(comparison.restart.seconds, 2),
+        "objective_seconds": comparison.objective.bound_seconds,
+        "horizon_seconds": round(comparison.horizon_seconds, 1),
+    }
+    loads, capacities, bounds = comparison.model.loads, comparison.staying.capacities, comparison.lower_bounds
+    for name in comparison.topology.names[:100]:
+        evidence[f"target_rate[{name}]"] = round(loads[name], 1) if name in loads else None
+        evidence[f"capacity[{name}]"] = round(capacities[name], 1) if name in capacities else None
+        if name in bounds:
+            evidence[f"capacity_at_least[{name}]"] = round(bounds[name], 1)
+    return evidence if len(evidence) <= 200 else dict(list(evidence.items())[:200])
+
+
 def _because(option: _Option, chosen: _Option) -> str:
-    late = option.prediction.late_seconds
-    if late > chosen.prediction.late_seconds:
-        return f"{late:,.0f} s above the objective" if math.isfinite(late) else "it never meets the objective"
+    late = option.outlook.late_seconds
+    if late > chosen.outlook.late_seconds:
+        return f"{late:,.0f} s above the objective" if math.isfinite(late) else "never meets the objective"
     if option.cost > chosen.cost:
         return f"costs {option.cost[0]} slots and {option.cost[1]} subtasks, and is no better"
-    return "no better than what was chosen"
+    return "no better than the chosen vector"

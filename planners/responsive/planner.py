@@ -30,7 +30,7 @@ from weir_contracts.planning import Number
 from weir_planner import Request, planner
 
 from planners.answer import missing, reply_of
-from predictor.words import changes
+from predictor import changes
 
 from .case import Case, Memory, case_of
 from .diagnosers import DIAGNOSERS, UPWARDS, Opinion

@@ -14,7 +14,8 @@ from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
-from .adapters.docker import Daemon, DockerDriver
+from .adapters.docker import DockerDriver
+from .adapters.docker_scaling import Daemon
 from .adapters.flink import FlinkDriver
 from .adapters.knowledge import HttpKnowledge
 from .service import Executor

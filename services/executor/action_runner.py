@@ -10,53 +10,38 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from weir_contracts import ActionState, Analysis, Outcome, Plan, ScalingPolicy, Subject
-from weir_contracts.topics import OUTCOMES
+from weir_contracts import ActionState, Analysis, Outcome, Parallelism, Plan, ScalingPolicy, Subject
 
-from runtime.bus import Bus, BusError
+from runtime.bus import Bus
 from runtime.clock import Clock
-from runtime.envelope import child_traceparent, encode, new_traceparent
+from runtime.envelope import child_traceparent, new_traceparent
 from runtime.log import canonical_line
 
 from . import telemetry
 from .applications import Application, Applications
-from .core import (
+from .core.capacity import judge
+from .core.gate import Context, admit, is_for_us, precheck
+from .core.history import Transition, expected, recall, record_refusal, record_transition, taken_over
+from .core.observed import (
     Answer,
-    CompareAndSwap,
-    Conflict,
-    Context,
     Instruction,
     Observed,
     PolicyReading,
     Record,
-    Recorded,
     Refusal,
     Request,
-    Rules,
     Snapshot,
     Step,
-    Transition,
+    TargetChanged,
     TriggerCheckpoint,
     Unanswered,
-    admit,
-    cluster_of,
-    expected,
-    is_for_us,
-    is_watched,
-    judge,
-    late_rollback,
-    next_step,
-    precheck,
-    recall,
-    record_refusal,
-    record_transition,
-    resolve_conflict,
-    resume,
-    supersede,
-    taken_over,
 )
+from .core.rules import Rules
+from .core.steps import is_watched, late_rollback, next_step, resume, supersede
+from .core.table import Event
 from .driver import Driver, Knowledge
-from .fence import ActionFence, LostPartition, Ownership
+from .effects import ActionStore, OutcomePublisher
+from .fence import ActionFence, Ownership
 
 
 @dataclass(frozen=True)
@@ -99,7 +84,6 @@ class ActionRunner:
         applications: Applications,
         pace: Pace = Pace(),
     ) -> None:
-        self._bus = bus
         self._drivers = drivers
         self._knowledge = knowledge
         self._clock = clock
@@ -110,7 +94,8 @@ class ActionRunner:
         self._policies = policies
         self._applications = applications
         self._pace = pace
-        self._mirrors: set[asyncio.Task[None]] = set()
+        self._outcomes = OutcomePublisher(bus, ownership, pace.retrying)
+        self._actions = ActionStore(knowledge, ownership)
         self._log = structlog.get_logger("executor")
 
     # -- plans -----------------------------------------------------------------------------------------------------
@@ -161,7 +146,7 @@ class ActionRunner:
         if not isinstance(decision, ActionState) or policy.policy is None:
             return decision if isinstance(decision, Refusal) else None
         # No await between the gate and this line: the next gate must see this action in its counts.
-        applications.reserve(app.id, cluster_of(policy.policy))
+        applications.reserve(app.id, policy.policy.subject.cluster)
         telemetry.admitted(plan, self._clock.now())
         try:
             await self._begin(app, decision, policy.policy, snapshot, traceparent)
@@ -184,13 +169,13 @@ class ActionRunner:
         app.subject = policy.subject
         app.planned_version, app.traceparent = policy.metadata.version, traceparent
         app.checkpoint_triggered_at, app.resumed = None, False
-        await self._apply(app, Step(intent, "admitted"), snapshot)
+        await self._apply(app, Step(intent, Event("admitted", intent.sentence)), snapshot)
 
     async def _recall(self, app: Application, policy: PolicyReading) -> PolicyReading:
         """Restore the history from knowledge if the topic no longer holds the application's outcomes."""
         outcome = await self._knowledge.outcome(app.id)
         if isinstance(outcome, Unanswered):
-            return PolicyReading(reachable=False, because=outcome.reason)
+            return PolicyReading(reachable=False, reason=outcome.reason)
         if outcome is not None:
             app.history = taken_over(recall(app.history, outcome))
         app.recalled = True
@@ -202,11 +187,11 @@ class ActionRunner:
             async with asyncio.timeout(GATE_SECONDS):
                 policy = await self._knowledge.policy(application)
                 if policy.policy is None:
-                    return policy, Snapshot(now, reachable=False, because="not observed without a policy")
+                    return policy, Snapshot(now, reachable=False, reason="not observed without a policy")
                 return policy, await self._driver(policy.policy.subject).observe(policy.policy.subject)
         except TimeoutError:
             reason = f"no answer within {GATE_SECONDS:.0f} s"
-            return PolicyReading(reachable=False, because=reason), Snapshot(now, reachable=False, because=reason)
+            return PolicyReading(reachable=False, reason=reason), Snapshot(now, reachable=False, reason=reason)
 
     # -- actions --------------------------------------------------------------------------------------------------
 
@@ -226,8 +211,8 @@ class ActionRunner:
                 break
             step = next_step(app.history.action, observed, self._clock.now(), self._rules)
             await self._apply(app, step, observed.snapshot)
-            answer = await self._perform(app, step.instruction) if step.instruction else None
-            if answer is None or isinstance(answer, Unanswered):
+            answer = await self._perform(app, step.instruction, observed.snapshot) if step.instruction else None
+            if answer is None or isinstance(answer, Unanswered | TargetChanged):
                 break
             observed = replace(observed, answer=answer)
         return self._pause(app)
@@ -260,7 +245,7 @@ class ActionRunner:
         action = app.history.action
         if subject is None:
             reason = "the policy was deleted, so the target is unknown"
-            snapshot = Snapshot(self._clock.now(), reachable=True, because=reason)
+            snapshot = Snapshot(self._clock.now(), reachable=True, reason=reason)
         else:
             snapshot = await self._driver(subject).observe(subject)
         policy, crowded, contended = None, None, False
@@ -296,21 +281,21 @@ class ActionRunner:
             app.history = replace(app.history, action=step.action)
             return
         transition = record_transition(app.history, step, snapshot, self._clock.now(), self._rules)
-        await self._publish_outcome(app, transition, app.traceparent)
+        await self._publish(app, transition, app.traceparent)
         if transition.outcome.action is not None and transition.outcome.phase != "intended":
-            self._mirror(app, transition.outcome.action)
-        telemetry.moved(step, self._clock.now())
+            self._actions.mirror(app, transition.outcome.action)
+        telemetry.moved(step.action, step.name, self._clock.now())
 
     async def _publish_refusal(
         self, app: Application, plan: Plan, refusal: Refusal, *, snapshot: Snapshot | None, traceparent: str | None
     ) -> None:
         transition = record_refusal(app.history, plan, refusal, snapshot, self._clock.now())
-        await self._publish_outcome(app, transition, traceparent)
+        await self._publish(app, transition, traceparent)
 
-    async def _publish_outcome(self, app: Application, transition: Transition, traceparent: str | None) -> None:
+    async def _publish(self, app: Application, transition: Transition, traceparent: str | None) -> None:
         outcome = transition.outcome
-        body, headers = _encoded(outcome, traceparent)
-        await self._publish(app, outcome, body, headers)
+        trace = traceparent or new_traceparent(outcome.observation_id)
+        await self._outcomes.publish(app, outcome, trace)
         app.history = transition.history
         telemetry.published(outcome)
         self._log.info(
@@ -322,74 +307,46 @@ class ActionRunner:
             plan_id=str(outcome.plan_id),
             observation_id=str(outcome.observation_id),
             restart_seconds=outcome.restart_seconds,
-            traceparent=headers["traceparent"],
+            traceparent=child_traceparent(trace, outcome.id),
         )
 
     async def repeat(self, app: Application, outcome: Outcome) -> bool:
         """Publish an outcome again; return False if the fence refuses. Raises `BusError` if the brokers are away."""
-        try:
-            if await self._ownership.unconfirmed(app) is not None:
-                return False
-        except LostPartition:
-            return False
-        body, headers = _encoded(outcome, None)
-        await self._bus.publish(OUTCOMES.name, outcome.application, body, headers)
-        self._log.info("outcome-repeated", application=outcome.application, outcome_id=str(outcome.id))
-        return True
+        return await self._outcomes.repeat(app, outcome)
 
     def _log_of(self, app: Application) -> Any:
         """Return the log with this application and its action's trace."""
         return self._log.bind(application=app.id, traceparent=app.trace)
 
-    async def _publish(self, app: Application, outcome: Outcome, body: bytes, headers: Mapping[str, str]) -> None:
-        """Publish until acknowledged: without the outcome no replica could continue from here.
-
-        The effect that follows passes the fence again.
-        """
-        warned = False
-        while True:
-            held = await self._ownership.unconfirmed(app)
-            try:
-                if held is None:
-                    await self._bus.publish(OUTCOMES.name, outcome.application, body, headers)
-                    return
-                reason = held.reason
-            except BusError as error:
-                reason = str(error)
-            if not warned:
-                self._log.warning(
-                    "held",
-                    application=outcome.application,
-                    reason=f"outcome not written: {reason}",
-                    traceparent=headers.get("traceparent"),
-                )
-                warned = True
-            await asyncio.sleep(self._pace.retrying)  # cancelled at the end
-
-    async def _perform(self, app: Application, instruction: Instruction) -> Answer | None:
+    async def _perform(self, app: Application, instruction: Instruction, snapshot: Snapshot) -> Answer | None:
         action = app.history.action
         if action is None:
             return None
         if isinstance(instruction, Record):
-            return await self._compare_and_swap(app, action)
+            answer = await self._actions.record(app, action)
+            if isinstance(answer, Unanswered):
+                self._log_of(app).warning("held", reason=f"intent not recorded: {answer.reason}")
+            return answer
         subject = self._subject(app)
         if subject is None:
             return Unanswered("the target is unknown")
         if isinstance(instruction, Request):
-            return await self._request(app, subject, action, instruction)
+            return await self._request(app, subject, action, instruction.parallelism, snapshot.version)
         if isinstance(instruction, TriggerCheckpoint):
             await self._trigger_checkpoint(app, subject, action)
         return None
 
-    async def _request(self, app: Application, subject: Subject, action: ActionState, wanted: Request) -> Answer:
+    async def _request(
+        self, app: Application, subject: Subject, action: ActionState, parallelism: Parallelism, version: str | None
+    ) -> Answer:
         fence = ActionFence(app, action, self._ownership, self._knowledge, self._clock)
         answer = await self._driver(subject).request(
-            subject, action.deployment.job_id, wanted.parallelism, expected(action), fence
+            subject, action.deployment.job_id, parallelism, expected(action), fence, version=version
         )
         self._log_of(app).info(
             "requested",
             action_id=str(action.id),
-            parallelism=wanted.parallelism,
+            parallelism=parallelism,
             answer=type(answer).__name__.lower(),
             reason=answer.sentence if isinstance(answer, Refusal) else getattr(answer, "reason", None),
         )
@@ -407,59 +364,6 @@ class ActionRunner:
             app.checkpoint_triggered_at = None
             self._log_of(app).info("checkpoint-trigger-failed", reason=problem)
 
-    async def _compare_and_swap(self, app: Application, action: ActionState) -> Answer:
-        answer = await self._record(app, action, app.previous)
-        if isinstance(answer, Unanswered):
-            self._log_of(app).warning("held", reason=f"intent not recorded: {answer.reason}")
-        return answer
-
-    async def _record(
-        self, app: Application, action: ActionState, previous: ActionState | None
-    ) -> Recorded | Conflict | Unanswered:
-        version = action.version - 1
-        for _ in range(4):
-            held = await self._ownership.unconfirmed(app)
-            if held is not None:
-                return held
-            answer = await self._knowledge.record(action, version)
-            if not isinstance(answer, Conflict):
-                return answer
-            read = resolve_conflict(action, answer.current, previous)
-            if not isinstance(read, CompareAndSwap):
-                return read
-            version = read.version
-        return Unanswered("the stored action changes faster than it can be replaced")
-
-    def _mirror(self, app: Application, action: ActionState) -> None:
-        """Store the published action in knowledge in the background: verifying and rolling back continue without it."""
-        previous, log = app.previous, self._log_of(app)
-
-        async def record() -> None:
-            try:
-                answer = await self._record(app, action, previous)
-            except LostPartition:
-                return  # the new owner stores it
-            if not isinstance(answer, Recorded):
-                log.info("not-mirrored", phase=action.phase, answer=str(answer)[:300])
-
-        task = asyncio.create_task(record(), name=f"mirror {app.id}")
-        self._mirrors.add(task)
-        task.add_done_callback(self._mirrors.discard)
-
     async def drain(self) -> None:
         """Wait for the pending writes to knowledge."""
-        if self._mirrors:
-            await asyncio.gather(*self._mirrors, return_exceptions=True)
-
-
-def _encoded(outcome: Outcome, traceparent: str | None) -> tuple[bytes, dict[str, str]]:
-    """Return body and headers, in the given trace or the one that the observation begins."""
-    trace = traceparent or new_traceparent(outcome.observation_id)
-    return encode(
-        outcome,
-        type=OUTCOMES.type,
-        source="executor",
-        id=outcome.id,
-        time=outcome.at,
-        traceparent=child_traceparent(trace, outcome.id),
-    )
+        await self._actions.drain()

@@ -4,7 +4,17 @@ from typing import Protocol
 
 from weir_contracts import ActionState, Outcome, Parallelism, Subject
 
-from .core import Accepted, Conflict, PolicyReading, Recorded, Refusal, Rejected, Snapshot, Unanswered
+from .core.observed import (
+    Accepted,
+    Conflict,
+    PolicyReading,
+    Recorded,
+    Refusal,
+    Rejected,
+    Snapshot,
+    TargetChanged,
+    Unanswered,
+)
 
 
 class Fence(Protocol):
@@ -33,23 +43,38 @@ class Unfenced:
 
 
 class Driver(Protocol):
-    """One kind of target. An error or outage of the target is a response, not an exception."""
+    """One kind of target. An error or outage of the target is a response, not an exception.
+
+    Its snapshots say what else it can do (`Snapshot.can_trigger_checkpoint`), and the core asks for nothing else.
+    """
 
     async def observe(self, subject: Subject) -> Snapshot:
         """Return the target's current state."""
         ...
 
     async def request(
-        self, subject: Subject, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
-    ) -> Accepted | Rejected | Unanswered | Refusal:
+        self,
+        subject: Subject,
+        job_id: str,
+        parallelism: Parallelism,
+        expected: Parallelism,
+        fence: Fence,
+        *,
+        version: str | None = None,
+    ) -> Accepted | Rejected | TargetChanged | Unanswered | Refusal:
         """Request a parallelism of every operator; idempotent.
 
-        Reads the requirements itself, and refuses as `contested` if they are neither `expected` nor `parallelism`.
+        Reads the requirements itself, and refuses as `contested` if they are neither `expected` nor `parallelism`. A driver
+        with versions sends the request on the condition that the target still has `version`, that of the snapshot that led
+        to the request, and returns `TargetChanged` otherwise. None: no condition.
         """
         ...
 
     async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
-        """Trigger a checkpoint, which a requested rescale waits for; return None, or the reason of a failure."""
+        """Trigger a checkpoint, which a requested rescale waits for; return None, or the reason of a failure.
+
+        Called only if the snapshot says `can_trigger_checkpoint`.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -3,9 +3,9 @@
 from datetime import datetime
 
 from prometheus_client import Counter, Histogram
-from weir_contracts import Outcome, Plan
+from weir_contracts import ActionState, Outcome, Plan
 
-from .core import Step
+from .core.table import EventName
 
 _LONG = (1, 2, 3, 5, 8, 13, 20, 30, 60, 120, 300)
 _OUTCOMES = Counter("weir_executor_outcomes_total", "Outcomes published", ["phase", "code"])
@@ -39,12 +39,11 @@ def published(outcome: Outcome) -> None:
     _OUTCOMES.labels(outcome.phase, outcome.code).inc()
 
 
-def moved(step: Step, now: datetime) -> None:
+def moved(action: ActionState, event: EventName | None, now: datetime) -> None:
     """Record the durations of a transition, from the action's timestamps."""
-    action = step.action
-    if step.event == "accepted" and action.phase == "verifying" and action.requested_at is not None:
+    if event == "accepted" and action.phase == "verifying" and action.requested_at is not None:
         _ACCEPT.observe(max(0.0, (action.requested_at - action.started_at).total_seconds()))
-    elif step.event == "running" and action.restart_seconds is not None:
+    elif event == "running" and action.restart_seconds is not None:
         _RESTART.observe(action.restart_seconds)
-    elif step.event == "healthy" and action.requested_at is not None:
+    elif event == "healthy" and action.requested_at is not None:
         _VERIFY.observe(max(0.0, (now - action.requested_at).total_seconds()))

@@ -15,11 +15,11 @@ from runtime.settings import load
 from .adapters import kta
 from .adapters.http import Credentials, PlannerClient
 from .api import planner_router
-from .memory import Applications
 from .planners import Planners
 from .process import WorkerProcess
 from .registrations import Registrations
 from .remote import Remote
+from .request_cache import RequestCache
 from .service import Planner
 from .settings import PlannerSettings
 from .shadows import ShadowLimits, ShadowRunner, lower_priority
@@ -30,7 +30,7 @@ async def run(settings: PlannerSettings) -> int:
     clock = SystemClock()
     bus = KafkaBus(settings.kafka_bootstrap_servers, clock=clock)
     workers = Workers(settings.workers)
-    applications = Applications(settings.observations_kept, settings.history_kept)
+    cache = RequestCache(settings.observations_kept, settings.history_kept)
     client = PlannerClient(
         settings.allowed(),
         Credentials(settings.credentials_folder),
@@ -53,7 +53,7 @@ async def run(settings: PlannerSettings) -> int:
         call_registered=planners.apart().ask,
         newer=newer,
     )
-    planner = Planner(bus, clock, planners, applications, partitions=settings.partitions, shadows=shadows, newer=newer)
+    planner = Planner(bus, clock, planners, cache, partitions=settings.partitions, shadows=shadows, newer=newer)
     app = application("Weir planner", "Which planners there are, and what one would decide.")
     checks = health.Health(clock)
     checks.register("kafka", bus.ping)

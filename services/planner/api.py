@@ -1,10 +1,10 @@
-"""The planner's HTTP face: which planners there are, their registration, and what one would decide, without acting."""
+"""The planner's HTTP API: list, register and check planners, and plan without acting."""
 
 import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from weir_contracts import InvalidDocument, NewPlanner, Plan, PlannerRegistration, PlanRequest
+from weir_contracts import InvalidDocument, NewPlanner, Plan, PlannerRegistration, PlanRequest, bounded
 from weir_planner.installed import Problem as InstallationProblem
 from weir_planner.installed import installed, problems
 
@@ -16,11 +16,11 @@ from runtime.problems import Problem, invalid
 
 from .conformance import Report, check_planner
 from .conformance.suite import EACH_SECONDS
-from .core.decide import make_plan, precheck
 from .documents import (
     ERRORS,
     REFUSED,
-    CheckView,
+    ChoiceProblem,
+    ChoiceProblems,
     Choices,
     CircuitView,
     PlannerName,
@@ -29,11 +29,9 @@ from .documents import (
     PlannerViews,
     Registered,
     ReportView,
-    Verdict,
-    Wrong,
 )
-from .planners import Planners, decide
-from .registrations import MOST_PLANNERS
+from .planners import Planners, plan_for
+from .registrations import MAX_PLANNERS
 
 Reader = Annotated[Caller, Depends(requires("read"))]
 Writer = Annotated[Caller, Depends(requires("write"))]
@@ -65,23 +63,23 @@ def planner_router(planners: Planners, clock: Clock) -> APIRouter:
 
     @routes.post(
         "/planners/validate",
-        summary="What is wrong with planners as a policy names them",
-        description="For each choice: whether there is such a planner, and whether it takes these parameters.",
+        summary="Check planners as a policy names them",
+        description="Checks for each choice that the planner exists and takes these parameters.",
     )
-    async def validate(body: Choices, _caller: Reader) -> Verdict:
+    async def validate(body: Choices, _caller: Reader) -> ChoiceProblems:
         _ready(planners)
         found = await asyncio.to_thread(
             lambda: [each for c in body.choices for each in planners.problems(c.name, c.parameters, c.field)]
         )
-        return Verdict(problems=[Wrong(field=field, message=message) for field, message in found])
+        return ChoiceProblems(problems=[ChoiceProblem(field=field, message=message) for field, message in found])
 
-    # What is only tried must not keep the loop from asking, nor count as its failures.
+    # A trial must neither open the loop's circuits nor count as its failure.
     tried = planners.apart()
 
     @routes.post(
         "/plan",
-        summary="What would be decided",
-        description="Evaluates a request with its policy's planner and all guards. Nothing is published and nothing is done.",
+        summary="Plan without acting",
+        description="Evaluates a request with its policy's planner and all guards. Nothing is published or executed.",
     )
     async def plan(request: PlanRequest, _caller: Reader) -> Plan:
         choice = request.policy.spec.planner
@@ -93,50 +91,39 @@ def planner_router(planners: Planners, clock: Clock) -> APIRouter:
         )
         if wrong:
             raise invalid(InvalidDocument(wrong))
-        began = clock.monotonic()
-        reply = precheck(request) or await decide(tried, request)
-        return make_plan(
-            request,
-            reply,
-            request.state.model_copy(update={"memory": request.memory, "planner": choice.name}),
-            planner=choice.name,
-            created_at=request.now,
-            planning_seconds=round(clock.monotonic() - began, 4),
-        )
+        return await plan_for(tried, request, clock, created_at=request.now)
 
     return routes
 
 
 def _register(routes: APIRouter, planners: Planners) -> None:
-    """The routes that change which planners there are."""
+    """Add the routes that change planners."""
     registrations = planners.registrations
 
     @routes.post(
         "/planners",
         status_code=201,
         summary="Register a planner",
-        dependencies=[Depends(_says_each_thing_once)],
-        description="It is checked first, by the conformance suite at its address, and refused with the list of what failed.",
+        dependencies=[Depends(_has_unique_keys)],
+        description="The conformance suite checks it first; a planner that fails is refused with the failed checks.",
         responses=REFUSED,
     )
     async def register(
         body: PlannerToRegister,
         caller: Writer,
-        replace: Annotated[
-            bool, Query(description="take the place of the one of this name, as its next version")
-        ] = False,
+        replace: Annotated[bool, Query(description="replace the planner of this name, as its next version")] = False,
         timeout_seconds: Seconds = EACH_SECONDS,
     ) -> Registered:
         _may_be_registered(planners, body, replace)
         report = await check_planner(planners.remote.apart(), body, timeout_seconds=timeout_seconds)
         if not report.ok:
             raise _refused(body.name, report)
-        _may_be_registered(planners, body, replace)  # somebody else may have been faster meanwhile
+        _may_be_registered(planners, body, replace)  # another request may have been faster
         try:
             made = await registrations.register(body, report.description, caller.name)
         except BusError as error:
-            raise Problem(503, f"it could not be kept: {error}") from None
-        return Registered(planner=_view(planners, made), checks=_checks(report))
+            raise Problem(503, f"the registration was not stored: {error}") from None
+        return Registered(planner=_view(planners, made), checks=report.findings)
 
     @routes.delete("/planners/{name}", status_code=204, summary="Remove a planner")
     async def remove(name: PlannerName, _caller: Writer) -> Response:
@@ -146,24 +133,24 @@ def _register(routes: APIRouter, planners: Planners) -> None:
         try:
             await registrations.remove(name)
         except BusError as error:
-            raise Problem(503, f"it could not be removed: {error}") from None
+            raise Problem(503, f"the registration was not removed: {error}") from None
         return Response(status_code=204)
 
     @routes.post(
         "/planners/{name}/check",
         summary="Check a registered planner again",
-        description="Runs the conformance suite at its address, whatever its circuit says. Changes nothing.",
+        description="Runs the conformance suite, also while its circuit is open. Changes nothing.",
     )
     async def check(name: PlannerName, _caller: Writer, timeout_seconds: Seconds = EACH_SECONDS) -> ReportView:
         registration = registrations.latest.get(name)
         if registration is None:
             raise _installed_already(name) if name in installed() else _unknown(planners, name)
         report = await check_planner(planners.remote.apart(), registration, timeout_seconds=timeout_seconds)
-        return ReportView(ok=report.ok, checks=_checks(report))
+        return ReportView(ok=report.ok, checks=report.findings)
 
 
-async def _says_each_thing_once(request: Request) -> None:
-    """FastAPI's own reader takes the last of two equal keys."""
+async def _has_unique_keys(request: Request) -> None:
+    """Refuse duplicate keys, of which FastAPI would take the last."""
     try:
         read_json((await request.body()).decode())
     except Unreadable as error:
@@ -177,15 +164,15 @@ def _ready(planners: Planners) -> None:
 
 def _may_be_registered(planners: Planners, new: NewPlanner, replace: bool) -> None:
     _ready(planners)
-    known = planners.registrations.latest
-    if new.name in installed() and new.name not in known:
+    registered = planners.registrations.latest
+    if new.name in installed() and new.name not in registered:
         raise _installed_already(new.name)
-    if new.name in known and not replace:
-        version = known[new.name].version
+    if new.name in registered and not replace:
+        version = registered[new.name].version
         sentence = f"{new.name} is registered already, with version {version}: replace it with replace=true (--replace)"
         raise Problem(409, sentence, errors=[("name", "is taken")], extra={"currentVersion": version})
-    if new.name not in known and len(known) >= MOST_PLANNERS:
-        raise Problem(409, f"there are {len(known)} registered planners already, as many as there may be")
+    if new.name not in registered and len(registered) >= MAX_PLANNERS:
+        raise Problem(409, f"there are {len(registered)} registered planners, the maximum")
 
 
 def _installed_already(name: str) -> Problem:
@@ -203,11 +190,7 @@ def _unknown(planners: Planners, name: str) -> Problem:
 def _refused(name: str, report: Report) -> Problem:
     failed = [(finding.check, finding.sentence) for finding in report.failed]
     detail = "; ".join(f"{check}: {sentence}" for check, sentence in failed)
-    return Problem(422, f"{name} does not keep the plugin contract: {detail}"[:2000], errors=failed)
-
-
-def _checks(report: Report) -> list[CheckView]:
-    return [CheckView(check=f.check, ok=f.ok, sentence=f.sentence) for f in report.findings]
+    return Problem(422, bounded(f"{name} violates the plugin contract: {detail}"), errors=failed)
 
 
 def _installed(name: str) -> PlannerView:
@@ -228,13 +211,13 @@ def _broken(each: InstallationProblem) -> PlannerView:
 
 
 def _view(planners: Planners, registration: PlannerRegistration) -> PlannerView:
-    told = registration.description
+    description = registration.description
     return PlannerView(
         **registration.model_dump(exclude={"description"}),
-        description=told.description if told else None,
-        parameters=told.parameters if told else None,
-        scope=told.scope if told else None,
-        planner_version=told.version if told else None,
-        contract_versions=told.contract_versions if told else None,
+        description=description.description if description else None,
+        parameters=description.parameters if description else None,
+        scope=description.scope if description else None,
+        planner_version=description.version if description else None,
+        contract_versions=description.contract_versions if description else None,
         breaker=CircuitView(**planners.remote.breaker(registration)),
     )

@@ -1,4 +1,4 @@
-"""What the planner's HTTP API takes and gives, and how its answers are described."""
+"""Documents of the planner's HTTP API."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,11 +9,13 @@ from weir_contracts.base import NAME_PATTERN, Name, Timestamp
 
 from runtime.problems import documented
 
+from .conformance import Finding
+
 PlannerName = Annotated[str, Path(pattern=rf"^{NAME_PATTERN}$", description="the planner's name")]
 
 
 class PlannerToRegister(NewPlanner):
-    """A planner to be registered. Here an unknown field is a mistake and not a newer version."""
+    """A planner to be registered; here an unknown field is a mistake, not a newer version."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -25,7 +27,7 @@ class PlannerToRegister(NewPlanner):
 
 
 class CircuitView(BaseModel):
-    """Whether a planner is asked: after several failures in a row nobody asks it for a while."""
+    """A planner's circuit: after several failures in a row it is not called for a while."""
 
     state: Literal["closed", "open", "half-open"]
     failures_in_a_row: int
@@ -34,19 +36,19 @@ class CircuitView(BaseModel):
 
 
 class PlannerView(BaseModel):
-    """A planner that policies can name. Fields of another kind are null; a credential is its name, never its value."""
+    """A planner that policies can name. Fields of another kind are null; a credential is a name, never a value."""
 
     name: str
     kind: Literal["built-in", "installed", "http", "kta"]
     description: str | None
     parameters: dict[str, Any] | None
-    """JSON Schema of its parameters; null where it has not told."""
+    """JSON Schema of its parameters; null if it has none."""
     scope: Literal["operator", "application"] | None = None
     planner_version: str | None = None
-    """What it calls its own version."""
+    """The planner's own version."""
     contract_versions: list[str] | None = None
     version: int | None = None
-    """Of the registration."""
+    """The registration's version."""
     url: str | None = None
     monitor_url: str | None = None
     analyze_url: str | None = None
@@ -58,7 +60,7 @@ class PlannerView(BaseModel):
     registered_by: str | None = None
     breaker: CircuitView | None = None
     package: str | None = None
-    """The installed Python package that brings it."""
+    """The installed Python package that contains it."""
     problem: str | None = None
     """Why a planner of an installed package cannot be used."""
 
@@ -67,30 +69,22 @@ class PlannerViews(BaseModel):
     planners: list[PlannerView]
 
 
-class CheckView(BaseModel):
-    """One obligation of the contract."""
-
-    check: str
-    ok: bool
-    sentence: str
-
-
 class ReportView(BaseModel):
-    """What the conformance suite found."""
+    """The findings of the conformance suite."""
 
     ok: bool
-    checks: list[CheckView]
+    checks: list[Finding]
 
 
 class Registered(BaseModel):
-    """A planner that was registered, and what was checked before."""
+    """A registered planner, and the checks that it passed."""
 
     planner: PlannerView
-    checks: list[CheckView]
+    checks: list[Finding]
 
 
 class Choice(BaseModel):
-    """A planner as a policy names it. `field` is where it stands there, for the answer."""
+    """A planner as a policy names it, at `field` of the policy."""
 
     field: Annotated[str, Field(max_length=200)] = "spec.planner"
     name: Name
@@ -101,31 +95,31 @@ class Choices(BaseModel):
     choices: Annotated[list[Choice], Field(max_length=20)]
 
 
-class Wrong(BaseModel):
+class ChoiceProblem(BaseModel):
     field: str
     message: str
 
 
-class Verdict(BaseModel):
-    """What is wrong with the choices; nothing, if all of them can be used."""
+class ChoiceProblems(BaseModel):
+    """The problems of the choices; none if all can be used."""
 
-    problems: list[Wrong]
+    problems: list[ChoiceProblem]
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": documented(
-        "What is wrong with the request",
+        "The request is invalid",
         422,
         "there is no planner 'magic'; there are: rate",
         ("policy.spec.planner.name", "there is no planner 'magic'; there are: rate"),
     ),
-    "5XX": documented("What is away", 503, "the registered planners are still being read"),
+    "5XX": documented("A dependency is unavailable", 503, "the registered planners are still being read"),
 }
 REFUSED: dict[int | str, dict[str, Any]] = {
     422: documented(
-        "It was checked and does not keep the contract; `errors` has each check that failed",
+        "The planner violates the contract; `errors` has each failed check",
         422,
-        "mine does not keep the plugin contract: nothing-known: answered 500: KeyError",
+        "mine violates the plugin contract: nothing-known: answered 500: KeyError",
         ("nothing-known", "answered 500: KeyError"),
     ),
     409: documented(

@@ -7,9 +7,9 @@ from .core.decide import make_plan, precheck
 
 
 def plan_offline(request: PlanRequest, planner: str | None = None) -> Plan:
-    """What `planner` (default: the policy's) and the guards make of a request, as of the request's own time.
+    """Return the plan of `planner` (default: the policy's) and the guards at the request's own time.
 
-    Raises `UnknownPlanner` or `InvalidParameters`, both `ValueError`s whose sentence names what is wrong.
+    Raises `UnknownPlanner` or `InvalidParameters`, both `ValueError`s whose sentence names the mistake.
     """
     name = planner or request.policy.spec.planner.name
     planner_of(name)

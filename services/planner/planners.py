@@ -1,13 +1,16 @@
-"""Whoever is called by a name, built in or registered, is asked in the same way; and who answers where that one does not."""
+"""Call planners by name, installed or registered, in the same way; and the fallback if the chosen one fails."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Protocol
 
-from weir_contracts import PlannerChoice, PlannerFallback, PlanReply, PlanRequest, ScalingPolicy
+from weir_contracts import Plan, PlannerChoice, PlannerFallback, PlanReply, PlanRequest, ScalingPolicy, bounded
 from weir_planner import InvalidParameters
 from weir_planner.installed import LARGE, installed, parse_parameters, problems
 
-from .core.decide import INVALID, NO_REPLY
+from runtime.clock import Clock
+
+from .core.decide import INVALID, NO_REPLY, make_plan, precheck
 from .core.schemas import Problems, parameter_problems
 from .failures import no_reply
 from .registrations import Registrations
@@ -15,20 +18,20 @@ from .remote import Remote
 from .workers import Workers
 
 
-class Asks(Protocol):
-    """Asks a planner by name with the parameters that the request's policy has for it."""
+class CallsPlanners(Protocol):
+    """Calls a planner by name with the parameters in the request's policy."""
 
     async def start(self) -> None: ...
 
     def looks_at(self, planner: str) -> frozenset[str]:
-        """Which of a request's `LARGE` fields this one may look at."""
+        """Return which of a request's `LARGE` fields the planner may read."""
         ...
 
     async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply: ...
 
 
 class Planners:
-    """All planners there are. What was registered goes before a built-in one of its name, which a later version may bring."""
+    """All planners. A registered one takes precedence over an installed one of its name, which a later version may bring."""
 
     def __init__(self, workers: Workers, registrations: Registrations, remote: Remote) -> None:
         self.workers = workers
@@ -36,17 +39,17 @@ class Planners:
         self.remote = remote
 
     async def start(self) -> None:
-        """Wait until everybody who can be asked is known and can be."""
+        """Wait until the workers run and all registrations are read."""
         await self.workers.start()
         while not await self.registrations.wait_ready(1.0):
             continue
 
     def apart(self) -> "Planners":
-        """For who asks beside the loop, with little time: what fails there must not keep the loop from asking."""
+        """Return the planners for calls outside the loop, whose failures must not open the loop's circuits."""
         return Planners(self.workers, self.registrations, self.remote.apart())
 
     async def ping(self) -> str:
-        """Name the installed planners that cannot be used, for readiness; the others can be, so that it never fails."""
+        """Name the installed planners that cannot be used, for readiness; it never fails, because the others work."""
         return "; ".join(str(each) for each in problems()) or "ok"
 
     @property
@@ -57,7 +60,7 @@ class Planners:
         return frozenset(LARGE) if planner in self.registrations.latest else self.workers.looks_at(planner)
 
     async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply:
-        """The planner's reply, or a hold that says why there is none."""
+        """Return the planner's reply, or a hold with the reason."""
         registration = self.registrations.latest.get(planner)
         if registration is not None:
             return await self.remote.ask(request, registration, timeout_seconds)
@@ -70,7 +73,7 @@ class Planners:
         return f"there is no planner {name!r}; there are: {', '.join(self.names)}{broken}"
 
     def problems(self, name: str, parameters: Mapping[str, Any], field: str) -> Problems:
-        """What is wrong with a planner as a policy names it at `field`, as field and sentence."""
+        """Return what is wrong with a policy's planner at `field`, as field and sentence."""
         place = f"{field}.parameters"
         registration = self.registrations.latest.get(name)
         if registration is None and name not in installed():
@@ -88,15 +91,31 @@ class Planners:
         return parameter_problems(name, schema, parameters, place)
 
 
-def observations_wanted(planners: Asks, policy: ScalingPolicy) -> bool:
-    """Whether anybody looks at raw samples whom this policy lets plan, now or in another's place, or be scored."""
+def reads_observations(planners: CallsPlanners, policy: ScalingPolicy) -> bool:
+    """Return whether the chosen planner, its fallback or a shadow may read raw observations."""
     choice = policy.spec.planner
     names = [choice.name, *([choice.fallback.name] if choice.fallback else []), *(s.name for s in policy.spec.shadows)]
     return any("observations" in planners.looks_at(name) for name in names)
 
 
-async def decide(planners: Asks, request: PlanRequest) -> PlanReply:
-    """The reply of the policy's planner; where it gives no usable one, its fallback's, which says so."""
+async def plan_for(
+    planners: CallsPlanners, request: PlanRequest, clock: Clock, *, created_at: datetime | None = None
+) -> Plan:
+    """Make a plan by the policy's planner and the guards; `created_at` is now by default."""
+    began, name = clock.monotonic(), request.policy.spec.planner.name
+    reply = precheck(request) or await decide(planners, request)
+    return make_plan(
+        request,
+        reply,
+        request.state.model_copy(update={"memory": request.memory, "planner": name}),
+        planner=name,
+        created_at=created_at or clock.now(),
+        planning_seconds=round(clock.monotonic() - began, 4),
+    )
+
+
+async def decide(planners: CallsPlanners, request: PlanRequest) -> PlanReply:
+    """Return the reply of the policy's planner, or of its fallback if that one gives none."""
     choice = request.policy.spec.planner
     timeout_seconds = choice.timeout.total_seconds()
     reply = await planners.ask(request, choice.name, timeout_seconds)
@@ -104,21 +123,21 @@ async def decide(planners: Asks, request: PlanRequest) -> PlanReply:
         return reply
     instead = await planners.ask(with_planner(request, choice.fallback), choice.fallback.name, timeout_seconds)
     if instead.code in NO_REPLY:
-        sentence = f"{reply.sentence}; and its fallback: {instead.sentence}"
-        return reply.model_copy(update={"sentence": sentence[:2000]})
-    told = {"planner_failure": reply.code, "answered_by": choice.fallback.name}
+        sentence = f"{reply.sentence}; its fallback: {instead.sentence}"
+        return reply.model_copy(update={"sentence": bounded(sentence)})
+    about = {"planner_failure": reply.code, "answered_by": choice.fallback.name}
     return instead.model_copy(
         update={
-            "sentence": f"{reply.sentence}, so {choice.fallback.name} decides: {instead.sentence}"[:2000],
-            "evidence": {**dict(list(instead.evidence.items())[: 200 - len(told)]), **told},
-            # The chosen planner's own, for when it is back.
+            "sentence": bounded(f"{reply.sentence}; its fallback {choice.fallback.name}: {instead.sentence}"),
+            "evidence": {**dict(list(instead.evidence.items())[: 200 - len(about)]), **about},
+            # The chosen planner's own, for its next call.
             "memory": request.memory,
         }
     )
 
 
 def with_planner(request: PlanRequest, fallback: PlannerFallback) -> PlanRequest:
-    """The request as another planner than the policy's is asked: with its parameters, and without the first one's memory."""
+    """Return the request to the fallback: with its parameters, without the chosen planner's memory."""
     policy = request.policy
     choice = PlannerChoice(
         name=fallback.name, parameters=fallback.parameters, timeout=policy.spec.planner.timeout, fallback=None

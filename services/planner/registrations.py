@@ -1,4 +1,4 @@
-"""The planners that were registered: a compacted topic that every replica follows whole."""
+"""The registered planners: a compacted topic that every replica reads completely."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from runtime.records import Record
 from runtime.schema_version import NewerMessages
 from runtime.table import GlobalTable
 
-MOST_PLANNERS = 500
-"""Registered at once: each is read by every replica."""
-SEEN_SECONDS = 5.0
-"""How long a change may take to come back; it is kept either way."""
+MAX_PLANNERS = 500
+"""Each is read by every replica."""
+READ_BACK_SECONDS = 5.0
+"""Wait for a change to come back; it is stored either way."""
 
 
 class Registrations:
-    """Reads, writes and removes registrations; `latest` is what is known now."""
+    """Reads, writes and removes registrations."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Registrations:
         self._bus = bus
         self._clock = clock
         self._on_removed = on_removed
-        self._news = asyncio.Event()
+        self._changes = asyncio.Event()
         self._table = GlobalTable(
             bus,
             PLANNERS.name,
@@ -51,7 +51,7 @@ class Registrations:
         await self._table.follow(stop)
 
     async def ping(self) -> None:
-        """For readiness: all registrations have been read once."""
+        """Check readiness: all registrations have been read once."""
         await self._table.ping()
 
     async def wait_ready(self, timeout_seconds: float) -> bool:
@@ -63,15 +63,15 @@ class Registrations:
 
     @property
     def latest(self) -> dict[str, PlannerRegistration]:
-        """By name."""
+        """The registrations by name."""
         return self._table.latest
 
     async def register(
         self, new: NewPlanner, description: PlannerDescription | None, caller: str
     ) -> PlannerRegistration:
-        """Publish it as the name's next version."""
+        """Publish a registration as the name's next version."""
         before, now = self.latest.get(new.name), self._clock.now()
-        # By time, as a policy's: no version comes twice, also where a planner was removed and registered again.
+        # By time, as a policy's: no version repeats, even after a removal.
         version = max((before.version if before else 0) + 1, int(now.timestamp() * 1000))
         made = PlannerRegistration(
             **new.model_dump(), version=version, description=description, registered_at=now, registered_by=caller
@@ -79,26 +79,26 @@ class Registrations:
         id = uuid5(WEIR_NAMESPACE, f"planner {made.name} {version}")
         body, headers = encode(made, type=PLANNERS.type, source="planner", id=id, time=now)
         await self._bus.publish(PLANNERS.name, made.name, body, headers)
-        await self._seen(lambda: made.name in self.latest and self.latest[made.name].version >= version)
+        await self._read_back(lambda: made.name in self.latest and self.latest[made.name].version >= version)
         return made
 
     async def remove(self, name: str) -> None:
-        """Publish its tombstone."""
+        """Publish a tombstone."""
         await self._bus.publish(PLANNERS.name, name, None)
-        await self._seen(lambda: name not in self.latest)
+        await self._read_back(lambda: name not in self.latest)
 
-    async def _seen(self, done: Callable[[], bool]) -> None:
-        """Until the change has come back, so that who made it finds it; it is kept whether or not it has come by then."""
+    async def _read_back(self, done: Callable[[], bool]) -> None:
+        """Wait until the change has come back, so that its author finds it."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(SEEN_SECONDS):
+            async with asyncio.timeout(READ_BACK_SECONDS):
                 while not done():
-                    self._news.clear()
-                    await self._news.wait()
+                    self._changes.clear()
+                    await self._changes.wait()
 
     def _changed(self, name: str, registration: PlannerRegistration | None) -> None:
         if registration is None:
             self._on_removed(name)
-        self._news.set()
+        self._changes.set()
 
 
 def _decode(record: Record) -> PlannerRegistration:

@@ -17,24 +17,23 @@ from runtime.schema_version import NewerMessages
 from runtime.table import GlobalTable
 
 from . import telemetry
-from .core.decide import make_plan, precheck
-from .memory import Applications
-from .planners import Asks, decide, observations_wanted
+from .pending import UNCOMMITTED_SECONDS, PendingDecisions, skipped
+from .planners import CallsPlanners, plan_for, reads_observations
+from .request_cache import RequestCache
 from .shadows import ShadowRunner
-from .turns import UNCOMMITTED_SECONDS, Turns, skipped
 
 GROUP = "weir-planner"
 
 
 class Planner:
-    """Plans for the applications of its share of the analyses."""
+    """Plans for the applications of its assigned partitions."""
 
     def __init__(
         self,
         bus: Bus,
         clock: Clock,
-        planners: Asks,
-        applications: Applications,
+        planners: CallsPlanners,
+        cache: RequestCache,
         *,
         partitions: int,
         shadows: ShadowRunner | None = None,
@@ -43,7 +42,7 @@ class Planner:
         self._bus = bus
         self._clock = clock
         self._planners = planners
-        self._applications = applications
+        self._cache = cache
         self._partitions = partitions
         self._shadows = shadows
         self._dead_letters = DeadLetters(bus, "planner", clock, newer)
@@ -51,17 +50,17 @@ class Planner:
             bus,
             OUTCOMES.name,
             lambda record: decode(record, Outcome).message,
-            on_change=applications.happened,
+            on_change=cache.happened,
             on_unreadable=self._dead_letters.undecodable,
         )
-        self._owned: frozenset[int] = frozenset()
+        self._assigned: frozenset[int] = frozenset()
         self._pending: list[Record] = []
-        self._turns = Turns(self._decide)
+        self._decisions = PendingDecisions(self._decide)
         self._uncommitted_since: float | None = None
         self._log = structlog.get_logger("planner")
 
     async def ping(self) -> None:
-        """For readiness: outcomes have been read to their end once."""
+        """Check readiness: outcomes have been read to their end once."""
         await self._outcomes.ping()
 
     async def run(self, stop: Stop) -> None:
@@ -77,26 +76,26 @@ class Planner:
 
     async def _plan_until(self, stop: Stop) -> None:
         member = self._bus.consumer([ANALYSES.name], GROUP)
-        # What is needed beside the driving topic is read by itself, for the same partition numbers.
+        # Not part of the consumer group: read for the same partition numbers.
         plans = self._bus.reader(PLANS.name, partitions=[])
         observations = self._bus.reader(OBSERVATIONS.name, partitions=[], from_beginning=False)
         try:
             await run_forever("planner", lambda: self._cycle(member, plans, observations, stop), stop)
         finally:
-            await self._turns.settle()
-            await self._turns.close()
+            await self._decisions.settle()
+            await self._decisions.close()
             for opened in (member, plans, observations):
                 await opened.close()
 
     async def _cycle(self, member: Consumer, plans: Reader, observations: Reader, stop: Stop) -> None:
         if not self._pending:
-            # What was received is kept until its plans are out: a failure in between must not skip it.
+            # Received analyses are kept until their plans are published: a failure in between must not skip them.
             self._pending = await stop.race(member.receive(timeout_seconds=0.5)) or []
-        if member.assignment != self._owned:
-            await self._take_share(member.assignment, plans, observations, stop)
+        if member.assignment != self._assigned:
+            await self._take_over(member.assignment, plans, observations, stop)
         for record in await observations.receive(timeout_seconds=0.0):
             await self._take_observation(record)
-            await asyncio.sleep(0)  # reading is work: what planners have answered goes out in between
+            await asyncio.sleep(0)  # publish finished plans between observations
         if self._pending:
             await self._begin_newest(self._pending)
             self._uncommitted_since = self._uncommitted_since or self._clock.monotonic()
@@ -104,48 +103,48 @@ class Planner:
         await self._settle(member)
 
     async def _settle(self, member: Consumer) -> None:
-        """What has failed is decided again; what was received is committed once all of its plans are out."""
-        failed = await self._turns.settle()
+        """Retry failed decisions; commit offsets once all plans are published."""
+        failed = await self._decisions.settle()
         if failed:
             self._pending = [record for record, _ in failed]
             raise failed[0][1]
         since = self._uncommitted_since
-        if since is None or not (self._turns.quiet or self._clock.monotonic() - since > UNCOMMITTED_SECONDS):
+        if since is None or not (self._decisions.quiet or self._clock.monotonic() - since > UNCOMMITTED_SECONDS):
             return
         await member.commit()
         self._uncommitted_since = None
 
-    async def _take_share(self, owned: frozenset[int], plans: Reader, observations: Reader, stop: Stop) -> None:
-        """After a rebalance: read the plans of the new share to their end, so that what they carry is known."""
-        self._log.info("share", partitions=sorted(owned))
-        # Whoever has them now plans on; what is known of them here would be out of date if they came back.
-        self._turns.drop(lambda application: partition_of(application, self._partitions) in owned)
-        self._applications.keep_only(lambda application: partition_of(application, self._partitions) in owned)
+    async def _take_over(self, assigned: frozenset[int], plans: Reader, observations: Reader, stop: Stop) -> None:
+        """Read the plans of newly assigned partitions to their end, because they carry the state for the next ones."""
+        self._log.info("assignment", partitions=sorted(assigned))
+        # Another replica plans for the lost partitions; their state here would be stale if they came back.
+        self._decisions.drop(lambda application: partition_of(application, self._partitions) in assigned)
+        self._cache.keep_only(lambda application: partition_of(application, self._partitions) in assigned)
         if self._shadows is not None:
-            self._shadows.assign(owned)
+            self._shadows.assign(assigned)
         await plans.assign([])
-        await plans.assign(owned)
-        await observations.assign(owned)
-        while owned and not stop.requested:
+        await plans.assign(assigned)
+        await observations.assign(assigned)
+        while assigned and not stop.requested:
             for record in await plans.receive(timeout_seconds=0.2):
                 decoded = await self._dead_letters.decoded(record, Plan)
                 if decoded is not None:
-                    self._applications.planned(decoded.message)
+                    self._cache.planned(decoded.message)
             if await plans.caught_up():
                 break
-        # One's own plans come from memory from here on.
+        # From here on the replica's own plans are in the cache.
         await plans.assign([])
-        self._owned = owned
+        self._assigned = assigned
 
     async def _take_observation(self, record: Record) -> None:
         decoded = await self._dead_letters.decoded(record, Observation)
         if decoded is not None:
-            self._applications.observed(decoded.message)
+            self._cache.observed(decoded.message)
 
     async def _begin_newest(self, records: list[Record]) -> None:
-        """One decision for each application in the batch: after an outage one current decision, not hundreds of old ones."""
+        """Begin one decision for each application: after an outage only the newest analysis counts."""
         newest: dict[str, Decoded[Analysis]] = {}
-        for record in reversed(records):  # the newest first: what is older need not be read
+        for record in reversed(records):
             if _is_superseded(record, newest.get(record.key or "")):
                 skipped()
                 continue
@@ -153,65 +152,49 @@ class Planner:
             await asyncio.sleep(0)
             if decoded is None:
                 continue
-            if decoded.message.status == "ended" and self._stands_right(decoded):
-                # Also where the application is back by the end of the batch: what was known of it ended here.
-                self._applications.ended(decoded.message)
-                self._turns.drop(lambda name, ended=decoded.message.application: name != ended)  # type: ignore[misc]
+            analysis = decoded.message
+            if analysis.status == "ended" and self._is_in_its_partition(decoded):
+                # Even if the application is back by the end of the batch, its earlier state ended here.
+                self._cache.ended(analysis)
+                self._decisions.drop(lambda name, ended=analysis.application: name != ended)  # type: ignore[misc]
                 if self._shadows is not None:
-                    self._shadows.ended(decoded.message.application)
-            known = newest.get(decoded.message.application)
-            if known is not None:
+                    self._shadows.ended(analysis.application)
+            other = newest.get(analysis.application)
+            if other is not None:
                 skipped()
-            if known is None or decoded.message.observed_at > known.message.observed_at:
-                newest[decoded.message.application] = decoded
-        self._turns.begin(newest)
+            if other is None or analysis.observed_at > other.message.observed_at:
+                newest[analysis.application] = decoded
+        self._decisions.begin(newest)
 
-    def _stands_right(self, decoded: Decoded[Analysis]) -> bool:
-        """Whether it is in its key's partition."""
+    def _is_in_its_partition(self, decoded: Decoded[Analysis]) -> bool:
         return partition_of(decoded.message.application, self._partitions) == decoded.record.partition
 
     async def _decide(self, decoded: Decoded[Analysis]) -> None:
         analysis = decoded.message
-        if not self._stands_right(decoded):
+        if not self._is_in_its_partition(decoded):
             await self._dead_letters.send(
                 decoded.record, "wrong-partition", "stands in another partition than its key's", "key"
             )
             return
-        last = self._applications.plan(analysis.application)
-        if last is not None and analysis.observed_at <= last.observed_at:
-            return  # a replay: it has been decided
-        if analysis.status == "ended":
-            return
+        last = self._cache.plan(analysis.application)
+        if analysis.status == "ended" or (last is not None and analysis.observed_at <= last.observed_at):
+            return  # nothing to plan, or a replay of a planned analysis
         telemetry.analysed(analysis, decoded.record.timestamp)
         try:
-            plan = await self._plan(analysis)
-        except Exception as error:  # noqa: BLE001 - odd numbers of one application must not hold up all others for ever
+            plan = await plan_for(self._planners, self._request(analysis), self._clock)
+        except Exception as error:  # noqa: BLE001 - one application's odd numbers must not block all others
             self._log.exception("plan-failed", application=analysis.application, place=decoded.record.place)
             reason = f"no plan could be made: {type(error).__name__}: {error}"
             await self._dead_letters.send(decoded.record, "planning-failed", reason)
             return
         await self._publish(plan, decoded.traceparent)
-        self._applications.planned(plan, analysis)
+        self._cache.planned(plan, analysis)
         if self._shadows is not None:
             self._shadows.offer(self._request(analysis))
 
     def _request(self, analysis: Analysis) -> PlanRequest:
-        wanted = observations_wanted(self._planners, analysis.policy)
-        return self._applications.request(analysis, self._clock.now(), with_observations=wanted)
-
-    async def _plan(self, analysis: Analysis) -> Plan:
-        began = self._clock.monotonic()
-        request = self._request(analysis)
-        choice = analysis.policy.spec.planner
-        reply = precheck(request) or await decide(self._planners, request)
-        return make_plan(
-            request,
-            reply,
-            self._applications.state(analysis.application, choice.name),
-            planner=choice.name,
-            created_at=self._clock.now(),
-            planning_seconds=round(self._clock.monotonic() - began, 4),
-        )
+        wanted = reads_observations(self._planners, analysis.policy)
+        return self._cache.request(analysis, self._clock.now(), with_observations=wanted)
 
     async def _publish(self, plan: Plan, parent: str | None) -> None:
         trace = child_traceparent(parent, derive_id(plan.id, "trace"))
@@ -236,8 +219,10 @@ class Planner:
 
 
 def _is_superseded(record: Record, newer: Decoded[Analysis] | None) -> bool:
-    """Whether it need not even be read: by its header it is of an earlier time than what was read of its application. Not where it
-    is another's under this key, or may say that the application ended."""
+    """Return whether a record is older than a newer one of its application by its header, so that it need not be decoded.
+
+    Not if it may be another application's under this key, or may be the application's end.
+    """
     if newer is None or record.value is None or b'"ended"' in record.value:
         return False
     if f'"application":"{newer.message.application}"'.encode() not in record.value:

@@ -1,4 +1,4 @@
-"""The planner's metrics of the loop: what was decided, and how old the readings were by then."""
+"""Metrics of the loop: decisions, and the age of the observations that they are based on."""
 
 from datetime import datetime
 
@@ -7,8 +7,8 @@ from weir_contracts import Analysis, Plan
 
 from runtime.labels import CardinalityLimiter
 
-MOST_CODES = 200
-"""Codes are told apart so far: planners that others run choose their own."""
+MAX_CODES = 200
+"""Distinct codes in the metric: remote planners choose their own."""
 _BUCKETS = (0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5, 10, 30)
 _PLANS = Counter("weir_planner_plans_total", "Plans published", ["kind", "code"])
 _AMENDMENTS = Counter("weir_planner_amendments_total", "Plans that a guard amended", ["guard"])
@@ -21,17 +21,17 @@ _TOOK = Histogram(
     "For one decision, its planner included",
     buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
 )
-_code = CardinalityLimiter(MOST_CODES)
+_code = CardinalityLimiter(MAX_CODES)
 
 
 def analysed(analysis: Analysis, written_at: datetime | None) -> None:
-    """An analysis came that is planned for; `written_at` is its record's time."""
+    """Record the age of an analysis; `written_at` is its record's time."""
     if written_at is not None:
         _ANALYSED.observe(max(0.0, (written_at - analysis.observed_at).total_seconds()))
 
 
 def planned(plan: Plan) -> None:
-    """A plan was acknowledged by the brokers."""
+    """Record a plan that the brokers acknowledged."""
     _PLANS.labels(plan.kind, _code(plan.code)).inc()
     for guard in {amendment.guard for amendment in plan.amendments}:
         _AMENDMENTS.labels(guard).inc()
@@ -41,5 +41,5 @@ def planned(plan: Plan) -> None:
 
 
 def age_seconds(plan: Plan) -> float:
-    """How old the readings were when the plan was made."""
+    """Return the age of the observation when the plan was made."""
     return (plan.created_at - plan.observed_at).total_seconds()

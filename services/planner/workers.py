@@ -1,10 +1,10 @@
-"""Built-in planners run in processes of their own with a deadline: one that hangs or crashes costs its answer, never the loop."""
+"""Call installed planners in worker processes with a deadline: one that hangs or crashes costs its reply, never the loop."""
 
 import asyncio
 from concurrent.futures.process import BrokenProcessPool
 
 import structlog
-from weir_contracts import PlanReply, PlanRequest
+from weir_contracts import PlanReply, PlanRequest, one_line
 from weir_planner.installed import InvalidParameters, UnknownPlanner, ask, installed, needed, reads
 
 from runtime.garbage import collect_seldom
@@ -14,28 +14,28 @@ from .failures import no_reply
 from .process import WorkerProcess
 
 DEPTH = 4
-"""Questions that a process has at once. It answers one after the other; with no other at hand it would idle for as long as an answer
-takes to get through the service's event loop, which under load is longer than the answering."""
+"""Calls that a process has at once. It runs one after the other; with only one it would idle while a reply passes the service's event
+loop, which under load takes longer than planning."""
 
 
-def _answer(request: str, planner: str) -> str:
-    """In the process: JSON in, JSON out, so that nothing but contracts crosses the border."""
+def _reply(request: str, planner: str) -> str:
+    """Call the planner in the worker process, JSON in and JSON out."""
     try:
         return ask(PlanRequest.model_validate_json(request), planner).model_dump_json()
     except (UnknownPlanner, InvalidParameters):
         raise
-    except Exception as error:  # noqa: BLE001 - an exception class of a planner's package may not survive the way back
+    except Exception as error:  # noqa: BLE001 - an exception class of a planner's package may not be picklable
         raise RuntimeError(str(error) or type(error).__name__) from None
 
 
 def _warm() -> None:
-    """In the process: import what a first question would otherwise wait for."""
+    """Prepare the worker process: import what a first call would otherwise wait for."""
     installed()
     collect_seldom()
 
 
 class Workers:
-    """Processes that built-in planners are asked in: whichever has the fewest questions."""
+    """Worker processes for installed planners; a call goes to the one with the fewest calls."""
 
     def __init__(self, count: int = 1) -> None:
         self._processes = [WorkerProcess(_warm) for _ in range(count)]
@@ -43,32 +43,32 @@ class Workers:
         self._log = structlog.get_logger("planner")
 
     async def start(self) -> None:
-        """Make the processes and let them import what they need."""
+        """Start the processes and wait for their imports."""
         await asyncio.gather(*(process.start() for process in self._processes))
 
     def looks_at(self, planner: str) -> frozenset[str]:
-        """Which of a request's `LARGE` fields this one may look at."""
+        """Return which of a request's `LARGE` fields the planner may read."""
         return reads(planner)
 
     async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply:
-        """The planner's reply, or a hold that says why there is none."""
+        """Return the planner's reply, or a hold with the reason."""
         try:
             async with self._room:
                 process = min(self._processes, key=len)
                 question = needed(request, planner).model_dump_json()
-                reply = await process.run(_answer, question, planner, timeout_seconds=timeout_seconds)
+                reply = await process.run(_reply, question, planner, timeout_seconds=timeout_seconds)
             return PlanReply.model_validate_json(reply)
         except TimeoutError:
-            return no_reply(planner, TIMEOUT, f"planner {planner} gave no answer within {timeout_seconds:g} s")
+            return no_reply(planner, TIMEOUT, f"planner {planner} did not reply within {timeout_seconds:g} s")
         except BrokenProcessPool:
             return no_reply(planner, FAILED, f"planner {planner} ended its process")
         except (UnknownPlanner, InvalidParameters) as error:
             return no_reply(planner, INVALID, str(error))
         except Exception as error:  # noqa: BLE001 - whatever a planner raises, the plan is a hold
-            self._log.warning("planner-raised", planner=planner, error=str(error) or type(error).__name__)
-            return no_reply(planner, FAILED, f"planner {planner} failed: {error or type(error).__name__}")
+            self._log.warning("planner-raised", planner=planner, error=one_line(error))
+            return no_reply(planner, FAILED, f"planner {planner} failed: {one_line(error)}")
 
     def close(self) -> None:
-        """End the processes, whatever they do."""
+        """Kill the processes."""
         for process in self._processes:
             process.close()

@@ -14,15 +14,16 @@ from docker.errors import ImageNotFound, NotFound
 from docker.models.containers import Container as Real
 
 from runtime.clock import SystemClock
-from services.executor.adapters.docker import Container, Daemon, DockerDriver
+from services.executor.adapters.docker import DockerDriver
 from services.executor.adapters.docker_daemon import DockerDaemon
-from services.executor.adapters.memory_docker import ReactiveCluster
+from services.executor.adapters.docker_scaling import Container, Daemon
 from services.executor.core import Accepted, Refusal, Rejected, Unanswered
 from services.executor.driver import Unfenced
 from tests.containers.compose import compose_command
 from tests.containers.images import BASE, Images
 from tests.unit.executor.builders import JOB, TOPOLOGY, subject
 from tests.unit.executor.daemon_suite import DaemonSuite
+from tests.unit.executor.memory_docker import ReactiveCluster
 
 PROJECT, SERVICE = "weir-driver-test", "tm"
 COMPOSE = """
@@ -174,7 +175,7 @@ class Driven:
 
     def requested(self) -> dict[str, int] | None:
         seen = asyncio.run(self.driver.observe(self.subject))
-        assert seen.deployment is not None, seen.because
+        assert seen.deployment is not None, seen.reason
         return seen.deployment.requested
 
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from simulator import Application, chain
 from tests.loop.world import CALMING, WORK, Load, World, job, policy, settled, without
 
@@ -96,6 +98,7 @@ def swinging(**behavior: Any) -> World:
     return World(job(2), lambda t: 1300.0 if t % 600 < 300 else 500.0, interval="15s", behavior=calm).live(2400)
 
 
+@pytest.mark.thorough
 def test_a_swing_is_answered_by_fewer_rescales_and_no_violation() -> None:
     """What went up, down and up again stays up for a while; without the guard every swing is followed."""
     held, followed = swinging(), swinging(down={"reversalHold": "0s"})
@@ -126,6 +129,7 @@ def test_growth_that_is_measured_to_bring_nothing_is_not_repeated() -> None:
     assert any(i.code == "ineffective-growth" for plan in world.plans for i in plan.infeasible)
 
 
+@pytest.mark.thorough
 def test_growth_that_helps_is_never_called_ineffective() -> None:
     """The same rule and a work that scales: it gets all it needs, one subtask after the other."""
     world = World(job(), 2600.0, planner=RULE, bounds={"min": 1, "max": 12}).live(500)
@@ -142,6 +146,7 @@ def hot(share: float) -> Application:
     return application.model_copy(update={"operators": operators})
 
 
+@pytest.mark.thorough
 def test_a_rule_that_follows_lag_is_kept_from_chasing_a_hot_key() -> None:
     """60 % of all records have one key, and the rule adds to `enrich` for as long as there is lag. Once its subtasks have been measured
     it is kept at what an even load would need; without a hot key the same rule gets what it asks for."""

@@ -214,6 +214,7 @@ def test_a_reading_that_comes_late_is_not_decided_on() -> None:
     assert world.p() >= 3
 
 
+@pytest.mark.thorough
 def test_an_outage_of_half_an_hour_is_followed_by_one_current_decision() -> None:
     """360 analyses wait in the topic. In whatever order they are taken, only the newest is fresh enough to be decided on, and what
     is older than the last decided on is history."""
@@ -293,6 +294,7 @@ def test_a_fleet_that_would_shrink_in_the_same_minute_is_held() -> None:
     assert all(world.p() < 4 for world in worlds[1:])
 
 
+@pytest.mark.thorough
 def test_a_fleet_whose_loads_fall_one_after_the_other_is_not_held() -> None:
     """An evening: each falls a little more than the window after the one before."""
     worlds = fleet(fleet_window_seconds=30.0)

@@ -3,6 +3,8 @@
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from simulator import Application, Noise, chain, diamond, two_sources
 from tests.loop.world import CALMING, Load, World, without
 
@@ -32,6 +34,7 @@ def bursting(sink_seconds: float) -> World:
     return story(changed(windowed, "sink: Writer", service_seconds=sink_seconds), 900.0)
 
 
+@pytest.mark.thorough
 def test_a_window_that_gives_out_in_bursts_does_not_starve_its_sink() -> None:
     """An idle moment is no reason to take subtasks from a sink that a burst then keeps busy for most of ten seconds. Without the guards
     two are left, which do not do, and it goes up again."""
@@ -43,6 +46,7 @@ def test_a_window_that_gives_out_in_bursts_does_not_starve_its_sink() -> None:
         assert ups_after_downs(bursting(2e-3).live(450), "sink: Writer") > 0
 
 
+@pytest.mark.thorough
 def test_a_light_sink_is_left_alone_between_bursts() -> None:
     """A burst that is done in half a second is not answered, and neither are the ten seconds without one."""
     world = bursting(1e-4).live(350)

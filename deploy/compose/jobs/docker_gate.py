@@ -50,18 +50,18 @@ MAX_BYTES = 1_000_000
 
 TARGET = re.compile(r"(/v1\.[4-9][0-9])?(/[A-Za-z0-9_.:/@-]+)(?:\?([!-~]+))?")
 
-Answer = tuple[int, str, bytes]
+Response = tuple[int, str, bytes]
 
 
-class Answered(Exception):
+class DockerResponded(Exception):
     """Docker's response to an inspection, other than 200."""
 
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer[0])
-        self.answer = answer
+    def __init__(self, response: Response) -> None:
+        super().__init__(response[0])
+        self.response = response
 
 
-# -- what Docker has ----------------------------------------------------------------------------------------------------
+# -- Docker -------------------------------------------------------------------------------------------------------------
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -73,107 +73,107 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(DOCKER)
 
 
-def ask(method: str, path: str, body: Any = None) -> Answer:
+def send(method: str, path: str, body: Any = None) -> Response:
     """Send a request to Docker; returns status, content type, body."""
     with closing(UnixConnection("docker", timeout=BACKEND_SECONDS)) as docker:
         headers = {"Content-Type": "application/json"} if body else {}
         docker.request(method, path, json.dumps(body).encode() if body else None, headers)
-        answer = docker.getresponse()
-        return answer.status, answer.getheader("Content-Type", "application/json"), answer.read()
+        response = docker.getresponse()
+        return response.status, response.getheader("Content-Type", "application/json"), response.read()
 
 
-def look(path: str) -> Any:
-    """Return the document at `path`; raises `Answered` for another status than 200."""
-    answer = ask("GET", path)
-    if answer[0] != 200:
-        raise Answered(answer)
-    return json.loads(answer[2])
+def get_document(path: str) -> Any:
+    """Return the document at `path`; raises `DockerResponded` for another status than 200."""
+    response = send("GET", path)
+    if response[0] != 200:
+        raise DockerResponded(response)
+    return json.loads(response[2])
 
 
-def owned(version: str, kind: str, name: str) -> Any:
-    """Return a container, volume or network of the projects; raises `Refused` for others, `Answered` if missing."""
+def get_owned(version: str, kind: str, name: str) -> Any:
+    """Return a container, volume or network of the projects; raises `Refused` for others, `DockerResponded` if missing."""
     if not re.fullmatch(NAME, name):
         raise Refused(f"{kind}: the name {name}")
-    found = look(f"{version}/{kind}/{name}{'/json' if kind == 'containers' else ''}")
+    found = get_document(f"{version}/{kind}/{name}{'/json' if kind == 'containers' else ''}")
     owner = ((found["Config"] if kind == "containers" else found).get("Labels") or {}).get(LABEL)
     if owner not in PROJECTS:
         raise Refused(f"{kind} of {owner or 'no project'}: {name}")
     return found
 
 
-def used(version: str, kind: str, name: str) -> None:
+def check_usable(version: str, kind: str, name: str) -> None:
     """Raise `Refused` if a container may not use this volume or network: Docker would create a missing volume."""
     try:
-        found = owned(version, kind, name)
-    except Answered as error:
-        if error.answer[0] != 404:
+        found = get_owned(version, kind, name)
+    except DockerResponded as error:
+        if error.response[0] != 404:
             raise
         raise Refused(f"{kind}: there is no {name}") from None
     if found["Name"] != name:
         raise Refused(f"{kind}: {name} by another name")
 
 
-def listed(version: str, **query: str) -> list[Any]:
+def list_owned(version: str, **query: str) -> list[Any]:
     """Return the containers of the projects."""
-    found = look(f"{version}/containers/json?{urlencode(query)}")
+    found = get_document(f"{version}/containers/json?{urlencode(query)}")
     return [line for line in found if (line.get("Labels") or {}).get(LABEL) in PROJECTS]
 
 
-def inspected(version: str, lines: list[Any]) -> Iterator[Any]:
+def inspect_each(version: str, lines: list[Any]) -> Iterator[Any]:
     """Yield the inspected containers, without those deleted meanwhile."""
     for line in lines:
         try:
-            yield owned(version, "containers", line["Id"])
-        except Answered as error:
-            if error.answer[0] != 404:
+            yield get_owned(version, "containers", line["Id"])
+        except DockerResponded as error:
+            if error.response[0] != 404:
                 raise
 
 
 def siblings(version: str, labels: dict[str, str]) -> Iterator[Any]:
     """Return the containers of the same service."""
     of = [f"{LABEL}={labels.get(LABEL)}", f"{SERVICE}={labels.get(SERVICE)}", f"{ONE_OFF}=False"]
-    return inspected(version, listed(version, all="1", filters=json.dumps({"label": of})))
+    return inspect_each(version, list_owned(version, all="1", filters=json.dumps({"label": of})))
 
 
 # -- requests -----------------------------------------------------------------------------------------------------------
 
 
 class Request(NamedTuple):
-    """Request that matched one of `ROUTES`; `one` names its object."""
+    """Request that matched one of `ROUTES`; `name` is the object's."""
 
     method: str
     version: str
     path: str
-    one: str
+    name: str
     query: dict[str, str]
     body: bytes
 
 
-def as_asked(request: Request) -> Answer:
-    return ask(request.method, request.version + request.path)
+def forward(request: Request) -> Response:
+    return send(request.method, request.version + request.path)
 
 
-def list_containers(request: Request) -> Answer:
+def list_containers(request: Request) -> Response:
     if (filters := request.query.get("filters")) is not None:
         allowed(filters.encode(), {"label": [text]})
-    return 200, "application/json", json.dumps(listed(request.version, **request.query)).encode()
+    return json_response(list_owned(request.version, **request.query))
 
 
-def look_at_container(request: Request) -> Answer:
-    return 200, "application/json", json.dumps(owned(request.version, "containers", request.one)).encode()
+def inspect_container(request: Request) -> Response:
+    return json_response(get_owned(request.version, "containers", request.name))
 
 
-def look_at_image(request: Request) -> Answer:
+def inspect_image(request: Request) -> Response:
     """Return an image by its id or by a container's image name, which may belong to another image by now."""
-    lines = listed(request.version, all="1")
-    if not any(request.one in (line.get("Image"), line.get("ImageID")) for line in lines) and not any(
-        request.one == each["Config"]["Image"] for each in inspected(request.version, lines)
+    lines = list_owned(request.version, all="1")
+    if not any(request.name in (line.get("Image"), line.get("ImageID")) for line in lines) and not any(
+        request.name == each["Config"]["Image"] for each in inspect_each(request.version, lines)
     ):
-        raise Refused(f"image {request.one}, which no container uses")
-    return as_asked(request)
+        raise Refused(f"image {request.name}, which no container uses")
+    return forward(request)
 
 
-def create(request: Request) -> Answer:
+def create(request: Request) -> Response:
     new, version, name = allowed(request.body, NEW), request.version, request.query.get("name", "")
     labels, host = new.get("Labels") or {}, new.get("HostConfig") or {}
     stem = [labels.get(key) or "" for key in (LABEL, SERVICE, NUMBER)]
@@ -189,55 +189,55 @@ def create(request: Request) -> Answer:
     if reasons:
         raise Refused(f"no copy of a container of {stem[0]}/{stem[1]}: {', '.join(reasons)}")
     for volume in (*(bind.split(":")[0] for bind in host.get("Binds") or ()), *sources(host)):
-        used(version, "volumes", volume)
+        check_usable(version, "volumes", volume)
     for network in {host["NetworkMode"], *ends_of(new)} - {"none"}:
-        used(version, "networks", network)
+        check_usable(version, "networks", network)
     # Docker's defaults apply: no container may set others.
     new["HostConfig"] = {key: value for key, value in host.items() if key not in ("MaskedPaths", "ReadonlyPaths")}
-    return ask("POST", f"{version}/containers/create?{urlencode({'name': name})}", new)
+    return send("POST", f"{version}/containers/create?{urlencode({'name': name})}", new)
 
 
-def connect(request: Request) -> Answer:
+def connect(request: Request) -> Response:
     """Connect a container to a network of another container of its service, by names that both have."""
-    joining, version = allowed(request.body, JOIN), request.version
-    container = owned(version, "containers", joining.get("Container") or "")
-    network = owned(version, "networks", request.one)
-    own, aliases = container["Name"].removeprefix("/"), (joining.get("EndpointConfig") or {}).get("Aliases") or []
+    document, version = allowed(request.body, JOIN), request.version
+    container = get_owned(version, "containers", document.get("Container") or "")
+    network = get_owned(version, "networks", request.name)
+    own, aliases = container["Name"].removeprefix("/"), (document.get("EndpointConfig") or {}).get("Aliases") or []
     for sibling in siblings(version, container["Config"]["Labels"]):
         joined = sibling["Id"] != container["Id"] and network["Name"] in sibling["NetworkSettings"]["Networks"]
         if joined and set(aliases) <= names_in(sibling, network["Name"], own):
             body = {"Container": container["Id"], "EndpointConfig": {"Aliases": aliases} if aliases else {}}
-            return ask("POST", f"{version}/networks/{network['Id']}/connect", body)
+            return send("POST", f"{version}/networks/{network['Id']}/connect", body)
     raise Refused(
         f"network {network['Name']} as {', '.join(aliases) or own}: no other container of the service has that"
     )
 
 
-def act(request: Request) -> Answer:
+def change(request: Request) -> Response:
     """Act on the inspected container by its id, even if another one has its name by now."""
-    container = owned(request.version, "containers", request.one)
-    place = request.path.split("/")
-    place[2] = container["Id"]
+    container = get_owned(request.version, "containers", request.name)
+    path_parts = request.path.split("/")
+    path_parts[2] = container["Id"]
     query = f"?{urlencode(request.query)}" if request.query else ""
-    return ask(request.method, f"{request.version}{'/'.join(place)}{query}")
+    return send(request.method, f"{request.version}{'/'.join(path_parts)}{query}")
 
 
 _YES_NO, _NO = "[01]|[Tt]rue|[Ff]alse", "0|[Ff]alse"
 _LIST = {"all": _YES_NO, "limit": "-?[0-9]{1,6}", "size": _NO, "trunc_cmd": _YES_NO, "filters": r".{1,4000}"}
-ROUTES: tuple[tuple[str, Callable[[Request], Answer], dict[str, str]], ...] = (
-    (r"(?:GET|HEAD) /(?:_ping|version)()", as_asked, {}),
+ROUTES: tuple[tuple[str, Callable[[Request], Response], dict[str, str]], ...] = (
+    (r"(?:GET|HEAD) /(?:_ping|version)()", forward, {}),
     (r"GET /containers/json()", list_containers, _LIST),
-    (rf"GET /containers/({NAME})/json", look_at_container, {}),
-    (r"GET /images/([A-Za-z0-9][A-Za-z0-9_.:/@-]*)/json", look_at_image, {}),
+    (rf"GET /containers/({NAME})/json", inspect_container, {}),
+    (r"GET /images/([A-Za-z0-9][A-Za-z0-9_.:/@-]*)/json", inspect_image, {}),
     (r"POST /containers/create()", create, {"name": NAME}),
-    (rf"POST /containers/({NAME})/start", act, {}),
-    (rf"POST /containers/({NAME})/stop", act, {"t": "[0-9]{1,2}"}),
-    (rf"DELETE /containers/({NAME})", act, {"v": _YES_NO, "link": _NO, "force": _NO}),
+    (rf"POST /containers/({NAME})/start", change, {}),
+    (rf"POST /containers/({NAME})/stop", change, {"t": "[0-9]{1,2}"}),
+    (rf"DELETE /containers/({NAME})", change, {"v": _YES_NO, "link": _NO, "force": _NO}),
     (rf"POST /networks/({NAME})/connect", connect, {}),
 )
 
 
-def answered(method: str, target: str, body: bytes) -> Answer:
+def respond(method: str, target: str, body: bytes) -> Response:
     """Return Docker's response; raises `Refused` for a request that the driver does not need."""
     parts = TARGET.fullmatch(target)
     if parts is None or ".." in parts[2] or "//" in parts[2]:
@@ -254,8 +254,12 @@ def answered(method: str, target: str, body: bytes) -> Answer:
     raise Refused(f"{method} {parts[2]}")
 
 
-def message_response(status: int, message: str) -> Answer:
-    return status, "application/json", json.dumps({"message": message}).encode()
+def json_response(document: Any, status: int = 200) -> Response:
+    return status, "application/json", json.dumps(document).encode()
+
+
+def log(text: str) -> None:
+    print(f"docker-gate: {text}", file=sys.stderr, flush=True)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -267,27 +271,23 @@ class Handler(BaseHTTPRequestHandler):
     def _pass(self) -> None:
         self.close_connection = True
         try:
-            self._send(*self._found())
+            self._send(*self._response())
         except ConnectionError as error:
-            print(
-                f"docker-gate: the client closed the connection before the response: {error}",
-                file=sys.stderr,
-                flush=True,
-            )
+            log(f"the client closed the connection before the response: {error}")
 
-    def _found(self) -> Answer:
+    def _response(self) -> Response:
         try:
-            return answered(self.command, self.path, self._body())
-        except Answered as other:
-            return other.answer
+            return respond(self.command, self.path, self._body())
+        except DockerResponded as other:
+            return other.response
         except Refused as error:
             reason = re.sub(r"[^ -~]", "?", str(error))[:500]
-            print(f"docker-gate: refused: {reason}", file=sys.stderr, flush=True)
-            return message_response(403, f"refused: {reason}")
+            log(f"refused: {reason}")
+            return json_response({"message": f"refused: {reason}"}, 403)
         except Unreadable as error:
-            return message_response(400, f"unreadable request: {error}")
+            return json_response({"message": f"unreadable request: {error}"}, 400)
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
-            return message_response(502, f"docker: {type(error).__name__}: {error}")
+            return json_response({"message": f"docker: {type(error).__name__}: {error}"}, 502)
 
     do_GET = do_HEAD = do_POST = do_DELETE = _pass  # noqa: N815 - the library's names
 
@@ -329,11 +329,7 @@ def main() -> int:
     OWN.unlink(missing_ok=True)
     if not PROJECTS:
         # Ending would restart the container forever: without a socket it stays, and its health check fails.
-        print(
-            "docker-gate: closed: WEIR_DOCKER_PROJECTS names no project whose containers may be scaled",
-            file=sys.stderr,
-            flush=True,
-        )
+        log("closed: WEIR_DOCKER_PROJECTS names no project whose containers may be scaled")
         while True:
             signal.pause()
     with Gate(str(OWN), Handler) as gate:

@@ -1,4 +1,4 @@
-"""Where the stream's state is kept, and what can be read of it."""
+"""The checkpoint of the stream: its place, its offsets, and its damage."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def checkpoint_of(settings: AnalyzerSettings, cluster_id: str) -> str:
 
 
 def offsets_in(session: Any, checkpoint: str) -> dict[int, int] | None:
-    """The next offset of each partition of the observations, as the checkpoint knows them; None if it is new."""
+    """The next offset of each partition of the observations in the checkpoint; None if it is new."""
     jvm = session.sparkContext._jvm
     folder = jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/offsets")
     files = folder.getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
@@ -53,8 +53,8 @@ _DAMAGED = re.compile(
     r"|Incomplete log file|batch \d+ doesn't exist|Corruption: "
     r"|\.(OffsetSeqLog|CommitLog|HDFSMetadataLog|StateSchema\w*|OperatorStateMetadata\w*)\$?\.(deserialize|fromJson)|\.StreamMetadata\$?\.read"
 )
-"""Spark's error conditions, and what it and RocksDB say without one, of logs and state that are damaged or of another form; and where
-Spark was when it read a log that is cut off, of which it says nothing."""
+"""Spark's error conditions, and messages of it and RocksDB without one, of logs and state that are damaged or of another
+form; and the place in Spark's code that reads a truncated log, which has no message."""
 _UNREADABLE = re.compile(
     r"ChecksumException|EOFException|FileNotFoundException|NoSuchFileException|ZipException|JsonParseException|MismatchedInputException"
 )
@@ -67,7 +67,7 @@ _AROUND_IT = re.compile(
 
 
 def is_damaged(causes: Sequence[str], checkpoint: str) -> bool:
-    """Return whether the causes of a death, with their stack traces, tell of the checkpoint itself and of nothing around it.
+    """Return whether the causes of a death, with their stack traces, name damage of the checkpoint and nothing around it.
 
     A full disk also shows as a file that cannot be read: in doubt the checkpoint is kept.
     """

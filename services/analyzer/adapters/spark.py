@@ -1,4 +1,4 @@
-"""Spark: the session, the one query, and what can be read of its checkpoint."""
+"""Spark: the session and the one query."""
 
 import json
 import os
@@ -30,7 +30,7 @@ _START_BACK = timedelta(minutes=10)
 
 
 _WARM_UP_SECONDS = 30.0
-_MOST_CAUSES = 30
+_MAX_CAUSES = 30
 
 _JAVA_OPTIONS = (
     # a parallel collector has nothing to do in a small heap
@@ -307,7 +307,7 @@ class SparkStream:
         return [_batch(p) for p in finished]
 
     def _death(self, error: Any) -> StreamDied:
-        """What the query died of: the first line and the innermost cause, and whether its state is why."""
+        """Return the error with its first line and innermost cause; `StateUnusable` if the checkpoint is damaged."""
         causes = _causes(error)
         first, inner = _first_line(error), _first_line(causes[-1]) if causes else ""
         sentence = first if inner in first else f"{first[:300]}: {inner}"[:500]
@@ -399,7 +399,7 @@ def _records_between(start: str | None, end: str | None) -> int | None:
 def _causes(error: Any) -> list[str]:
     """The exceptions that an error of PySpark stands for, outermost first, with their Java stack traces."""
     causes: list[str] = []
-    while error is not None and len(causes) < _MOST_CAUSES:
+    while error is not None and len(causes) < _MAX_CAUSES:
         causes.append(f"{getattr(error, '_desc', None) or error}\n{getattr(error, '_stackTrace', '')}")
         error = getattr(error, "_cause", None)
     return causes

@@ -8,7 +8,7 @@ from it is right within a tenth.
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from weir_contracts import PartitionReading
 
@@ -47,8 +47,8 @@ def extend(
     keys = history.keys + tuple([key for key in ends if key not in present])
     rows = list(history.rows)
     if recreated := _recreated(history.keys, rows, ends):
-        rows = [LogRow(row.at, [None if i in recreated else end for i, end in enumerate(row.ends)]) for row in rows]
-    rows = _decimated([*rows, LogRow(at, [ends.get(key) for key in keys])], at, len(keys))
+        rows = [(t, [None if i in recreated else end for i, end in enumerate(row)]) for t, row in rows]
+    rows = _decimated([*rows, (at, [ends.get(key) for key in keys])], at, len(keys))
     keys, rows = _without_forgotten(keys, rows)
     distances, back_at = _heard(history, at, interval_seconds)
     return LogHistory(keys, tuple(rows), distances, back_at)
@@ -63,7 +63,7 @@ def _heard(history: LogHistory, at: float, interval_seconds: float) -> tuple[tup
     """
     if not history.rows:
         return history.distances, history.back_at
-    distance = at - history.rows[-1].at
+    distance = at - history.rows[-1][0]
     usual = median(history.distances) if len(history.distances) == _DISTANCES else 0.0
     absent = distance > max(_DISTANCES_AWAY * max(interval_seconds, usual), _SECONDS_AWAY)
     return (*history.distances, round(distance, 3))[-_DISTANCES:], at if absent else history.back_at
@@ -77,7 +77,7 @@ def brokers_back_at(history: LogHistory, now: float) -> float | None:
     """
     if not history.rows:
         return None
-    silent = now - history.rows[-1].at
+    silent = now - history.rows[-1][0]
     if silent > 0:
         return now if silent <= _NO_LONGER_ASKED_SECONDS else None
     return history.back_at
@@ -90,7 +90,7 @@ def _recreated(keys: Sequence[str], rows: Sequence[LogRow], ends: dict[str, int]
         end = ends.get(key)
         if end is None:
             continue
-        last = next((row.ends[i] for row in reversed(rows) if i < len(row.ends) and row.ends[i] is not None), None)
+        last = next((row[i] for _, row in reversed(rows) if i < len(row) and row[i] is not None), None)
         if last is not None and end < last:
             fallen.add(i)
     return fallen
@@ -104,12 +104,12 @@ def _decimated(rows: list[LogRow], now: float, columns: int) -> list[LogRow]:
     coarser = max(1.0, len(rows) * columns / _MAX_CELLS)
     kept: list[LogRow] = []
     for row in rows:
-        age = now - row.at
+        age = now - row[0]
         if age > HISTORY_SECONDS:
             continue
         if age > _ALL_SECONDS and kept:
             spacing = _SPACING_SECONDS if age <= _DENSE_SECONDS else age / _AGE_PER_SPACING
-            if row.at - kept[-1].at < spacing * coarser - 1e-6:
+            if row[0] - kept[-1][0] < spacing * coarser - 1e-6:
                 continue
         kept.append(row)
     return kept
@@ -119,12 +119,12 @@ def _without_forgotten(keys: tuple[str, ...], rows: list[LogRow]) -> tuple[tuple
     """Remove partitions that no row has an offset of; the newest row has one of all others in the usual case."""
     forgotten = {
         i
-        for i, end in enumerate(rows[-1].ends)
-        if end is None and not any(i < len(row.ends) and row.ends[i] is not None for row in rows)
+        for i, end in enumerate(rows[-1][1])
+        if end is None and not any(i < len(row) and row[i] is not None for _, row in rows)
     }
     if not forgotten:
         return keys, rows
-    rows = [LogRow(row.at, [end for i, end in enumerate(row.ends) if i not in forgotten]) for row in rows]
+    rows = [(at, [end for i, end in enumerate(row) if i not in forgotten]) for at, row in rows]
     return tuple([key for i, key in enumerate(keys) if i not in forgotten]), rows
 
 
@@ -148,7 +148,7 @@ class Interval(NamedTuple):
 
 def column(history: LogHistory, i: int) -> list[tuple[float, int]]:
     """A partition's (time, log end) points, oldest first."""
-    return [(row.at, end) for row in history.rows if i < len(row.ends) and (end := row.ends[i]) is not None]
+    return [(at, end) for at, ends in history.rows if i < len(ends) and (end := ends[i]) is not None]
 
 
 def intervals(history: LogHistory, operator: str, start: float) -> list[Interval] | None:
@@ -162,23 +162,26 @@ def intervals(history: LogHistory, operator: str, start: float) -> list[Interval
     rows = since(history.rows, start - 1e-6, 2)
     if not columns or len(rows) < 2:
         return None
-    width = len(history.keys)
-    if all(len(row.ends) == width and None not in row.ends for row in rows):
-        # the usual case, every partition known in every row: sums will do
-        totals = [sum([row.ends[i] or 0 for i in columns]) for row in rows]
-        return [
-            Interval(a.at, b.at, high - low)
-            for (a, b), (low, high) in zip(pairwise(rows), pairwise(totals), strict=True)
-        ]
-    appended = [0.0] * (len(rows) - 1)
-    for i in columns:
-        ends = [row.ends[i] if i < len(row.ends) else None for row in rows]
-        if all(end is None for end in ends):
-            continue
-        if ends[-1] is None:
-            return None
-        _add_increments(appended, [row.at for row in rows], ends)
-    return [Interval(a.at, b.at, appended[j]) for j, (a, b) in enumerate(pairwise(rows))]
+    times = [at for at, _ in rows]
+    try:
+        # the usual case, every partition known in every row
+        totals = [_sum_of(ends, columns) for _, ends in rows]
+        appended = [float(high - low) for low, high in pairwise(totals)]
+    except (TypeError, IndexError):
+        appended = [0.0] * (len(rows) - 1)
+        for i in columns:
+            column = [ends[i] if i < len(ends) else None for _, ends in rows]
+            if all(end is None for end in column):
+                continue
+            if column[-1] is None:
+                return None
+            _add_increments(appended, times, column)
+    return [Interval(*each) for each in zip(times, times[1:], appended, strict=False)]
+
+
+def _sum_of(ends: list[Any], columns: Sequence[int]) -> int:
+    """Return the sum of some log ends; `TypeError` or `IndexError` if one is missing."""
+    return sum(ends) if len(columns) == len(ends) else sum([ends[i] for i in columns])
 
 
 def _add_increments(appended: list[float], times: Sequence[float], ends: Sequence[int | None]) -> None:
@@ -192,9 +195,9 @@ def _add_increments(appended: list[float], times: Sequence[float], ends: Sequenc
 def tail(history: LogHistory, i: int, offset: int) -> list[tuple[float, int]]:
     """Return the points of one column, oldest first, from the newest that is not beyond `offset` on."""
     points: list[tuple[float, int]] = []
-    for row in reversed(history.rows):
-        if i < len(row.ends) and (end := row.ends[i]) is not None:
-            points.append((row.at, end))
+    for at, ends in reversed(history.rows):
+        if i < len(ends) and (end := ends[i]) is not None:
+            points.append((at, end))
             if end <= offset:
                 break
     points.reverse()

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from itertools import repeat
+from operator import mul, sub
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
@@ -11,6 +13,8 @@ _VALIDATED: Callable[[object], Estimate] = TypeAdapter(Estimate).validator.valid
 """Makes an estimate of a dictionary in two thirds of its constructor's time; an observation makes a hundred of them."""
 MAX_LEARNED = 1000
 """Operators, and edges, of which something learned is kept."""
+_rounded = lru_cache(maxsize=256)(round)
+"""Rounds confidences and windows, which the operators of an observation share."""
 P = TypeVar("P", bound=tuple[Any, ...])
 T = TypeVar("T")
 
@@ -23,12 +27,12 @@ def estimate(
     if value is None or not -MAX_NUMBER <= value <= MAX_NUMBER:
         return unknown(basis)
     if window_seconds is not None:
-        window_seconds = round(window_seconds, 3) if window_seconds > 0 else 0.0
+        window_seconds = _rounded(window_seconds, 3) if window_seconds > 0 else 0.0
     return _VALIDATED(
         {
             "value": round(value, 6),
             "basis": basis,
-            "confidence": 0.0 if confidence <= 0 else round(confidence, 3) if confidence < 1 else 1.0,
+            "confidence": 0.0 if confidence <= 0 else _rounded(confidence, 3) if confidence < 1 else 1.0,
             "samples": samples,
             "window_seconds": window_seconds,
         }
@@ -49,11 +53,20 @@ def slope_weights(times: tuple[float, ...]) -> list[float] | None:
 
 def slope(points: Sequence[tuple[float, float]]) -> float | None:
     """Least-squares slope of y over x; None with fewer than two distinct x."""
-    weights = slope_weights(tuple([x for x, _ in points]))
-    if weights is None:
+    if len(points) < 2:
         return None
-    first = points[0][1]
-    return sum([weight * (y - first) for weight, (_, y) in zip(weights, points, strict=True)])
+    times, values = zip(*points, strict=True)
+    weights = slope_weights(times)
+    return None if weights is None else weighted(weights, values)
+
+
+def weighted(weights: Sequence[float], values: Sequence[float | None]) -> float | None:
+    """Return the sum of the weights' products with the values less the first one; None if a value is unknown."""
+    try:
+        result: float = sum(map(mul, weights, map(sub, values, repeat(values[0]))))
+    except TypeError:
+        return None
+    return result
 
 
 def since(points: Sequence[P], at: float, minimum: int = 0) -> list[P]:

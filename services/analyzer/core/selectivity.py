@@ -65,7 +65,7 @@ def wirings_of(graph: Graph, names: tuple[str, ...]) -> dict[tuple[str, str], Wi
 
 def track(run: RunState, wirings: Mapping[tuple[str, str], Wiring], settings: AnalysisSettings) -> dict[str, EdgeState]:
     """Return the bursts of every edge with the newest row of the ring. Call once for each fresh row."""
-    if not run.rows or run.rows[-1].at < run.started_at + settings.warm_up_seconds:
+    if not run.rows or run.rows[-1][0] < run.started_at + settings.warm_up_seconds:
         return run.edges
     edges = {}
     for (source, target), wiring in wirings.items():
@@ -80,7 +80,8 @@ def track(run: RunState, wirings: Mapping[tuple[str, str], Wiring], settings: An
 
 
 def _counts(wiring: Wiring, row: Row) -> Mark | None:
-    source = row.cells[wiring.source] if wiring.source >= 0 else None
+    at, operators = row
+    source = operators[wiring.source] if wiring.source >= 0 else None
     if source is None:
         return None
     taken, given = source[0], source[1]
@@ -88,18 +89,18 @@ def _counts(wiring: Wiring, row: Row) -> Mark | None:
         taken = given
     if taken is None:
         return None
-    target = row.cells[wiring.target] if wiring.target >= 0 else None
+    target = operators[wiring.target] if wiring.target >= 0 else None
     arrived = None if target is None else target[0]
     if wiring.others == ():
         if arrived is None and wiring.only_output:
             arrived = given
-        return None if arrived is None else Mark(row.at, taken, arrived)
+        return None if arrived is None else Mark(at, taken, arrived)
     if arrived is not None and wiring.others is not None:
-        cells = [row.cells[i] if i >= 0 else None for i in wiring.others]
+        cells = [operators[i] if i >= 0 else None for i in wiring.others]
         parts = [cell[1] for cell in cells if cell is not None and cell[1] is not None]
         if len(parts) == len(wiring.others):
-            return Mark(row.at, taken, arrived - sum(parts))
-    return None if given is None else Mark(row.at, taken, given)
+            return Mark(at, taken, arrived - sum(parts))
+    return None if given is None else Mark(at, taken, given)
 
 
 def _advanced(before: EdgeState | None, mark: Mark) -> EdgeState:
@@ -125,9 +126,9 @@ def measured(wiring: Wiring, state: EdgeState | None, run: RunState, settings: A
     if state.last.reached == state.first.reached:
         return unknown(f"no output yet, {seconds:.0f} s watched: a window may still be filling")
     rows: Sequence[Row] = run.rows
-    if rows and rows[0].at < state.first.at:
+    if rows and rows[0][0] < state.first.at:
         rows = since(rows, state.first.at)
-    if state.growing and rows and (not state.marks or state.marks[-1].at < rows[0].at):
+    if state.growing and rows and (not state.marks or state.marks[-1].at < rows[0][0]):
         # it never stood still within the ring, so its ends suffice
         begin, end = _counts(wiring, rows[0]), _counts(wiring, rows[-1])
         if begin is not None and end is not None:

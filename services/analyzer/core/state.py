@@ -25,11 +25,8 @@ Cell = list[int | None]
 """An operator's counters in one snapshot: records in, records out, and busy, backpressured and idle time in ms."""
 
 
-class Row(NamedTuple):
-    """All operators at one fresh snapshot, in the order of `RunState.names`; None: incomplete or missing."""
-
-    at: float
-    cells: list[Cell | None]
+Row = tuple[float, list[Cell | None]]
+"""Time and all operators of one fresh snapshot, in the order of `RunState.names`; None: incomplete or missing."""
 
 
 class Mark(NamedTuple):
@@ -106,11 +103,8 @@ class Ratio(NamedTuple):
     at: float
 
 
-class LogRow(NamedTuple):
-    """Log-end offsets at one instant, in the order of `LogHistory.keys`; a row may be shorter than the keys."""
-
-    at: float
-    ends: list[int | None]
+LogRow = tuple[float, list[int | None]]
+"""Time and log-end offsets in the order of `LogHistory.keys`; a row may be shorter than the keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +136,7 @@ class RestartState:
 
 @dataclass(frozen=True, slots=True)
 class AnalyzerState:
-    """What `advance` keeps of an application from one observation to the next."""
+    """State of one application from one observation to the next."""
 
     observed_at: float
     dropped: int = 0
@@ -163,9 +157,9 @@ class AnalyzerState:
                 self.dropped,
                 self.job_id,
                 None if self.run is None else _run_out(self.run),
-                [history.keys, _plain(history.rows), history.distances, history.back_at],
-                {name: _plain(points) for name, points in self.capacities.items()},
-                self.selectivities,
+                [history.keys, history.rows, history.distances, history.back_at],
+                {name: [tuple(point) for point in points] for name, points in self.capacities.items()},
+                {edge: tuple(ratio) for edge, ratio in self.selectivities.items()},
                 _fields(self.restarts),
             ]
         )
@@ -195,10 +189,6 @@ class AnalyzerState:
             raise UnreadableState(f"the state is damaged: {error}") from None
 
 
-_ROWS = 5
-"""Index of `rows` in a stored run."""
-
-
 def _fields(value: Any) -> list[Any]:
     return [getattr(value, name) for name in value.__slots__]
 
@@ -207,20 +197,17 @@ def _history_in(
     keys: list[str], rows: list[Any], distances: Sequence[float] = (), back_at: float | None = None
 ) -> LogHistory:
     # older states end after the rows
-    return LogHistory(tuple(keys), tuple([LogRow(at, ends) for at, ends in rows]), tuple(distances), back_at)
+    return LogHistory(tuple(keys), tuple([(at, ends) for at, ends in rows]), tuple(distances), back_at)
 
 
 def _run_out(run: RunState) -> list[Any]:
-    edges = {edge: _fields(state) for edge, state in run.edges.items()}
+    # plain tuples: named ones take several times as long to write
+    edges = {
+        edge: (tuple(state.first), tuple(state.last), state.growing, [tuple(mark) for mark in state.marks])
+        for edge, state in run.edges.items()
+    }
     sources = {name: _fields(state) for name, state in run.sources.items()}
-    stored = [*_fields(run)[:-2], edges, sources]
-    stored[_ROWS] = _plain(run.rows)
-    return stored
-
-
-def _plain(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    """Rows as lists, which are written in half the time of named tuples."""
-    return list(map(list, rows))
+    return [*_fields(run)[:-2], edges, sources]
 
 
 def _run_in(stored: list[Any]) -> RunState:
@@ -231,7 +218,7 @@ def _run_in(stored: list[Any]) -> RunState:
         attempt=attempt,
         names=tuple(names),
         parallelism=tuple(parallelism),
-        rows=tuple([Row(at, cells) for at, cells in rows]),
+        rows=tuple([(at, cells) for at, cells in rows]),
         snapshot=tuple(snapshot),
         snapshot_at=at,
         positions=positions,

@@ -6,11 +6,11 @@ is unknown), an unchanged snapshot (the engine refreshes more slowly than it is 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from weir_contracts import Observation, OperatorReading, Run
 
-from .numbers import since, slope_weights, thinned
+from .numbers import since, slope_weights, thinned, weighted
 from .settings import AnalysisSettings
 from .state import Cell, Row, RunState
 
@@ -64,7 +64,7 @@ def extend(
     rows = run.rows
     if run.snapshot:
         kept, row = _without_fallen(rows, cells)
-        rows = _bounded([*kept, Row(at, row)], at, len(run.names), settings.trend_window_seconds)
+        rows = _bounded([*kept, (at, row)], at, len(run.names), settings.trend_window_seconds)
     return replace(run, snapshot=tuple(cells), snapshot_at=at, rows=rows), True
 
 
@@ -93,11 +93,11 @@ def _without_fallen(rows: Sequence[Row], cells: list[Cell | None]) -> tuple[Sequ
     def without(row: Sequence[Cell | None]) -> list[Cell | None]:
         return [None if i in fallen else cell for i, cell in enumerate(row)]
 
-    return [Row(row.at, without(row.cells)) for row in rows], without(cells)
+    return [(at, without(row)) for at, row in rows], without(cells)
 
 
 def _last_cell(rows: Sequence[Row], index: int) -> Cell | None:
-    return next((row.cells[index] for row in reversed(rows) if row.cells[index] is not None), None)
+    return next((row[index] for _, row in reversed(rows) if row[index] is not None), None)
 
 
 def _fell(before: Cell | None, now: Cell) -> bool:
@@ -125,18 +125,11 @@ class View(NamedTuple):
     recent: int
     """Index from which the window of rates begins."""
     taught: int
-    """Index from which the window of capacity begins: the shortest suffix after the warm-up that spans it. Equals the
-    number of samples while there is none."""
-
-    @property
-    def samples(self) -> int:
-        """Number of samples in the window of capacity; 0 while it is not full."""
-        return len(self.at) - self.taught
-
-    @property
-    def seconds(self) -> float:
-        """Span of the window of capacity."""
-        return self.at[-1] - self.at[self.taught] if self.samples else 0.0
+    """Index from which the window of capacity begins: the shortest suffix after the warm-up that spans it."""
+    samples: int
+    """Number of samples in the window of capacity; 0 while it is not full."""
+    seconds: float
+    """Span of the window of capacity."""
 
     def rate(self, counts: Counts, first: int) -> float | None:
         """Records per second between the sample `first` and the newest; None without two samples that have the counter."""
@@ -176,19 +169,21 @@ def views(run: RunState, settings: AnalysisSettings, undisturbed_from: float | N
     reach = max(settings.capacity_window_seconds, RATE_WINDOW_SECONDS)
     first = len(rows) - 1
     # one row more than the window spans, so that the suffix can reach over it; never fewer than the windows need
-    while first > 0 and (rows[-1].at - rows[first].at < reach or len(rows) - first < _MIN_ROWS):
+    while first > 0 and (rows[-1][0] - rows[first][0] < reach or len(rows) - first < _MIN_ROWS):
         first -= 1
     rows = rows[max(0, first - 1) :]
     warm_from = max(run.started_at, undisturbed_from or run.started_at) + settings.warm_up_seconds
 
-    def windows(times: tuple[float, ...]) -> tuple[int, int]:
-        return _recent(times), _taught(times, warm_from, settings.capacity_window_seconds)
+    def windows(times: tuple[float, ...]) -> tuple[int, int, int, float]:
+        taught = _taught(times, warm_from, settings.capacity_window_seconds)
+        samples = len(times) - taught
+        return _recent(times), taught, samples, times[-1] - times[taught] if samples else 0.0
 
-    all_times = tuple([row.at for row in rows])
+    all_times = tuple([at for at, _ in rows])
     all_windows = windows(all_times)
     found = {}
     for i, (name, parallelism) in enumerate(zip(run.names, run.parallelism, strict=True)):
-        cells = [row.cells[i] for row in rows]
+        cells = [row[i] for _, row in rows]
         times, bounds = all_times, all_windows
         present = [cell for cell in cells if cell is not None]
         if len(present) < len(cells):
@@ -231,10 +226,10 @@ def shares(view: View) -> Shares:
     weights = slope_weights(view.at[view.taught :])
     if weights is None:
         return Shares()
-    busy = _weighted(weights, view.busy_ms[view.taught :])
-    blocked = _weighted(weights, view.backpressured_ms[view.taught :])
-    idle = _weighted(weights, view.idle_ms[view.taught :])
-    taken = _weighted(weights, view.records_in[view.taught :])
+    busy = weighted(weights, view.busy_ms[view.taught :])
+    blocked = weighted(weights, view.backpressured_ms[view.taught :])
+    idle = weighted(weights, view.idle_ms[view.taught :])
+    taken = weighted(weights, view.records_in[view.taught :])
     per_second = 1000.0 * view.parallelism
     if busy is not None and blocked is not None and idle is not None:
         accounted = busy + blocked + idle
@@ -244,15 +239,6 @@ def shares(view: View) -> Shares:
     if taken is not None and busy is not None and busy > 1e-9:
         ratio = max(0.0, taken) / (busy / 1000.0)
     return Shares(_share(busy, per_second), _share(blocked, per_second), ratio)
-
-
-def _weighted(weights: Sequence[float], column: Counts) -> float | None:
-    """Return the sum of the weights' products with the column less its first value; None if a value is unknown."""
-    if None in column:
-        return None
-    values = cast(tuple[int, ...], column)
-    first = values[0]
-    return sum([weight * (value - first) for weight, value in zip(weights, values, strict=True)])
 
 
 def _share(part: float | None, whole: float) -> float | None:

@@ -2,89 +2,26 @@
 
 Flink in reactive mode takes no requirements: the number of containers is the request. They stay compose's containers: a new one
 is a copy of its siblings with the next number, labels included, and the highest numbers are removed first.
-
-After a crash a half-done change must not look like another client's. So all containers are created before the first is started,
-and all are stopped before the first is removed; containers that were never started do not count as requested.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from threading import Thread
-from typing import Protocol, TypeVar, cast
+from typing import Protocol
 
-import structlog
 from weir_contracts import DockerTarget, Parallelism, Subject, Topology
 
 from runtime.clock import Clock
-from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered, changes, contested, vector
+from services.executor.core.messages import vector
+from services.executor.core.observed import Accepted, Refusal, Rejected, Snapshot, Unanswered
 from services.executor.driver import Driver, Fence
 
-T = TypeVar("T")
+from .docker_scaling import Container, Containers, Daemon, DockerAway, DockerRefused, Held, no_containers
 
 PROJECTS = "WEIR_EXECUTOR_DOCKER_PROJECTS"
-NUMBERS_TRIED = 20
-"""Occupied names that are tried before a copy fails."""
-MAX_CONCURRENT_CALLS = 16
-_STOPPED = frozenset({"created", "exited"})
-
-
-@dataclass(frozen=True)
-class Container:
-    """One container of a compose service. `state` is Docker's: created, running, restarting, paused, exited."""
-
-    id: str
-    name: str
-    number: int
-    state: str
-
-
-class DockerAway(Exception):
-    """No usable response: the call may have taken effect or not."""
-
-
-class DockerRefused(Exception):
-    """A permanent refusal."""
-
-
-class NameTaken(DockerRefused):
-    """Another container has that name."""
-
-
-class _Held(DockerRefused):
-    """The fence refused. Changes already made are undone as far as the fence allows."""
-
-    def __init__(self, answer: Refusal | Unanswered) -> None:
-        self.answer = answer
-        super().__init__(answer.sentence if isinstance(answer, Refusal) else answer.reason)
-
-
-class Daemon(Protocol):
-    """Docker's calls for containers of compose services. Calls block, and raise `DockerAway` or `DockerRefused`.
-
-    To stop or remove a missing container succeeds.
-    """
-
-    def containers(self, project: str, service: str) -> list[Container]:
-        """List a service's containers, except those being removed."""
-        ...
-
-    def copy(self, original: Container, number: int) -> Container:
-        """Create a copy of `original` without starting it; raise `NameTaken` if its name is in use."""
-        ...
-
-    def start(self, container: Container) -> None: ...
-
-    def stop(self, container: Container) -> None:
-        """Send SIGTERM, and SIGKILL after the container's grace period."""
-        ...
-
-    def remove(self, container: Container) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Cluster(Driver, Protocol):
@@ -109,17 +46,14 @@ class DockerDriver:
     ) -> None:
         self._clock = clock
         self._cluster = cluster
-        self._daemon = daemon
+        self._containers = Containers(daemon)
+        self._is_on = daemon is not None
         self._projects = frozenset(projects)
         self._checkpoint_seconds = checkpoint_seconds
-        self._calls = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
-        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._resourced: dict[tuple[str, str], tuple[int, datetime | None]] = {}
-        self._log = structlog.get_logger("executor")
 
     async def close(self) -> None:
-        if self._daemon is not None:
-            self._daemon.close()
+        self._containers.close()
 
     # -- observe --------------------------------------------------------------------------------------------------
 
@@ -127,29 +61,21 @@ class DockerDriver:
         docker = _docker(subject)
         reason = self._forbidden(docker)
         if reason:
-            return Snapshot(self._clock.now(), reachable=False, because=reason, unsupported=reason)
-        observed, found = await asyncio.gather(self._cluster.observe(subject), self._containers(docker))
+            return Snapshot(self._clock.now(), reachable=False, reason=reason, unsupported=reason)
+        observed, found = await asyncio.gather(self._cluster.observe(subject), self._list(docker))
         if isinstance(found, DockerAway | DockerRefused):
-            return Snapshot(observed.at, reachable=False, because=str(found))
+            return Snapshot(observed.at, reachable=False, reason=str(found))
         if observed.deployment is None or observed.topology is None:
             return observed
         started = [container for container in found if container.state != "created"]
         if not started:
-            return Snapshot(observed.at, reachable=True, because=_none_of(docker))
+            return Snapshot(observed.at, reachable=True, reason=no_containers(docker.project, docker.service))
         requested = observed.topology.uniform(docker.unit.parallelism_of(observed.topology, len(started)))
-        return Snapshot(
-            at=observed.at,
-            reachable=True,
+        waits = observed.deployment.observed != requested
+        return replace(
+            observed,
             deployment=observed.deployment.model_copy(update={"requested": requested}),
-            all_running=observed.all_running,
-            running_since=observed.running_since,
-            steady_since=observed.steady_since,
-            checkpoint_completed_at=observed.checkpoint_completed_at,
-            checkpoint_in_progress=observed.checkpoint_in_progress,
-            topology=observed.topology,
-            resourced_at=await self._resourced_at(
-                subject, docker, len(started), waits=observed.deployment.observed != requested
-            ),
+            resourced_at=await self._resourced_at(subject, docker, len(started), waits=waits),
             restartable=any(container.state == "exited" for container in started),
         )
 
@@ -170,7 +96,14 @@ class DockerDriver:
     # -- request --------------------------------------------------------------------------------------------------
 
     async def request(
-        self, subject: Subject, job_id: str, parallelism: Parallelism, expected: Parallelism, fence: Fence
+        self,
+        subject: Subject,
+        job_id: str,
+        parallelism: Parallelism,
+        expected: Parallelism,
+        fence: Fence,
+        *,
+        version: str | None = None,
     ) -> Accepted | Rejected | Unanswered | Refusal:
         docker = _docker(subject)
         reason = self._forbidden(docker)
@@ -178,9 +111,9 @@ class DockerDriver:
             return Rejected(reason)
         observed = await self._cluster.observe(subject)
         if not observed.reachable:
-            return Unanswered(observed.because)
+            return Unanswered(observed.reason)
         if observed.deployment is None or observed.topology is None or observed.deployment.job_id != job_id:
-            return Rejected(f"job {job_id} is missing: {observed.because or 'another job has its name'}")
+            return Rejected(f"job {job_id} is missing: {observed.reason or 'another job has its name'}")
         if observed.deployment.is_final:
             return Rejected(f"the job is {observed.deployment.state}")
         unfit = _unfit(parallelism, docker, observed)
@@ -188,10 +121,11 @@ class DockerDriver:
             return Rejected(unfit)
         before, count = (docker.unit.instances_for(observed.topology, max(p.values())) for p in (expected, parallelism))
         try:
-            async with self._locks.setdefault((docker.project, docker.service), asyncio.Lock()):
-                checkpoint = partial(self._checkpoint, subject, job_id, observed)
-                await self._scale(docker, before, count, fence, before_fewer=checkpoint)
-        except _Held as held:
+            checkpoint = partial(self._checkpoint, subject, job_id, observed)
+            await self._containers.scale(
+                docker.project, docker.service, fence, expected=before, count=count, before_fewer=checkpoint
+            )
+        except Held as held:
             return held.answer
         except DockerRefused as error:
             return Rejected(str(error))
@@ -214,169 +148,25 @@ class DockerDriver:
                         return
                     await asyncio.sleep(0.25)
 
+    async def _list(self, docker: DockerTarget) -> list[Container] | DockerAway | DockerRefused:
+        """Return the service's containers sorted by number, or the error."""
+        try:
+            return await self._containers.of(docker.project, docker.service)
+        except (DockerAway, DockerRefused) as error:
+            return error
+
     def _forbidden(self, docker: DockerTarget) -> str:
-        if self._daemon is None or not self._projects:
+        if not self._is_on or not self._projects:
             return f"the docker driver is off: {PROJECTS} names no compose project"
         if docker.project not in self._projects:
             return f"compose project {docker.project!r} is not among those of {PROJECTS}"
         return ""
-
-    # -- scale -----------------------------------------------------------------------------------------------------
-
-    async def _scale(
-        self,
-        docker: DockerTarget,
-        expected: int,
-        count: int,
-        fence: Fence,
-        before_fewer: Callable[[], Awaitable[None]],
-    ) -> None:
-        """Scale from `expected` to `count` containers, all of them started; if that fails, back to as many as before."""
-        found = await self._containers(docker)
-        if isinstance(found, DockerAway | DockerRefused):
-            raise found
-        if not found:
-            raise DockerRefused(_none_of(docker))
-        there = sum(container.state != "created" for container in found)
-        if there not in (expected, count):
-            raise _Held(contested(changes({docker.service: expected}, {docker.service: there})))
-        held = await fence.begin()
-        if held is not None:
-            raise _Held(held)
-        kept, spare = found[:count], found[count:]
-        if any(container.state not in _STOPPED for container in spare):
-            await before_fewer()
-        made = await self._make(found, count - len(kept), fence)
-        try:
-            for container in (*kept, *made):
-                if container.state in _STOPPED:
-                    await self._change(fence, self._of.start, container)
-            await self._drop(spare, fence)
-        except (DockerRefused, DockerAway):
-            await self._unmake(made, fence)
-            raise
-        if made or spare:
-            self._log.info(
-                "containers-scaled",
-                project=docker.project,
-                service=docker.service,
-                before=len(found),
-                containers=count,
-                made=[container.name for container in made],
-                removed=[container.name for container in spare],
-            )
-
-    async def _make(self, siblings: Sequence[Container], missing: int, fence: Fence) -> list[Container]:
-        original = min(siblings, key=lambda each: (each.state != "running", each.number))
-        number, refused, made = max(each.number for each in siblings), 0, list[Container]()
-        try:
-            while len(made) < missing:
-                number += 1
-                try:
-                    made.append(await self._change(fence, self._of.copy, original, number))
-                except NameTaken:
-                    refused += 1
-                    if refused == NUMBERS_TRIED:
-                        raise
-        except (DockerRefused, DockerAway):
-            await self._unmake(made, fence)
-            raise
-        return made
-
-    async def _unmake(self, made: Sequence[Container], fence: Fence) -> None:
-        for container in made:
-            try:
-                await self._change(fence, self._of.stop, container)
-                await self._change(fence, self._of.remove, container)
-            except (DockerRefused, DockerAway) as error:
-                self._log.warning("container-left", container=container.name, reason=str(error))
-
-    async def _drop(self, spare: Sequence[Container], fence: Fence) -> None:
-        """Stop containers together, since each one that stops alone restarts the job once more."""
-        stopped = await self._each(fence, self._of.stop, [c for c in spare if c.state not in _STOPPED])
-        failed = [problem for _, problem in stopped if problem is not None]
-        if failed:
-            await self._each(fence, self._of.start, [container for container, problem in stopped if problem is None])
-            raise failed[0]
-        for _, problem in await self._each(fence, self._of.remove, spare):
-            if problem is not None:
-                raise problem
-
-    async def _each(
-        self, fence: Fence, call: Callable[[Container], None], containers: Sequence[Container]
-    ) -> list[tuple[Container, DockerRefused | DockerAway | None]]:
-        async def one(container: Container) -> DockerRefused | DockerAway | None:
-            try:
-                await self._change(fence, call, container)
-            except (DockerRefused, DockerAway) as error:
-                return error
-            return None
-
-        return list(zip(containers, await asyncio.gather(*map(one, containers)), strict=True))
-
-    # -- threads ---------------------------------------------------------------------------------------------------
-
-    @property
-    def _of(self) -> Daemon:
-        if self._daemon is None:
-            raise DockerRefused("the docker driver is off")
-        return self._daemon
-
-    async def _containers(self, docker: DockerTarget) -> list[Container] | DockerAway | DockerRefused:
-        """Return a service's containers sorted by number, or the error."""
-        try:
-            found = await self._call(self._of.containers, docker.project, docker.service)
-        except (DockerAway, DockerRefused) as error:
-            return error
-        return sorted(found, key=lambda container: (container.number, container.name))
-
-    async def _change(self, fence: Fence, call: Callable[..., T], *arguments: object) -> T:
-        """Make a changing call directly after the fence's check."""
-        async with self._calls:
-            held = await fence.go_on()
-            if held is not None:
-                raise _Held(held)
-            return await _in_thread(lambda: call(*arguments))
-
-    async def _call(self, call: Callable[..., T], *arguments: object) -> T:
-        async with self._calls:
-            return await _in_thread(lambda: call(*arguments))
-
-
-async def _in_thread(call: Callable[[], T]) -> T:
-    """Call in a daemon thread: a container may take longer to stop than this process."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def resolve(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(cast("T", result))
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = call()
-        except BaseException as raised:  # noqa: BLE001 - it is raised where it is awaited
-            error = raised
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(resolve, result, error)
-
-    Thread(target=run, name="docker", daemon=True).start()
-    return await future
 
 
 def _docker(subject: Subject) -> DockerTarget:
     if subject.target.docker is None:
         raise ValueError("target: the docker driver was given a target without docker")
     return subject.target.docker
-
-
-def _none_of(docker: DockerTarget) -> str:
-    return f"compose project {docker.project!r} has no container of service {docker.service!r} to go by: start it with docker compose"
 
 
 def _unfit(parallelism: Parallelism, docker: DockerTarget, observed: Snapshot) -> str:

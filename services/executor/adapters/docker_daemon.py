@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from requests.exceptions import RequestException
 from weir_contracts import InvalidDocument
 
-from .docker import Container, DockerAway, DockerRefused, NameTaken
 from .docker_copy import NUMBER, ONE_OFF, PROJECT, SERVICE, Inspected, Uncopyable, copy_of
+from .docker_scaling import Container, DockerAway, DockerRefused, NameTaken
 
 MAX_GRACE_SECONDS = 60
 DEFAULT_GRACE_SECONDS = 10
@@ -157,7 +157,7 @@ def _translated(call: str, *, creating: bool = False, final: bool = False) -> It
             raise DockerRefused(reason) from None
         raise DockerAway(reason) from None
     except Uncopyable as error:
-        raise DockerRefused(f"{call} cannot be had: {error}") from None
+        raise DockerRefused(f"{call} is impossible: {error}") from None
     except ValidationError as error:
         raise DockerAway(f"{call}: {InvalidDocument.of(error, 'the answer')}") from None
     except (DockerException, RequestException) as error:

@@ -42,14 +42,17 @@ def out_of_bounds(
 
 
 def _limits(name: str, spec: PolicySpec, topology: Topology | None) -> tuple[int, int]:
-    """Return the policy's lowest and highest parallelism, as far as key groups and containers can meet them."""
+    """Return the policy's lowest and highest parallelism, the lowest as far as key groups and instances can meet it.
+
+    A plan above the key groups is the engine's to reject.
+    """
     low, high = spec.bounds.of(name)
     if topology is None:
         return low, high
-    unit = spec.target.unit
-    if unit is not None:  # the fewest containers for the minimum may bring more subtasks than the maximum
+    unit, key_groups = spec.target.unit, topology.operator(name).max_parallelism
+    if unit is not None:  # the smallest number of instances for the minimum may bring more subtasks than the maximum
         low = unit.parallelism_of(topology, unit.instances_for(topology, low))
-    low = min(low, topology.operator(name).max_parallelism or low)
+    low = min(low, key_groups or low)
     return low, max(low, high)
 
 

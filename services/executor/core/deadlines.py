@@ -41,7 +41,7 @@ def trigger_delay_seconds(deployment: Deployment) -> float:
 def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rules) -> timedelta:
     """Return the time limit of a rescale: cooldown + stabilisation + trigger delay + checkpoint + restart, at least the floor.
 
-    A rescale by containers gets the start of the containers on top.
+    A rescale by instances, such as containers, gets their start on top.
     """
     duration = deployment.checkpoints.last_duration_seconds if deployment.checkpoints else None
     restart = analysis.restart_times.seconds if analysis else None
@@ -52,8 +52,8 @@ def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rule
         + (UNKNOWN_CHECKPOINT_SECONDS if duration is None else duration)
         + (rules.restart_estimate_seconds if restart is None else restart)
     )
-    by_containers = analysis is not None and analysis.policy.spec.target.unit is not None
-    start = rules.container_start_seconds if by_containers else 0.0
+    by_instances = analysis is not None and analysis.policy.spec.target.unit is not None
+    start = rules.container_start_seconds if by_instances else 0.0
     return timedelta(seconds=start + max(rules.deadline_floor_seconds, total))
 
 

@@ -99,7 +99,7 @@ class Fleet:
             if name != plan.application and (now - recommendation.at).total_seconds() <= rules.fleet_hold_seconds
         ]
         together = 1 + sum(_began_with(recommendation, since, now, rules) for recommendation in others)
-        if together < rules.fleet_least or together < rules.fleet_share * (len(others) + 1):
+        if together < rules.fleet_min_applications or together < rules.fleet_share * (len(others) + 1):
             return None
         return Refusal(
             "fleet-shrinking",

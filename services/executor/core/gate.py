@@ -72,7 +72,7 @@ def admit(plan: Plan, context: Context) -> Refusal | ActionState | None:
 def _by_policy(plan: Plan, context: Context) -> Refusal | None:
     reading = context.policy
     if not reading.reachable:
-        return Refusal("unreachable", messages.policy_unreadable(reading.because))
+        return Refusal("unreachable", messages.policy_unreadable(reading.reason))
     if reading.policy is None:
         return Refusal("policy-changed", messages.POLICY_DELETED)
     if reading.policy.spec.mode != "act":
@@ -80,12 +80,7 @@ def _by_policy(plan: Plan, context: Context) -> Refusal | None:
     version = reading.policy.metadata.version
     if version != plan.policy_version:
         return Refusal("policy-changed", messages.policy_version_differs(version, plan.policy_version))
-    return context.fleet.room(plan.application, cluster_of(reading.policy), context.rules)
-
-
-def cluster_of(policy: ScalingPolicy) -> str:
-    """Return the cluster's key for the limit of concurrent actions."""
-    return policy.subject.cluster
+    return context.fleet.room(plan.application, reading.policy.subject.cluster, context.rules)
 
 
 def _by_target(plan: Plan, context: Context) -> Refusal | None:
@@ -93,11 +88,11 @@ def _by_target(plan: Plan, context: Context) -> Refusal | None:
     if snapshot.unsupported:
         return Refusal("unsupported", snapshot.unsupported)
     if not snapshot.reachable:
-        return Refusal("unreachable", messages.target_unreachable(snapshot.because))
+        return Refusal("unreachable", messages.target_unreachable(snapshot.reason))
     if planned is None:
         return Refusal("other-deployment", messages.NO_DEPLOYMENT)
     if snapshot.deployment is None:
-        return Refusal("other-deployment", messages.job_missing(snapshot.because))
+        return Refusal("other-deployment", messages.job_missing(snapshot.reason))
     now_there = snapshot.deployment
     if now_there.job_id != planned.job_id:
         return Refusal("other-deployment", messages.other_job(planned.job_id, now_there.job_id))
@@ -175,7 +170,7 @@ def _quarantined(wanted: Parallelism, context: Context) -> Refusal | None:
 def _intend(plan: Plan, wanted: Parallelism, deployment: Deployment, context: Context) -> ActionState:
     before = deployment.observed
     last = context.history.action
-    # Ending an action that is still watched takes a version of its own.
+    # Ending an action that is still watched takes one version.
     version = 1 if last is None else last.version + (1 if last.terminal else 2)
     return ActionState(
         id=derive_id(plan.id, "action"),
@@ -185,7 +180,7 @@ def _intend(plan: Plan, wanted: Parallelism, deployment: Deployment, context: Co
         observation_id=plan.observation_id,
         version=version,
         phase=LEGAL[(None, "admitted")],
-        cluster=cluster_of(context.policy.policy) if context.policy.policy is not None else None,
+        cluster=context.policy.policy.subject.cluster if context.policy.policy is not None else None,
         deployment=deployment.ref(),
         before=before,
         wanted=wanted,

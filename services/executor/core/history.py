@@ -1,19 +1,31 @@
 """History of an application's actions, and the outcome that records each transition.
 
-Each outcome holds everything needed to continue, so that the history is `recall` folded over the outcomes. Outcomes of
-two owners of an application may be read in any order: the newest by `precedes` counts.
+Invariant: the history is `recall` folded over the published outcomes, since each outcome holds everything needed to
+continue. Outcomes of two owners of an application may be read in any order: the newest by `precedes` counts.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
-from weir_contracts import MAX_RESTARTS, ActionState, Outcome, Parallelism, Plan, QuarantinedVector, derive_id, precedes
+from weir_contracts import (
+    MAX_RESTARTS,
+    ActionState,
+    Outcome,
+    OutcomeOrder,
+    Parallelism,
+    Plan,
+    QuarantinedVector,
+    derive_id,
+    precedes,
+)
 
 from .messages import short
 from .observed import Conflict, Recorded, Refusal, Snapshot, Step
 from .rules import Rules
-from .table import ROLLBACK_EVENTS
+from .table import ROLLBACK_EVENTS, Lost, RequestAccepted
 
 MAX_ANSWERED = 20
 MAX_QUARANTINE = 50
@@ -34,15 +46,17 @@ class ActionHistory:
     contested_since: datetime | None = None
     answered: tuple[UUID, ...] = ()
     """Ids of the plans that were answered last."""
-    newest: Outcome | None = None
-    """The outcome that this history was read from."""
+    newest: OutcomeOrder | None = None
+    """Place of the newest outcome that was read."""
     epoch: int = 0
     """Epoch of the outcomes that this process writes."""
 
     @property
     def sequence(self) -> int:
         """Sequence number of the next outcome."""
-        return 0 if self.newest is None else (self.newest.sequence or 0) + 1
+        if self.newest is None:
+            return 0
+        return 1 if self.newest[0] is None else self.newest[0][1] + 1
 
     def ours(self, job_id: str) -> list[Parallelism]:
         """Return the requirements that Weir set for this job, newest first; empty if it wrote none."""
@@ -81,10 +95,11 @@ def recall(history: ActionHistory, outcome: Outcome) -> ActionHistory:
     An outcome older than the newest one only answers its plan.
     """
     answered = tuple(dict.fromkeys((outcome.plan_id, *history.answered)))[:MAX_ANSWERED]
-    if history.newest is not None and precedes(outcome.order, history.newest.order):
+    if history.newest is not None and precedes(outcome.order, history.newest):
         return replace(history, answered=answered)
     action = outcome.newest_action or history.action
-    return ActionHistory(
+    return replace(
+        history,
         action=action,
         last_written=outcome.last_written,
         original=_original(history, action) if outcome.original is None else outcome.original,
@@ -92,7 +107,7 @@ def recall(history: ActionHistory, outcome: Outcome) -> ActionHistory:
         restarts_seconds=tuple(outcome.restarts_seconds),
         contested_since=outcome.contested_since or (outcome.at if outcome.code == "contested" else None),
         answered=answered,
-        newest=outcome,
+        newest=outcome.order,
         epoch=max(history.epoch, outcome.epoch or 0),
     )
 
@@ -106,7 +121,15 @@ def record_transition(
     history: ActionHistory, step: Step, snapshot: Snapshot | None, now: datetime, rules: Rules
 ) -> Transition:
     """Return the outcome of a step with an event, and the history after it."""
-    action = step.action
+    action, rival = step.action, step.event.rival if isinstance(step.event, Lost) else None
+    after = replace(
+        history,
+        last_written=_written(history, step),
+        quarantine=_quarantine(history, step, snapshot, now, rules),
+        restarts_seconds=_restarts(history, action),
+        original=_original(history, action),
+        contested_since=_contested_since(history, action.phase, action.code, now),
+    )
     outcome = Outcome(
         id=derive_id(action.id, f"{action.version}:{action.phase}:{action.attempt_id}:{history.epoch}"),
         application=action.application,
@@ -120,15 +143,9 @@ def record_transition(
         wanted=action.wanted,
         observed=_observed(snapshot),
         restart_seconds=action.restart_seconds,
-        action=None if step.event == "lost" else action,
-        last_action=step.rival,
-        last_written=_written(history, step),
-        quarantine=_quarantine(history, step, snapshot, now, rules),
-        restarts_seconds=_restarts(history, action),
-        original=_original(history, action),
-        contested_since=_contested_since(history, action.phase, action.code, now),
-        epoch=history.epoch,
-        sequence=history.sequence,
+        action=None if step.name == "lost" else action,
+        last_action=rival,
+        **_carried(after),
     )
     return Transition(recall(history, outcome), outcome)
 
@@ -137,6 +154,7 @@ def record_refusal(
     history: ActionHistory, plan: Plan, refusal: Refusal, snapshot: Snapshot | None, now: datetime
 ) -> Transition:
     """Return the outcome of a refused plan, which repeats the state of the application's last outcome."""
+    after = replace(history, contested_since=_contested_since(history, "refused", refusal.code, now))
     outcome = Outcome(
         id=derive_id(plan.id, "refused"),
         application=plan.application,
@@ -150,15 +168,22 @@ def record_refusal(
         wanted=plan.approved or {},
         observed=_observed(snapshot),
         last_action=history.action,
-        last_written=history.last_written,
-        quarantine=list(history.quarantine),
-        restarts_seconds=list(history.restarts_seconds),
-        original=history.original,
-        contested_since=_contested_since(history, "refused", refusal.code, now),
-        epoch=history.epoch,
-        sequence=history.sequence,
+        **_carried(after),
     )
     return Transition(recall(history, outcome), outcome)
+
+
+def _carried(history: ActionHistory) -> dict[str, Any]:
+    """Return the fields by which an outcome repeats the history."""
+    return {
+        "last_written": history.last_written,
+        "quarantine": list(history.quarantine),
+        "restarts_seconds": list(history.restarts_seconds),
+        "original": history.original,
+        "contested_since": history.contested_since,
+        "epoch": history.epoch,
+        "sequence": history.sequence,
+    }
 
 
 def _original(history: ActionHistory, action: ActionState | None) -> Parallelism | None:
@@ -184,46 +209,46 @@ def _written(history: ActionHistory, step: Step) -> Parallelism | None:
     last = history.action
     if last is not None and last.deployment.job_id != action.deployment.job_id:
         return None  # requirements went with their job
-    if step.event in ("accepted", "found-requested"):
+    if isinstance(step.event, RequestAccepted):
         return action.wanted if action.phase == "verifying" else rollback_target(action)
     return history.last_written
 
 
-def _restarts(history: ActionHistory, action: ActionState) -> list[float]:
+def _restarts(history: ActionHistory, action: ActionState) -> tuple[float, ...]:
     """Return the restart times; each action counts once, when its time is first measured."""
     took, before = action.restart_seconds, history.action
     if took is None or (before is not None and before.id == action.id and before.restart_seconds is not None):
-        return list(history.restarts_seconds)
-    return [took, *history.restarts_seconds][:MAX_RESTARTS]
+        return history.restarts_seconds
+    return (took, *history.restarts_seconds)[:MAX_RESTARTS]
 
 
 def _quarantine(
     history: ActionHistory, step: Step, snapshot: Snapshot | None, now: datetime, rules: Rules
-) -> list[QuarantinedVector]:
-    forget = timedelta(seconds=rules.quarantine_longest_seconds)
-    kept = [vector for vector in history.quarantine if now < vector.until + forget]
+) -> tuple[QuarantinedVector, ...]:
+    forget = timedelta(seconds=rules.quarantine_max_seconds)
+    kept = tuple(vector for vector in history.quarantine if now < vector.until + forget)
     failed_for_good = (
-        step.event == "gone"
+        step.name == "gone"
         and step.action.requested_at is not None
         and snapshot is not None
         and snapshot.deployment is not None
         and snapshot.deployment.health == "failed"
         and snapshot.deployment.job_id == step.action.deployment.job_id
     )
-    if step.event not in ROLLBACK_EVENTS and not failed_for_good:
+    if step.name not in ROLLBACK_EVENTS and not failed_for_good:
         return kept
     return strike(kept, step.action.wanted, step.action.sentence, now, rules)[:MAX_QUARANTINE]
 
 
 def strike(
-    kept: list[QuarantinedVector], parallelism: Parallelism, reason: str, now: datetime, rules: Rules
-) -> list[QuarantinedVector]:
+    kept: Sequence[QuarantinedVector], parallelism: Parallelism, reason: str, now: datetime, rules: Rules
+) -> tuple[QuarantinedVector, ...]:
     """Add a vector, for twice its last quarantine up to the maximum; newest first."""
     strikes = 1 + max((v.strikes for v in kept if v.parallelism == parallelism), default=0)
     doubled = rules.quarantine_first_seconds * 2.0 ** min(strikes - 1, 30)
-    until = now + timedelta(seconds=min(doubled, rules.quarantine_longest_seconds))
+    until = now + timedelta(seconds=min(doubled, rules.quarantine_max_seconds))
     new = QuarantinedVector(parallelism=parallelism, until=until, strikes=strikes, because=reason)
-    return [new, *(replaced for replaced in kept if replaced.parallelism != parallelism)]
+    return (new, *(other for other in kept if other.parallelism != parallelism))
 
 
 @dataclass(frozen=True)

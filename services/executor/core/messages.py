@@ -1,11 +1,11 @@
 """Sentences for users: refusals of plans and transitions of actions, with parallelism in a readable form."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from weir_contracts import Parallelism
 
-MAX_OPERATORS = 8
-MAX_NAME_LENGTH = 60
+MAX_OPERATORS = 4
+MAX_NAME_LENGTH = 40
 MAX_SENTENCE_LENGTH = 2000
 
 POLICY_DELETED = "the policy was deleted"
@@ -155,6 +155,14 @@ def will_set(before: Parallelism, wanted: Parallelism) -> str:
     return f"will set {changes(before, wanted)}"
 
 
+def taken_over(before: Parallelism, wanted: Parallelism) -> str:
+    return f"taken over: {will_set(before, wanted)}"
+
+
+def setting(before: Parallelism, wanted: Parallelism) -> str:
+    return f"setting {changes(before, wanted)}"
+
+
 def superseded(wanted: Parallelism, took_seconds: float | None) -> str:
     after = "" if took_seconds is None else f" after {took_seconds:.1f} s"
     return f"a newer plan follows; {vector(wanted)} ran{after}"
@@ -201,9 +209,17 @@ def rollback_stuck(target: Parallelism, state: str) -> str:
     return f"{vector(target)} was requested again but does not run (the job is {state}): check the job"
 
 
+def rollback_unanswered(target: Parallelism) -> str:
+    return f"the request to return to {vector(target)} was not answered"
+
+
+def restored(target: Parallelism) -> str:
+    return f"{vector(target)} runs again"
+
+
 def job_replaced(before: str, after: str) -> str:
     return f"job {before} was replaced by {after}"
 
 
-def unreachable_for(minutes: float, reason: str) -> str:
-    return f"the target was unreachable for {minutes:.0f} min: {reason}"
+def unreachable_for(unobserved: timedelta, reason: str) -> str:
+    return f"the target was unreachable for {unobserved.total_seconds() / 60:.0f} min: {reason}"

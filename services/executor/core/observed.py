@@ -6,7 +6,7 @@ from datetime import datetime
 from weir_contracts import ActionState, Analysis, Deployment, Parallelism, ScalingPolicy, Topology
 
 from .messages import contested_now
-from .table import Event
+from .table import Event, EventName
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Snapshot:
     """Last state change of a subtask; all subtasks run since then if `all_running`."""
     checkpoint_completed_at: datetime | None = None
     checkpoint_in_progress: bool | None = None
-    because: str = ""
+    reason: str = ""
     """Reason why the target was not reached or not found."""
     topology: Topology | None = None
     """The running graph; None if the driver does not report it."""
@@ -48,6 +48,10 @@ class Snapshot:
     """Reason why this executor cannot act on the target; empty if it can."""
     restartable: bool = False
     """Whether a repeated request would start requested parts that have stopped."""
+    can_trigger_checkpoint: bool = False
+    """Whether the driver can trigger a checkpoint of the deployment, which a rescale waits for."""
+    version: str | None = None
+    """Version of the target for a conditional request, in the driver's own format; None if the driver has no versions."""
 
     def runs(self, wanted: Parallelism) -> bool:
         """Return whether exactly this parallelism runs, with every subtask."""
@@ -60,7 +64,7 @@ class PolicyReading:
 
     reachable: bool
     policy: ScalingPolicy | None = None
-    because: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,13 +114,20 @@ class Rejected:
 
 
 @dataclass(frozen=True)
+class TargetChanged:
+    """The target changed after the observation that the request was decided on, so nothing was sent: decide again."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Unanswered:
     """No conclusive response: the instruction may have been carried out or not, so it is repeated."""
 
     reason: str
 
 
-Answer = Recorded | Conflict | Accepted | Rejected | Unanswered | Refusal
+Answer = Recorded | Conflict | Accepted | Rejected | TargetChanged | Unanswered | Refusal
 """A `Refusal` is the fence's: the instruction will not be carried out."""
 
 
@@ -141,10 +152,20 @@ class Observed:
 
 @dataclass(frozen=True)
 class Step:
-    """Result of one step. Without an `event` the phase is unchanged and `action` differs at most in its bookkeeping."""
+    """Result of one step. Without an `event` the phase is unchanged and `action` differs at most in its bookkeeping.
+
+    Invariant: a parallelism is requested in the phases `applying` and `rolling-back` only.
+    """
 
     action: ActionState
     event: Event | None = None
     instruction: Instruction | None = None
-    rival: ActionState | None = None
-    """The stored action of another executor, after a conflict."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.instruction, Request) and self.action.phase not in ("applying", "rolling-back"):
+            raise ValueError(f"{self.action.application}: a request in phase {self.action.phase!r}")
+
+    @property
+    def name(self) -> EventName | None:
+        """Name of the event."""
+        return self.event.name if self.event is not None else None

@@ -1,52 +1,100 @@
-"""Parameters of the executor's decisions, built from the settings at start."""
+"""Parameters of the executor's decisions: times in seconds, shares from 0 to 1."""
 
-from dataclasses import dataclass
+from pydantic import BaseModel, ConfigDict, Field
 
 
-@dataclass(frozen=True)
-class Rules:
-    """Times in seconds, shares from 0 to 1."""
+class RuleSettings(BaseModel):
+    """The rules that a user may set."""
 
-    settle_seconds: float = 10.0
-    """The new parallelism must run this long without a restart before it counts as verified."""
-    deadline_floor_seconds: float = 60.0
-    """No rescale is given less time than this to reach RUNNING, whatever the cluster's own settings add up to."""
-    container_start_seconds: float = 60.0
-    """Additional time for a rescale by containers, which start and register first."""
+    settle_seconds: float = Field(
+        10.0,
+        ge=0,
+        le=3600,
+        description="time without a restart before the new parallelism counts as verified, in seconds",
+    )
+    deadline_floor_seconds: float = Field(
+        60.0,
+        gt=0,
+        le=3600,
+        description="minimum time limit of a rescale, whatever the cluster's settings add up to, in seconds",
+    )
+    container_start_seconds: float = Field(
+        60.0, ge=0, le=3600, description="additional time for a rescale by containers, which start first, in seconds"
+    )
+    request_retry_seconds: float = Field(
+        30.0,
+        gt=0,
+        le=3600,
+        description="time for which an unanswered request is repeated, at most until the plan expires",
+    )
+    restart_loop: int = Field(
+        3, ge=1, le=1000, description="restarts beyond the rescale's own that count as a restart loop"
+    )
+    restart_loop_seconds: float = Field(
+        20.0, ge=0, le=3600, description="minimum duration of a restart loop, from the request, in seconds"
+    )
+    capacity_share: float = Field(
+        0.9, gt=0, le=1, description="roll back if capacity falls below this share of the capacity before"
+    )
+    capacity_window_seconds: float = Field(
+        30.0, gt=0, le=3600, description="minimum length of a warm window in which capacity is judged, in seconds"
+    )
+    capacity_watch_seconds: float = Field(
+        120.0,
+        ge=0,
+        le=86400,
+        description="time after verification in which a warm window may lead to a rollback, in seconds",
+    )
+    quarantine_first_seconds: float = Field(
+        300.0, gt=0, le=86400, description="quarantine after a first rollback, doubling with each, in seconds"
+    )
+    quarantine_max_seconds: float = Field(
+        7200.0,
+        gt=0,
+        le=604800,
+        description="maximum quarantine of a parallelism; strikes expire this long after its end, in seconds",
+    )
+    max_actions: int = Field(
+        10, ge=1, le=10000, description="actions in flight at once, over all applications and replicas"
+    )
+    max_actions_per_cluster: int = Field(
+        2,
+        ge=1,
+        le=10000,
+        description="actions in flight at once on one cluster, over all replicas: each restarts a job there",
+    )
+    fleet_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="hold scale-downs if this share of applications began to need less at the same time",
+    )
+    fleet_min_applications: int = Field(
+        5, ge=1, le=100000, description="minimum number of such applications; fewer never hold each other"
+    )
+    fleet_window_seconds: float = Field(
+        60.0, gt=0, le=3600, description="length of `at the same time` for these applications, in seconds"
+    )
+    fleet_hold_seconds: float = Field(
+        600.0,
+        ge=0,
+        le=86400,
+        description="hold time of such a scale-down from the start of its recommendation, in seconds; 0: never",
+    )
+
+
+class Rules(RuleSettings):
+    """All rules."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     restart_estimate_seconds: float = 30.0
     """Assumed restart time until one is measured."""
-    request_patience_seconds: float = 30.0
-    """Time for which an unanswered request is repeated, at most until the plan expires."""
-    blind_patience_seconds: float = 600.0
+    unobserved_limit_seconds: float = 600.0
     """Time for which an action stays open while its cluster is unreachable."""
-    restart_loop: int = 3
-    """Restarts beyond the rescale's own that make a restart loop."""
-    restart_loop_seconds: float = 20.0
-    """Minimum duration of a restart loop; the loss of a TaskManager causes a few restarts that soon end."""
-    capacity_share: float = 0.9
-    """Less than this share of the old capacity at the new parallelism is worse."""
     comparable_demand: float = 0.25
     """Demand may differ by this share from before for two capacities to be compared."""
     min_confidence: float = 0.5
     """Estimates below this confidence are not compared."""
     min_utilisation: float = 0.5
     """Operators below this utilisation are not compared, since their capacity is extrapolated."""
-    capacity_window_seconds: float = 30.0
-    """A warm window is at least this long and began after the new parallelism ran."""
-    capacity_watch_seconds: float = 120.0
-    """After verification a warm window is awaited for this long; a worse capacity then still rolls back."""
-    quarantine_first_seconds: float = 300.0
-    """Quarantine of a vector after its first rollback; doubles with each."""
-    quarantine_longest_seconds: float = 7200.0
-    """Maximum quarantine; strikes expire this long after its end."""
-    max_actions: int = 10
-    """Actions in flight at once, over all applications."""
-    max_actions_per_cluster: int = 2
-    """Actions in flight at once on one cluster: each restarts a job there and replays."""
-    fleet_share: float = 0.5
-    """Share of applications that must begin to need less within `fleet_window_seconds` for none to shrink."""
-    fleet_least: int = 5
-    """Minimum number of such applications."""
-    fleet_window_seconds: float = 60.0
-    fleet_hold_seconds: float = 600.0
-    """Hold time from the start of an application's own recommendation."""

@@ -1,10 +1,15 @@
-"""Steps of an action: each observation of the target leads to at most one transition."""
+"""Steps of an action: each observation of the target leads to at most one transition.
+
+Invariants: a terminal action takes no step. A request asks for `wanted` in phase `applying` and for `rollback_target` in phase
+`rolling-back`, and in no other phase. Only the events in `ROLLBACK_EVENTS` roll back.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from weir_contracts import ActionState, derive_id
+from weir_contracts import ActionState, Deployment, derive_id
 
 from . import messages
 from .capacity import judge
@@ -15,6 +20,7 @@ from .messages import changes, short, vector
 from .observed import (
     Accepted,
     Conflict,
+    Instruction,
     Observed,
     PolicyReading,
     Record,
@@ -28,7 +34,7 @@ from .observed import (
     contested,
 )
 from .rules import Rules
-from .table import LEGAL, Event, move
+from .table import LEGAL, Event, EventName, Lost, RequestAccepted, Running, TakenOver, Timed, move
 
 MAX_GAP_SECONDS = 5.0
 """A gap in observations longer than this does not count against a deadline."""
@@ -38,7 +44,7 @@ def next_step(action: ActionState, observed: Observed, now: datetime, rules: Rul
     """Return the step that `observed` leads to at `now`: without event if the action has ended or nothing is new."""
     if action.terminal:
         return Step(action)
-    return _STEPS[action.phase](action, observed, now, rules)
+    return _STEPS[action.phase](_Situation(action, observed, now, rules))
 
 
 def resume(action: ActionState, attempt_id: UUID, now: datetime) -> Step:
@@ -48,14 +54,8 @@ def resume(action: ActionState, attempt_id: UUID, now: datetime) -> Step:
     """
     if action.phase != "intended" or action.attempt_id == attempt_id:
         return Step(action)
-    taken = move(
-        action,
-        "resumed",
-        now,
-        attempt_id=attempt_id,
-        sentence=f"taken over: {messages.will_set(action.before, action.wanted)}",
-    )
-    return Step(taken, "resumed")
+    event = TakenOver("resumed", messages.taken_over(action.before, action.wanted), attempt_id)
+    return Step(move(action, event, now), event)
 
 
 def supersede(action: ActionState, now: datetime) -> Step:
@@ -63,7 +63,8 @@ def supersede(action: ActionState, now: datetime) -> Step:
     if not may_supersede(action):
         return Step(action)
     sentence = messages.superseded(action.wanted, action.restart_seconds)
-    return Step(move(action, "superseded", now, code="superseded-running", sentence=sentence), "superseded")
+    event = Event("superseded", sentence, code="superseded-running")
+    return Step(move(action, event, now), event)
 
 
 def late_rollback(
@@ -74,7 +75,7 @@ def late_rollback(
     The reason: the first warm window, which comes after verification, shows less capacity than before.
     """
     snapshot, policy = observed.snapshot, observed.policy
-    if action.phase != "verified" or action.finished_at is None or not is_watched(action, now, rules):
+    if not is_watched(action, now, rules):
         return None
     deployment = snapshot.deployment
     if deployment is None or deployment.job_id != action.deployment.job_id or not snapshot.runs(action.wanted):
@@ -84,22 +85,23 @@ def late_rollback(
     comparison = judge(action, observed.analysis, rules)
     if comparison.kind != "worse" or policy.policy.spec.mode != "act":
         return None
+    event = Event("worse", messages.back_to(comparison.sentence, rollback_target(action)), code="capacity-worse")
     rollback = action.model_copy(
         update={
             "id": derive_id(action.id, "late-rollback"),
             "attempt_id": attempt_id,
             "version": action.version + 1,
-            "phase": LEGAL[(None, "worse")],
+            "phase": LEGAL[(None, event.name)],
             "started_at": now,
             "checked_at": now,
             "finished_at": None,
-            "deadline_at": now + timedelta(seconds=rules.blind_patience_seconds),
+            "deadline_at": now + timedelta(seconds=rules.unobserved_limit_seconds),
             "restarts_before": deployment.restarts,
-            "code": "capacity-worse",
-            "sentence": short(messages.back_to(comparison.sentence, rollback_target(action))),
+            "code": event.code,
+            "sentence": short(event.sentence),
         }
     )
-    return Step(rollback, "worse", Request(rollback_target(action)))
+    return Step(rollback, event, Request(rollback_target(action)))
 
 
 def is_watched(action: ActionState, now: datetime, rules: Rules) -> bool:
@@ -109,263 +111,242 @@ def is_watched(action: ActionState, now: datetime, rules: Rules) -> bool:
     return now - action.finished_at <= timedelta(seconds=rules.capacity_watch_seconds)
 
 
-def _intended(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
-    answer = observed.answer
+@dataclass(frozen=True)
+class _Situation:
+    """An action that has not ended, and the observed state that its next step depends on."""
+
+    action: ActionState
+    observed: Observed
+    now: datetime
+    rules: Rules
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.observed.snapshot
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the deadline of the phase has passed."""
+        return self.action.deadline_at is not None and self.now > self.action.deadline_at
+
+    def stay(self, instruction: Instruction | None = None) -> Step:
+        return Step(self.action, instruction=instruction)
+
+    def go(self, event: Event, instruction: Instruction | None = None) -> Step:
+        return Step(move(self.action, event, self.now), event, instruction)
+
+    def end(self, name: EventName, sentence: str, code: str = "") -> Step:
+        return self.go(Event(name, sentence, code=code))
+
+    def accepted(self, name: EventName, at: datetime, change: str, code: str = "") -> Step:
+        """Wait for the requested parallelism to run; a rescale may wait for a checkpoint, so trigger one."""
+        limit = self.limit()
+        sentence = messages.requested(change, limit.total_seconds())
+        return self.go(RequestAccepted(name, sentence, at + limit, at, code=code), self.checkpoint())
+
+    def roll_back(self, name: EventName, reason: str, code: str = "") -> Step:
+        target = rollback_target(self.action)
+        deadline_at = self.now + timedelta(seconds=self.rules.unobserved_limit_seconds)
+        return self.go(Timed(name, messages.back_to(reason, target), deadline_at, code=code), Request(target))
+
+    def contested(self, requested: dict[str, int]) -> Step:
+        return self.end("contested", contested(changes(self.action.wanted, requested)).sentence)
+
+    def limit(self) -> timedelta:
+        """Return the time limit of a rescale."""
+        deployment = self.snapshot.deployment
+        if deployment is None:
+            return timedelta(seconds=self.rules.deadline_floor_seconds)
+        return rescale_limit(deployment, self.observed.analysis, self.rules)
+
+    def checkpoint(self, requested_at: datetime | None = None) -> TriggerCheckpoint | None:
+        """Return the instruction to trigger a checkpoint if the driver can and, for a waiting rescale, one is due."""
+        if not self.snapshot.can_trigger_checkpoint:
+            return None
+        due = requested_at is None or checkpoint_is_due(self.snapshot, requested_at, self.now)
+        return TriggerCheckpoint() if due else None
+
+    def job_lost(self) -> Step | None:
+        """Return the end of the action if its job has ended or was replaced, or None."""
+        there = self.snapshot.deployment
+        if not self.snapshot.reachable:
+            return None
+        if there is None:
+            sentence = messages.job_missing(self.snapshot.reason)
+        elif there.job_id != self.action.deployment.job_id:
+            sentence = messages.job_replaced(self.action.deployment.job_id, there.job_id)
+        elif there.is_final:
+            sentence = messages.job_state(there.state)
+        else:
+            return None
+        code = "job-failed" if there is not None and there.health == "failed" else "job-gone"
+        return self.end("gone", sentence, code)
+
+    def present(self) -> "tuple[_Situation, Deployment] | Step":
+        """Return the situation after an observation of the action's job, or the step if the job is not observed.
+
+        A gap in observations extends the deadline. An unreachable target is waited for up to `unobserved_limit_seconds`.
+        """
+        action, snapshot, now = self.action, self.snapshot, self.now
+        if not snapshot.reachable:
+            unobserved = now - (action.checked_at or action.started_at)
+            if unobserved <= timedelta(seconds=self.rules.unobserved_limit_seconds):
+                return self.stay()
+            return self.end("unreachable", messages.unreachable_for(unobserved, snapshot.reason))
+        lost = self.job_lost()
+        if lost is not None or snapshot.deployment is None:
+            return lost or self.stay()
+        gap, deadline_at = now - (action.checked_at or now), action.deadline_at
+        if deadline_at is not None and gap > timedelta(seconds=MAX_GAP_SECONDS):
+            deadline_at += gap
+        checked = action.model_copy(update={"checked_at": now, "deadline_at": deadline_at})
+        return replace(self, action=checked), snapshot.deployment
+
+
+def _intended(case: _Situation) -> Step:
+    action, observed, answer = case.action, case.observed, case.observed.answer
     if isinstance(answer, Recorded):
-        applying = move(
-            action,
-            "recorded",
-            now,
-            deadline_at=_earlier(action.deadline_at, now + timedelta(seconds=rules.request_patience_seconds)),
-            sentence=f"setting {changes(action.before, action.wanted)}",
-        )
-        return Step(applying, "recorded", Request(action.wanted))
+        deadline_at = case.now + timedelta(seconds=case.rules.request_retry_seconds)
+        deadline_at = min(deadline_at, action.deadline_at or deadline_at)
+        sentence = messages.setting(action.before, action.wanted)
+        return case.go(Timed("recorded", sentence, deadline_at), Request(action.wanted))
     if isinstance(answer, Conflict):
-        lost = move(action, "lost", now, code="in-flight", sentence=messages.ACTION_ELSEWHERE)
-        return Step(lost, "lost", rival=answer.current)
-    policy = observed.policy or PolicyReading(False, because="not read")
-    refusal = observed.crowded or still_wanted(action, policy, observed.snapshot, now, observed.planned_version)
+        return case.go(Lost("lost", messages.ACTION_ELSEWHERE, answer.current, code="in-flight"))
+    policy = observed.policy or PolicyReading(False, reason="not read")
+    refusal = observed.crowded or still_wanted(action, policy, case.snapshot, case.now, observed.planned_version)
     if refusal is not None:
-        return Step(move(action, "outdated", now, code=refusal.code, sentence=refusal.sentence), "outdated")
-    if not policy.reachable or not observed.snapshot.reachable or observed.contended:
-        return Step(action)
-    return Step(action, instruction=Record())
+        return case.end("outdated", refusal.sentence, refusal.code)
+    if not policy.reachable or not case.snapshot.reachable or observed.contended:
+        return case.stay()
+    return case.stay(Record())
 
 
-def _applying(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
-    answer, snapshot = observed.answer, observed.snapshot
-    if isinstance(answer, Accepted):
-        return _accepted(action, "accepted", answer.at, observed, now=now, rules=rules)
-    if isinstance(answer, Rejected):
-        sentence = messages.refused_by_engine(vector(action.wanted), answer.reason)
-        return Step(move(action, "rejected", now, sentence=sentence), "rejected")
-    if isinstance(answer, Refusal):
-        event: Event = "contested" if answer.code == "contested" else "outdated"
-        return Step(move(action, event, now, code=answer.code, sentence=answer.sentence), event)
-    lost = _job_lost(action, snapshot, now)
+def _applying(case: _Situation) -> Step:
+    action, snapshot = case.action, case.snapshot
+    change = changes(action.before, action.wanted)
+    match case.observed.answer:
+        case Accepted(at):
+            return case.accepted("accepted", at, change)
+        case Rejected(reason):
+            return case.end("rejected", messages.refused_by_engine(vector(action.wanted), reason))
+        case Refusal(code, sentence):
+            return case.end("contested" if code == "contested" else "outdated", sentence, code)
+    lost = case.job_lost()
     if lost is not None:
         return lost
-    late = action.deadline_at is not None and now > action.deadline_at
     if snapshot.reachable and snapshot.deployment is not None:
         requested = snapshot.deployment.requested
         if requested == action.wanted:
             # The request went out right after this phase began, so that is nearer to its acceptance than now is.
-            return _accepted(action, "found-requested", action.checked_at or now, observed, now=now, rules=rules)
+            return case.accepted("found-requested", action.checked_at or case.now, change)
         if requested is not None and requested != rollback_target(action):
-            return _contested(action, snapshot, now)
-        if not late:
-            return Step(action, instruction=Request(action.wanted))
-    if late:
-        reason = "" if snapshot.reachable else snapshot.because
-        sentence = messages.request_unanswered(action.deadline_at, reason)
-        return Step(move(action, "unreachable", now, sentence=sentence), "unreachable")
-    return Step(action)
+            return case.contested(requested)
+        if not case.is_late:
+            return case.stay(Request(action.wanted))
+    if not case.is_late:
+        return case.stay()
+    reason = "" if snapshot.reachable else snapshot.reason
+    return case.end("unreachable", messages.request_unanswered(action.deadline_at, reason))
 
 
-def _accepted(
-    action: ActionState, event: Event, at: datetime, observed: Observed, *, now: datetime, rules: Rules
-) -> Step:
-    limit = _limit(observed, rules)
-    verifying = move(
-        action,
-        event,
-        now,
-        requested_at=at,
-        deadline_at=at + limit,
-        sentence=messages.requested(changes(action.before, action.wanted), limit.total_seconds()),
-    )
-    return Step(verifying, event, TriggerCheckpoint())
-
-
-def _verifying(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
-    snapshot = observed.snapshot
-    if not snapshot.reachable:
-        return _unseen(action, snapshot, now, rules)
-    lost = _job_lost(action, snapshot, now)
-    if lost is not None or snapshot.deployment is None:
-        return lost or Step(action)
-    action = _observed_again(action, now)
-    if snapshot.deployment.requested not in (None, action.wanted):
-        return _contested(action, snapshot, now)
-    extra = _extra_restarts(action, snapshot) or 0
-    if extra >= rules.restart_loop and _is_looping(action, observed, now, rules):
-        return _roll_back(action, "restart-loop", messages.restart_loop(extra), now, rules)
+def _verifying(case: _Situation) -> Step:
+    present = case.present()
+    if isinstance(present, Step):
+        return present
+    case, deployment = present
+    action, snapshot = case.action, case.snapshot
+    if deployment.requested not in (None, action.wanted):
+        return case.contested(deployment.requested or {})
+    extra = _extra_restarts(action, deployment) or 0
+    if extra >= case.rules.restart_loop and _is_looping(case):
+        return case.roll_back("restart-loop", messages.restart_loop(extra))
     if snapshot.runs(action.wanted):
-        return _runs(action, observed, now, rules)
-    if action.deadline_at is not None and now > action.deadline_at:
-        if snapshot.all_running:
-            reason = messages.below_requested(action.wanted, snapshot.deployment.observed)
-            return _roll_back(action, "below-requested", reason, now, rules)
-        return _roll_back(action, "not-running", messages.not_running(snapshot.deployment.state), now, rules)
-    due = (
-        action.requested_at is not None
-        and action.running_at is None
-        and checkpoint_is_due(snapshot, action.requested_at, now)
-    )
-    return Step(action, instruction=TriggerCheckpoint() if due else None)
+        return _began_to_run(case) if action.running_at is None else _settling(case, action.running_at)
+    if case.is_late and snapshot.all_running:
+        return case.roll_back("below-requested", messages.below_requested(action.wanted, deployment.observed))
+    if case.is_late:
+        return case.roll_back("not-running", messages.not_running(deployment.state))
+    waits = action.requested_at is not None and action.running_at is None
+    return case.stay(case.checkpoint(action.requested_at) if waits else None)
 
 
-def _runs(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
-    """Record when the wanted parallelism began to run, then whether it settled with the capacity it had before."""
-    snapshot = observed.snapshot
-    deadline_at = now + _limit(observed, rules)
-    if action.running_at is None:
-        began = min(max(snapshot.steady_since or now, action.requested_at or now), now)
-        took = (began - (action.requested_at or began)).total_seconds()
-        sentence = messages.running(action.wanted, took)
-        return Step(
-            move(action, "running", now, running_at=began, deadline_at=deadline_at, sentence=sentence), "running"
-        )
+def _began_to_run(case: _Situation) -> Step:
+    """Record when the wanted parallelism began to run."""
+    requested_at = case.action.requested_at
+    began = min(max(case.snapshot.steady_since or case.now, requested_at or case.now), case.now)
+    sentence = messages.running(case.action.wanted, (began - (requested_at or began)).total_seconds())
+    return case.go(Running("running", sentence, case.now + case.limit(), began))
+
+
+def _settling(case: _Situation, running_at: datetime) -> Step:
+    """Verify once the wanted parallelism ran without a restart for a while, with the capacity it had before."""
     # From here on the deadline is for running again after a restart.
-    action = action.model_copy(update={"deadline_at": deadline_at})
-    comparison = judge(action, observed.analysis, rules)
+    case = replace(case, action=case.action.model_copy(update={"deadline_at": case.now + case.limit()}))
+    comparison = judge(case.action, case.observed.analysis, case.rules)
     if comparison.kind == "worse":
-        return _roll_back(action, "worse", comparison.sentence, now, rules)
-    steady_since = max(action.running_at or now, snapshot.steady_since or now)
-    if now - steady_since < timedelta(seconds=rules.settle_seconds):
-        return Step(action)
-    took = action.restart_seconds or 0.0
-    sentence = messages.verified(action.wanted, took, comparison.kind == "fine", comparison.sentence)
-    return Step(move(action, "healthy", now, code="verified", sentence=sentence, deadline_at=None), "healthy")
+        return case.roll_back("worse", comparison.sentence, code="capacity-worse")
+    steady_since = max(running_at, case.snapshot.steady_since or case.now)
+    if case.now - steady_since < timedelta(seconds=case.rules.settle_seconds):
+        return case.stay()
+    took = case.action.restart_seconds or 0.0
+    sentence = messages.verified(case.action.wanted, took, comparison.kind == "fine", comparison.sentence)
+    return case.end("healthy", sentence, code="verified")
 
 
-def _rolling_back(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
-    answer, snapshot, target = observed.answer, observed.snapshot, rollback_target(action)
-    requested_before = action.rollback_requested_at is not None
-    if not requested_before and isinstance(answer, Accepted):
-        return _rollback_accepted(action, "accepted", answer.at, observed, now=now, rules=rules)
-    if not requested_before and isinstance(answer, Rejected):
-        sentence = messages.refused_by_engine(f"the return to {vector(target)}", answer.reason)
-        return Step(move(action, "rejected", now, code="rollback-rejected", sentence=sentence), "rejected")
-    if not requested_before and isinstance(answer, Refusal):
-        return Step(move(action, "contested", now, code=answer.code, sentence=answer.sentence), "contested")
-    if not snapshot.reachable:
-        return _unseen(action, snapshot, now, rules)
-    lost = _job_lost(action, snapshot, now)
-    if lost is not None or snapshot.deployment is None:
-        return lost or Step(action)
-    action = _observed_again(action, now)
-    requested = snapshot.deployment.requested
+def _rolling_back(case: _Situation) -> Step:
+    target = rollback_target(case.action)
+    again = f"{vector(target)} again"
+    if case.action.rollback_requested_at is None:
+        match case.observed.answer:
+            case Accepted(at):
+                return case.accepted("accepted", at, again, code="rollback-requested")
+            case Rejected(reason):
+                sentence = messages.refused_by_engine(f"the return to {vector(target)}", reason)
+                return case.end("rejected", sentence, code="rollback-rejected")
+            case Refusal(code, sentence):
+                return case.end("contested", sentence, code)
+    present = case.present()
+    if isinstance(present, Step):
+        return present
+    case, deployment = present
+    action, requested = case.action, deployment.requested
     if requested not in (None, target, action.wanted):
-        return _contested(action, snapshot, now)
-    if not requested_before:
-        if requested == target:
-            return _rollback_accepted(action, "found-requested", now, observed, now=now, rules=rules)
-        if action.deadline_at is None or now <= action.deadline_at:
-            return Step(action, instruction=Request(target))
-        sentence = f"the request to return to {vector(target)} was not answered"
-        return Step(move(action, "unreachable", now, code="rollback-unreachable", sentence=sentence), "unreachable")
-    return _returning(action, snapshot, now)
+        return case.contested(requested or {})
+    if action.rollback_requested_at is not None:
+        return _returning(case, action.rollback_requested_at, deployment.state)
+    if requested == target:
+        return case.accepted("found-requested", case.now, again, code="rollback-requested")
+    if not case.is_late:
+        return case.stay(Request(target))
+    return case.end("unreachable", messages.rollback_unanswered(target), code="rollback-unreachable")
 
 
-def _returning(action: ActionState, snapshot: Snapshot, now: datetime) -> Step:
-    target = rollback_target(action)
-    if snapshot.runs(target) or snapshot.runs(action.before):
-        return Step(
-            move(action, "restored", now, code="rolled-back", sentence=f"{vector(target)} runs again"), "restored"
-        )
-    if action.deadline_at is not None and now > action.deadline_at:
-        state = snapshot.deployment.state if snapshot.deployment else "unknown"
-        sentence = messages.rollback_stuck(target, state)
-        return Step(move(action, "stuck", now, code="rollback-stuck", sentence=sentence), "stuck")
-    due = action.rollback_requested_at is not None and checkpoint_is_due(snapshot, action.rollback_requested_at, now)
-    return Step(action, instruction=TriggerCheckpoint() if due else None)
+def _returning(case: _Situation, requested_at: datetime, state: str) -> Step:
+    target = rollback_target(case.action)
+    if case.snapshot.runs(target) or case.snapshot.runs(case.action.before):
+        return case.end("restored", messages.restored(target), code="rolled-back")
+    if case.is_late:
+        return case.end("stuck", messages.rollback_stuck(target, state), code="rollback-stuck")
+    return case.stay(case.checkpoint(requested_at))
 
 
-def _rollback_accepted(
-    action: ActionState, event: Event, at: datetime, observed: Observed, *, now: datetime, rules: Rules
-) -> Step:
-    limit = _limit(observed, rules)
-    sentence = messages.requested(f"{vector(rollback_target(action))} again", limit.total_seconds())
-    moved = move(
-        action,
-        event,
-        now,
-        rollback_requested_at=at,
-        deadline_at=at + limit,
-        code="rollback-requested",
-        sentence=sentence,
-    )
-    return Step(moved, event, TriggerCheckpoint())
-
-
-def _roll_back(action: ActionState, event: Event, reason: str, now: datetime, rules: Rules) -> Step:
-    target = rollback_target(action)
-    moved = move(
-        action,
-        event,
-        now,
-        code="capacity-worse" if event == "worse" else event,
-        deadline_at=now + timedelta(seconds=rules.blind_patience_seconds),
-        sentence=messages.back_to(reason, target),
-    )
-    return Step(moved, event, Request(target))
-
-
-def _job_lost(action: ActionState, snapshot: Snapshot, now: datetime) -> Step | None:
-    """Return the end of the action if its job has ended or was replaced, or None."""
-    if not snapshot.reachable:
-        return None
-    there = snapshot.deployment
-    if there is None:
-        sentence = messages.job_missing(snapshot.because)
-    elif there.job_id != action.deployment.job_id:
-        sentence = messages.job_replaced(action.deployment.job_id, there.job_id)
-    elif there.is_final:
-        sentence = messages.job_state(there.state)
-    else:
-        return None
-    code = "job-failed" if there is not None and there.health == "failed" else "job-gone"
-    return Step(move(action, "gone", now, code=code, sentence=sentence), "gone")
-
-
-def _contested(action: ActionState, snapshot: Snapshot, now: datetime) -> Step:
-    requested = snapshot.deployment.requested if snapshot.deployment else None
-    sentence = contested(changes(action.wanted, requested or {})).sentence
-    return Step(move(action, "contested", now, sentence=sentence), "contested")
-
-
-def _earlier(one: datetime | None, other: datetime) -> datetime:
-    return other if one is None else min(one, other)
-
-
-def _unseen(action: ActionState, snapshot: Snapshot, now: datetime, rules: Rules) -> Step:
-    """Wait for an unreachable target; give up after `blind_patience_seconds`."""
-    unobserved_since = action.checked_at or action.started_at
-    if now - unobserved_since <= timedelta(seconds=rules.blind_patience_seconds):
-        return Step(action)
-    minutes = (now - unobserved_since).total_seconds() / 60
-    sentence = messages.unreachable_for(minutes, snapshot.because)
-    return Step(move(action, "unreachable", now, sentence=sentence), "unreachable")
-
-
-def _observed_again(action: ActionState, now: datetime) -> ActionState:
-    """Return the action after an observation; a gap in observations extends its deadline."""
-    gap = now - (action.checked_at or now)
-    if gap <= timedelta(seconds=MAX_GAP_SECONDS) or action.deadline_at is None:
-        return action.model_copy(update={"checked_at": now})
-    return action.model_copy(update={"checked_at": now, "deadline_at": action.deadline_at + gap})
-
-
-def _extra_restarts(action: ActionState, snapshot: Snapshot) -> int | None:
+def _extra_restarts(action: ActionState, deployment: Deployment) -> int | None:
     """Return the restarts beyond the rescale's own; None while either count is unknown."""
-    count = snapshot.deployment.restarts if snapshot.deployment else None
-    if count is None or action.restarts_before is None or count < action.restarts_before:
-        return None
-    return max(0, count - action.restarts_before - 1)
+    count, before = deployment.restarts, action.restarts_before
+    return None if count is None or before is None or count < before else max(0, count - before - 1)
 
 
-def _is_looping(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> bool:
+def _is_looping(case: _Situation) -> bool:
     """Return whether the restarts are due to the new parallelism: they persist, continue, and no slots are missing.
 
     The loss of a TaskManager restarts a job several times, too, until the cluster has noticed and while slots are missing.
     """
-    snapshot, analysis = observed.snapshot, observed.analysis
-    began = action.running_at or action.requested_at or now
-    if now - began < timedelta(seconds=rules.restart_loop_seconds):
+    action, snapshot, analysis = case.action, case.snapshot, case.observed.analysis
+    began = action.running_at or action.requested_at or case.now
+    if case.now - began < timedelta(seconds=case.rules.restart_loop_seconds):
         return False
-    steady = now - (snapshot.steady_since or now)
-    if snapshot.all_running and steady >= timedelta(seconds=rules.settle_seconds / 2):
+    steady = case.now - (snapshot.steady_since or case.now)
+    if snapshot.all_running and steady >= timedelta(seconds=case.rules.settle_seconds / 2):
         return False
     slots = analysis.deployment.slots if analysis and analysis.deployment else None
     if slots is None or analysis is None or analysis.topology is None:
@@ -373,14 +354,7 @@ def _is_looping(action: ActionState, observed: Observed, now: datetime, rules: R
     return slots.total >= analysis.topology.slots(action.before)
 
 
-def _limit(observed: Observed, rules: Rules) -> timedelta:
-    deployment = observed.snapshot.deployment
-    if deployment is None:
-        return timedelta(seconds=rules.deadline_floor_seconds)
-    return rescale_limit(deployment, observed.analysis, rules)
-
-
-_STEPS: dict[str, Callable[[ActionState, Observed, datetime, Rules], Step]] = {
+_STEPS: dict[str, Callable[[_Situation], Step]] = {
     "intended": _intended,
     "applying": _applying,
     "verifying": _verifying,

@@ -1,13 +1,18 @@
-"""Table of the legal transitions of an action; every other one raises `IllegalMove`."""
+"""Events of an action, and the table of legal transitions; every other one raises `IllegalMove`.
 
+Invariants: an action changes its phase in `move` only, each move adds 1 to its version, and nothing follows a terminal phase.
+"""
+
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Any, Literal
+from uuid import UUID
 
 from weir_contracts import TERMINAL, ActionState, Phase
 
 from .messages import short
 
-Event = Literal[
+EventName = Literal[
     "admitted",
     "resumed",
     "recorded",
@@ -30,7 +35,53 @@ Event = Literal[
     "stuck",
 ]
 
-LEGAL: dict[tuple[Phase | None, Event], Phase] = {
+
+@dataclass(frozen=True)
+class Event:
+    """An event that changes phase, code and sentence only. The code defaults to the name."""
+
+    name: EventName
+    sentence: str
+    _: KW_ONLY
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class TakenOver(Event):
+    """This process continues another one's intent."""
+
+    attempt_id: UUID
+
+
+@dataclass(frozen=True)
+class Lost(Event):
+    """Knowledge stores another executor's action."""
+
+    rival: ActionState | None
+
+
+@dataclass(frozen=True)
+class Timed(Event):
+    """The next phase has a deadline."""
+
+    deadline_at: datetime
+
+
+@dataclass(frozen=True)
+class RequestAccepted(Timed):
+    """The engine has the request since `at`."""
+
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Running(Timed):
+    """The wanted parallelism runs since `at`."""
+
+    at: datetime
+
+
+LEGAL: dict[tuple[Phase | None, EventName], Phase] = {
     # None: no action yet, or the last one has ended
     (None, "admitted"): "intended",
     (None, "worse"): "rolling-back",  # a warm window came after `verified`
@@ -69,7 +120,7 @@ LEGAL: dict[tuple[Phase | None, Event], Phase] = {
     ("rolling-back", "stuck"): "failed",
 }
 
-ROLLBACK_EVENTS: frozenset[Event] = frozenset({"not-running", "below-requested", "restart-loop", "worse"})
+ROLLBACK_EVENTS: frozenset[EventName] = frozenset({"not-running", "below-requested", "restart-loop", "worse"})
 """The only reasons to roll back. A growing lag is none, since the planner plans again."""
 
 
@@ -77,21 +128,34 @@ class IllegalMove(Exception):
     """Bug: an event that is illegal in the action's phase."""
 
 
-def move(
-    action: ActionState, event: Event, now: datetime, *, sentence: str, code: str = "", **changes: Any
-) -> ActionState:
-    """Return `action` after `event` with the next version; the code defaults to the event's name."""
-    phase = LEGAL.get((action.phase, event))
+def move(action: ActionState, event: Event, now: datetime) -> ActionState:
+    """Return the action after the event. Raises `IllegalMove`."""
+    phase = LEGAL.get((action.phase, event.name))
     if phase is None:
-        raise IllegalMove(f"{action.application}: {event!r} in phase {action.phase!r}")
-    return action.model_copy(
-        update={
-            "phase": phase,
-            "version": action.version + 1,
-            "checked_at": now,
-            "finished_at": now if phase in TERMINAL else None,
-            "code": code or event,
-            "sentence": short(sentence),
-            **changes,
-        }
-    )
+        raise IllegalMove(f"{action.application}: {event.name!r} in phase {action.phase!r}")
+    fields = {
+        "phase": phase,
+        "version": action.version + 1,
+        "checked_at": now,
+        "finished_at": now if phase in TERMINAL else None,
+        "deadline_at": None if phase in TERMINAL else action.deadline_at,
+        "code": event.code or event.name,
+        "sentence": short(event.sentence),
+    }
+    return action.model_copy(update=fields | _data_of(event, action.phase))
+
+
+def _data_of(event: Event, phase: Phase) -> dict[str, Any]:
+    """Return the fields of an action that the event's own data set."""
+    match event:
+        case TakenOver():
+            return {"attempt_id": event.attempt_id}
+        case RequestAccepted():
+            field = "rollback_requested_at" if phase == "rolling-back" else "requested_at"
+            return {field: event.at, "deadline_at": event.deadline_at}
+        case Running():
+            return {"running_at": event.at, "deadline_at": event.deadline_at}
+        case Timed():
+            return {"deadline_at": event.deadline_at}
+        case _:
+            return {}

@@ -1,1 +1,1 @@
-"""One file for each way to reach planners outside this process."""
+"""One file for each protocol of planners outside this process."""

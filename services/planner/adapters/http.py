@@ -1,4 +1,4 @@
-"""Asks planners over HTTP: only where the settings allow, within a deadline, and reads no more than it must."""
+"""Call planners over HTTP: only addresses that the settings allow, within a deadline, with bounded replies."""
 
 import asyncio
 import json
@@ -9,27 +9,27 @@ from typing import Any, Protocol
 
 import httpx
 from pydantic_core import from_json
-from weir_contracts import MAX_JSON_DEPTH, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
+from weir_contracts import MAX_JSON_DEPTH, MAX_REPLY_BYTES, MAX_REQUEST_BYTES, one_line
 
 from runtime.addresses import AddressRefused, Allowed, Resolve, resolve
 from runtime.http_client import AnswerRefused, ConnectRefused, async_client
 from services.planner.core.decide import TIMEOUT
 from services.planner.failures import PlannerFailed
 
-MOST_CONNECTIONS = 256
+MAX_CONNECTIONS = 256
 LARGE_BYTES = 50_000
-"""Answers above are read beside the event loop."""
+"""Larger bodies are parsed in a thread."""
 
 
 class Post(Protocol):
-    """`PlannerClient.post_json`, for who speaks another protocol over it."""
+    """`PlannerClient.post_json`, for other protocols over it."""
 
     async def __call__(self, url: str, body: Any, timeout_seconds: float, credential: str | None) -> Any: ...
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back: its status, its media type in small letters, its body."""
+    """A response's status, media type in small letters, and body."""
 
     status: int
     media_type: str
@@ -37,13 +37,13 @@ class Answer:
 
 
 class Credentials:
-    """Bearer tokens by name, one file each, read anew at each use so that they can be exchanged. They are never shown."""
+    """Bearer tokens by name, one file each, read at each use so that they can be replaced. They are never shown."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
     def token(self, name: str) -> str:
-        """`PlannerFailed` that names the setting where there is none of that name."""
+        """Return a token. Raises `PlannerFailed` that names the setting."""
         where = "WEIR_PLANNER_CREDENTIALS_FOLDER"
         if self._folder is None:
             raise PlannerFailed(f"credential {name} is not known: {where} names no folder", counts=False)
@@ -57,7 +57,7 @@ class Credentials:
 
 
 class PlannerClient:
-    """Exchanges with planners; every failure is a `PlannerFailed` whose sentence can be shown."""
+    """Requests to planners; every failure is a `PlannerFailed` whose sentence can be shown."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class PlannerClient:
         self.request_bytes = request_bytes
         self._client = async_client(
             answer_bytes=reply_bytes,
-            connections=MOST_CONNECTIONS,
-            # Many servers close an idle connection after 5 s, which is how far apart questions are: some would be lost in between.
+            connections=MAX_CONNECTIONS,
+            # Many servers close an idle connection after 5 s, the usual interval: some requests would be lost.
             idle_connections=0,
             allowed=allowed,
             ca_file=ca_file,
@@ -86,7 +86,7 @@ class PlannerClient:
         await self._client.aclose()
 
     def check(self, url: str, credential: str | None = None) -> None:
-        """`PlannerFailed` unless it may be asked at all, as far as that can be known without connecting."""
+        """Raise `PlannerFailed` if a planner must not be called there, as far as that is known without connecting."""
         try:
             self.allowed.check_url(url)
         except AddressRefused as error:
@@ -95,7 +95,7 @@ class PlannerClient:
             self._credentials.token(credential)
 
     async def post_json(self, url: str, body: Any, timeout_seconds: float, credential: str | None) -> Any:
-        """What a 200 says as JSON; `body` is bytes of JSON already, or anything that can be written as JSON."""
+        """Return the JSON of a 200; `body` is encoded JSON, or anything that can be encoded."""
         content = body if isinstance(body, bytes) else json.dumps(body, allow_nan=False).encode()
         return await self._json("POST", url, content, timeout_seconds, credential)
 
@@ -109,7 +109,7 @@ class PlannerClient:
     async def exchange(
         self, method: str, url: str, content: bytes | None, timeout_seconds: float, credential: str | None = None
     ) -> Answer:
-        """One request and its whole answer, whatever its status."""
+        """Send one request; return the complete response, whatever its status."""
         self.check(url)
         if content is not None and len(content) > self.request_bytes:
             raise PlannerFailed(
@@ -119,20 +119,18 @@ class PlannerClient:
         try:
             async with asyncio.timeout(timeout_seconds):
                 answer = await self._exchange(method, url, content, timeout_seconds, token)
-        except TimeoutError:
-            raise PlannerFailed(f"gave no answer within {timeout_seconds:g} s", code=TIMEOUT) from None
-        except httpx.TimeoutException:
-            raise PlannerFailed(f"gave no answer within {timeout_seconds:g} s", code=TIMEOUT) from None
+        except (TimeoutError, httpx.TimeoutException):
+            raise PlannerFailed(f"did not reply within {timeout_seconds:g} s", code=TIMEOUT) from None
         except ConnectRefused as error:
             raise PlannerFailed(str(error), counts=False) from None
         except AnswerRefused as error:
             raise PlannerFailed(str(error)) from None
         except (UnicodeError, ValueError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-            raise PlannerFailed(f"could not be asked: {_words(error)}", counts=False) from None
+            raise PlannerFailed(f"could not be called: {one_line(error)}", counts=False) from None
         except (httpx.TransportError, OSError) as error:
-            raise PlannerFailed(f"could not be asked: {_words(error)}") from None
+            raise PlannerFailed(f"could not be called: {one_line(error)}") from None
         if token is not None and token.encode() in answer.body:
-            raise PlannerFailed("repeats its credential in its answer, which is not read further")
+            raise PlannerFailed("repeats its credential in its reply, which is not read further")
         return answer
 
     async def _exchange(
@@ -149,13 +147,13 @@ class PlannerClient:
 
 
 def usable(answer: Answer) -> bytes:
-    """The body of a 200 that says it is JSON; `PlannerFailed` with the reason otherwise."""
+    """Return the body of a 200 with JSON. Raises `PlannerFailed` with the reason."""
     status = answer.status
     if 300 <= status < 400:
         raise PlannerFailed(f"answered {status}, a redirect, which is not followed")
     if status != 200:
-        sick = status >= 500 or status in (408, 429)
-        raise PlannerFailed(f"answered {status}{_said(answer)}", counts=sick)
+        is_sick = status >= 500 or status in (408, 429)
+        raise PlannerFailed(f"answered {status}{_detail(answer)}", counts=is_sick)
     if not is_json(answer.media_type):
         raise PlannerFailed(f"answered with content type {answer.media_type[:60] or 'unknown'}, not application/json")
     return answer.body
@@ -165,20 +163,20 @@ def is_json(media_type: str) -> bool:
     return media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json"))
 
 
-def _said(answer: Answer) -> str:
-    """What an error says of itself, in the two places where planners say it."""
+def _detail(answer: Answer) -> str:
+    """Return an error's text from the two fields that planners use."""
     if not is_json(answer.media_type):
         return ""
     try:
         document = from_json(answer.body)
     except ValueError:
         return ""
-    words = (document.get("detail") or document.get("message")) if isinstance(document, dict) else None
-    return f": {' '.join(words.split())[:300]}" if isinstance(words, str) else ""
+    detail = (document.get("detail") or document.get("message")) if isinstance(document, dict) else None
+    return f": {one_line(detail)}" if isinstance(detail, str) else ""
 
 
 async def read_json(body: bytes) -> Any:
-    """A body as JSON of bounded depth with finite numbers; `PlannerFailed` that says what is wrong otherwise."""
+    """Parse JSON of bounded depth with finite numbers. Raises `PlannerFailed`."""
     if len(body) > LARGE_BYTES:
         return await asyncio.to_thread(_read, body)
     return _read(body)
@@ -188,13 +186,13 @@ def _read(body: bytes) -> Any:
     try:
         document = from_json(body)
     except ValueError as error:
-        raise PlannerFailed(f"answered something that is not JSON: {_words(error)}") from None
+        raise PlannerFailed(f"answered something that is not JSON: {one_line(error)}") from None
     level: list[Any] = [document]
     for _depth in range(MAX_JSON_DEPTH + 1):
         below: list[Any] = []
         for each in level:
             if isinstance(each, float) and not math.isfinite(each):
-                raise PlannerFailed("answered with NaN or infinity, which are no numbers anybody can act on")
+                raise PlannerFailed("answered with NaN or infinity")
             if isinstance(each, dict):
                 below.extend(each.values())
             elif isinstance(each, list):
@@ -202,8 +200,4 @@ def _read(body: bytes) -> Any:
         if not below:
             return document
         level = below
-    raise PlannerFailed(f"answered with more than {MAX_JSON_DEPTH} levels of lists and objects in one another")
-
-
-def _words(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    raise PlannerFailed(f"answered with more than {MAX_JSON_DEPTH} levels of nested lists and objects")

@@ -1,4 +1,4 @@
-"""Whether somebody's planner keeps the plugin contract: cases to ask it, and what its answers are checked for."""
+"""Conformance of a planner to the plugin contract: requests to send, and checks of its replies."""
 
 from .suite import CHECKS, Finding, Report, check_planner
 

@@ -1,4 +1,4 @@
-"""Requests as the loop makes them, from the usual to the odd. Pure: the same ones each time."""
+"""Requests as the loop makes them, usual and unusual. Pure: the same ones each time."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ ODD_NAMES = ("Quelle: Bestellungen ✓", 'a "quoted" | name = {odd} #2', "<b>asc
 
 
 def cases(planner: str, parameters: Mapping[str, Any]) -> dict[str, PlanRequest]:
-    """By name, for a policy with this planner and these parameters."""
+    """Return the requests by name, for a policy with this planner and these parameters."""
     policy = _policy(planner, parameters)
     diamond = [("orders", "left"), ("orders", "right"), ("left", "join"), ("right", "join"), ("join", "sink")]
     return {
@@ -68,7 +68,7 @@ def _policy(planner: str, parameters: Mapping[str, Any]) -> ScalingPolicy:
     )
 
 
-def _known(value: float | None) -> Estimate:
+def _estimate(value: float | None) -> Estimate:
     return unknown("no reading yet") if value is None else Estimate(value=value, basis="measured", confidence=0.9)
 
 
@@ -125,27 +125,27 @@ def _request(
 def _analysis(
     policy: ScalingPolicy, topology: Topology, deployment: Deployment, arrivals: float | None, backlog: float | None
 ) -> Analysis:
-    seen = observation_id(policy.application, AT)
+    observation = observation_id(policy.application, AT)
     lag = None if backlog is None else backlog / (2 * PER_SUBTASK)
     summary = {
-        "arrival_rate": _known(arrivals),
-        "lag_records": _known(backlog),
-        "lag_growth": _known(None if arrivals is None else max(0.0, arrivals - 2 * PER_SUBTASK)),
-        "lag_seconds": _known(lag),
-        "expected_latency_seconds": _known(lag),
+        "arrival_rate": _estimate(arrivals),
+        "lag_records": _estimate(backlog),
+        "lag_growth": _estimate(None if arrivals is None else max(0.0, arrivals - 2 * PER_SUBTASK)),
+        "lag_seconds": _estimate(lag),
+        "expected_latency_seconds": _estimate(lag),
     }
-    trend = _known(None if arrivals is None else 0.0)
+    trend = _estimate(None if arrivals is None else 0.0)
     return Analysis(
-        id=derive_id(seen, "analysis"),
+        id=derive_id(observation, "analysis"),
         application=policy.application,
-        observation_id=seen,
+        observation_id=observation,
         observed_at=AT,
         policy=policy,
         status="running",
         deployment=deployment,
         topology=topology,
         operators=[_operator(name, arrivals) for name in topology.names],
-        edges=[EdgeAnalysis(source=e.source, target=e.target, selectivity=_known(1.0)) for e in topology.edges],
+        edges=[EdgeAnalysis(source=e.source, target=e.target, selectivity=_estimate(1.0)) for e in topology.edges],
         sources=[SourceAnalysis(operator=topology.operators[0].name, arrival_rate_trend=trend, **summary)],
         restart_times=RestartTimes(seconds=4.0, last_seconds=4.0, samples=1),
         **summary,
@@ -157,12 +157,12 @@ def _operator(name: str, arrivals: float | None) -> OperatorAnalysis:
     return OperatorAnalysis(
         operator=name,
         parallelism=2,
-        input_rate=_known(taken),
-        output_rate=_known(taken),
-        true_processing_rate=_known(None if taken is None else 2 * PER_SUBTASK),
-        true_processing_rate_per_subtask=_known(None if taken is None else PER_SUBTASK),
-        utilisation=_known(None if taken is None else taken / (2 * PER_SUBTASK)),
-        backpressure=_known(None if taken is None else 0.0),
-        skew=_known(None if taken is None else 1.0),
-        target_input_rate=_known(arrivals),
+        input_rate=_estimate(taken),
+        output_rate=_estimate(taken),
+        true_processing_rate=_estimate(None if taken is None else 2 * PER_SUBTASK),
+        true_processing_rate_per_subtask=_estimate(None if taken is None else PER_SUBTASK),
+        utilisation=_estimate(None if taken is None else taken / (2 * PER_SUBTASK)),
+        backpressure=_estimate(None if taken is None else 0.0),
+        skew=_estimate(None if taken is None else 1.0),
+        target_input_rate=_estimate(arrivals),
     )

@@ -1,4 +1,4 @@
-"""Asks a planner and says of each obligation whether it is kept."""
+"""Call a planner and check each obligation of the plugin contract."""
 
 import asyncio
 import json
@@ -15,6 +15,7 @@ from weir_contracts import (
     PlannerRegistration,
     PlanReply,
     PlanRequest,
+    bounded,
 )
 
 from services.planner.adapters.http import read_json, usable
@@ -25,34 +26,34 @@ from services.planner.remote import Remote
 from .cases import AT, cases
 
 CHECKS: dict[str, str] = {
-    "describes-itself": "GET {url}/ answers a PlannerDescription that names the contract's version",
-    "parameters-schema": "its parameters are described by a JSON Schema that can be checked here",
-    "one-operator": "answers for an application of one operator",
-    "overloaded-chain": "answers for a chain that cannot follow",
-    "idle-chain": "answers for a chain at which nothing arrives",
-    "diamond-with-join": "answers for a graph that parts and joins",
-    "odd-names": "answers for operators with quotes, blanks and other scripts in their names",
-    "forty-operators": "answers for forty operators",
-    "nothing-known": "answers where no metric is known: each is null",
-    "same-answer-twice": "gives the same answer to the same request",
-    "memory-comes-back": "takes back the memory that it handed out",
+    "describes-itself": "GET {url}/ returns a PlannerDescription that names the contract's version",
+    "parameters-schema": "the JSON Schema of its parameters is supported",
+    "one-operator": "replies for an application of one operator",
+    "overloaded-chain": "replies for an overloaded chain",
+    "idle-chain": "replies for a chain without arrivals",
+    "diamond-with-join": "replies for a graph that splits and joins",
+    "odd-names": "replies for operators with quotes, blanks and other scripts in their names",
+    "forty-operators": "replies for forty operators",
+    "nothing-known": "replies if no metric is known: each is null",
+    "same-answer-twice": "gives the same reply to the same request",
+    "memory-comes-back": "accepts the memory that it returned",
     "unknown-fields": "ignores fields that a newer Weir may send",
-    "refuses-no-json": "answers 4xx to what is no JSON",
+    "refuses-no-json": "answers 4xx to a body that is no JSON",
     "refuses-no-request": "answers 4xx to JSON that is no PlanRequest",
 }
-"""What is checked, in this order."""
+"""The checks, in this order."""
 HTTP_ONLY = frozenset(
     {"describes-itself", "parameters-schema", "same-answer-twice", "unknown-fields", "refuses-no-json"}
     | {"refuses-no-request"}
 )
 EACH_SECONDS = 5.0
 ALL_SECONDS = 25.0
-"""Less than an HTTP request to Weir's own API may take."""
+"""Less than the timeout of a request to Weir's own API."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Whether one obligation is kept, and what was seen."""
+    """The result of one check."""
 
     check: str
     ok: bool
@@ -61,7 +62,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that was found; `description` is what the planner says of itself, where it could be read."""
+    """All findings; `description` is the planner's own, if it could be read."""
 
     findings: list[Finding] = field(default_factory=list)
     description: PlannerDescription | None = None
@@ -83,8 +84,10 @@ class Report:
 async def check_planner(
     remote: Remote, new: NewPlanner, *, timeout_seconds: float = EACH_SECONDS, all_seconds: float = ALL_SECONDS
 ) -> Report:
-    """Run every check that the planner's kind has, each exchange within `timeout_seconds` and all within `all_seconds`. Where it may
-    not be asked at all, or cannot be reached, that is the only finding."""
+    """Run the checks of the planner's kind, each exchange within `timeout_seconds` and all within `all_seconds`.
+
+    A planner that must not be called or cannot be reached has this as its only finding.
+    """
     run = _Run(remote, new, timeout_seconds)
     try:
         async with asyncio.timeout(all_seconds):
@@ -117,7 +120,7 @@ class _Run:
         if self._new.kind == "http":
             await self._check("describes-itself", self._describes_itself)
             if self.description is None:
-                return  # whoever does not say who it is, is not asked for more
+                return
             await self._check("parameters-schema", self._parameters_schema)
         self._cases = cases(self._new.name, self._example())
         for name in self._cases:
@@ -136,18 +139,18 @@ class _Run:
             self.findings.append(Finding(name, False, failure.sentence))
 
     async def _describes_itself(self) -> str:
-        told = await self._remote.client.get_json(f"{self._new.url}/", self._seconds, self._new.credential)
+        document = await self._remote.client.get_json(f"{self._new.url}/", self._seconds, self._new.credential)
         try:
-            description = PlannerDescription.model_validate(told)
+            description = PlannerDescription.model_validate(document)
         except ValidationError as error:
             wrong = InvalidDocument.of(error, "description")
-            raise PlannerFailed(f"answered what is no planner description: {wrong}") from None
+            raise PlannerFailed(f"answered without a planner description: {wrong}") from None
         self.description = description
         if VERSION not in description.contract_versions:
             raise PlannerFailed(
                 f"speaks {', '.join(description.contract_versions) or 'no version'}, and Weir speaks {VERSION}"
             )
-        return f"{description.name} {description.version}: {description.description}"[:300]
+        return bounded(f"{description.name} {description.version}: {description.description}", 300)
 
     async def _parameters_schema(self) -> str:
         schema = self.description.parameters if self.description else {}
@@ -156,44 +159,44 @@ class _Run:
         example = self._example()
         if wrong_example := parameter_problems(self._new.name, schema, example, "parameters"):
             where, what = wrong_example[0]
-            tried = "its first example does not fit" if example else "none at all do not fit, and it has no `examples`"
+            tried = "its first example is invalid" if example else "no parameters are invalid, and it has no `examples`"
             raise PlannerFailed(f"{where}: {tried}: {what}")
         return f"it has: {', '.join(sorted(schema.get('properties', {}))) or 'no parameters'}"
 
     def _example(self) -> dict[str, Any]:
-        """Parameters to ask with: the schema's first example, by default none."""
+        """Return the parameters of the calls: the schema's first example, by default none."""
         examples = self.description.parameters.get("examples") if self.description else None
         return examples[0] if isinstance(examples, list) and examples and isinstance(examples[0], dict) else {}
 
     async def _ask(self, request: PlanRequest) -> PlanReply:
-        # `model_construct`: it has been checked as a new planner, and is registered only afterwards.
-        asked = self._new.model_dump(include=set(NewPlanner.model_fields))
+        # `model_construct`: it was validated as a new planner, and is registered only afterwards.
+        fields = self._new.model_dump(include=set(NewPlanner.model_fields))
         registration = PlannerRegistration.model_construct(
-            **asked, version=1, description=None, registered_at=AT, registered_by="conformance"
+            **fields, version=1, description=None, registered_at=AT, registered_by="conformance"
         )
         return await self._remote.try_ask(request, registration, self._seconds)
 
     async def _case(self, name: str) -> str:
         reply = await self._ask(self._cases[name])
         self._replies[name] = reply
-        return f"{reply.kind} ({reply.code}): {reply.sentence}"[:300]
+        return bounded(f"{reply.kind} ({reply.code}): {reply.sentence}", 300)
 
     async def _memory_comes_back(self) -> str:
         first = self._replies.get("overloaded-chain")
         if first is None:
-            raise PlannerFailed("could not be tried: it gave no answer for the overloaded chain")
+            raise PlannerFailed("was not tried: there is no reply for the overloaded chain")
         again = await self._ask(self._cases["overloaded-chain"].model_copy(update={"memory": first.memory}))
         return f"with {len(first.memory)} entries: {again.kind} ({again.code})"
 
     async def _same_answer_twice(self) -> str:
         first = self._replies.get("diamond-with-join")
         if first is None:
-            raise PlannerFailed("could not be tried: it gave no answer for the diamond with a join")
+            raise PlannerFailed("was not tried: there is no reply for the diamond with a join")
         again = await self._ask(self._cases["diamond-with-join"])
         if (first.kind, first.parallelism) != (again.kind, again.parallelism):
             raise PlannerFailed(
                 f"said {first.kind} {first.parallelism or ''} and then {again.kind} {again.parallelism or ''} to the same "
-                "request: it keeps state of its own"
+                "request: it keeps state"
             )
         return f"{again.kind} ({again.code}) both times"
 
@@ -209,7 +212,7 @@ class _Run:
     async def _refuses(self, body: bytes) -> str:
         answer = await self._post(body)
         if not 400 <= answer.status < 500:
-            raise PlannerFailed(f"answered {answer.status} to {body.decode()!r}, which is to be refused with 4xx")
+            raise PlannerFailed(f"answered {answer.status} to {body.decode()!r}, instead of 4xx")
         return f"answered {answer.status}"
 
     async def _post(self, body: bytes) -> Any:

@@ -1,1 +1,1 @@
-"""The planner's pure core: the built-in planners on the predictor, the guards, and the plan made of them."""
+"""The planner's pure core: checks before a planner is called, the guards, the plan, and the shadows."""

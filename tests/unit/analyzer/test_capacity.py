@@ -370,6 +370,7 @@ def test_scrapes_that_always_take_longer_than_the_interval_are_no_outage() -> No
     assert _operator(analysis, "enrich").true_processing_rate.value is None
 
 
+@pytest.mark.thorough
 def test_brokers_no_longer_asked_withhold_nothing() -> None:
     """The policy names none any more, or the monitor may not ask them: after ten minutes it is learnt without them."""
     job = Job(rate=300)

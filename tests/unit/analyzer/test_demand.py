@@ -4,7 +4,7 @@ import pytest
 from weir_contracts import PartitionReading
 
 from services.analyzer.core import AnalysisSettings, demand, history
-from services.analyzer.core.state import LogHistory, LogRow
+from services.analyzer.core.state import LogHistory
 
 SETTINGS = AnalysisSettings()
 
@@ -125,10 +125,10 @@ def test_history_thins_with_age_and_never_erodes() -> None:
     """Two hours at 2 s: 40 minutes are kept, in fewer than 100 rows, dense at the end."""
     log, at = _history([300 * i for i in range(3600)])
     assert len(log.rows) < 100
-    assert at - log.rows[0].at > 2200
-    assert [round(at - row.at) for row in log.rows[-4:]] == [6, 4, 2, 0]
-    gaps = [b.at - a.at for a, b in zip(log.rows, log.rows[1:], strict=False)]
-    ages = [at - row.at for row in log.rows[1:]]
+    assert at - log.rows[0][0] > 2200
+    assert [round(at - seen) for seen, _ in log.rows[-4:]] == [6, 4, 2, 0]
+    gaps = [b[0] - a[0] for a, b in zip(log.rows, log.rows[1:], strict=False)]
+    ages = [at - seen for seen, _ in log.rows[1:]]
     assert all(gap <= max(4, age / 5) for gap, age in zip(gaps, ages, strict=True))
 
 
@@ -137,7 +137,7 @@ def test_very_many_partitions_stay_within_bounds(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(history, "_MAX_CELLS", 2000)
     log, at = _history([300 * i for i in range(240)], interval=10, partitions=50)
     assert len(log.rows) * 50 <= 3000
-    assert at - log.rows[0].at > 1500
+    assert at - log.rows[0][0] > 1500
 
 
 def test_partitions_that_are_gone_are_forgotten() -> None:
@@ -158,7 +158,7 @@ def test_a_load_that_comes_back_after_a_trickle_is_seen_at_its_height() -> None:
 
 
 def test_the_tail_of_a_column_tells_the_same_append_time_as_all_of_it() -> None:
-    rows = tuple(LogRow(float(t), [None if t % 7 == 3 else t * t]) for t in range(40))
+    rows = tuple((float(t), [None if t % 7 == 3 else t * t]) for t in range(40))
     log = LogHistory(("s\nt\n0",), rows)
     for offset in range(-1, 1600, 3):
         points = history.tail(log, 0, offset)

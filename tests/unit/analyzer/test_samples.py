@@ -42,7 +42,7 @@ def test_an_unchanged_snapshot_is_no_sample_but_its_offsets_are() -> None:
     assert analysis is not None
     assert loop.memory.run is not None
     assert loop.memory.run.rows == rows
-    assert [row.ends[0] for row in loop.memory.history.rows[-3:]] == [3150, 3300, 3450]
+    assert [ends[0] for _, ends in loop.memory.history.rows[-3:]] == [3150, 3300, 3450]
     assert analysis.arrival_rate.value == pytest.approx(300, rel=0.02)
     # positions are as old as the snapshot: what arrived since is no lag yet
     assert analysis.lag_records.value == 0

@@ -11,11 +11,11 @@ class Server:
     """Gives everybody the same answer, and keeps what was asked."""
 
     def __init__(self, document: Any, status: int = 200) -> None:
-        self.asked: list[httpx.Request] = []
+        self.requests: list[httpx.Request] = []
         self._document, self._status = document, status
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(request)
+        self.requests.append(request)
         return httpx.Response(self._status, json=self._document)
 
     def client(self, *_: Any) -> Client:

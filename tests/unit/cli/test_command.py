@@ -40,7 +40,7 @@ spec:
 
 @dataclass(frozen=True)
 class Done:
-    """What a command printed, and the code it ended with."""
+    """Output and exit code of a command."""
 
     returncode: int
     stdout: str
@@ -69,7 +69,7 @@ class _Server:
 
     def __init__(self) -> None:
         self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
-        self.asked: list[tuple[str, str, str, Any]] = []
+        self.requests: list[tuple[str, str, str, Any]] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -77,7 +77,7 @@ class _Server:
                 length = int(self.headers.get("content-length") or 0)
                 body = json.loads(self.rfile.read(length)) if length else None
                 path = self.path.split("?")[0]
-                outer.asked.append((self.command, path, self.headers.get("authorization", ""), body))
+                outer.requests.append((self.command, path, self.headers.get("authorization", ""), body))
                 status, document = outer.answers.get((self.command, path), (404, {"detail": f"no {path}"}))
                 text = json.dumps(document).encode()
                 self.send_response(status)
@@ -106,7 +106,7 @@ def server() -> Iterator[_Server]:
     thread.join(5)
 
 
-def test_a_policy_is_applied_and_its_mode_is_said(server: _Server, tmp_path: Path) -> None:
+def test_apply_reports_the_mode(server: _Server, tmp_path: Path) -> None:
     """The document goes to its own address; the token goes along and is not printed."""
     file = tmp_path / "orders.yaml"
     file.write_text(POLICY)
@@ -115,14 +115,14 @@ def test_a_policy_is_applied_and_its_mode_is_said(server: _Server, tmp_path: Pat
     done = weir("apply", "-f", str(file), "--server", server.url, WEIR_TOKEN="not-to-be-shown")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "shop/orders created (version 1, mode advise)\n"
-    method, path, authorization, body = server.asked[0]
+    method, path, authorization, body = server.requests[0]
     assert (method, path, authorization) == ("PUT", "/v1/policies/shop/orders", "Bearer not-to-be-shown")
     assert body["spec"]["objective"] == {"maxLag": "30s"}
     assert "not-to-be-shown" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         (POLICY.replace("maxLag: 30s", "maxLag: 30"), "spec.objective.maxLag"),
         (POLICY + "  mood: good\n", "spec.mood"),
@@ -137,14 +137,14 @@ def test_a_policy_is_applied_and_its_mode_is_said(server: _Server, tmp_path: Pat
         (POLICY + "---\nkind: Other\n", "document 2: "),
     ],
 )
-def test_a_wrong_file_names_file_and_field(text: str, says: str, tmp_path: Path) -> None:
+def test_a_wrong_file_names_file_and_field(text: str, expected: str, tmp_path: Path) -> None:
     """Code 2, one line, nothing sent: a second document that is wrong keeps the first back, too."""
     file = tmp_path / "wrong.yaml"
     file.write_text(text)
     done = weir("apply", "-f", str(file), "--server", "http://127.0.0.1:1")
     assert done.returncode == 2
     assert str(file) in done.stderr
-    assert says in done.stderr
+    assert expected in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
@@ -152,7 +152,7 @@ def test_a_wrong_file_names_file_and_field(text: str, says: str, tmp_path: Path)
     ("status", "code"), [(404, 3), (409, 4), (422, 2), (401, 6), (403, 6), (503, 5), (500, 1), (418, 1)]
 )
 def test_each_kind_of_failure_has_its_code(server: _Server, status: int, code: int) -> None:
-    """What the server says is passed on in one line."""
+    """The server's sentence is printed as one line."""
     server.answers["POST", "/v1/policies/shop/orders/pause"] = (status, {"detail": "because of that"})
     done = weir("pause", "shop/orders", "--server", server.url)
     assert done.returncode == code
@@ -160,7 +160,7 @@ def test_each_kind_of_failure_has_its_code(server: _Server, status: int, code: i
     assert "Traceback" not in done.stderr
 
 
-def test_a_server_that_is_away_is_said_with_how_to_name_another() -> None:
+def test_an_unreachable_server_is_reported_with_a_remedy() -> None:
     """Code 5."""
     done = weir("get", "--server", "http://127.0.0.1:1")
     assert done.returncode == 5
@@ -192,12 +192,12 @@ def test_programs_get_json_and_people_a_table(server: _Server) -> None:
     one = ("get", "shop/orders", "--server", server.url, "-o")
     assert json.loads(weir(*one, "json").stdout) == yaml.safe_load(weir(*one, "yaml").stdout) == item
     assert json.loads(weir("get", "--server", server.url, "-o", "json").stdout) == [item]
-    asked = len(server.asked)
+    requests = len(server.requests)
     assert weir("get", "--server", server.url, "-o", "xml").returncode == 2
-    assert len(server.asked) == asked
+    assert len(server.requests) == requests
 
 
-def test_a_list_has_one_line_an_application_whatever_it_says() -> None:
+def test_a_list_has_one_line_for_each_application() -> None:
     """On a terminal of 80 columns; the problem stands before the hold that follows from it."""
     item = {
         "application": "shop/orders",
@@ -228,7 +228,7 @@ def test_problems_of_the_last_reading_are_shown(server: _Server) -> None:
     assert "groupId" in shown
 
 
-def test_what_changes_a_policy_tells_programs_too(server: _Server) -> None:
+def test_changes_of_a_policy_are_documents_for_programs(server: _Server) -> None:
     """`-o json` of delete, pause and resume; the policy itself as JSON, a table, or YAML."""
     policy = {
         "metadata": {"namespace": "shop", "name": "orders", "version": 4},
@@ -250,7 +250,7 @@ def test_what_changes_a_policy_tells_programs_too(server: _Server) -> None:
     assert json.loads(weir("get", "--policy", "--server", server.url, "-o", "json").stdout) == [policy]
 
 
-def test_an_address_that_is_none_says_how_to_write_it() -> None:
+def test_an_invalid_address_is_reported_with_an_example() -> None:
     """Code 2, before anything is asked."""
     done = weir("get", "--server", "localhost:8080")
     assert (done.returncode, done.stdout) == (2, "")
@@ -260,7 +260,7 @@ def test_an_address_that_is_none_says_how_to_write_it() -> None:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     done = weir("--version")
     assert done.returncode == 0
     assert done.stdout.startswith("weir 0.")
@@ -270,7 +270,7 @@ def test_explain_leads_with_the_decision_and_keeps_the_numbers_for_verbose(serve
     """Time, decision and planner first, the id only on request; an operator's figures in a line; brackets stay."""
     estimate = {"value": 12.5, "basis": "counted [twice]", "confidence": 1.0}
     plan = weir("plan", "--request", str(REQUEST), "-o", "json").stdout
-    turn = {
+    cycle = {
         "correlation_id": "8f2a",
         "reading": {
             "observed_at": "2026-01-01T00:00:00Z",
@@ -289,7 +289,7 @@ def test_explain_leads_with_the_decision_and_keeps_the_numbers_for_verbose(serve
         "plan": json.loads(plan),
         "outcomes": [],
     }
-    server.answers["GET", "/v1/applications/shop/orders/explain"] = (200, {"items": [turn]})
+    server.answers["GET", "/v1/applications/shop/orders/explain"] = (200, {"items": [cycle]})
     brief = weir("explain", "shop/orders", "--server", server.url)
     assert brief.returncode == 0, brief.stderr
     assert re.search(r"2026-06-14 18:30:00 · scale · overloaded · planner rate", brief.stdout.splitlines()[0])
@@ -332,27 +332,27 @@ def test_a_feed_that_breaks_is_taken_up_where_it_was() -> None:
         "id: 8-0\nevent: outcome\ndata: {}\n\n",
         401,
     )
-    said: list[str] = []
+    reported: list[str] = []
     pauses: list[float] = []
-    events = Client("http://weir", None, feed).follow("shop/orders", said.append, pauses.append)
+    events = Client("http://weir", None, feed).follow("shop/orders", reported.append, pauses.append)
     assert [next(events).id, next(events).id] == ["7-0", "8-0"]
     with pytest.raises(Refused, match="because of that"):
         next(events)
     assert feed.resumed == [None, "7-0", "7-0", "7-0", "8-0"]
     assert pauses == [1, 2, 4, 1]
-    assert "ended the feed" in said[0]
-    assert "refused" in said[1]
-    assert "503" in said[2]
+    assert "ended the feed" in reported[0]
+    assert "refused" in reported[1]
+    assert "503" in reported[2]
 
 
 @pytest.mark.parametrize(("form", "begins"), [("json", '{"id": "7-0"'), ("yaml", "---\nid: 7-0\n")])
-def test_watch_prints_events_and_says_of_a_break(server: _Server, form: str, begins: str) -> None:
+def test_watch_prints_events_and_reports_a_break(server: _Server, form: str, begins: str) -> None:
     """Events on stdout, the break on stderr, so that a program reads only events."""
     server.answers["GET", "/v1/applications/shop/orders"] = (200, {"application": "shop/orders"})
 
-    def follow(_client: Client, _name: str, say: Callable[[str], None]) -> Iterator[Event]:
+    def follow(_client: Client, _name: str, report: Callable[[str], None]) -> Iterator[Event]:
         yield Event("7-0", "plan", {"a": 1})
-        say("the feed ended")
+        report("the feed ended")
         yield Event("8-0", "outcome", {})
 
     with mock.patch.object(Client, "follow", follow):
@@ -379,7 +379,7 @@ def test_watch_prints_a_line_a_decision_into_a_pipe(server: _Server) -> None:
 
 
 def test_a_plan_is_made_without_any_server() -> None:
-    """`weir plan` on the golden request: a vector for the whole topology, with its reason."""
+    """`weir plan` on the golden request: a vector for each operator, with its reason."""
     done = weir("plan", "--planner", "rate", "--request", str(REQUEST), "-o", "json")
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
@@ -417,7 +417,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("nothing_starts")
 def test_the_trial_refuses_what_cannot_be_before_it_starts(tmp_path: Path) -> None:
     """Each wrong option is one line, code 2, and no run folder."""
-    for arguments, says in (
+    for arguments, expected in (
         (["--mode", "perhaps"], "--mode"),
         (["--duration", "1"], "--duration"),
         (["--peak-rate", "1e9"], "--peak-rate"),
@@ -431,13 +431,13 @@ def test_the_trial_refuses_what_cannot_be_before_it_starts(tmp_path: Path) -> No
     ):
         done = weir("trial", *arguments)
         assert done.returncode == 2, (arguments, done.stdout, done.stderr)
-        assert says in done.stderr
+        assert expected in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
         assert done.stdout == ""
 
 
 @pytest.mark.usefixtures("nothing_starts")
-def test_a_setting_that_is_no_number_is_said_before_a_trial_starts() -> None:
+def test_a_setting_that_is_not_a_number_is_reported_before_a_trial_starts() -> None:
     """As an option would be: one line, code 2."""
     done = weir("trial", WEIR_MIN_MEMORY_MB="x")
     assert (done.returncode, done.stdout) == (2, "")

@@ -1,4 +1,4 @@
-"""`weir planner compare`: what is asked of the server, and how its account is told."""
+"""`weir planner compare`: the request to the server, and the output of the scores."""
 
 import json
 from io import StringIO
@@ -27,26 +27,26 @@ def drawn(found: dict[str, Any]) -> str:
 
 
 def test_for_programs() -> None:
-    """The service's own document, of the time that was asked for."""
+    """The service's document for the requested time."""
     server = Server(FOUND)
     done = run(server, "--since", "2h", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == FOUND
-    assert str(server.asked[0].url).endswith("/v1/applications/shop/orders/scores?since=2h")
+    assert str(server.requests[0].url).endswith("/v1/applications/shop/orders/scores?since=2h")
 
 
-def test_for_people() -> None:
-    """A line for each planner, the one sentence, and how far to trust it."""
+def test_for_users() -> None:
+    """A line for each planner, the sentence, and the confidence."""
     text = drawn(FOUND)
     assert FOUND["sentence"] in text
     assert "careful (rate)" in text
-    assert "what really ran" in text
+    assert "the real application" in text
     assert "86 s (0.10%)" in text
     assert "confidence 94%" in text
 
 
 def test_unknown_is_no_number() -> None:
-    """Nothing judged and nothing compared yet: dashes, and why there is no confidence."""
+    """No scores and no comparison yet: dashes, and the reason why the confidence is unknown."""
     row = {**FOUND["planners"][0], "under_provisioning": None, "violation_share": None, "current": False}
     text = drawn({**FOUND, "confidence": None, "cheaper": None, "planners": [row]})
     assert "–" in text
@@ -55,7 +55,7 @@ def test_unknown_is_no_number() -> None:
 
 
 def test_no_scores_yet() -> None:
-    """The server's sentence and the exit code of what is not there."""
+    """The server's sentence, and the exit code for a missing resource."""
     done = run(Server({"detail": "shop/orders has no scores of this time: its policy lists no shadows"}, 404))
     assert done.returncode == 3
     assert "lists no shadows" in done.stderr

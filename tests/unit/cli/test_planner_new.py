@@ -29,9 +29,9 @@ def test_a_name_that_policies_could_not_use_is_refused(name: str, tmp_path: Path
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    """Somebody's work may be there."""
+    """A folder that exists may hold a user's work."""
     new("mine", tmp_path)
-    with pytest.raises(InvalidInput, match="is there already"):
+    with pytest.raises(InvalidInput, match="exists already"):
         new("mine", tmp_path)
 
 
@@ -39,9 +39,9 @@ def test_the_command_names_what_it_wrote(tmp_path: Path) -> None:
     """And what to do next; a wrong name is one line and exit code 2."""
     from typer.testing import CliRunner
 
-    from cli.planner import planner
+    from cli.__main__ import planner_app
 
-    told = CliRunner().invoke(planner, ["new", "mine", "-C", str(tmp_path)])
-    assert told.exit_code == 0, told.output
-    assert str(tmp_path / "mine" / "mine.py") in told.output
-    assert "now: cd " in told.output
+    done = CliRunner().invoke(planner_app, ["new", "mine", "-C", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert str(tmp_path / "mine" / "mine.py") in done.output
+    assert "now: cd " in done.output

@@ -39,9 +39,9 @@ def planner_url() -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            told = good(Asked(self.command, self.path, {}, body))
-            assert isinstance(told, bytes)
-            self.wfile.write(told)
+            reported = good(Asked(self.command, self.path, {}, body))
+            assert isinstance(reported, bytes)
+            self.wfile.write(reported)
             self.close_connection = True
 
         do_GET = do_POST = _answer  # noqa: N815 - the handler's own names
@@ -59,21 +59,21 @@ def planner_url() -> Iterator[str]:
 
 
 def test_a_planner_is_registered(server: Server) -> None:
-    """What is sent is what was said; what was checked is counted."""
+    """The request has the options; the output has the number of checks."""
     server.answers["POST", "/v1/planners"] = (201, {"planner": VIEW, "checks": PASSED})
     done = weir(
         *("planner", "register", "mine", "http://127.0.0.1:8097/", "--credential", "for-mine"), "--server", server.url
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("mine registered (version 7, 1 checks passed)\n")
-    assert server.asked[-1][3] == {
+    assert server.requests[-1][3] == {
         "name": "mine",
         "kind": "http",
         "url": "http://127.0.0.1:8097",
         "credential": "for-mine",
     }
-    told = weir("planner", "register", "mine", "http://127.0.0.1:8097", "--json", "--server", server.url)
-    assert json.loads(told.stdout)["planner"]["name"] == "mine"
+    reported = weir("planner", "register", "mine", "http://127.0.0.1:8097", "--json", "--server", server.url)
+    assert json.loads(reported.stdout)["planner"]["name"] == "mine"
 
 
 def test_a_planner_of_kind_kta_has_its_steps(server: Server) -> None:
@@ -82,34 +82,34 @@ def test_a_planner_of_kind_kta_has_its_steps(server: Server) -> None:
     base = "http://kta.example.org:8096"
     weir("planner", "register", "mine", base, "--kta", "--no-analyze", "--history", "5", "--server", server.url)
     steps = {"monitor_url": f"{base}/api/v1alpha1/monitor", "plan_url": f"{base}/api/v1alpha1/plan"}
-    assert server.asked[-1][3] == {"name": "mine", "kind": "kta", "result_history_length": 5, **steps}
+    assert server.requests[-1][3] == {"name": "mine", "kind": "kta", "result_history_length": 5, **steps}
     weir("planner", "register", "mine", base, "--kta", "--no-analyze", "--no-weir-field", "--server", server.url)
-    assert server.asked[-1][3] == {"name": "mine", "kind": "kta", "offer_analysis": False, **steps}
+    assert server.requests[-1][3] == {"name": "mine", "kind": "kta", "offer_analysis": False, **steps}
     apart = ["--monitor-url", "http://a.example.org/m", "--plan-url", "http://b.example.org/p"]
     weir("planner", "register", "mine", *apart, "--server", server.url)
-    told = server.asked[-1][3]
-    assert (told["kind"], told["monitor_url"], told["plan_url"]) == ("kta", apart[1], apart[3])
+    reported = server.requests[-1][3]
+    assert (reported["kind"], reported["monitor_url"], reported["plan_url"]) == ("kta", apart[1], apart[3])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected"),
     [
-        (["mine"], "where does the planner answer"),
+        (["mine"], "the planner's address is missing"),
         (["Mine", "http://a.example.org"], "name: small letters, digits, dashes and dots, at most 63"),
         (["mine", "a.example.org"], "url"),
         (["mine", "http://user:word@a.example.org"], "must not carry credentials"),
         (["mine", "--monitor-url", "http://a.example.org"], "plan_url"),
     ],
 )
-def test_what_cannot_be_one_is_said_without_asking(server: Server, arguments: list[str], says: str) -> None:
+def test_an_invalid_planner_is_refused_without_a_request(server: Server, arguments: list[str], expected: str) -> None:
     """One line, code 2."""
     done = weir("planner", "register", *arguments, "--server", server.url)
     assert done.returncode == 2
-    assert says in done.stderr
-    assert server.asked == []
+    assert expected in done.stderr
+    assert server.requests == []
 
 
-def test_a_refusal_tells_what_failed(server: Server) -> None:
+def test_a_refusal_names_the_failed_checks(server: Server) -> None:
     """With the server's own words; and a name that is taken is code 4."""
     detail = "mine does not keep the plugin contract: nothing-known: answered 500: KeyError"
     server.answers["POST", "/v1/planners"] = (422, {"detail": detail})
@@ -153,9 +153,9 @@ def test_any_address_can_be_checked_from_here(planner_url: str) -> None:
     """Without any service; what is listed is every check there is."""
     done = weir("planner", "check", planner_url, "--json")
     assert done.returncode == 0, done.stdout
-    told = json.loads(done.stdout)
-    assert told["ok"]
-    assert {each["check"] for each in told["checks"]} == set(CHECKS)
+    reported = json.loads(done.stdout)
+    assert reported["ok"]
+    assert {each["check"] for each in reported["checks"]} == set(CHECKS)
     away = weir("planner", "check", "http://127.0.0.1:1")
     assert away.returncode == 1
-    assert "could not be asked" in away.stdout
+    assert "could not be called" in away.stdout

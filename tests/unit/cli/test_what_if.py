@@ -1,4 +1,4 @@
-"""`weir what-if`: what is asked of the server, and how its answer is told."""
+"""`weir what-if`: the request to the server, and the output of its answer."""
 
 import json
 from datetime import UTC, datetime
@@ -38,7 +38,7 @@ def test_the_question_goes_as_it_was_asked() -> None:
     server = Server(ANSWER)
     done = run(server, "--parallelism", "enrich=6", "-p", "Window(a=1, b) & c=2", "--load", "x2", "--horizon", "5m")
     assert done.returncode == 0, done.stderr
-    address = urlsplit(str(server.asked[0].url))
+    address = urlsplit(str(server.requests[0].url))
     assert address.path == "/v1/applications/shop/orders/what-if"
     assert parse_qsl(address.query) == [
         ("parallelism", "enrich=6"),
@@ -49,7 +49,7 @@ def test_the_question_goes_as_it_was_asked() -> None:
 
 
 def test_people_get_operators_a_curve_and_a_sentence() -> None:
-    """The change, what arrives, capacity and utilisation; then where it breaks and what to bear in mind."""
+    """The change, what arrives, capacity and utilization; then where it breaks and what to bear in mind."""
     text = drawn(ANSWER)
     row = next(line for line in text.splitlines() if line.startswith("enrich"))
     assert row.split() == ["enrich", "2", "→", "6", "2,380", "2,380", "2,790", "85%", "6", "2"]
@@ -57,7 +57,7 @@ def test_people_get_operators_a_curve_and_a_sentence() -> None:
     assert "lag, s" in text and "600 s" in text
     assert any(0x2800 < ord(character) <= 0x28FF for character in text)
     assert "It breaks beyond x2.35 (2,790 records/s), where enrich is full." in " ".join(text.split())
-    assert "note: enrich was seen at 2 only" in text
+    assert "note: enrich was measured at 2 only" in text
 
 
 def test_what_is_unknown_is_shown_as_unknown() -> None:
@@ -78,20 +78,20 @@ def test_programs_get_the_document(form: str, read: Any) -> None:
     assert read(run(Server(ANSWER), "-o", form).stdout) == ANSWER
 
 
-def test_the_picture_is_written(tmp_path: Path) -> None:
-    """What is drawn in the terminal, as SVG; another kind is refused before anybody is asked."""
+def test_the_figure_is_written(tmp_path: Path) -> None:
+    """The curves of the terminal as SVG; another kind of file is refused before any request."""
     assert run(Server(ANSWER), "--plot", str(tmp_path / "lag.svg")).returncode == 0
     assert "enrich" in (tmp_path / "lag.svg").read_text()
     server = Server(ANSWER)
     done = run(server, "--plot", str(tmp_path / "lag.png"))
-    assert (done.returncode, server.asked) == (2, [])
+    assert (done.returncode, server.requests) == (2, [])
 
 
-def test_a_place_that_cannot_be_written_is_found_before_anybody_is_asked(tmp_path: Path) -> None:
-    """A folder that is not there; and if it goes wrong all the same, the answer has been told."""
+def test_a_place_that_cannot_be_written_is_found_before_any_request(tmp_path: Path) -> None:
+    """A missing folder; and if the write fails nevertheless, the answer was printed before."""
     server = Server(ANSWER)
     done = run(server, "--plot", "/nonexist/a.svg")
-    assert (done.returncode, server.asked, done.stdout) == (2, [], "")
+    assert (done.returncode, server.requests, done.stdout) == (2, [], "")
     assert done.stderr == "weir: --plot: /nonexist/a.svg: there is no folder /nonexist\n"
     with mock.patch("cli.__main__.save", side_effect=InvalidInput("--plot: the disk is full")):
         done = run(Server(ANSWER), "--plot", str(tmp_path / "a.svg"))
@@ -111,7 +111,7 @@ def test_a_load_is_written_in_digits_from_0_to_9(text: str) -> None:
     [(404, 3), (409, 1), (422, 2), (503, 5), (403, 6)],
 )
 def test_what_went_wrong_is_one_line_and_a_code(status: int, code: int) -> None:
-    """409 is not "changed by somebody else" here: too little is known yet."""
+    """409 is not "changed by another user" here: too little is known yet."""
     done = run(Server({"detail": "the reason"}, status), "--load", "x2")
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith("weir: the reason")

@@ -19,9 +19,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from services.executor.adapters.docker import Container, DockerRefused
 from services.executor.adapters.docker_copy import Inspected, copy_of
 from services.executor.adapters.docker_daemon import DockerDaemon
+from services.executor.adapters.docker_scaling import Container, DockerRefused
 
 from .answers import Answers
 

@@ -22,7 +22,7 @@ def _codes(folder: str, pattern: str) -> set[str]:
 CODES = {
     "checks before the planner": _codes("services/planner/core", r'_hold\(\s*"([a-z-]+)"') | NO_REPLY,
     "guards": {*GUARDS, *_codes("services/planner/core/guards", r'\.held\(\s*"[a-z-]+", "([a-z-]+)"')},
-    "rate": _codes("planners/rate", r'_reply\(case, "(?:hold|scale)", \w+, hold, "([a-z-]+)"'),
+    "rate": _codes("planners/rate", r'_reply\(situation, \w+, "([a-z-]+)"'),
     "infeasible": _codes("services/planner/core", r'\.noting\(\s*"([a-z-]+)"'),
     "refusals": _codes("services/executor", r'Refusal\(\s*"([a-z-]+)"'),
     "actions": _codes("services/executor/core", r'code="([a-z]+-[a-z-]+)"|code = "([a-z-]+)" if .* else "([a-z-]+)"'),

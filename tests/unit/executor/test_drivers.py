@@ -6,12 +6,12 @@ import pytest
 
 from runtime.clock import FakeClock
 from services.executor.adapters.flink import FlinkDriver
-from services.executor.adapters.memory import MemoryDriver
-from services.executor.core import Snapshot
+from services.executor.core.observed import Accepted, Snapshot, TargetChanged
 from services.executor.driver import Driver
 from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED, subject
-from tests.unit.executor.driver_suite import DriverSuite
+from tests.unit.executor.driver_suite import OPEN, DriverSuite
 from tests.unit.executor.fake_flink import FakeFlink
+from tests.unit.executor.memory_cluster import MemoryDriver
 
 
 class FakeRig:
@@ -27,11 +27,11 @@ class FakeRig:
 
     async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
         for _ in range(100):
-            seen = await self.driver.observe(self.subject)
-            if condition(seen):
-                return seen
+            there = await self.driver.observe(self.subject)
+            if condition(there):
+                return there
             self.clock.advance(0.5)
-        raise AssertionError(f"not within 50 s: {seen}")
+        raise AssertionError(f"not within 50 s: {there}")
 
 
 def cluster() -> tuple[MemoryDriver, FakeClock]:
@@ -47,6 +47,17 @@ class TestMemory(DriverSuite):
     def rig(self) -> FakeRig:
         history, clock = cluster()
         return FakeRig(history, history, clock)
+
+    async def test_a_request_for_another_version_sends_nothing(self, rig: FakeRig) -> None:
+        """The target changed after it was observed; without a version there is no condition."""
+        driver = rig.driver
+        assert isinstance(driver, MemoryDriver)
+        job = driver.jobs["http://127.0.0.1:8081", "orders"]
+        job.version = "8"
+        assert (await driver.observe(rig.subject)).version == "8"
+        for version, answer, requests in (("7", TargetChanged, 0), ("8", Accepted, 1), (None, Accepted, 1)):
+            found = await driver.request(rig.subject, JOB, WANTED, BEFORE, OPEN, version=version)
+            assert isinstance(found, answer) and len(driver.requests) == requests
 
 
 class TestFlinkShapes(DriverSuite):

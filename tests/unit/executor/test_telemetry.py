@@ -1,11 +1,10 @@
-"""What the executor times of an action, by the action's own timestamps."""
+"""Durations of an action, by its own timestamps."""
 
 from datetime import timedelta
 
 from prometheus_client import REGISTRY
 
 from services.executor import telemetry
-from services.executor.core import Step
 from tests.unit.knowledge.builders import NOON, action, at, plan
 
 
@@ -24,14 +23,14 @@ def test_each_part_of_an_action_is_timed() -> None:
     before = {name: timed(name) for name in ("plan_age", "accept", "restart", "verify")}
     telemetry.admitted(made, began)
     for event, now in (("accepted", accepted), ("running", running), ("healthy", accepted + timedelta(seconds=10))):
-        telemetry.moved(Step(moved, event), now)  # type: ignore[arg-type]
+        telemetry.moved(moved, event, now)  # type: ignore[arg-type]
     took = {name: (timed(name)[0] - was[0], timed(name)[1] - was[1]) for name, was in before.items()}
     assert took == {"plan_age": (1, 1), "accept": (1, 2), "restart": (1, 5), "verify": (1, 10)}
 
 
 def test_the_way_back_is_not_timed_as_a_request() -> None:
     """Its request was made long ago, and it is no second acceptance of it."""
-    back = action(plan(0, wanted=2), phase="rolling-back", requested_at=at(1), started_at=NOON)
+    rollback = action(plan(0, wanted=2), phase="rolling-back", requested_at=at(1), started_at=NOON)
     before = timed("accept")
-    telemetry.moved(Step(back, "accepted"), at(9))
+    telemetry.moved(rollback, "accepted", at(9))
     assert timed("accept") == before

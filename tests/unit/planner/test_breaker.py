@@ -3,7 +3,7 @@
 from services.planner.core.breaker import (
     FAILURES_TO_OPEN,
     FIRST_PAUSE_SECONDS,
-    LONGEST_PAUSE_SECONDS,
+    MAX_PAUSE_SECONDS,
     Breaker,
 )
 
@@ -46,7 +46,7 @@ def test_a_probe_that_fails_opens_it_for_longer() -> None:
         now += pauses[-1]
         breaker = breaker.asked(now, 2.0).failed(now, "still away")
     assert pauses[:3] == [FIRST_PAUSE_SECONDS, 2 * FIRST_PAUSE_SECONDS, 4 * FIRST_PAUSE_SECONDS]
-    assert pauses[-1] == LONGEST_PAUSE_SECONDS
+    assert pauses[-1] == MAX_PAUSE_SECONDS
 
 
 def test_what_was_asked_before_it_opened_does_not_keep_it_open() -> None:

@@ -123,7 +123,7 @@ BAD: dict[str, tuple[Says, str, str]] = {
     "no newer fields": (instead(strict), "unknown-fields", "answered 422: extra field"),
     "takes anything": (takes_anything, "refuses-no-json", "answered 200"),
     "breaks on nonsense": (breaks, "refuses-no-request", "answered 500"),
-    "state of its own": (instead(Counting()), "same-answer-twice", "keeps state of its own"),
+    "state of its own": (instead(Counting()), "same-answer-twice", "it keeps state"),
     "no memory": (instead(forgetful), "memory-comes-back", "answered 500: memory?"),
 }
 
@@ -151,7 +151,7 @@ async def test_a_slow_planner_is_given_up(remote: Remote) -> None:
 
     async with Plugin(instead(never)) as plugin:
         report = await found(remote, plugin, timeout_seconds=0.3, all_seconds=0.5)
-        assert "no answer within 0.3 s" in report.failed[0].sentence
+        assert "did not reply within 0.3 s" in report.failed[0].sentence
         assert "not within 0.5 s for all checks" in report.failed[-1].sentence
         assert {f.check for f in report.findings} == set(CHECKS)
 

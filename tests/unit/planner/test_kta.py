@@ -17,11 +17,11 @@ from runtime.addresses import AddressRefused, Allowed
 from services.planner.adapters.kta import ask
 from services.planner.core.kta import (
     Answers,
-    Turn,
+    Cycle,
+    cycle_of,
     read_plan,
     read_result,
     reply_of,
-    turn_of,
 )
 from services.planner.failures import PlannerFailed
 from services.planner.settings import PLUGIN, PlannerSettings
@@ -80,9 +80,9 @@ def plan(**parallelism: int) -> dict[str, Any]:
     return {key(node, spaced=True): {"parallelism": p} for node, p in parallelism.items()}
 
 
-def _turn(nodes: int, memory: dict[str, Any] | None = None) -> Turn:
+def _turn(nodes: int, memory: dict[str, Any] | None = None) -> Cycle:
     graph = topology(["orders", "work"][:nodes])
-    return turn_of(request().model_copy(update={"topology": graph, "memory": memory or {}}))
+    return cycle_of(request().model_copy(update={"topology": graph, "memory": memory or {}}))
 
 
 ONE, TWO = _turn(1), _turn(2)
@@ -164,7 +164,7 @@ def test_what_a_plan_may_look_like(answer: Any, nodes: int, found: dict[str, int
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (plan(v0=1), "says nothing of work"),
+        (plan(v0=1), "misses work"),
         (plan(v0=1, v1=1, v7=2), "no node of the topology"),
         (plan(v0=0, v1=1), "wants '0' of orders"),
         ({"parallelism": 4}, "one parallelism for 2 operators"),
@@ -229,13 +229,13 @@ def test_results_are_objects(answer: Any) -> None:
 @pytest.mark.parametrize(
     ("step", "asked", "failure", "told"),
     [
-        ("monitor", 1, PlannerFailed("answered 500: boom"), "answered 500: boom (asked to monitor)"),
-        ("analyze", 2, PlannerFailed("answered 422: what", counts=False), "answered 422: what (asked to analyze)"),
+        ("monitor", 1, PlannerFailed("answered 500: boom"), "answered 500: boom (monitor)"),
+        ("analyze", 2, PlannerFailed("answered 422: what", counts=False), "answered 422: what (analyze)"),
         (
             "plan",
             3,
-            PlannerFailed("gave no answer within 2 s", code="planner-timeout"),
-            "gave no answer within 2 s (asked to plan)",
+            PlannerFailed("did not reply within 2 s", code="planner-timeout"),
+            "did not reply within 2 s (plan)",
         ),
     ],
 )
@@ -250,7 +250,7 @@ async def test_a_step_that_fails_ends_the_turn(step: str, asked: int, failure: P
 
 async def test_analyze_must_answer_an_object() -> None:
     """Null is no result, and what it is made of is said."""
-    with pytest.raises(PlannerFailed, match=r"asked to analyze.*JSON object") as caught:
+    with pytest.raises(PlannerFailed, match=r"\(analyze\).*JSON object") as caught:
         await ask(request(), registration(), 2.0, Container(analyze=None).post)
     assert caught.value.code == "invalid-reply"
 
@@ -258,7 +258,7 @@ async def test_analyze_must_answer_an_object() -> None:
 async def test_all_steps_share_one_deadline() -> None:
     """Nobody is asked when the time is up."""
     container = Container(plan=plan(v0=1, v1=1))
-    with pytest.raises(PlannerFailed, match="before it was asked to monitor") as caught:
+    with pytest.raises(PlannerFailed, match="before monitor") as caught:
         await ask(request(), registration(), 0.0, container.post)
     assert caught.value.code == "planner-timeout"
     assert container.asked == []
@@ -272,7 +272,7 @@ def test_an_id_that_cannot_be_written_is_refused() -> None:
         update={"topology": graph.model_copy(update={"operators": [graph.operators[0], odd]})}
     )
     with pytest.raises(InvalidAnswer, match=r"work: its id 'a\|b=c'"):
-        turn_of(question)
+        cycle_of(question)
 
 
 def test_the_history_that_does_not_fit_loses_its_oldest() -> None:
@@ -289,12 +289,10 @@ def test_the_history_that_does_not_fit_loses_its_oldest() -> None:
     assert huge.memory["results"] == memory["results"]
     size = len(json.dumps(huge.memory["results"][0]).encode())
     assert size < 20_000 < huge.evidence["newest_result_bytes"] < 21_000
-    assert (
-        f"its result takes {huge.evidence['newest_result_bytes']:,} bytes and the memory holds 16,384" in huge.sentence
-    )
+    assert f"its result of {huge.evidence['newest_result_bytes']:,} bytes exceeds the memory of 16,384" in huge.sentence
     again = _reply({"blob": "x" * 20_000}, {}, 32)
     assert again.memory["results"] == []
-    assert "so later requests do not have it" in again.sentence
+    assert "is not stored for later requests" in again.sentence
 
 
 @pytest.mark.parametrize("planned", [plan(v0=2, v1=4), plan(v0=1, v1=2)], ids=["scales", "holds"])
@@ -310,7 +308,7 @@ async def test_a_result_too_large_to_be_remembered_is_said(planned: Any) -> None
         with capture_logs() as lines:
             reply = await ask(question, registration(), 2.0, container.post)
         memory = json.loads(reply.model_dump_json())["memory"]
-        assert ("later requests do not have it" in reply.sentence) == (cycle != 2)
+        assert ("is not stored for later requests" in reply.sentence) == (cycle != 2)
         logged.append([(line["log_level"], line["event"], line["application"]) for line in lines])
     warning = [("warning", "kta-result-too-large", "shop/orders")]
     assert logged == [warning, [], [], warning]
@@ -355,7 +353,7 @@ def test_results_about_an_earlier_graph_keep_their_nodes() -> None:
     """The job was resubmitted with another graph: its history still says what it was about."""
     memory = _reply({"n": 0}, {}, 0, names=["orders"]).memory
     memory = _reply({"n": 1}, memory, 1).memory
-    history = Turn(request().model_copy(update={"memory": memory}), _turn(2).nodes).body()["resultHistory"]
+    history = Cycle(request().model_copy(update={"memory": memory}), _turn(2).nodes).body()["resultHistory"]
     assert [set(result["parallelism"]) for result in history] == [{key("v0"), key("v1")}, {key("v0")}]
 
 
@@ -385,4 +383,4 @@ def _reply(monitor: dict[str, Any], memory: dict[str, Any], turn: int, names: li
         update={"topology": graph, "memory": memory, "now": after(30 * turn), "policy": policy()}
     )
     planned = dict.fromkeys(graph.names, 2)
-    return reply_of(turn_of(question), Answers(monitor, {}, planned, after(30 * turn + 1)), "toggler")
+    return reply_of(cycle_of(question), Answers(monitor, {}, planned, after(30 * turn + 1)), "toggler")

@@ -55,7 +55,7 @@ async def test_the_fallback_decides_and_the_plan_says_so(code: str) -> None:
     asked = question(fallback=FALLBACK)
     reply = await decide(panel, asked)
     assert reply.parallelism == {SOURCE: 1, WORK: 4}
-    assert reply.sentence == f"{SLOW.sentence}, so rate decides: the planner wants it"
+    assert reply.sentence == f"{SLOW.sentence}; its fallback rate: the planner wants it"
     assert reply.evidence == {"rate": 5.0, "planner_failure": code, "answered_by": "rate"}
     assert reply.memory == {"turn": 7}
     (_, told, seconds), (name, second, more_seconds) = panel.asked
@@ -78,7 +78,7 @@ async def test_a_fallback_that_fails_too_is_told_beside_the_first() -> None:
     gone = PlanReply(kind="hold", code="planner-failed", sentence="planner rate ended its process")
     reply = await decide(Panel(mine=lambda _: SLOW, rate=lambda _: gone), question(fallback=FALLBACK))
     assert (reply.kind, reply.code) == ("hold", "planner-timeout")
-    assert reply.sentence == f"{SLOW.sentence}; and its fallback: {gone.sentence}"
+    assert reply.sentence == f"{SLOW.sentence}; its fallback: {gone.sentence}"
 
 
 async def test_a_fallback_that_uses_all_room_for_evidence_still_says_who_it_is() -> None:

@@ -145,7 +145,7 @@ def test_a_restart_that_nobody_saw_is_called_an_assumption() -> None:
     """8 s are taken for it and the objective is 6 s: whoever reads the hold learns what to set."""
     reply = answer(arrivals=300, work=8, restart_seconds=None, spec={"objective": {"maxLag": "6s"}})
     assert (reply.kind, reply.code) == ("hold", "restart-too-costly")
-    assert "no rescale was seen yet" in reply.sentence
+    assert "no rescale was measured yet" in reply.sentence
     assert "restart_seconds" in reply.sentence
 
 
@@ -280,7 +280,7 @@ def test_a_backlog_beyond_the_horizon_is_worked_off_by_more(arrivals: float, lag
     assert reply.kind == "scale"
     assert reply.parallelism is not None
     assert reply.parallelism[WORK] >= 10
-    assert "is back in bounds in" in reply.sentence
+    assert "meets the objective in" in reply.sentence
 
 
 @pytest.mark.parametrize(("arrivals", "work", "lag"), [(970.0, 2, 23.9), (8000.0, 10, 20.0), (8000.0, 11, 10.0)])

@@ -26,7 +26,7 @@ def test_every_code_of_the_planner_is_told() -> None:
     """Whoever meets a code in a plan finds it there."""
     root = FOLDER.parents[1]
     planner = "".join((root / name).read_text() for name in ("planners/rate/planner.py", "predictor/comparison.py"))
-    replies = re.findall(r'TooLittle\("([a-z-]+)"|"(?:hold|scale)", \w+, hold, "([a-z-]+)"', planner)
+    replies = re.findall(r'TooLittle\("([a-z-]+)"|_reply\(situation, \w+, "([a-z-]+)"', planner)
     codes = {code for pair in replies for code in pair if code}
     assert len(codes) >= 7
     assert {code for code in codes if f"`{code}`" not in README} == set()

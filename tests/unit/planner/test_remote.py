@@ -69,7 +69,7 @@ BAD: dict[str, tuple[bytes, str, str]] = {
         "planner-failed",
         "content type text/plain",
     ),
-    "a list": (says([1, 2]), "invalid-reply", "no plan reply"),
+    "a list": (says([1, 2]), "invalid-reply", "no PlanReply"),
     "a part of the topology": (reply_with(parallelism={WORK: 3}), "invalid-reply", f"misses {SOURCE}"),
     "an unknown operator": (reply_with(parallelism={**WHOLE, "magic": 1}), "invalid-reply", "unknown operator magic"),
     "zero": (reply_with(parallelism={**WHOLE, WORK: 0}), "invalid-reply", f"parallelism.{WORK}"),
@@ -111,8 +111,8 @@ BAD: dict[str, tuple[bytes, str, str]] = {
     "a page": (answer("<h1>secret inside</h1>", 404, "text/html"), "planner-failed", "answered 404"),
     "another success": (says({}, 204), "planner-failed", "answered 204"),
     "compressed": (answer("{}", 200, "application/json", "Content-Encoding: gzip"), "planner-failed", "compressed"),
-    "no HTTP": (b"SSH-2.0-somebody\r\n\r\n", "planner-failed", "could not be asked"),
-    "a long head": (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 300_000, "planner-failed", "could not be asked"),
+    "no HTTP": (b"SSH-2.0-somebody\r\n\r\n", "planner-failed", "could not be called"),
+    "a long head": (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 300_000, "planner-failed", "could not be called"),
     "a lie about its length": (
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9999999\r\n\r\n{}",
         "planner-failed",
@@ -189,7 +189,7 @@ async def test_after_failures_in_a_row_it_is_left_alone_for_a_while(client: Plan
         held = await asked(remote, plugin)
         assert len(plugin.asked) == FAILURES_TO_OPEN
         assert held.code == "planner-failed"
-        assert "not asked for another 10 s after 5 failures in a row, the last: answered 503: ill" in held.sentence
+        assert "not called for another 10 s after 5 failures in a row, the last: answered 503: ill" in held.sentence
         seen = remote.breaker(registration)
         assert (seen["state"], seen["failures_in_a_row"], seen["last_failure"]) == ("open", 5, "answered 503: ill")
         plugin.says = good
@@ -229,7 +229,7 @@ async def test_one_policys_short_timeout_keeps_no_other_from_asking(remote: Remo
     async with Plugin(slowly) as plugin:
         for _ in range(FAILURES_TO_OPEN):
             assert (await asked(remote, plugin, 0.05)).code == "planner-timeout"
-        assert "not asked for another" in (await asked(remote, plugin, 0.05)).sentence
+        assert "not called for another" in (await asked(remote, plugin, 0.05)).sentence
         assert (await asked(remote, plugin, 10.0)).kind == "scale"
 
 

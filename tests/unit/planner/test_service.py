@@ -17,7 +17,7 @@ from runtime.envelope import encode
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from runtime.records import partition_of
-from services.planner.memory import Applications
+from services.planner.request_cache import RequestCache
 from services.planner.service import GROUP, Planner
 from services.planner.workers import Workers
 from tests.unit.planner.build import APP, NOON, SPACE, WORK, action, after, analysis, outcome, policy, scale
@@ -48,7 +48,7 @@ class Replica:
     def __init__(self, desk: "Desk", workers: Workers) -> None:
         self.workers = workers
         self.stop = Stop()
-        self.applications = Applications(30, 20)
+        self.applications = RequestCache(30, 20)
         self.planner = Planner(desk.bus, desk.clock, workers, self.applications, partitions=PARTITIONS)
         self.task = asyncio.create_task(self.planner.run(self.stop))
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from predictor.capacity import CapacityCurve
 from predictor.flow import flow_of
-from predictor.trajectory import STAY, Backlog, Model, Restart, outlook, predict
+from predictor.trajectory import STAY, Backlog, Model, Restart, outlooks, predict
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, topology
 
@@ -148,19 +148,19 @@ def test_more_is_never_worse(arrivals: float, waits: Backlog, restart: Restart, 
 def test_the_short_way_leads_where_the_steps_do(arrivals: float, waits: Backlog, restart: Restart, p: int) -> None:
     """Of a single source the figures are worked out at once; going through it step by step, taking what has come and what there is
     time for, and looking up when the next record had come, gives the same."""
-    found = outlook(
+    (found,) = outlooks(
         model(arrivals, backlog=waits.records, age=waits.age_seconds),
-        {SOURCE: 1, WORK: p},
+        [{SOURCE: 1, WORK: p}],
         restart,
         horizon_seconds=60,
         objective_seconds=10,
     )
-    times, come = found.times.tolist(), found.arrived[SOURCE].tolist()
+    times, come = found.times.tolist(), found.arrived.tolist()
     done = [0.0]
     for i in range(1, len(times)):
         running = min(times[i] - times[i - 1], max(0.0, times[i] - restart.seconds))
         done.append(min(come[i], done[-1] + found.capacities[WORK] * running))
-    assert found.processed[SOURCE].tolist() == pytest.approx(done, abs=1e-6)
+    assert found.processed.tolist() == pytest.approx(done, abs=1e-6)
     age = waits.age_seconds or waits.records / arrivals
     age += (come[0] - waits.records) / arrivals
     came_at = np.interp(done, [0.0, *come], [-age, *times])

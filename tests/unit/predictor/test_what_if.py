@@ -74,7 +74,7 @@ def test_more_subtasks_cost_a_restart() -> None:
     assert 4 <= answer.prediction.max_lag_seconds < 10
     assert answer.prediction.final_lag_seconds == 0
     assert len(answer.prediction.points) == 121
-    assert answer.notes == ["work was seen at 2 only: its capacity at 4 is taken to be in proportion"]
+    assert answer.notes == ["work was measured at 2 only: its capacity at 4 is assumed to be in proportion"]
     assert (answer.slots_now, answer.slots) == (2, 4)
 
 
@@ -120,7 +120,7 @@ def test_unknown_capacity_is_named_and_not_guessed() -> None:
     assert (answer.throughput, answer.prediction, answer.breaks_at_load) == (None, None, None)
     assert answer.throughput_at_most == 1600.0
     assert [(gap.operator, gap.what, gap.because) for gap in answer.unknown] == [(SOURCE, "capacity", "no reading yet")]
-    assert "cannot be told whether it keeps up: the capacity of orders is unknown (no reading yet)" in answer.sentence
+    assert "it is unknown whether it keeps up: the capacity of orders is unknown (no reading yet)" in answer.sentence
     # What is known to be too small is told all the same.
     assert ask({}, "x2", blind).keeps_up is False
 
@@ -149,7 +149,7 @@ def test_an_unknown_lag_leaves_throughput_and_takes_the_trajectory() -> None:
     assert answer.keeps_up is False
     assert answer.throughput == 1000.0
     assert answer.prediction is None
-    assert "its lag cannot be told, for the lag of orders is unknown (no reading yet)" in answer.sentence
+    assert "its lag is unknown, because the lag of orders is (no reading yet)" in answer.sentence
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_what_forbids_it_is_said(vector: Parallelism, spec: dict[str, Any], grap
     answer = ask(vector, "x0.1", analysis(graph=graph, the_policy=policy(**spec)))
     assert [one.code for one in answer.infeasible] == codes
     assert answer.possible == (not codes)
-    assert ("It cannot be had: " in answer.sentence) == bool(codes)
+    assert ("It is not possible: " in answer.sentence) == bool(codes)
 
 
 def test_more_subtasks_than_partitions_are_idle_and_not_forbidden() -> None:
@@ -200,7 +200,7 @@ def test_a_restart_that_was_never_seen_is_assumed_and_said() -> None:
     answer = ask({WORK: 4}, "x2", analysis(restart_seconds=None))
     assert answer.prediction is not None
     assert answer.prediction.downtime_seconds == 8.0
-    assert "no rescale was seen yet: 8 s are taken for its restart" in answer.notes
+    assert "no rescale was measured yet: 8 s are assumed for its restart" in answer.notes
 
 
 def test_a_refusal_carries_what_rescales_took() -> None:
@@ -209,7 +209,7 @@ def test_a_refusal_carries_what_rescales_took() -> None:
     answer = what_if(analysis(restart_seconds=None), {WORK: 4}, parse_load("x2"), 600, [refused])
     assert answer.prediction is not None
     assert answer.prediction.downtime_seconds == 6.0
-    assert not any("no rescale was seen" in note for note in answer.notes)
+    assert not any("no rescale was measured" in note for note in answer.notes)
 
 
 def test_what_a_rescale_took_last_time_counts() -> None:
@@ -219,7 +219,7 @@ def test_what_a_rescale_took_last_time_counts() -> None:
         answer = what_if(analysis(restart_seconds=seen), {WORK: 4}, parse_load("x2"), 600, [took])
         assert answer.prediction is not None
         assert answer.prediction.downtime_seconds == 6.0
-        assert not any("no rescale was seen" in note for note in answer.notes)
+        assert not any("no rescale was measured" in note for note in answer.notes)
 
 
 def test_a_utilisation_objective_is_compared() -> None:

@@ -97,7 +97,7 @@ async def test_what_a_step_raises_is_in_the_plan() -> None:
         def analyze(self, ctx: Context[Turns, Side, Any]) -> Side:
             raise RuntimeError("no model")
 
-    told = r"answered 500: RuntimeError: no model \(asked to analyze\)"
+    told = r"answered 500: RuntimeError: no model \(analyze\)"
     with running(application(Broken())) as url, pytest.raises(PlannerFailed, match=told):
         await turns(url, 1)
 

@@ -25,9 +25,9 @@ class _Feed(BaseHTTPRequestHandler):
     resumed: list[str | None]
 
     def do_GET(self) -> None:
-        turn = len(self.resumed)
+        cycle = len(self.resumed)
         self.resumed.append(self.headers.get("last-event-id"))
-        text = FEEDS[turn] if turn < len(FEEDS) else b""
+        text = FEEDS[cycle] if cycle < len(FEEDS) else b""
         self.send_response(503 if text is None else 200)
         self.end_headers()
         self.wfile.write(text or b"")
@@ -63,7 +63,7 @@ def test_only_what_the_report_needs_is_kept_across_breaks(feed: str, monkeypatch
 
 
 def test_a_slim_plan_makes_the_same_decision() -> None:
-    """What is let go of is no part of a report."""
+    """Dropped fields are no part of a report."""
     examples = Path(__file__).resolve().parents[3] / "contracts" / "examples" / "v1alpha1" / "plan"
     whole = json.loads((examples / "full.json").read_text())
     slim = {name: value for name, value in whole.items() if name not in UNREPORTED_FIELDS}

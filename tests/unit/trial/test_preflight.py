@@ -1,4 +1,4 @@
-"""What is known to be wrong before a trial starts, and what must not keep it from stopping."""
+"""Checks before a trial starts, and a stop in spite of a lost cluster."""
 
 import json
 import threading
@@ -63,7 +63,7 @@ def test_the_built_in_planners_are_known(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("planners", "says"),
+    ("planners", "expected"),
     [
         ("planner: {name: mine}", "no planner 'mine'; there are: .*registered once the trial runs"),
         ("planner: {name: static}", "planner static: .*(parallelism|operators)"),
@@ -72,19 +72,19 @@ def test_the_built_in_planners_are_known(name: str) -> None:
     ],
 )
 def test_a_planner_that_nobody_could_ask_is_refused_before_anything_starts(
-    tmp_path: Path, planners: str, says: str
+    tmp_path: Path, planners: str, expected: str
 ) -> None:
     """Chosen, as a fallback or as a shadow: minutes later knowledge would refuse the policy, with everything running."""
     file = tmp_path / "policy.yaml"
     head = "apiVersion: weir.dev/v1alpha1\nkind: ScalingPolicy\nmetadata: {}\nspec:\n"
     file.write_text(f"{head}  objective: {{maxLag: 30s}}\n  {planners}\n")
     policy = trial_policy(TrialOptions(policy_file=file), "http://127.0.0.1:1", "127.0.0.1:1")
-    with pytest.raises(TrialError, match=says):
+    with pytest.raises(TrialError, match=expected):
         check_planners(policy)
 
 
 @pytest.mark.parametrize(
-    ("status", "document", "says"),
+    ("status", "document", "expected"),
     [
         (200, [], "default scheduler"),
         (200, [entry("jobmanager.scheduler", "AdaptiveBatch")], "adaptivebatch scheduler"),
@@ -93,9 +93,9 @@ def test_a_planner_that_nobody_could_ask_is_refused_before_anything_starts(
         (404, {"errors": ["Not found"]}, "answers 404"),
     ],
 )
-def test_a_cluster_that_cannot_rescale_is_refused(serve: Serve, status: int, document: Any, says: str) -> None:
+def test_a_cluster_that_cannot_rescale_is_refused(serve: Serve, status: int, document: Any, expected: str) -> None:
     """In one line that names the option and what to do."""
-    with pytest.raises(TrialError, match=says) as caught:
+    with pytest.raises(TrialError, match=expected) as caught:
         check_cluster(serve(status, document))
     assert str(caught.value).startswith("--external-flink: http://127.0.0.1")
     assert "\n" not in str(caught.value)
@@ -114,10 +114,10 @@ def test_an_external_cluster_that_is_away_does_not_keep_the_rest_from_stopping(
     monkeypatch.setattr(kafka, "class_path", lambda part: part)
     stack = TrialStack(TrialOptions(external_flink="http://127.0.0.1:1"), tmp_path)
     stack.job_id = "0123"
-    said: list[str] = []
-    stack.stop(said.append)
-    assert len(said) == 1
-    assert "job 0123 could not be cancelled" in said[0]
+    reported: list[str] = []
+    stack.stop(reported.append)
+    assert len(reported) == 1
+    assert "job 0123 could not be cancelled" in reported[0]
 
 
 def test_looking_whether_a_report_can_be_written_leaves_no_trace(tmp_path: Path) -> None:

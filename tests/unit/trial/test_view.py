@@ -1,9 +1,9 @@
-"""What a person sees: the numbers of a snapshot, unknown as a dash."""
+"""The screen of a trial: the numbers of a snapshot, unknown as a dash."""
 
 from dataclasses import replace
 from io import StringIO
 
-from cli.terminal import terminal
+from cli.output import terminal
 from cli.trial.view import Screen, line, number, render, sparkline
 
 SCREEN = Screen(
@@ -49,7 +49,7 @@ def test_the_screen_shows_planned_requested_and_observed_apart() -> None:
     assert [cell for cell in row.split() if cell.isdigit()] == ["5", "5", "2"]
 
 
-def test_a_line_for_logs_says_the_same() -> None:
+def test_a_line_for_logs_has_the_same_content() -> None:
     """Without a terminal each snapshot is one line."""
     text = line(SCREEN)
     assert "in 1,200/s" in text

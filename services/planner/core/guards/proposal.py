@@ -19,7 +19,7 @@ from weir_contracts import (
 )
 from weir_planner.request import Request
 
-from predictor.capacity import LEAST_CONFIDENCE, CapacityCurve, curve_of
+from predictor.capacity import MIN_CONFIDENCE, CapacityCurve, curve_of
 
 from .allowed import allowed
 
@@ -88,10 +88,10 @@ class Context:
         found, now = self.operators.get(name), self.current[name]
         if found is None:
             return None
-        here = (c for c in found.capacities if c.parallelism == now and c.confidence >= LEAST_CONFIDENCE)
+        here = (c for c in found.capacities if c.parallelism == now and c.confidence >= MIN_CONFIDENCE)
         seen = next((c.records_per_second for c in here), None)
         rate = found.true_processing_rate
-        trusted = rate.value if found.parallelism == now and rate.confidence >= LEAST_CONFIDENCE else None
+        trusted = rate.value if found.parallelism == now and rate.confidence >= MIN_CONFIDENCE else None
         return seen or trusted or None
 
     def curve(self, name: str) -> CapacityCurve | None:

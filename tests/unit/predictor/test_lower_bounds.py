@@ -3,7 +3,7 @@
 import pytest
 from weir_contracts import Analysis, Parallelism, WhatIf
 
-from predictor import Assumptions, Comparison, NotYet, at_least_of, comparison_of, parse_load, what_if
+from predictor import Assumptions, Comparison, NotYet, comparison_of, lower_bounds_of, parse_load, what_if
 from services.analyzer.core import AnalysisSettings, advance
 from simulator import Observer, Simulation, chain
 from tests.unit.planner.build import SOURCE, WORK, analysis, known, operator, policy, request, topology
@@ -52,7 +52,7 @@ def test_twice_the_load_on_six(simulated: Analysis) -> None:
     assert len(answer.prediction.points) == 121
     assert "it keeps up, with enrich at 55% of its capacity; lag peaks at 8.2 s" in answer.sentence
     assert "It breaks beyond x3.67 (2,941 records/s), where enrich is full." in answer.sentence
-    note = f"{ORDERS} carries at least 16,000 records/s with 2: more was never seen, so no more is counted on"
+    note = f"{ORDERS} carries at least 16,000 records/s with 2: the prediction assumes no more"
     assert note in answer.notes
 
 
@@ -75,12 +75,10 @@ def test_a_load_beyond_the_bound_is_not_known() -> None:
     assert (answer.keeps_up, answer.throughput, answer.prediction) == (None, None, None)
     assert (answer.breaks_at_load, answer.breaks_at_rate) == (None, None)
     assert (
-        f"it cannot be told whether it keeps up: the capacity of {SOURCE} is unknown (it carries at least 16,000 records/s; "
-        "17,600 are beyond the most that it has been seen able to carry)" in answer.sentence
+        f"it is unknown whether it keeps up: the capacity of {SOURCE} is unknown (it carries at least 16,000 records/s, "
+        "and was never measured at 17,600)" in answer.sentence
     )
-    assert (
-        f"It carries at least x20 (16,000 records/s): what {SOURCE} does beyond that was never seen" in answer.sentence
-    )
+    assert f"It carries at least x20 (16,000 records/s): {SOURCE} was never measured beyond that" in answer.sentence
     assert answer.notes == []
 
 
@@ -89,7 +87,7 @@ def test_where_the_bound_is_reached_first_it_breaks_there_at_the_earliest() -> N
     answer = ask(at_rest(), "x2")
     assert (answer.keeps_up, answer.breaks_at_load, answer.breaks_at_rate) == (True, None, None)
     assert answer.sentence.endswith(
-        f"It carries at least x20 (16,000 records/s): what {SOURCE} does beyond that was never seen."
+        f"It carries at least x20 (16,000 records/s): {SOURCE} was never measured beyond that."
     )
 
 
@@ -188,6 +186,6 @@ def test_the_planner_counts_on_the_same() -> None:
     found = at_rest()
     case = comparison_of(request(found), Assumptions())
     assert isinstance(case, Comparison)
-    bounds = at_least_of(found.operators, case.model.curves)
-    assert {name: bound.records_per_second for name, bound in bounds.items()} == case.at_least == {SOURCE: 16_000.0}
-    assert at_least_of([operator(WORK, 2, 1000.0, 1.0, least_processing_rate=known(20.0))], {WORK: None}) == {}
+    bounds = lower_bounds_of(found.operators, case.model.curves)
+    assert {name: bound.records_per_second for name, bound in bounds.items()} == case.lower_bounds == {SOURCE: 16_000.0}
+    assert lower_bounds_of([operator(WORK, 2, 1000.0, 1.0, least_processing_rate=known(20.0))], {WORK: None}) == {}

@@ -4,7 +4,7 @@ import pickle
 from datetime import timedelta
 
 from bench.advance import observation
-from services.planner.memory import Applications, Samples
+from services.planner.request_cache import RequestCache, Samples
 from tests.unit.planner.build import NOON, analysis
 
 APP = "fleet/app"
@@ -27,7 +27,7 @@ def test_samples_are_small_until_they_are_looked_at_and_then_as_they_came() -> N
 
 def test_a_request_without_samples_has_the_newest_signals() -> None:
     """And with them nothing that is newer than its analysis."""
-    known = Applications(30, 20)
+    known = RequestCache(30, 20)
     for n in range(3):
         known.observed(observation(n, application=APP, start=NOON).model_copy(update={"signals": {"queue": float(n)}}))
     times = [
@@ -45,7 +45,7 @@ def test_a_request_without_samples_has_the_newest_signals() -> None:
 
 def test_what_is_newer_than_an_end_is_kept() -> None:
     """An application that ended and began again: samples of before are forgotten, later ones are not."""
-    known = Applications(30, 20)
+    known = RequestCache(30, 20)
     times = []
     for n in range(4):
         sample = observation(n, application=APP, start=NOON)

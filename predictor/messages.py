@@ -1,0 +1,152 @@
+"""Sentences about vectors and what-ifs."""
+
+from collections.abc import Mapping, Sequence
+
+from weir_contracts import WhatIf, WhatIfOperator
+
+from .trajectory import MIN_RATE
+
+
+def changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    """Return `enrich 2 → 4, sink 1 → 2`."""
+    moved = [f"{name} {before[name]} → {after[name]}" for name in after if after[name] != before.get(name)]
+    return ", ".join(moved) or "no change"
+
+
+def answered(answer: WhatIf, carries: str | None = None) -> str:
+    """Return the answer in a sentence: whether it keeps up, the lag, where it breaks and whether it is possible. `carries` says what it
+    carries at least if its breaking point is unknown."""
+    load = f"{answer.arrival_rate:,.0f} records/s"
+    if answer.load_factor is not None:
+        load += f" (x{answer.load_factor:.3g})"
+    moved = changes(answer.parallelism_now, answer.parallelism)
+    vector = "the present parallelism" if moved == "no change" else moved
+    parts = [f"At {load} with {vector} {_verdict(answer)}"]
+    if answer.breaks_at_load is not None and answer.breaks_at_rate is not None:
+        parts.append(
+            f"{'It breaks beyond' if answer.keeps_up else 'It carries up to'} x{answer.breaks_at_load:.3g} "
+            f"({answer.breaks_at_rate:,.0f} records/s), where {answer.bottleneck} is full"
+        )
+    if carries is not None:
+        parts.append(carries)
+    if answer.infeasible:
+        obstacles = "; ".join(dict.fromkeys(each.because for each in answer.infeasible))
+        parts.append(obstacles if answer.possible else f"It is not possible: {obstacles}")
+    return (". ".join(parts) + ".")[:2000]
+
+
+def carries_at_least(operator: str, rate: float, rate_now: float) -> str:
+    """Return the records/s at all sources below which it does not break, from a lower bound of `operator`."""
+    load = f"x{rate / rate_now:.3g} ({rate:,.0f} records/s)" if rate_now > MIN_RATE else f"{rate:,.0f} records/s"
+    return f"It carries at least {load}: {operator} was never measured beyond that"
+
+
+def _verdict(answer: WhatIf) -> str:
+    if answer.keeps_up is None:
+        gaps = [f"the {gap.what} of {gap.operator} is unknown ({gap.because})" for gap in answer.unknown]
+        gaps = [text for gap, text in zip(answer.unknown, gaps, strict=True) if gap.what != "lag"]
+        rest = f", and {len(gaps) - 1} more" if len(gaps) > 1 else ""
+        return f"it is unknown whether it keeps up: {gaps[0]}{rest}"
+    busiest = next((o for o in answer.operators if o.operator == answer.bottleneck), None)
+    if answer.keeps_up:
+        return f"it keeps up{_busy(busiest)}{_lag(answer)}"
+    return f"it does not keep up: {_shortage(answer, busiest)}{_lag(answer)}"
+
+
+def _busy(busiest: WhatIfOperator | None) -> str:
+    if busiest is None or busiest.utilisation is None:
+        return ""
+    return f", with {busiest.operator} at {busiest.utilisation:.0%} of its capacity"
+
+
+def _shortage(answer: WhatIf, busiest: WhatIfOperator | None) -> str:
+    if busiest is None or busiest.capacity is None or busiest.arrival_rate is None:
+        return "more arrives than is taken in"
+    text = f"{busiest.arrival_rate:,.0f} records/s would arrive at {busiest.operator}"
+    text += f", {busiest.parallelism} process {busiest.capacity:,.0f}"
+    if busiest.least_parallelism is not None and busiest.least_parallelism > busiest.parallelism:
+        text += f" (it needs {busiest.least_parallelism})"
+    if answer.arrival_rate > 0 and answer.throughput is not None:
+        text += f"; {answer.throughput:,.0f} of {answer.arrival_rate:,.0f} are taken in"
+    return text
+
+
+def _lag(answer: WhatIf) -> str:
+    found, objective = answer.prediction, answer.objective_seconds
+    if found is None:
+        lost = next((gap for gap in answer.unknown if gap.what == "lag"), None)
+        return f"; its lag is unknown, because the lag of {lost.operator} is ({lost.because})" if lost else ""
+    within = f"{found.horizon_seconds:,.0f} s"
+    if answer.keeps_up:
+        peak = f"; lag peaks at {found.max_lag_seconds:,.1f} s"
+        peak += f" in a restart of {found.downtime_seconds:.2g} s" if found.downtime_seconds > 0 else ""
+    else:
+        peak = f"; lag reaches {found.final_lag_seconds:,.0f} s in {within}"
+    if objective is None:
+        return peak
+    left, met = found.objective_left_at_seconds, found.objective_met_at_seconds
+    if left is None:
+        return f"{peak}, within the objective of {objective:g} s"
+    if met is None:
+        since = "from the start" if left == 0 else f"from {left:,.0f} s on"
+        return f"{peak}, above the objective of {objective:g} s {since}"
+    return f"{peak}, above the objective of {objective:g} s until {met:,.0f} s from now"
+
+
+def no_such_operator(name: str, names: Sequence[str]) -> str:
+    """Return the error for an operator that the graph does not have."""
+    existing = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    return f"there is no operator {name[:100]!r}; there are: {existing}"[:1500]
+
+
+def beyond_lower_bound(bound: float, demand: float) -> str:
+    """Return why it is unknown whether an operator with a lower bound suffices."""
+    return f"it carries at least {bound:,.0f} records/s, and was never measured at {demand:,.0f}"
+
+
+def counted_on(name: str, bound: float, p: int) -> str:
+    """Return the note of an operator that is predicted by its lower bound."""
+    return f"{name} carries at least {bound:,.0f} records/s with {p}: the prediction assumes no more"
+
+
+def extrapolated(name: str, p: int, seen_at: Sequence[int]) -> list[str]:
+    """Return a note if the capacity at `p` lies outside the measured parallelisms."""
+    if len(seen_at) == 1 and p != seen_at[0]:
+        return [f"{name} was measured at {seen_at[0]} only: its capacity at {p} is assumed to be in proportion"]
+    if not seen_at[0] <= p <= seen_at[-1]:
+        return [f"{name} was measured at {', '.join(map(str, seen_at))}: its capacity at {p} is extrapolated"]
+    return []
+
+
+def skewed(name: str, skew: float) -> str:
+    """Return the note of an operator with a hot subtask."""
+    return (
+        f"the busiest subtask of {name} does {skew:.1f} times the mean: if a key makes it so, more subtasks help less"
+    )
+
+
+_WORDS = {"bounds": "by the policy's bounds", "key-groups": "by its key groups", "partitions": "by its partitions"}
+
+
+def needs_more(code: str, name: str, needs: int, limit: int) -> str:
+    """Return why an operator cannot get the parallelism that it needs."""
+    return f"{name} would need {needs} and is limited to {limit} {_WORDS[code]}"
+
+
+def above_limit(code: str, name: str, wanted: int, limit: int) -> str:
+    """Return which upper limit a parallelism exceeds."""
+    if code == "bounds":
+        return f"the policy allows {name} at most {limit}"
+    if code == "key-groups":
+        return f"{name} has {limit} key groups and cannot be split further"
+    return f"{name} reads {limit} partitions, so {wanted - limit} of {wanted} subtasks would be idle"
+
+
+def above_ceiling(name: str, ceiling: float, arriving: float) -> str:
+    """Return that no parallelism suffices."""
+    return f"no parallelism of {name} sustains more than {ceiling:,.0f} records/s; {arriving:,.0f} would arrive"
+
+
+def too_few_slots(wanted: int, free: int, held: int) -> str:
+    """Return that the cluster has too few slots."""
+    return f"{wanted} slots are needed and {free + held} are available ({free} free, {held} held)"
