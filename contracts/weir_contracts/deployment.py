@@ -5,6 +5,7 @@ deployment, so it can still be scaled. Requested and observed parallelism are se
 """
 
 import hashlib
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
@@ -128,6 +129,19 @@ class Topology(Message):
             useful = high if partitions is None or partitions >= high else max(low, partitions)
             found[operator.name] = OperatorLimits(low, useful, high)
         return found
+
+    def smallest_useful(self, name: str, p: int) -> int:
+        """Return the smallest parallelism of an operator that is as good as `p`.
+
+        A source has at most as many busy subtasks as partitions. Partitions and key groups are not divided: of parallelisms with the
+        same largest share the smallest will do (with G of them, q with ⌈G/q⌉ = ⌈G/p⌉).
+        """
+        operator = self._by_name[name]
+        groups = operator.max_parallelism
+        units = operator.source_partitions or (groups if name in self._keyed else None)
+        if units is None:
+            return p if groups is None else min(p, groups)
+        return math.ceil(units / math.ceil(units / min(p, units)))
 
     def inputs(self, name: str) -> list[str]:
         """Return the direct upstream operators of `name`, each once."""

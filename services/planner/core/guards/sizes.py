@@ -2,7 +2,6 @@
 
 import math
 
-from predictor.limits import smallest_useful
 from services.planner.core import messages
 
 from .allowed import clamped, subtasks
@@ -34,7 +33,7 @@ def useful_parallelism(proposal: Proposal) -> Proposal:
             continue  # the planner left it alone, even if it is unbalanced
         # The policy's minimum counts, useful or not; more subtasks than key groups are impossible.
         floor = min(bounds.of(name)[0], p, context.topology.operator(name).max_parallelism or p)
-        useful = max(smallest_useful(context.topology, name, p), floor)
+        useful = max(context.topology.smallest_useful(name, p), floor)
         if useful != p and subtasks(vector) - p + useful >= minimum:
             vector[name] = useful
             reasons.append(messages.not_useful(name, p, useful))
@@ -66,7 +65,7 @@ def sustained_rate(proposal: Proposal) -> Proposal:
             continue
         needed = math.ceil(demand / (MAX_SUSTAINED_RATIO * sustained) - 1e-9) if sustained > 0 else now
         if wanted[name] < needed:
-            step = smallest_useful(context.topology, name, max(1, now - _min_step(context)))
+            step = context.topology.smallest_useful(name, max(1, now - _min_step(context)))
             vector[name] = min(now, max(wanted[name], min(needed, step)))
             limited[name] = demand / wanted[name], sustained
     return proposal.changed("sustained-rate", messages.above_sustained(wanted, limited), vector)

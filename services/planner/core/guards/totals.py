@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from predictor.limits import smallest_useful
 from services.planner.core import messages
 
 from .allowed import Cost, cut, raised, subtasks
@@ -74,6 +73,6 @@ def _in_steps(
     """Return the part of a vector that fits the limit, in useful steps, none below its floor."""
     lowered_floors = {name: min(p, floors[name]) for name, p in vector.items()}
     return {
-        name: p if p == vector[name] else max(lowered_floors[name], smallest_useful(context.topology, name, p))
+        name: p if p == vector[name] else max(lowered_floors[name], context.topology.smallest_useful(name, p))
         for name, p in cut(vector, lowered_floors, cost, limit).items()
     }
