@@ -58,9 +58,9 @@ class Recorder:
             self._planned += 1
             if self._planned % self._every == 0:
                 # The planner's memory does not have this plan before it is published.
-                memory, name = self.loop.planner_memory, message.planner
-                request = needed(memory.request(self._analysis, message.created_at), name)
-                self.requests.append(_record(request, memory.state(message.application, name), name, message))
+                cache, name = self.loop.request_cache, message.planner
+                request = needed(cache.request(self._analysis, message.created_at), name)
+                self.requests.append(_record(request, cache.state(message.application, name), name, message))
         return message
 
 

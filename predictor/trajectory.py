@@ -199,31 +199,32 @@ def outlooks(
     """Return the figures of each vector; arguments as of `predict`."""
     capacities = [model.capacities(vector) for vector in vectors]
     flows = simulate(model, capacities, restart, horizon_seconds, steps)
-    lag = reduce(np.maximum, [lag_of(flows, model, source) for source in model.arrivals])
-    bounded = reduce(np.maximum, [_latency(flows, source) for source in model.arrivals]) if of_latency else lag
-    late = np.zeros(lag.shape, dtype=bool) if objective_seconds is None else bounded > objective_seconds
-    arrived, processed = (reduce(np.add, each.values()) for each in (flows.arrived, flows.processed))
-    max_lags, late_steps, ends_late = lag.max(axis=1).tolist(), late.sum(axis=1).tolist(), late[:, -1].tolist()
+    sources, times = list(model.arrivals), flows.times
+    lag = reduce(np.maximum, [lag_of(flows, model, source) for source in sources])
+    bounded = reduce(np.maximum, [_latency(flows, source) for source in sources]) if of_latency else lag
+    late = bounded > (math.inf if objective_seconds is None else objective_seconds)
+    arrived = reduce(np.add, [flows.arrived[source] for source in sources])
+    processed = reduce(np.add, [flows.processed[source] for source in sources])
     found = []
     for row, each in enumerate(capacities):
         utilisation, bottleneck = busiest(model, each)
-        late_after = _late_after(model, flows, row, objective_seconds or 0.0, of_latency) if ends_late[row] else 0.0
+        late_steps = int(np.count_nonzero(late[row]))
         found.append(
             Outlook(
-                horizon_seconds=horizon_seconds,
-                downtime_seconds=restart.seconds,
-                max_lag_seconds=round(max_lags[row], 2),
-                violation_seconds=round(late_steps[row] * (horizon_seconds / steps), 2),
-                max_utilisation=None if utilisation is None else round(utilisation, 3),
-                bottleneck=bottleneck,
-                times=flows.times,
-                lag=lag[row],
-                late=late[row],
-                late_steps=late_steps[row],
-                late_after_seconds=late_after,
-                arrived=arrived[row],
-                processed=processed[row],
-                capacities=each,
+                horizon_seconds,
+                restart.seconds,
+                round(float(np.maximum.reduce(lag[row])), 2),
+                round(late_steps * (horizon_seconds / steps), 2),
+                None if utilisation is None else round(utilisation, 3),
+                bottleneck,
+                times,
+                lag[row],
+                late[row],
+                late_steps,
+                _late_after(model, flows, row, objective_seconds or 0.0, of_latency) if late[row, -1] else 0.0,
+                arrived[row],
+                processed[row],
+                each,
             )
         )
     return found
@@ -254,9 +255,9 @@ def simulate(
     intakes = [min([capacity / fed[0][1] for capacity, fed in each], default=UNLIMITED) for each in limits]
     # Replayed records are work still to do, although they arrived before everything that waits.
     first = [waiting + min(rate, intake) * restart.replay_seconds for intake in intakes]
-    arrivals = np.array(first)[:, None] + rate * times
+    arrivals = np.array([[count] for count in first]) + rate * times
     # Both rates are constant, so the source never waits for records before it has caught up.
-    able = np.array(intakes)[:, None] * _up(horizon_seconds, steps, restart.seconds)
+    able = np.array([[intake] for intake in intakes]) * _up(horizon_seconds, steps, restart.seconds)
     return Flows(times, {source: arrivals}, {source: np.minimum(arrivals, able)})
 
 
@@ -289,24 +290,25 @@ def lag_of(flows: Flows, model: Model, source: str) -> np.ndarray:
     """Return lag in seconds, `t − A⁻¹(P(t))`: with constant arrivals the backlog over their rate, once the records that waited at the
     start are processed; before that their age, as they are taken to have arrived evenly."""
     arrived, processed, rate = flows.arrived[source], flows.processed[source], model.arrivals[source]
-    left = arrived - processed
+    left: np.ndarray = arrived - processed
     # Less than a thousandth of a second's arrivals is a rounding error, not a backlog.
     waits = left > max(1e-6, rate * 1e-3)
-    if not waits.any():
+    if not np.count_nonzero(waits):
         return np.zeros(left.shape)
     waiting, known = arrived[:, :1], model.backlogs[source]
     arrives = rate > MIN_RATE
     age = known.age_seconds
     if age is None or age <= 0:
         age = known.records / rate if arrives else 0.0
-    lag = left / rate if arrives else np.zeros(left.shape)
+    left /= rate if arrives else math.inf
     old = processed < waiting
-    if old.any():
-        # Replayed records are a little older still.
+    if np.count_nonzero(old):
         done = np.minimum(processed, waiting) / np.where(waiting > 0, waiting, 1.0)
+        # Replayed records are a little older still.
         ages = age + (waiting - known.records) / rate if arrives else age
-        lag = np.where(old, flows.times + ages - done * ages, lag)
-    return np.where(waits, lag, 0.0)
+        np.copyto(left, flows.times + ages - done * ages, where=old)
+    left *= waits
+    return left
 
 
 def _latency(flows: Flows, source: str) -> np.ndarray:

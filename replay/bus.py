@@ -19,7 +19,7 @@ RECORDS_KEPT = 100
 
 
 class ReplayBus(MemoryBus):
-    """One partition a topic. `carry` is given each message and returns what arrives of it, None if it is lost.
+    """One partition a topic. `carry` receives each message and returns what arrives of it, None if it is lost.
 
     `published` is called with each record, lost or not.
     """

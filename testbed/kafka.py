@@ -40,7 +40,7 @@ log.retention.check.interval.ms=10000
 class KafkaBroker(Launcher):
     """One broker; its data outlives `kill()` and `restart()`, on the same port.
 
-    `advertised_port`: where clients are told to connect to, if something of the caller's own stands before the broker.
+    `advertised_port`: the port for clients, if the caller runs a proxy in front of the broker.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Processes of a testbed: started in a session of their own, logged to a file, ended with their owner, even after a crash.
+"""Processes of a testbed: started in separate sessions, logged to a file, ended with their owner, even after a crash.
 
 Three nets, one below the other: `stop()`; the kernel's parent-death signal, for an owner that was killed; and the register
 (`testbed.register`), by which the next start finds what both have missed.
@@ -105,7 +105,7 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
 def claim_port(name: str, port: int, timeout_seconds: float = 5.0) -> None:
     """Wait until `port` is free, soon after its last owner's end; raises `TestbedError` if it stays in use.
 
-    Without this, a server that could not open its port would be taken for ready, because somebody answers there.
+    Without this, a server that could not open its port would be taken for ready, because another process answers there.
     """
     sentence = f"{name}: port {port} of 127.0.0.1 is in use: stop what listens there, or choose another"
     if accepts_connections(port):

@@ -1,7 +1,7 @@
 """Parallelism of each operator by its demand, and the planner's parameters."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydantic import Field
 from weir_contracts import Infeasible, Parallelism
@@ -23,8 +23,7 @@ class RateParameters(Assumptions):
     )
 
 
-@dataclass(slots=True)
-class Demand:
+class Demand(NamedTuple):
     """Demand of one operator, whatever the time to drain the backlog, and its limits."""
 
     operator: str
@@ -38,80 +37,87 @@ class Demand:
     """Records/s that arrive; None: unknown."""
     waiting: float
     """Records of the backlog."""
-    is_suspect: bool
 
 
 def demands_of(comparison: Comparison) -> list[Demand]:
     """Return the demand of each operator."""
-    model, loads, waiting, suspects = comparison.model, comparison.model.loads, comparison.waiting, comparison.suspects
+    curves, loads, waiting, current = (
+        comparison.model.curves,
+        comparison.model.loads,
+        comparison.waiting,
+        comparison.current,
+    )
     found = []
-    for name, limits in comparison.limits.items():
-        now, curve = comparison.current[name], model.curves.get(name)
+    for name, (low, high, _) in comparison.limits.items():
+        now, curve = current[name], curves.get(name)
         best = None if curve is None else curve.best
-        useful = limits.max if best is None else min(limits.max, max(best, now))
-        load, left = loads.get(name), waiting.get(name, 0.0)
-        found.append(Demand(name, now, limits.min, limits.max, useful, curve, load, left, name in suspects))
+        useful = high if best is None else min(high, max(best, now))
+        found.append(Demand(name, now, low, high, useful, curve, loads.get(name), waiting.get(name, 0.0)))
     return found
 
 
 def sized(comparison: Comparison, demands: Sequence[Demand], drain_seconds: float | None) -> Parallelism:
-    """Return the smallest useful parallelism of each operator for arrivals, backlog and restart; none becomes smaller."""
-    return {
-        each.operator: _grown(each)
-        if each.curve is None or each.load is None
-        else max(_fitting(comparison, each, each.curve, each.load, drain_seconds), min(each.now, each.max))
-        for each in demands
-    }
+    """Return the smallest useful parallelism of each operator for arrivals, backlog and restart; none becomes smaller. None drains no
+    backlog."""
+    found, rates = {}, _Rates(comparison, drain_seconds)
+    for each in demands:
+        if each.curve is None or each.load is None:
+            found[each.operator] = _grown(comparison, each)
+        else:
+            fitting = _fitting(each, each.curve.needed(rates.of(each, each.load)))
+            found[each.operator] = fitting if fitting > each.now else max(fitting, min(each.now, each.max))
+    return found
 
 
 def shrunk(
     comparison: Comparison, demands: Sequence[Demand], drain_seconds: float, arrival_margin: float
 ) -> Parallelism:
     """Return the smallest useful parallelism of each operator for arrivals `arrival_margin` higher than now; none becomes larger."""
-    found: Parallelism = {}
+    found, rates = {}, _Rates(comparison, drain_seconds)
     for each in demands:
-        name, curve, load = each.operator, each.curve, each.load
+        name, curve = each.operator, each.curve
         if curve is None and name in comparison.lower_bounds:
             # A lower bound suffices for fewer subtasks, and is no reason for more.
             curve = CapacityCurve(each.now / comparison.lower_bounds[name])
-        if curve is None or load is None:
-            found[name] = min(_grown(each), each.now)
+        if curve is None or each.load is None:
+            fitting = _grown(comparison, each)
         else:
             # An operator's input grows with the arrivals.
-            fitting = _fitting(comparison, each, curve, load * (1 + arrival_margin), drain_seconds)
-            found[name] = min(fitting, each.now)
+            fitting = _fitting(each, curve.needed(rates.of(each, each.load * (1 + arrival_margin))))
+        found[name] = min(fitting, each.now)
     return found
 
 
-def _grown(demand: Demand) -> int:
+def _grown(comparison: Comparison, demand: Demand) -> int:
     """Unknown is not small: the operator keeps its parallelism, or grows by a useful step if it is visibly saturated."""
     now = demand.now
-    return min(demand.max, now + max(1, now // 2)) if demand.is_suspect else now
+    return min(demand.max, now + max(1, now // 2)) if demand.operator in comparison.suspects else now
 
 
-def _rate(comparison: Comparison, demand: Demand, load: float, drain_seconds: float | None) -> float:
-    """Return records/s of the load over the target utilisation and of the backlog; None drains no backlog."""
-    rate = load / comparison.target_utilisation
-    return (
-        rate if drain_seconds is None else rate + (demand.waiting + load * comparison.restart.seconds) / drain_seconds
-    )
+class _Rates:
+    """Records/s of a load over the target utilisation and of the backlog."""
+
+    def __init__(self, comparison: Comparison, drain_seconds: float | None) -> None:
+        self._utilisation, self._restart = comparison.target_utilisation, comparison.restart.seconds
+        self._drain = drain_seconds
+
+    def of(self, demand: Demand, load: float) -> float:
+        rate = load / self._utilisation
+        return rate if self._drain is None else rate + (demand.waiting + load * self._restart) / self._drain
 
 
-def _fitting(
-    comparison: Comparison, demand: Demand, curve: CapacityCurve, load: float, drain_seconds: float | None
-) -> int:
-    needed = curve.needed(_rate(comparison, demand, load, drain_seconds))
+def _fitting(demand: Demand, needed: int | None) -> int:
     return max(demand.min, demand.useful if needed is None or needed > demand.useful else needed)
 
 
 def infeasible(comparison: Comparison, demands: Sequence[Demand], drain_seconds: float) -> list[Infeasible]:
     """Return the operators whose demand exceeds their limits or every parallelism."""
-    found = []
+    found, rates = [], _Rates(comparison, drain_seconds)
     for each in demands:
         if each.curve is None or each.load is None:
             continue
         name, curve = each.operator, each.curve
-        rate = _rate(comparison, each, each.load, drain_seconds)
+        rate = rates.of(each, each.load)
         needed = curve.needed(rate)
         if needed is None:
             because = f"{name} needs {rate:,.0f} records/s; no parallelism sustains more than {curve.ceiling:,.0f}"

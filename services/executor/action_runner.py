@@ -19,38 +19,26 @@ from runtime.log import canonical_line
 
 from . import telemetry
 from .applications import Application, Applications
-from .core import (
+from .core.capacity import judge
+from .core.gate import Context, admit, is_for_us, precheck
+from .core.history import Transition, expected, recall, record_refusal, record_transition, taken_over
+from .core.observed import (
     Answer,
-    Context,
-    Event,
     Instruction,
     Observed,
     PolicyReading,
     Record,
     Refusal,
     Request,
-    Rules,
     Snapshot,
     Step,
     TargetChanged,
-    Transition,
     TriggerCheckpoint,
     Unanswered,
-    admit,
-    expected,
-    is_for_us,
-    is_watched,
-    judge,
-    late_rollback,
-    next_step,
-    precheck,
-    recall,
-    record_refusal,
-    record_transition,
-    resume,
-    supersede,
-    taken_over,
 )
+from .core.rules import Rules
+from .core.steps import is_watched, late_rollback, next_step, resume, supersede
+from .core.table import Event
 from .driver import Driver, Knowledge
 from .effects import ActionStore, OutcomePublisher
 from .fence import ActionFence, Ownership
@@ -187,7 +175,7 @@ class ActionRunner:
         """Restore the history from knowledge if the topic no longer holds the application's outcomes."""
         outcome = await self._knowledge.outcome(app.id)
         if isinstance(outcome, Unanswered):
-            return PolicyReading(reachable=False, because=outcome.reason)
+            return PolicyReading(reachable=False, reason=outcome.reason)
         if outcome is not None:
             app.history = taken_over(recall(app.history, outcome))
         app.recalled = True
@@ -199,11 +187,11 @@ class ActionRunner:
             async with asyncio.timeout(GATE_SECONDS):
                 policy = await self._knowledge.policy(application)
                 if policy.policy is None:
-                    return policy, Snapshot(now, reachable=False, because="not observed without a policy")
+                    return policy, Snapshot(now, reachable=False, reason="not observed without a policy")
                 return policy, await self._driver(policy.policy.subject).observe(policy.policy.subject)
         except TimeoutError:
             reason = f"no answer within {GATE_SECONDS:.0f} s"
-            return PolicyReading(reachable=False, because=reason), Snapshot(now, reachable=False, because=reason)
+            return PolicyReading(reachable=False, reason=reason), Snapshot(now, reachable=False, reason=reason)
 
     # -- actions --------------------------------------------------------------------------------------------------
 
@@ -257,7 +245,7 @@ class ActionRunner:
         action = app.history.action
         if subject is None:
             reason = "the policy was deleted, so the target is unknown"
-            snapshot = Snapshot(self._clock.now(), reachable=True, because=reason)
+            snapshot = Snapshot(self._clock.now(), reachable=True, reason=reason)
         else:
             snapshot = await self._driver(subject).observe(subject)
         policy, crowded, contended = None, None, False

@@ -26,7 +26,8 @@ from runtime.table import GlobalTable
 from .action_runner import ActionRunner, Pace
 from .analyses import LatestAnalyses
 from .applications import Application, Applications, NewestOutcomes
-from .core import ActionHistory, Rules, recall, taken_over
+from .core.history import ActionHistory, recall, taken_over
+from .core.rules import Rules
 from .driver import Driver, Knowledge
 from .fence import LostPartition, Ownership
 

@@ -1,12 +1,17 @@
 """Shadows beside a whole loop: what they would have done, and whether that can be believed."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from weir_contracts import CandidateScore, Shadows
 from weir_contracts.topics import SHADOWS
 
+from runtime.bus import Bus
+from runtime.clock import Clock
 from services.knowledge.scores import summarise_scores
+from services.planner.process import WorkerProcess
+from services.planner.shadows import ShadowLimits, ShadowRunner
 from simulator.observe import START
 from tests.loop.world import WORK, World, job, policy
 
@@ -15,11 +20,26 @@ LAVISH = {"name": "rate", "label": "lavish", "parameters": {"target_utilisation"
 LAZY = {"name": "static", "label": "lazy", "parameters": {"parallelism": 1}}
 
 
+class ThisProcess(WorkerProcess):
+    """Runs what the shadows' process would run."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+
+    async def run(self, work: Callable[..., str], *arguments: str, timeout_seconds: float) -> str:
+        return work(*arguments)
+
+
+def in_this_process(bus: Bus, clock: Clock) -> ShadowRunner:
+    """Return the runner of shadows, which publishes them after each plan."""
+    return ShadowRunner(bus, clock, ThisProcess(), partitions=1, limits=ShadowLimits(publish_seconds=0.0))
+
+
 class Watched(World):
     """A loop with its shadows."""
 
     def __init__(self, shadows: list[dict[str, Any]], **options: Any) -> None:
-        super().__init__(job(1), wave, policy=policy(shadows=shadows, **options), shadows=True)
+        super().__init__(job(1), wave, policy=policy(shadows=shadows, **options), shadows=in_this_process)
 
     @property
     def shadows(self) -> Shadows:

@@ -2,6 +2,7 @@
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from runtime.kafka_thread import connection
 from services.analyzer.stream import NotYet
 
 
@@ -14,14 +15,8 @@ class Brokers:
 
     def look(self, *topics: str) -> tuple[str, dict[str, dict[int, tuple[int, int]]]]:
         """Return the cluster's id, and first and next offset of each partition of `topics`; `NotYet` without a response."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap_servers,
-                "group.id": "weir-analyzer-look",
-                "enable.auto.commit": False,
-                "log_level": 0,
-            }
-        )
+        own = {"group.id": "weir-analyzer-look", "enable.auto.commit": False}
+        consumer = Consumer(connection(self._bootstrap_servers, own))
         marks: dict[str, dict[int, tuple[int, int]]] = {}
         try:
             for topic in topics:

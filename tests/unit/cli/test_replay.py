@@ -1,4 +1,4 @@
-"""`weir replay`: the loop's cores on a simulated application, and what is printed of it."""
+"""`weir replay`: the loop on a simulated application, and its output."""
 
 import json
 from collections.abc import Callable
@@ -15,9 +15,10 @@ from weir_contracts import Objective, PlanReply, PlanRequest, Subject
 from weir_contracts.topics import PLANS
 from weir_planner.installed import built_in
 
-from cli.replay.chart import LABEL, _short, check_place
+from cli.replay.chart import LABEL, check_place
 from cli.replay.command import _table
 from replay.driver import SimulatedDriver
+from replay.figure import short
 from replay.loop import Loop
 from replay.options import InvalidReplay, ReplayOptions, prepare
 from replay.run import Result, replay_own, run
@@ -252,7 +253,7 @@ class TestSimulated(DriverSuite):
         assert isinstance(await rig.driver.request(rig.subject, rig.job_id, rig.wanted, rig.before, OPEN), Accepted)
         assert rig.simulation.requested == rig.wanted
         rig.simulation.conditions.away = "no route"
-        assert (await rig.driver.observe(rig.subject)).because == "no route"
+        assert (await rig.driver.observe(rig.subject)).reason == "no route"
 
 
 def test_a_recording_by_the_minute_is_looked_at_once_a_minute() -> None:
@@ -322,6 +323,14 @@ def policy_file(folder: Path, spec: str) -> Path:
         f"{{apiVersion: weir.dev/v1alpha1, kind: ScalingPolicy, spec: {{objective: {{maxLag: 30s}}, {spec}}}}}"
     )
     return file
+
+
+def test_a_policy_that_names_its_application_apart_from_its_target_is_replayed(tmp_path: Path) -> None:
+    """The simulation stands in for both."""
+    application = "application: {flink: {url: 'http://jobmanager:8081', job: orders}}"
+    docker = "target: {docker: {project: shop, service: taskmanager, slots: 2}}"
+    prepared = prepare(ReplayOptions("step", policy_file=policy_file(tmp_path, f"{application}, {docker}")))
+    assert prepared.policy.subject.flink.job == "replay"
 
 
 @pytest.mark.parametrize("topology", sorted(PRESETS))
@@ -493,7 +502,7 @@ def test_the_hardest_moment_need_not_have_the_highest_load(tmp_path: Path) -> No
 )
 def test_a_label_keeps_to_its_column(value: float, label: str) -> None:
     """However high the load."""
-    assert _short(value) == label
+    assert short(value) == label
     assert len(label) <= LABEL - 2
 
 

@@ -1,4 +1,4 @@
-"""What a copy of a compose container keeps, and what cannot be copied."""
+"""Fields that a copy of a compose container keeps, and containers that cannot be copied."""
 
 from copy import deepcopy
 from typing import Any
@@ -113,7 +113,7 @@ def test_without_a_network_there_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "says"),
+    ("field", "value", "expected_text"),
     [
         ("Name", "/flink-tm", "container_name"),
         (
@@ -124,11 +124,11 @@ def test_without_a_network_there_is_none() -> None:
         (
             "NetworkSettings__Networks",
             {"shop_default": {"IPAMConfig": {"IPv4Address": "172.20.0.9"}}},
-            "an address of its own in network shop_default",
+            "a fixed address in network shop_default",
         ),
     ],
 )
-def test_what_there_can_be_one_of_only_is_refused(field: str, value: Any, says: str) -> None:
+def test_a_container_that_compose_cannot_scale_is_refused(field: str, value: Any, expected_text: str) -> None:
     """The sentence says which setting it is."""
-    with pytest.raises(Uncopyable, match=says):
+    with pytest.raises(Uncopyable, match=expected_text):
         copy_of(sibling(**{field: value}), 2, "x")

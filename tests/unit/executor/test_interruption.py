@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from weir_contracts import Outcome
 
-from services.executor.core import Accepted, Refusal, Rejected, Unanswered
+from services.executor.core.observed import Accepted, Refusal, Rejected, Unanswered
 from tests.effort import some
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED
 from tests.unit.executor.house import APP, House, Replica
@@ -23,15 +23,15 @@ NTH = some(range(EVERY), EVERY)
 
 
 class Cluster(MemoryDriver):
-    """What happens to it after a request (`then`) happens at once, whether or not the requester hears the answer."""
+    """A cluster in which `then` happens directly after a request, even if its response is lost."""
 
     then: Callable[[House], None] | None = None
     house: House
 
     async def request(self, *given: Any, **named: Any) -> Accepted | Rejected | Unanswered | Refusal:
-        asked = len(self.requests)
+        request_sent = len(self.requests)
         answer = await super().request(*given, **named)
-        if self.then is not None and (len(self.requests) > asked or isinstance(answer, Rejected)):
+        if self.then is not None and (len(self.requests) > request_sent or isinstance(answer, Rejected)):
             self.then(self.house)
         return answer
 
@@ -59,7 +59,7 @@ class Story:
         return owner
 
     def over(self) -> bool:
-        last = self.house.told()[-1:]
+        last = self.house.published()[-1:]
         return bool(last) and last[0].phase in ("verified", "rolled-back", "failed", "refused")
 
     async def stops(self, replica: Replica, at: int) -> bool:
@@ -78,13 +78,13 @@ class Story:
 
         Behind such a late outcome the owner publishes its newest once more.
         """
-        known, asked = {outcome.id for outcome in self.house.told()}, len(self.house.driver.requests)
+        base, request_sent = {outcome.id for outcome in self.house.published()}, len(self.house.driver.requests)
         on_its_way = int(replica.ports.effects[-1] == "before publish")
         replica.ports.wake()
         await self.house.quiet(6)
-        new = [outcome for outcome in self.house.told() if outcome.id not in known]
+        new = [outcome for outcome in self.house.published() if outcome.id not in base]
         assert len(new) <= on_its_way, self.house.phases()
-        assert self.house.driver.requests[asked:] == []
+        assert self.house.driver.requests[request_sent:] == []
 
 
 @pytest.fixture
@@ -103,10 +103,10 @@ async def interrupted(stories: list[Story], cut: int, prepare: Callable[[House],
     first = await story.begin(prepare)
     if not await story.stops(first, cut):
         return None
-    assert not story.house.driver.requests or [o.phase for o in story.house.told()][:2] == ["intended", "applying"]
+    assert not story.house.driver.requests or [o.phase for o in story.house.published()][:2] == ["intended", "applying"]
     await story.followed(first)
     await story.house.until(story.over)
-    story.end = story.house.told()[-1]
+    story.end = story.house.published()[-1]
     await story.wakes(first)
     await story.house.end()
     return story
@@ -115,7 +115,7 @@ async def interrupted(stories: list[Story], cut: int, prepare: Callable[[House],
 async def every(
     stories: list[Story], nth: int, prepare: Callable[[House], None], judge: Callable[[Story], None]
 ) -> int:
-    """Tell the story with each `EVERY`th cut from the `nth` on; returns how many there were."""
+    """Run the story with each `EVERY`th cut from the `nth` on; returns how many there were."""
     cut = nth + 1
     while (story := await interrupted(stories, cut, prepare)) is not None:
         judge(story)
@@ -135,11 +135,11 @@ async def test_an_interrupted_action_ends_as_an_undisturbed_one(
 
     def judge(story: Story) -> None:
         last = story.end
-        asked = [vector for _, vector in story.house.driver.requests]
+        request_sent = [vector for _, vector in story.house.driver.requests]
         if crash_above is None:
-            assert (last.phase, asked) == ("verified", [WANTED])
+            assert (last.phase, request_sent) == ("verified", [WANTED])
         else:
-            assert (last.phase, asked) == ("rolled-back", [WANTED, BEFORE])
+            assert (last.phase, request_sent) == ("rolled-back", [WANTED, BEFORE])
             assert [q.strikes for q in last.quarantine] == [1]
 
     assert await every(stories, nth, prepare, judge) > 20
@@ -152,17 +152,17 @@ def _refused(house: House) -> None:
 
 
 def _contested(house: House) -> None:
-    """Somebody else asked for another vector."""
+    """Another client requested another vector."""
     house.job().requested = dict.fromkeys(BEFORE, 7)
 
 
 def _gone(house: House) -> None:
-    """The job is not there any more."""
+    """The job was removed."""
     house.driver.jobs.clear()
 
 
 def _away(house: House) -> None:
-    """The cluster does not answer any more."""
+    """The cluster became unreachable."""
     house.driver.away = {"http://127.0.0.1:8081": "connection refused"}
 
 
@@ -172,7 +172,7 @@ ENDS: dict[str, tuple[Callable[[House], None], str]] = {
     "gone": (_gone, "job-gone"),
     "unreachable": (_away, "unreachable"),
 }
-"""What is so beforehand, or happens once the engine was asked, and why the action fails."""
+"""Condition before the action, or event after its request, and the code of the failure."""
 
 
 @pytest.mark.parametrize("nth", NTH)
@@ -214,13 +214,13 @@ async def test_interrupted_again_and_again(stories: list[Story], crash_above: in
         await story.house.until(lambda ports=ports: story.over() or ports.stopped)  # type: ignore[misc]
         if ports.stopped:
             await story.followed(owner)
-    assert story.house.told()[-1].phase == ("verified" if crash_above is None else "rolled-back")
+    assert story.house.published()[-1].phase == ("verified" if crash_above is None else "rolled-back")
     assert sum(replica.ports.stopped for replica in story.house.replicas) > 1
 
 
 @pytest.mark.parametrize("effect", ["before record", "after record", "before request"])
-async def test_a_pause_while_nobody_was_there_ends_the_action(stories: list[Story], effect: str) -> None:
-    """The replica stopped before its request, and the user paused: whoever goes on requests nothing."""
+async def test_a_pause_before_the_takeover_ends_the_action(stories: list[Story], effect: str) -> None:
+    """The replica stopped before its request, and the user paused: the replica that continues requests nothing."""
     story = Story()
     stories.append(story)
     first = await story.begin()
@@ -228,7 +228,7 @@ async def test_a_pause_while_nobody_was_there_ends_the_action(stories: list[Stor
     story.house.knowledge.set_mode(APP, "paused", story.house.clock.now())
     await story.followed(first)
     await story.house.until(story.over)
-    last = story.house.told()[-1]
+    last = story.house.published()[-1]
     assert last.code in ("not-act", "policy-changed") and last.phase in ("refused", "failed")
     await story.wakes(first)
     assert story.house.driver.requests == []
@@ -237,13 +237,13 @@ async def test_a_pause_while_nobody_was_there_ends_the_action(stories: list[Stor
 async def stopped_at(story: Story, replica: Replica, effect: str) -> None:
     """Stop it at the first such effect."""
 
-    def stop(seen: str) -> None:
-        if seen == effect:
+    def stop(found: str) -> None:
+        if found == effect:
             replica.ports.stop_at = len(replica.ports.effects)
 
     replica.ports.on_effect = stop
     await story.house.until(lambda: replica.ports.stopped)
-    replica.ports.on_effect = lambda seen: None
+    replica.ports.on_effect = lambda found: None
 
 
 # -- directly before the request -----------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ async def test_no_request_for_a_plan_that_expired_on_the_way(stories: list[Story
 
     house = await held_up(stories, 370, pause)
     assert house.phases() == ["intended", "applying", "failed"]
-    assert house.told()[-1].code == "expired"
+    assert house.published()[-1].code == "expired"
     assert house.driver.requests == []
 
 
@@ -295,11 +295,11 @@ async def test_no_request_after_the_policy_changed(stories: list[Story], mode: s
             del house.knowledge.policies[APP]
 
     house = await held_up(stories, 3, change)
-    assert (house.phases()[-1], house.told()[-1].code) == ("failed", code)
+    assert (house.phases()[-1], house.published()[-1].code) == ("failed", code)
     assert house.driver.requests == []
 
 
-async def test_no_request_against_requirements_of_somebody_else(stories: list[Story]) -> None:
+async def test_no_request_against_foreign_requirements(stories: list[Story]) -> None:
     """They were set between the look and the request: contested, and left as they are."""
     theirs = dict.fromkeys(BEFORE, 7)
 
@@ -307,7 +307,7 @@ async def test_no_request_against_requirements_of_somebody_else(stories: list[St
         house.job().requested = theirs
 
     house = await held_up(stories, 3, scale)
-    assert (house.phases()[-1], house.told()[-1].code) == ("failed", "contested")
+    assert (house.phases()[-1], house.published()[-1].code) == ("failed", "contested")
     assert (house.driver.requests, house.job().requested) == ([], theirs)
 
 
@@ -318,7 +318,7 @@ async def test_no_request_while_the_policy_cannot_be_read(stories: list[Story]) 
         house.knowledge.away = "connection refused"
 
     house = await held_up(stories, 3, lose)
-    assert house.phases()[-1] == "failed" and house.told()[-1].code in ("unreachable", "expired")
+    assert house.phases()[-1] == "failed" and house.published()[-1].code in ("unreachable", "expired")
     assert house.driver.requests == []
 
 
@@ -331,4 +331,4 @@ async def test_a_rollback_needs_no_policy(stories: list[Story]) -> None:
     story.house.knowledge.away = "connection refused"
     await story.house.until(story.over)
     assert [vector for _, vector in story.house.driver.requests] == [WANTED, BEFORE]
-    assert story.house.told()[-1].phase == "rolled-back"
+    assert story.house.published()[-1].phase == "rolled-back"

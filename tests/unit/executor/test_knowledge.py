@@ -1,4 +1,4 @@
-"""What the executor needs of knowledge: one suite for the in-memory twin and for the client of the real API."""
+"""Suite of knowledge, in memory and by the client of the real API."""
 
 import json
 from collections.abc import AsyncIterator
@@ -16,7 +16,9 @@ from runtime.loop import Stop
 from runtime.settings import variable
 from services.executor.adapters.knowledge import TOKEN_SETTING, HttpKnowledge, NotUsable
 from services.executor.adapters.memory import MemoryKnowledge
-from services.executor.core import ActionHistory, Conflict, Event, Recorded, Step, Unanswered, record_transition
+from services.executor.core.history import ActionHistory, record_transition
+from services.executor.core.observed import Conflict, Recorded, Step, Unanswered
+from services.executor.core.table import Event
 from services.executor.driver import Knowledge
 from services.executor.settings import Settings
 from services.knowledge.adapters.memory import MemoryStore
@@ -79,7 +81,7 @@ async def test_no_policy_is_not_an_outage(rig: Rig) -> None:
 
 
 async def test_an_action_is_claimed_once(rig: Rig) -> None:
-    """The second claim of the same version gets what is there."""
+    """The second write of the same version gets the stored action."""
     mine = action(version=1)
     assert await rig.knowledge.record(mine, 0) == Recorded()
     other = action(version=1, attempt_id=OTHER_ATTEMPT)
@@ -93,7 +95,7 @@ async def test_an_action_moves_on_by_its_version(rig: Rig) -> None:
     assert await rig.knowledge.record(action("applying", version=2), 1) == Conflict(action("applying", version=2))
 
 
-async def test_a_claim_on_nothing_says_so(rig: Rig) -> None:
+async def test_version_0_writes_to_an_empty_store(rig: Rig) -> None:
     """An emptied store: the version that was read is not there any more."""
     assert await rig.knowledge.record(action(version=6), 5) == Conflict(None)
 
@@ -133,20 +135,20 @@ class TestHostileAnswers:
         """Also a missing token: the mode is not known, so nothing begins."""
         reading, recorded = await self.ask(status, b'{"detail": "Redis cannot be reached"}')
         assert not reading.reachable
-        assert f"{status} Redis cannot be reached" in reading.because
+        assert f"{status} Redis cannot be reached" in reading.reason
         assert isinstance(recorded, Unanswered)
-        assert ("WEIR_KNOWLEDGE_TOKEN" in reading.because) == (status in (401, 403))
+        assert ("WEIR_KNOWLEDGE_TOKEN" in reading.reason) == (status in (401, 403))
 
     @pytest.mark.parametrize("body", [b"", b"{", b"<html>", b"[]", b"{}", b'{"spec": 1}'])
     async def test_nonsense_is_an_outage(self, body: bytes) -> None:
         """It names the call."""
         reading, _ = await self.ask(200, body)
         assert not reading.reachable
-        assert reading.because.startswith("GET /v1/policies/shop/orders: ")
+        assert reading.reason.startswith("GET /v1/policies/shop/orders: ")
 
     @pytest.mark.parametrize("body", [b"", b"[1]", b'{"detail": "no"}', b'{"current": {"version": 0}}'])
     async def test_a_conflict_without_its_action_is_no_answer(self, body: bytes) -> None:
-        """Nobody can tell from it who won."""
+        """Such a response does not show which executor stored its action."""
         _, recorded = await self.ask(409, body)
         assert isinstance(recorded, Unanswered)
 
@@ -163,7 +165,7 @@ class TestHostileAnswers:
             raise httpx.ConnectError("")
 
         knowledge = HttpKnowledge(httpx.AsyncClient(transport=httpx.MockTransport(cut), base_url="http://knowledge"))
-        assert "ConnectError" in (await knowledge.policy(APP)).because
+        assert "ConnectError" in (await knowledge.policy(APP)).reason
         assert isinstance(await knowledge.record(action(), 4), Unanswered)
         with pytest.raises(NotUsable, match="ConnectError"):
             await knowledge.ping()
@@ -197,7 +199,7 @@ class TestToken:
     """Knowledge answers and does not know the token: no plan would be carried out, and readiness says so beforehand."""
 
     @pytest.mark.parametrize("token", [None, "an-old-token-of-before", SECRET + "x"])
-    async def test_one_that_is_not_known_is_told_with_its_setting(self, token: str | None) -> None:
+    async def test_an_unknown_token_is_reported_with_its_setting(self, token: str | None) -> None:
         """In readiness at each look, in the log once, whatever is asked how often; never the token itself."""
         guarded = Guarded(token)
         with capture_logs() as lines:
@@ -206,16 +208,16 @@ class TestToken:
                     await guarded.knowledge.ping()
                 await guarded.knowledge.policy(APP)
             await guarded.knowledge.record(action(), 0)
-        said = str(refused.value)
-        assert "knowledge refused the token (401 " in said
-        assert "set WEIR_KNOWLEDGE_TOKEN, or the file WEIR_KNOWLEDGE_TOKEN in WEIR_SECRETS_FOLDER" in said
+        text = str(refused.value)
+        assert "knowledge refused the token (401 " in text
+        assert "set WEIR_KNOWLEDGE_TOKEN, or the file WEIR_KNOWLEDGE_TOKEN in WEIR_SECRETS_FOLDER" in text
         (line,) = lines
-        assert (line["event"], line["log_level"], line["reason"]) == ("knowledge-refuses-the-token", "warning", said)
-        assert not token or token not in f"{said}{lines}"
+        assert (line["event"], line["log_level"], line["reason"]) == ("knowledge-refuses-the-token", "warning", text)
+        assert not token or token not in f"{text}{lines}"
         await guarded.knowledge.close()
 
-    async def test_one_that_may_only_read_is_told_when_an_action_is_claimed(self) -> None:
-        """Reading does not tell the roles apart, and what may be read says nothing of writing: one line, also where both go on."""
+    async def test_a_read_only_token_is_reported_when_an_action_is_recorded(self) -> None:
+        """Reading does not show the role of a token: one log line, even if both continue."""
         guarded = Guarded(READER)
         with capture_logs() as lines:
             for _ in range(3):
@@ -234,12 +236,12 @@ class TestToken:
         assert lines == []
         await guarded.knowledge.close()
 
-    async def test_a_change_is_told_in_both_directions(self) -> None:
+    async def test_a_change_is_logged_in_both_directions(self) -> None:
         """The tokens of knowledge were changed under a running executor, and changed back."""
         guarded = Guarded(SECRET)
-        known = guarded.app.state.tokens
+        base = guarded.app.state.tokens
         with capture_logs() as lines:
-            for tokens in (known, Tokens({READER: Caller("ada", "read")}), known, known):
+            for tokens in (base, Tokens({READER: Caller("ada", "read")}), base, base):
                 guarded.app.state.tokens = tokens
                 await guarded.knowledge.policy(APP)
         assert [line["event"] for line in lines] == ["knowledge-refuses-the-token", "knowledge-accepts-the-token"]

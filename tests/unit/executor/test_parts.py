@@ -8,7 +8,10 @@ from weir_contracts import Outcome
 from runtime.records import Record
 from runtime.settings import load
 from services.executor.analyses import LatestAnalyses
-from services.executor.core import ActionHistory, Refusal, Rules, changes, record_refusal, vector
+from services.executor.core.history import ActionHistory, record_refusal
+from services.executor.core.messages import changes, vector
+from services.executor.core.observed import Refusal
+from services.executor.core.rules import Rules
 from services.executor.settings import Settings
 from tests.unit.executor.builders import NOON, after, analysis, plan
 
@@ -23,7 +26,7 @@ class TestLatestAnalyses:
     """Kept as they came, read on demand."""
 
     def test_the_newest_is_meant(self) -> None:
-        """And it is read once, however often somebody asks."""
+        """It is decoded once."""
         kept = LatestAnalyses()
         for offset, at in enumerate((NOON, after(5))):
             kept.note([record(offset, analysis(at=at).model_dump_json().encode())])
@@ -77,5 +80,5 @@ def test_sentences_fit_the_contract() -> None:
     large = {f"{i}{'x' * 375}": 1 for i in range(1000)}
     assert len(vector(large)) < 700
     assert "and 996 more" in changes(large, dict.fromkeys(large, 2))
-    told = record_refusal(ActionHistory(), plan(), Refusal("unreachable", "y" * 1_000_000), None, NOON).outcome
-    assert len(Outcome.model_validate_json(told.model_dump_json()).sentence) == 2000
+    published = record_refusal(ActionHistory(), plan(), Refusal("unreachable", "y" * 1_000_000), None, NOON).outcome
+    assert len(Outcome.model_validate_json(published.model_dump_json()).sentence) == 2000

@@ -154,7 +154,7 @@ def test_a_misspelt_variable_is_pointed_out(
     environment.setenv("WEIR_FRIDGE_COLD", "1")
     load(Settings)
     assert capsys.readouterr().err == (
-        "settings: WEIR_OVEN_HEAT_SECOND is not known and ignored; --help lists what there is\n"
+        "settings: WEIR_OVEN_HEAT_SECOND is unknown and ignored; --help lists the settings\n"
     )
 
 
