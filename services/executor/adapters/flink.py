@@ -11,7 +11,7 @@ from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings
 
 from engines.flink import rescale
 from engines.flink.metrics import plain_metrics
-from engines.flink.rescale import CheckpointFacts, Requirements, bounds_by_name, rescale_settings
+from engines.flink.rescale import CheckpointStatistics, Requirements, bounds_by_name, rescale_settings
 from engines.flink.rest import CallFailed, Cluster
 from engines.flink.topology import Job, JobEntry, find_job, job
 from engines.flink.values import Unreadable, count, mapping
@@ -141,7 +141,13 @@ class FlinkDriver:
         )
         restarts = count((metrics or {}).get("numRestarts"))
         return _snapshot(
-            entry, details, at, wanted=wanted, points=points or CheckpointFacts(), restarts=restarts, settings=settings
+            entry,
+            details,
+            at,
+            wanted=wanted,
+            points=points or CheckpointStatistics(),
+            restarts=restarts,
+            settings=settings,
         )
 
     async def _details(self, cluster: Cluster, path: str) -> tuple[Job, datetime]:
@@ -195,7 +201,7 @@ def _snapshot(
     at: datetime,
     *,
     wanted: Requirements | None,
-    points: CheckpointFacts,
+    points: CheckpointStatistics,
     restarts: int | None,
     settings: _Settings,
 ) -> Snapshot:
