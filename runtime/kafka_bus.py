@@ -16,9 +16,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from .bus import BusError, Consumer, PartitionsChanged, Reader
 from .clock import Clock, SystemClock
-from .kafka_clients import KafkaConsumer, KafkaReader
+from .kafka_clients import KafkaConsumer, KafkaReader, Shared
 from .kafka_producer import Outbox
-from .kafka_thread import ClientThread, Complaints, code_of, explain
+from .kafka_thread import ClientThread, Complaints, code_of, connection, explain
 from .records import Outgoing, TopicSpec
 
 PING_SECONDS = 2.0
@@ -93,29 +93,25 @@ class KafkaBus:
         self, bootstrap_servers: str, *, clock: Clock | None = None, delivery_timeout_seconds: float = 30.0
     ) -> None:
         self._clock = clock or SystemClock()
-        self._complaints = Complaints(self._clock)
-        self._settings = {
-            "bootstrap.servers": bootstrap_servers,
-            # Its own log repeats every attempt to connect; `error_cb` gets the errors as well.
-            "log_level": 2,
-            "logger": _LIBRARY,
-            "error_cb": self._complaints,
-            "reconnect.backoff.ms": 100,
-            "reconnect.backoff.max.ms": 2_000,
-        }
+        complaints = Complaints(self._clock)
+        # Its own log repeats every attempt to connect; `error_cb` gets the errors as well.
+        logged = {"log_level": 2, "logger": _LIBRARY, "error_cb": complaints}
+        self._bootstrap_servers = bootstrap_servers
+        self._settings = connection(bootstrap_servers, logged)
         self._outbox = Outbox(self._settings, delivery_timeout_seconds)
         self._admin: AdminClient | None = None
         self._admin_thread = ClientThread("kafka-admin")
         self._ping_thread = ClientThread("kafka-ping")  # a ping must not wait for the creation of topics
         self._pinging: asyncio.Future[None] | None = None
         self._opened: set[KafkaConsumer | KafkaReader] = set()
+        self._shared = Shared(self._settings, self._clock, complaints, self._opened.discard)
 
     async def start(self) -> None:
         """Open the producer. Does not wait for the brokers: see `ping`."""
         if self._admin is None:
             self._outbox.start()
             # Silent: its callers get every failure, and the producer reports the same brokers.
-            self._admin = AdminClient({"bootstrap.servers": self._settings["bootstrap.servers"], "log_level": 0})
+            self._admin = AdminClient(connection(self._bootstrap_servers))
 
     async def close(self) -> None:
         log = structlog.get_logger("kafka")
@@ -145,7 +141,7 @@ class KafkaBus:
         try:
             yield self._admin
         except KafkaException as error:
-            servers = self._settings["bootstrap.servers"]
+            servers = self._bootstrap_servers
             raise BusError(f"kafka: {servers} (WEIR_KAFKA_BOOTSTRAP_SERVERS): {explain(error)}") from error
 
     async def publish(
@@ -177,15 +173,7 @@ class KafkaBus:
         on_revoked: PartitionsChanged | None = None,
     ) -> Consumer:
         opened = KafkaConsumer(
-            self._settings,
-            topics,
-            group,
-            from_beginning=from_beginning,
-            on_assigned=on_assigned,
-            on_revoked=on_revoked,
-            clock=self._clock,
-            complaints=self._complaints,
-            on_closed=self._opened.discard,
+            self._shared, topics, group, from_beginning=from_beginning, on_assigned=on_assigned, on_revoked=on_revoked
         )
         self._opened.add(opened)
         return opened
@@ -198,15 +186,6 @@ class KafkaBus:
         since: timedelta | None = None,
         from_beginning: bool = True,
     ) -> Reader:
-        opened = KafkaReader(
-            self._settings,
-            topic,
-            partitions=partitions,
-            since=since,
-            from_beginning=from_beginning,
-            clock=self._clock,
-            complaints=self._complaints,
-            on_closed=self._opened.discard,
-        )
+        opened = KafkaReader(self._shared, topic, partitions=partitions, since=since, from_beginning=from_beginning)
         self._opened.add(opened)
         return opened

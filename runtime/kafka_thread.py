@@ -3,7 +3,7 @@
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import structlog
@@ -28,6 +28,20 @@ AWAY = frozenset(
     }
 )
 """The brokers cannot be reached: wait."""
+
+
+def connection(bootstrap_servers: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return librdkafka's settings for one cluster: every Kafka client of every service connects with these.
+
+    librdkafka does not log by itself, since callers get each error; `settings` replace and complete the defaults.
+    """
+    defaults = {
+        "bootstrap.servers": bootstrap_servers,
+        "reconnect.backoff.ms": 100,
+        "reconnect.backoff.max.ms": 2_000,
+        "log_level": 0,
+    }
+    return {**defaults, **(settings or {})}
 
 
 def explain(error: BaseException) -> str:

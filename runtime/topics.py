@@ -15,7 +15,7 @@ from .bus import BusError
 from .clock import Clock, SystemClock
 from .kafka_bus import LISTED_PAUSE_SECONDS, create_missing
 from .kafka_lease import TOPIC as LEASES
-from .kafka_thread import explain
+from .kafka_thread import connection, explain
 from .records import TopicSpec
 from .service import topic_specs
 from .settings import ServiceSettings, load
@@ -74,7 +74,7 @@ def _configure(admin: AdminClient, spec: TopicSpec, changes: Mapping[str, str]) 
 def ensure_within(servers: str, specs: Sequence[TopicSpec], timeout_seconds: float, clock: Clock) -> list[str]:
     """The same, as soon as the brokers answer; `BusError` if they do not within `timeout_seconds`."""
     # Silent: brokers that are not up yet are waited for.
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    admin = AdminClient(connection(servers))
     deadline = clock.monotonic() + timeout_seconds
     while True:
         try:

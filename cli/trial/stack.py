@@ -15,7 +15,7 @@ from runtime.http_client import client
 from testbed.flink import FlinkApi, FlinkCluster, FlinkError
 from testbed.jars import sample_job_jar
 from testbed.kafka import KafkaBroker
-from testbed.process import ManagedProcess, free_port, port_is_free, stop_all
+from testbed.process import Launcher, ManagedProcess, free_port, port_is_free, stop_all
 from testbed.redis import RedisServer
 from testbed.service import WeirService, loop_settings, wait_all_ready
 from workloads import sample_job
@@ -113,7 +113,7 @@ class TrialStack:
         self.begin_load()
 
     def _start_parts(self, report: Report) -> None:
-        starts = {"Kafka": self.kafka.start, "Redis": self.redis.start}
+        starts: dict[str, Callable[[], Launcher]] = {"Kafka": self.kafka.start, "Redis": self.redis.start}
         if self.cluster is not None:
             starts["Flink"] = self.cluster.start
         pool = ThreadPoolExecutor(len(starts), thread_name_prefix="trial-start")

@@ -32,7 +32,7 @@ from weir_contracts import Problem
 from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
 from runtime.bus import BusError
 from runtime.clock import Clock
-from runtime.kafka_thread import ClientThread, explain
+from runtime.kafka_thread import ClientThread, connection, explain
 
 from .partitions import Brokers, BrokersAway, End, Isolation, Offsets, Place
 
@@ -75,14 +75,8 @@ class KafkaBrokers:
         self._servers = hosts_of(bootstrap_servers)
         self._allowed = allowed
         self._resolve = resolve
-        self._settings: dict[str, Any] = {
-            "bootstrap.servers": bootstrap_servers,
-            "socket.timeout.ms": max(1000, int(timeout_seconds * 1000)),
-            "reconnect.backoff.ms": 100,
-            "reconnect.backoff.max.ms": 2_000,
-            # Silent: every failure becomes a problem of an observation.
-            "log_level": 0,
-        }
+        # Silent: every failure becomes a problem of an observation.
+        self._settings = connection(bootstrap_servers, {"socket.timeout.ms": max(1000, int(timeout_seconds * 1000))})
         self._admin: AdminClient | None = None
         self._metadata = ClientThread("monitor-topics")
         self._lookups = ClientThread("monitor-lookups")

@@ -18,10 +18,10 @@ from runtime.origins import SameOrigin
 from runtime.service import run_service
 from runtime.settings import ServiceSettings
 from tests.unit.knowledge.builders import APP, document
+from tests.unit.workloads.memory_output import MemoryOutput
 from workloads.loadgen.__main__ import control_server
 from workloads.loadgen.generator import Generator
 from workloads.loadgen.load import Load
-from workloads.loadgen.output import MemoryOutput
 from workloads.loadgen.trace import LoadTrace, Step
 
 from .http_apis import knowledge

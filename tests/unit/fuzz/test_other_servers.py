@@ -10,10 +10,10 @@ from fastapi import FastAPI
 from weir_planner import Reply, Request, kta, planner, server
 
 from tests.effort import some
+from tests.unit.workloads.memory_output import MemoryOutput
 from workloads.loadgen.control import WorkloadBoard, create_app
 from workloads.loadgen.generator import Generator
 from workloads.loadgen.load import Load
-from workloads.loadgen.output import MemoryOutput
 from workloads.loadgen.trace import LoadTrace, Step
 
 from .documents import broken_at_random, example
