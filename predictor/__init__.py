@@ -8,13 +8,10 @@ from .answer import NotYet, what_if
 from .capacity import CapacityCurve, LowerBound, curve_of, lower_bounds_of
 from .comparison import Assumptions, Compared, Comparison, TooLittle, compare, comparison_of, is_overloaded, nearly
 from .flow import Flow, arrivals_at, flow_of
-from .limits import smallest_useful
 from .messages import changes
 from .question import InvalidQuestion, Load, parse_load, parse_parallelism
 from .reading import Gap, model_of, restart_of
 from .trajectory import STAY, Backlog, Model, Outlook, Restart, predict
-
-at_least_of = lower_bounds_of
 
 __all__ = [
     "STAY",
@@ -34,7 +31,6 @@ __all__ = [
     "Restart",
     "TooLittle",
     "arrivals_at",
-    "at_least_of",
     "changes",
     "compare",
     "comparison_of",
@@ -48,6 +44,5 @@ __all__ = [
     "parse_parallelism",
     "predict",
     "restart_of",
-    "smallest_useful",
     "what_if",
 ]

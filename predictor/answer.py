@@ -28,7 +28,6 @@ from weir_contracts import (
 from . import messages
 from .capacity import MIN_CONFIDENCE, CapacityCurve, lower_bounds_of
 from .flow import arrivals_at, loads_of, throttled
-from .limits import smallest_useful
 from .question import InvalidQuestion, Load
 from .reading import Gap, model_of, restart_of
 from .trajectory import MIN_RATE, STAY, STEPS, Model, Restart, busiest, predict
@@ -360,7 +359,7 @@ def _notes(case: _Question, operators: list[WhatIfOperator]) -> list[str]:
             notes += messages.extrapolated(name, p, operator.seen_at)
         if name not in case.changed:
             continue
-        useful = smallest_useful(case.topology, name, p)
+        useful = case.topology.smallest_useful(name, p)
         if useful < p:
             notes.append(f"{name} gains nothing from {p} over {useful}")
         found = case.analysis.operator(name)

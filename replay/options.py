@@ -63,7 +63,7 @@ class Replay:
 
     @property
     def step_seconds(self) -> float:
-        """Length of the model's steps: at least four in a scrape interval, and a whole number of them between two looks."""
+        """Length of the model's steps: at least four in a scrape interval, and an integer number of them between two looks."""
         max_step = min(1.0, self.policy.spec.interval.total_seconds() / 4)
         return self.look_seconds / math.ceil(self.look_seconds / max_step)
 
@@ -187,7 +187,7 @@ def _check_planner(policy: ScalingPolicy, options: ReplayOptions, *, written: bo
 
 
 def _interval(trace: LoadTrace, duration_seconds: float) -> float:
-    """Return the default scrape interval: 10 to 60 s, in whole seconds."""
+    """Return the default scrape interval: 10 to 60 s, in integer seconds."""
     shape = trace.shape
     if isinstance(shape, Recording):
         return SLOW_STEP_SECONDS if shape.step_seconds >= trace.speedup * SLOW_STEP_SECONDS else FAST_STEP_SECONDS

@@ -59,8 +59,13 @@ def async_client(
         keepalive_expiry=5.0,
         network_backend=httpcore.AnyIOBackend() if allowed is None else _CheckedBackend(allowed, resolve),
     )
+
+    async def check_head(response: httpx.Response) -> None:
+        _check_head(response, answer_bytes)
+
     return httpx.AsyncClient(
-        transport=_AsyncBounded(transport or _Network(pool), answer_bytes),
+        transport=transport or _Network(pool),
+        event_hooks={"response": [check_head]},
         **_common(base_url, token, httpx.Timeout(timeout_seconds, connect=connect_seconds or timeout_seconds)),
     )
 
@@ -74,8 +79,11 @@ def client(
     transport: httpx.BaseTransport | None = None,
 ) -> httpx.Client:
     """Return a client without an event loop, for addresses that the caller chose; `timeout` in s bounds each wait."""
-    network = transport or httpx.HTTPTransport(verify=_tls(None), trust_env=False)
-    return httpx.Client(transport=_Bounded(network, answer_bytes), **_common(base_url, token, timeout))
+    return httpx.Client(
+        transport=transport or httpx.HTTPTransport(verify=_tls(None), trust_env=False),
+        event_hooks={"response": [lambda response: _check_head(response, answer_bytes)]},
+        **_common(base_url, token, timeout),
+    )
 
 
 def _common(base_url: str, token: SecretStr | None, timeout: float | httpx.Timeout) -> dict[str, Any]:
@@ -131,9 +139,9 @@ class _Body(httpx.AsyncByteStream, httpx.SyncByteStream):
         self._stream.close()
 
 
-def _check_head(request: httpx.Request, response: httpx.Response, limit: int) -> None:
+def _check_head(response: httpx.Response, limit: int) -> None:
     """Bound the body; `AnswerRefused` if the head announces a compressed or too large one."""
-    allowed: int | None = request.extensions.get("answer_bytes", limit)
+    allowed: int | None = response.request.extensions.get("answer_bytes", limit)
     response.stream = _Body(response.stream, allowed)
     encodings = response.headers.get_list("content-encoding", split_commas=True)
     if any(each.strip().lower() not in ("", "identity") for each in encodings):
@@ -145,40 +153,6 @@ def _check_head(request: httpx.Request, response: httpx.Response, limit: int) ->
 
 def _too_large(limit: int) -> AnswerRefused:
     return AnswerRefused(f"answered with more than {limit} bytes, which are not read further")
-
-
-class _AsyncBounded(httpx.AsyncBaseTransport):
-    def __init__(self, inner: httpx.AsyncBaseTransport, limit: int) -> None:
-        self._inner, self._limit = inner, limit
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        response = await self._inner.handle_async_request(request)
-        try:
-            _check_head(request, response, self._limit)
-        except AnswerRefused:
-            await response.aclose()
-            raise
-        return response
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-class _Bounded(httpx.BaseTransport):
-    def __init__(self, inner: httpx.BaseTransport, limit: int) -> None:
-        self._inner, self._limit = inner, limit
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        response = self._inner.handle_request(request)
-        try:
-            _check_head(request, response, self._limit)
-        except AnswerRefused:
-            response.close()
-            raise
-        return response
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 class _Network(httpx.AsyncBaseTransport):

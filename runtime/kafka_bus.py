@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from .bus import BusError, Consumer, PartitionsChanged, Reader
 from .clock import Clock, SystemClock
-from .kafka_clients import KafkaConsumer, KafkaReader
+from .kafka_clients import KafkaConsumer, KafkaReader, Shared
 from .kafka_producer import Outbox
 from .kafka_thread import ClientThread, Complaints, code_of, connection, explain
 from .records import Outgoing, TopicSpec
@@ -93,9 +93,9 @@ class KafkaBus:
         self, bootstrap_servers: str, *, clock: Clock | None = None, delivery_timeout_seconds: float = 30.0
     ) -> None:
         self._clock = clock or SystemClock()
-        self._complaints = Complaints(self._clock)
+        complaints = Complaints(self._clock)
         # Its own log repeats every attempt to connect; `error_cb` gets the errors as well.
-        logged = {"log_level": 2, "logger": _LIBRARY, "error_cb": self._complaints}
+        logged = {"log_level": 2, "logger": _LIBRARY, "error_cb": complaints}
         self._bootstrap_servers = bootstrap_servers
         self._settings = connection(bootstrap_servers, logged)
         self._outbox = Outbox(self._settings, delivery_timeout_seconds)
@@ -104,6 +104,7 @@ class KafkaBus:
         self._ping_thread = ClientThread("kafka-ping")  # a ping must not wait for the creation of topics
         self._pinging: asyncio.Future[None] | None = None
         self._opened: set[KafkaConsumer | KafkaReader] = set()
+        self._shared = Shared(self._settings, self._clock, complaints, self._opened.discard)
 
     async def start(self) -> None:
         """Open the producer. Does not wait for the brokers: see `ping`."""
@@ -172,15 +173,7 @@ class KafkaBus:
         on_revoked: PartitionsChanged | None = None,
     ) -> Consumer:
         opened = KafkaConsumer(
-            self._settings,
-            topics,
-            group,
-            from_beginning=from_beginning,
-            on_assigned=on_assigned,
-            on_revoked=on_revoked,
-            clock=self._clock,
-            complaints=self._complaints,
-            on_closed=self._opened.discard,
+            self._shared, topics, group, from_beginning=from_beginning, on_assigned=on_assigned, on_revoked=on_revoked
         )
         self._opened.add(opened)
         return opened
@@ -193,15 +186,6 @@ class KafkaBus:
         since: timedelta | None = None,
         from_beginning: bool = True,
     ) -> Reader:
-        opened = KafkaReader(
-            self._settings,
-            topic,
-            partitions=partitions,
-            since=since,
-            from_beginning=from_beginning,
-            clock=self._clock,
-            complaints=self._complaints,
-            on_closed=self._opened.discard,
-        )
+        opened = KafkaReader(self._shared, topic, partitions=partitions, since=since, from_beginning=from_beginning)
         self._opened.add(opened)
         return opened

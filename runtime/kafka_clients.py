@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -60,14 +61,25 @@ def _record(message: Message) -> Record:
     )
 
 
+@dataclass(frozen=True)
+class Shared:
+    """Shared parts of the clients of one bus."""
+
+    settings: Mapping[str, Any]
+    clock: Clock
+    complaints: Complaints
+    on_closed: Callable[[object], None]
+
+
 class _Client:
     """A confluent-kafka consumer on its thread. The records of a cancelled `receive` go to the next one."""
 
-    def __init__(self, name: str, complaints: Complaints, on_closed: Callable[[object], None]) -> None:
+    def __init__(self, name: str, shared: Shared) -> None:
         self._thread = ClientThread(name)
         self._client: ConfluentConsumer | None = None
-        self._complaints = complaints
-        self._on_closed = on_closed
+        self._clock = shared.clock
+        self._complaints = shared.complaints
+        self._on_closed = shared.on_closed
         self._under_way: asyncio.Future[list[Record]] | None = None
 
     async def _take(self, max_records: int, timeout_seconds: float) -> list[Record]:
@@ -125,20 +137,17 @@ class KafkaConsumer(_Client):
 
     def __init__(
         self,
-        settings: Mapping[str, Any],
+        shared: Shared,
         topics: Sequence[str],
         group: str,
         *,
         from_beginning: bool,
         on_assigned: PartitionsChanged | None,
         on_revoked: PartitionsChanged | None,
-        clock: Clock,
-        complaints: Complaints,
-        on_closed: Callable[[object], None],
     ) -> None:
-        super().__init__(f"consumer-{group}", complaints, on_closed)
+        super().__init__(f"consumer-{group}", shared)
         self._settings = {
-            **settings,
+            **shared.settings,
             **_READING,
             "group.id": group,
             "client.id": f"{group}-{uuid4().hex[:8]}",
@@ -155,7 +164,6 @@ class KafkaConsumer(_Client):
         }
         self._topics = list(topics)
         self._from_beginning = from_beginning
-        self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._positions: dict[tuple[str, int], int] = {}
         self._owned: frozenset[int] = frozenset()
@@ -311,19 +319,16 @@ class KafkaReader(_Client):
 
     def __init__(
         self,
-        settings: Mapping[str, Any],
+        shared: Shared,
         topic: str,
         *,
         partitions: Iterable[int] | None,
         since: timedelta | None,
         from_beginning: bool,
-        clock: Clock,
-        complaints: Complaints,
-        on_closed: Callable[[object], None],
     ) -> None:
-        super().__init__(f"reader-{topic}", complaints, on_closed)
+        super().__init__(f"reader-{topic}", shared)
         self._settings = {
-            **settings,
+            **shared.settings,
             **_READING,
             # Neither joined nor committed to, but required by librdkafka.
             "group.id": f"weir-reader-{uuid4().hex[:12]}",
@@ -334,7 +339,6 @@ class KafkaReader(_Client):
         self._wanted: frozenset[int] | None = None if partitions is None else frozenset(partitions)
         self._since = since
         self._from_beginning = from_beginning
-        self._clock = clock
         self._assigned: frozenset[int] = frozenset()
         self._ended: frozenset[int] = frozenset()
         self._positions: dict[int, int] = {}

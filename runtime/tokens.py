@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic_core import from_json
-from weir_contracts.policy import LONGEST_CALLER
+from weir_contracts.policy import MAX_CALLER_CHARACTERS
 
 Role = Literal["read", "write"]
 MIN_TOKEN_LENGTH = 16
@@ -72,12 +72,12 @@ def _parse(content: str, setting: str, place: str) -> dict[str, Caller]:
         if (
             is_short
             or not isinstance(name, str)
-            or not 0 < len(name) <= LONGEST_CALLER
+            or not 0 < len(name) <= MAX_CALLER_CHARACTERS
             or role not in ("read", "write")
         ):
             raise ValueError(
                 f"{setting}: entry {i + 1} of {place} needs a token of {MIN_TOKEN_LENGTH} characters or more, "
-                f"a name of at most {LONGEST_CALLER}, and the role read or write"
+                f"a name of at most {MAX_CALLER_CHARACTERS}, and the role read or write"
             )
         callers[token] = Caller(name, role)
     return callers

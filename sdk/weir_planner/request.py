@@ -1,6 +1,5 @@
 """A planner's question with what most planners ask of it, and the two answers."""
 
-import math
 import operator
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -19,7 +18,8 @@ from weir_contracts import (
     Topology,
 )
 
-from .capacity import capacity_at
+if TYPE_CHECKING:
+    from predictor import CapacityCurve
 
 Parameters = TypeVar("Parameters", bound=BaseModel)
 
@@ -134,18 +134,20 @@ class Request(PlanRequest):
         """Return the parallelisms within the limits that differ in effect, ascending. Partitions and key groups are not divided: of those
         with the same largest share the smallest is kept, so with T of them it is one of ⌈T/k⌉. The smallest allowed is always included."""
         low, high, _ = self.limits[name]
-        node = self.topology.operator(name)
-        shares = node.source_partitions or (node.max_parallelism if self.topology.is_keyed(name) else None)
-        if shares is None:
-            return list(range(low, high + 1))
-        useful = {math.ceil(shares / k) for k in range(1, shares + 1)}
-        return sorted({low} | {p for p in useful if low <= p <= high})
+        useful = {self.topology.smallest_useful(name, p) for p in range(low, high + 1)}
+        return sorted({low} | {p for p in useful if p >= low})
 
     def capacity(self, name: str, parallelism: int | None = None) -> float | None:
-        """Records/s that `name` sustains at `parallelism` (default: the one that runs), by a curve through what was seen of it at this and
-        other parallelisms; None: unknown."""
-        found = self.analysis.operator(name)
-        return None if found is None else capacity_at(found, self.current[name] if parallelism is None else parallelism)
+        """Return the records/s that `name` sustains at `parallelism` (default: the present one), by the predictor's curve through its
+        measurements at this and other parallelisms; None if unknown."""
+        curve = self._curves.get(name)
+        return None if curve is None else curve.rate(self._current[name] if parallelism is None else parallelism)
+
+    @cached_property
+    def _curves(self) -> "Mapping[str, CapacityCurve | None]":
+        from predictor import curve_of  # numpy takes longer to import than most planners to plan
+
+        return {found.operator: curve_of(found) for found in self.analysis.operators}
 
     def demand(self, name: str) -> float | None:
         """Records/s that would arrive at `name` if everything before it kept up; None: unknown."""

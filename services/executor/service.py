@@ -180,7 +180,7 @@ class Executor:
         app = self.applications.get(plan.application, decoded.record.partition)
         try:
             async with self._gates, app.lock:
-                begun = await self._runner.consider(app, plan, decoded.traceparent, self.applications)
+                begun = await self._runner.consider(app, plan, decoded.traceparent)
                 if begun and self._owns(app):  # the partition may have been taken meanwhile
                     self._drive(app)
         except LostPartition as lost:

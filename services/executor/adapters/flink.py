@@ -11,7 +11,7 @@ from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings
 
 from engines.flink import rescale
 from engines.flink.metrics import plain_metrics
-from engines.flink.rescale import CheckpointFacts, Requirements, bounds_by_name, rescale_settings
+from engines.flink.rescale import CheckpointStatistics, Requirements, bounds_by_name, rescale_settings
 from engines.flink.rest import CallFailed, Cluster
 from engines.flink.topology import Job, JobEntry, find_job, job
 from engines.flink.values import Unreadable, count, mapping
@@ -141,7 +141,13 @@ class FlinkDriver:
         )
         restarts = count((metrics or {}).get("numRestarts"))
         return _snapshot(
-            entry, details, at, wanted=wanted, points=points or CheckpointFacts(), restarts=restarts, settings=settings
+            entry,
+            details,
+            at,
+            wanted=wanted,
+            points=points or CheckpointStatistics(),
+            restarts=restarts,
+            settings=settings,
         )
 
     async def _details(self, cluster: Cluster, path: str) -> tuple[Job, datetime]:
@@ -195,7 +201,7 @@ def _snapshot(
     at: datetime,
     *,
     wanted: Requirements | None,
-    points: CheckpointFacts,
+    points: CheckpointStatistics,
     restarts: int | None,
     settings: _Settings,
 ) -> Snapshot:
@@ -207,35 +213,37 @@ def _snapshot(
     def here(instant: datetime | None) -> datetime | None:
         return None if instant is None or abs(instant - now) > _MAX_AGE else at + (instant - now)
 
+    checkpoints = Checkpoints(
+        interval_seconds=settings.interval_seconds,
+        last_completed_at=here(points.last_completed_at),
+        last_duration_seconds=points.last_duration_seconds,
+        completed=points.completed,
+        failed=points.failed,
+    )
     lower, upper = bounds_by_name(wanted, graph)
+    deployment = Deployment(
+        job_id=details.id,
+        job_name=details.name[:300],
+        graph_hash=graph.graph_hash(),
+        engine="flink",
+        health=details.health,
+        state=details.state[:50],
+        started_at=here(details.started_at),
+        requested=upper,
+        requested_lower=lower,
+        observed=details.observed(),
+        restarts=restarts,
+        checkpoints=checkpoints,
+        rescale=settings.rescale,
+    )
     return Snapshot(
         at=at,
         reachable=True,
-        deployment=Deployment(
-            job_id=details.id,
-            job_name=details.name[:300],
-            graph_hash=graph.graph_hash(),
-            engine="flink",
-            health=details.health,
-            state=details.state[:50],
-            started_at=here(details.started_at),
-            requested=upper,
-            requested_lower=lower,
-            observed=details.observed(),
-            restarts=restarts,
-            checkpoints=Checkpoints(
-                interval_seconds=settings.interval_seconds,
-                last_completed_at=here(points.last_completed_at),
-                last_duration_seconds=points.last_duration_seconds,
-                completed=points.completed,
-                failed=points.failed,
-            ),
-            rescale=settings.rescale,
-        ),
+        deployment=deployment,
         all_running=_all_running(entry, details),
         running_since=here(details.running_since),
         steady_since=here(entry.last_modified_at),
-        checkpoint_completed_at=here(points.last_completed_at),
+        checkpoint_completed_at=checkpoints.last_completed_at,
         checkpoint_in_progress=None if points.in_progress is None else points.in_progress > 0,
         topology=graph,
         can_trigger_checkpoint=True,

@@ -11,7 +11,7 @@ from weir_contracts import MEMORY_LIMIT_BYTES, VERSION, Operator, Parallelism, P
 from weir_contracts.base import writable
 from weir_planner.kta_wire import FLINK_NODE, WEIR_FIELD, InvalidAnswer, Node, parse_node, shortened
 
-from predictor.words import changes
+from predictor import changes
 
 from .guards.allowed import clamped as clamped_to
 

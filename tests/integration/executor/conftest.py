@@ -49,7 +49,7 @@ async def until(
     """The first snapshot that fulfils a condition."""
     try:
         async with asyncio.timeout(seconds):
-            while not condition(found := await driver.observe(subject)):  # noqa: ASYNC110 - nobody signals it
+            while not condition(found := await driver.observe(subject)):  # noqa: ASYNC110 - no event signals it
                 await asyncio.sleep(0.2)
     except TimeoutError:
         raise AssertionError(f"not within {seconds} s: {found}") from None

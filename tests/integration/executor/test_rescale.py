@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -83,7 +82,7 @@ async def eventually(condition: Callable[[], bool], seconds: float, what: Callab
     """Await a condition with a deadline."""
     try:
         async with asyncio.timeout(seconds):
-            while not condition():  # noqa: ASYNC110 - nobody signals it
+            while not condition():  # noqa: ASYNC110 - no event signals it
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise AssertionError(f"not within {seconds} s: {what()}") from None
@@ -181,7 +180,7 @@ class OnKafka:
             {"flink": self.driver},
             self.knowledge,
             self.clock,
-            replace(RULES, settle_seconds=3.0),
+            RULES.model_copy(update={"settle_seconds": 3.0}),
             attempt_id=uuid4(),
             group=self.group,
         )

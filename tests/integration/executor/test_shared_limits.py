@@ -45,7 +45,7 @@ async def test_two_replicas_never_restart_three_jobs_of_one_cluster(own_kafka: K
             while waiting:
                 number += 1
                 plans = set(await asyncio.gather(*(_plan(house, name, number) for name in waiting)))
-                while not plans <= {o.plan_id for o in published if o.terminal}:  # noqa: ASYNC110 - nobody signals it
+                while not plans <= {o.plan_id for o in published if o.terminal}:  # noqa: ASYNC110 - no event signals it
                     await asyncio.sleep(0.1)
                 waiting -= {o.application for o in published if o.phase == "verified"}
     finally:
@@ -66,8 +66,8 @@ def _counted(house: OnKafka) -> list[int]:
     counts: list[int] = []
     request = house.driver.request
 
-    async def counted(*given: Any) -> Any:
-        answer = await request(*given)
+    async def counted(*given: Any, **named: Any) -> Any:
+        answer = await request(*given, **named)
         counts.append(sum(job.requested != job.observed for job in house.driver.jobs.values()))
         return answer
 

@@ -45,7 +45,7 @@ def _letters(out: list[Outgoing]) -> list[DeadLetter]:
     return [DeadLetter.model_validate_json(o.value or b"") for o in out if o.topic == DEAD_LETTERS.name]
 
 
-def test_an_analysis_carries_the_trace_and_says_what_it_is() -> None:
+def test_an_analysis_carries_the_trace_and_its_type() -> None:
     """CloudEvents headers, the trace of the observation it came from, keyed by application."""
     state, out = process("shop/orders", None, _records(1), SETTINGS)
     assert state is not None
@@ -145,7 +145,7 @@ def test_a_damaged_state_starts_anew() -> None:
 
 
 def test_a_damaged_state_and_a_damaged_record_are_two_letters() -> None:
-    """Of the same place, and neither hides the other; what was damaged is gone afterwards."""
+    """Both are of the same place, and neither hides the other; what was damaged is gone afterwards."""
     bad = Record(OBSERVATIONS.name, 3, 0, "shop/orders", b"{", {}, None)
     state, out = process("shop/orders", StoredState(b"not json"), [bad], SETTINGS)
     letters = _letters(out)

@@ -98,7 +98,7 @@ async def _reason(analyzer: Analyzer) -> str:
 async def _becomes(analyzer: Analyzer, pattern: str) -> None:
     """Wait until the reason matches; the empty pattern: until it is ready."""
     async with asyncio.timeout(10):
-        while not re.fullmatch(pattern, await _reason(analyzer)):  # noqa: ASYNC110 - no event tells of it
+        while not re.fullmatch(pattern, await _reason(analyzer)):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.005)
 
 
@@ -187,8 +187,8 @@ async def test_the_twin_analyses_what_is_on_the_bus() -> None:
     first = asyncio.create_task(MemoryAnalyzer(bus).run(stop))
     for _ in range(5):
         job.run_for(2)
-        seen = job.observe()
-        await bus.publish(OBSERVATIONS.name, seen.application, seen.model_dump_json().encode())
+        observed = job.observe()
+        await bus.publish(OBSERVATIONS.name, observed.application, observed.model_dump_json().encode())
     await _until(lambda: len(bus.records(ANALYSES.name)) == 5)
     stop.request("test")
     await asyncio.wait_for(first, 5)
@@ -196,8 +196,8 @@ async def test_the_twin_analyses_what_is_on_the_bus() -> None:
     twin = MemoryAnalyzer(bus)
     second = asyncio.create_task(twin.run(stop))
     job.run_for(2)
-    seen = job.observe()
-    await bus.publish(OBSERVATIONS.name, seen.application, seen.model_dump_json().encode())
+    observed = job.observe()
+    await bus.publish(OBSERVATIONS.name, observed.application, observed.model_dump_json().encode())
     await _until(lambda: len(bus.records(ANALYSES.name)) == 6)
     stop.request("test")
     await asyncio.wait_for(second, 5)

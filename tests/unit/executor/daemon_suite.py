@@ -35,14 +35,14 @@ def one(rig: DaemonRig, number: int) -> Container:
 class DaemonSuite:
     """Subclass it with a fixture `rig`."""
 
-    def test_a_services_containers_are_its_own_only(self, rig: DaemonRig) -> None:
-        """Those of other services and projects are not among them; a service that is not there has none."""
+    def test_only_containers_of_the_service_are_listed(self, rig: DaemonRig) -> None:
+        """Not those of other services and projects; an unknown service has none."""
         assert listed(rig) == [(1, "running"), (2, "running")]
         assert rig.daemon.containers(rig.project, "nobody") == []
         assert rig.daemon.containers("nobody", rig.service) == []
 
-    def test_a_copy_lives_and_goes(self, rig: DaemonRig) -> None:
-        """Made, started, stopped, removed; what is done already is done."""
+    def test_a_copy_is_started_stopped_and_removed(self, rig: DaemonRig) -> None:
+        """Each call may be repeated."""
         copy = rig.daemon.copy(one(rig, 1), 3)
         assert listed(rig) == [(1, "running"), (2, "running"), (3, "created")]
         for _ in range(2):
@@ -66,7 +66,7 @@ class DaemonSuite:
         assert rig.daemon.copy(one(rig, 1), 4).number == 4
 
     def test_a_removed_container_cannot_be_started(self, rig: DaemonRig) -> None:
-        """It says so; nothing else happens."""
+        """The call raises an error that names the container."""
         copy = rig.daemon.copy(one(rig, 1), 3)
         rig.daemon.remove(copy)
         with pytest.raises((DockerAway, DockerRefused), match=copy.name):

@@ -57,7 +57,7 @@ class DriverSuite:
     """Subclass it with a fixture `rig`."""
 
     async def test_a_running_job_is_observed(self, rig: Rig) -> None:
-        """State, parallelism as requested and as observed, since when, and that it runs."""
+        """State, requested and observed parallelism, start times, and that it runs."""
         found = await rig.until(lambda s: s.runs(rig.before))
         assert found.reachable and found.deployment is not None
         assert found.deployment.job_id == rig.job_id
@@ -74,21 +74,21 @@ class DriverSuite:
         assert found.deployment is not None and other.deployment is not None
         assert other.deployment.ref() == found.deployment.ref()
 
-    async def test_a_job_that_is_not_there_is_not_an_outage(self, rig: Rig) -> None:
-        """The cluster answers, and says so."""
+    async def test_a_missing_job_is_not_an_outage(self, rig: Rig) -> None:
+        """The cluster responds that it has no such job."""
         found = await rig.driver.observe(rig.nobody)
         assert (found.reachable, found.deployment) == (True, None)
         assert found.reason
 
     async def test_an_outage_is_not_an_absent_job(self, rig: Rig) -> None:
-        """Nothing can be said about it; and no call raises."""
+        """The state of the job is unknown, and no call raises."""
         found = await rig.driver.observe(rig.away)
         assert (found.reachable, found.deployment) == (False, None)
         assert found.reason
         assert isinstance(await rig.driver.request(rig.away, rig.job_id, rig.wanted, rig.before, OPEN), Unanswered)
         assert await rig.driver.trigger_checkpoint(rig.away, rig.job_id)
 
-    async def test_a_request_is_granted(self, rig: Rig) -> None:
+    async def test_a_request_is_accepted(self, rig: Rig) -> None:
         """The request is taken at once and runs soon after a triggered checkpoint, with a start time."""
         request_sent = await rig.driver.request(rig.subject, rig.job_id, rig.wanted, rig.before, OPEN)
         assert isinstance(request_sent, Accepted)
@@ -99,21 +99,21 @@ class DriverSuite:
         assert found.steady_since is not None
         assert request_sent.at - SKEW <= found.steady_since <= found.at + SKEW
 
-    async def test_asking_twice_does_no_harm(self, rig: Rig) -> None:
+    async def test_a_request_may_be_repeated(self, rig: Rig) -> None:
         """A resumed action may repeat a request."""
         await rig.until(lambda s: s.all_running)
         for _ in range(2):
             assert isinstance(await rig.driver.request(rig.subject, rig.job_id, rig.before, rig.before, OPEN), Accepted)
         assert (await rig.until(lambda s: s.runs(rig.before))).reachable
 
-    async def test_too_much_is_rejected_with_the_engine_s_reason(self, rig: Rig) -> None:
+    async def test_too_high_a_parallelism_is_rejected_with_the_reason(self, rig: Rig) -> None:
         """It names the number that is too high."""
         answer = await rig.driver.request(rig.subject, rig.job_id, rig.too_much, rig.before, OPEN)
         assert isinstance(answer, Rejected)
         assert str(max(rig.too_much.values())) in answer.reason
 
     async def test_a_vector_must_fit_the_graph(self, rig: Rig) -> None:
-        """Not one operator less."""
+        """It covers every operator."""
         missing, *rest = rig.wanted
         answer = await rig.driver.request(
             rig.subject, rig.job_id, {name: rig.wanted[name] for name in rest}, rig.before, OPEN
@@ -121,12 +121,12 @@ class DriverSuite:
         assert isinstance(answer, Rejected)
         assert missing in answer.reason
 
-    async def test_a_job_that_is_not_there_rejects(self, rig: Rig) -> None:
-        """Asking again would not help."""
+    async def test_a_request_to_a_missing_job_is_rejected(self, rig: Rig) -> None:
+        """A repeated request would fail, too."""
         assert isinstance(await rig.driver.request(rig.subject, "f" * 32, rig.wanted, rig.before, OPEN), Rejected)
 
     async def test_foreign_requirements_are_left_alone(self, rig: Rig) -> None:
-        """They are compared in the request itself, however lately they were set."""
+        """They are compared in the request itself, so that the latest ones count."""
         await rig.until(lambda s: s.runs(rig.before))
         answer = await rig.driver.request(rig.subject, rig.job_id, rig.wanted, {**rig.wanted, **rig.too_much}, OPEN)
         assert isinstance(answer, Refusal) and answer.code == "contested", answer

@@ -92,7 +92,7 @@ class FakeFlink:
                 {"key": f"{prefix}executing.resource-stabilization-timeout", "value": "1 s"},
                 {"key": f"{prefix}rescale-trigger.max-delay", "value": "0 ms"},
             ]
-        raise AssertionError(f"nobody asks for {what}")
+        raise AssertionError(f"no test expects a request for {what}")
 
     async def _line(self, job: MemoryJob) -> dict[str, Any]:
         found = await self.driver.observe(self.subject)

@@ -223,7 +223,10 @@ class House:
             await asyncio.sleep(0.003)
 
     async def end(self) -> None:
+        """End all replicas. Every sentence for users is short."""
         self.bus.mend()
+        for record in self.records():
+            assert record.value is None or len(Outcome.model_validate_json(record.value).sentence) <= 160
         for replica in self.replicas:
             if not replica.task.done():
                 await replica.end()

@@ -57,26 +57,26 @@ def test_a_plan_far_beyond_its_policys_bounds_is_refused() -> None:
 
 
 def test_bounds_of_single_operators_count() -> None:
-    """A tighter one refuses, a wider one admits."""
+    """Tighter bounds refuse, wider ones admit."""
     bounds = {"max": 4, "operators": {"sink": {"max": 2}, "enrich": {"max": 8}}}
     assert reason({**BEFORE, "sink": 3}, bounds=bounds)
     assert isinstance(decision({**BEFORE, "enrich": 8}, bounds=bounds), ActionState)
 
 
 @pytest.mark.parametrize(("wanted", "admitted"), [(32, True), (36, True), (40, True), (41, False)])
-def test_what_runs_outside_new_bounds_may_move_towards_them(wanted: int, admitted: bool) -> None:
+def test_an_operator_outside_new_bounds_may_move_towards_them(wanted: int, admitted: bool) -> None:
     """Forty run and the policy allows 32 now: into the bounds, nearer, or unchanged while another operator moves."""
     made = decision({"orders": 2, "enrich": wanted, "sink": 1}, {**BEFORE, "enrich": 40}, bounds={"max": 32})
     assert isinstance(made, ActionState) == admitted, made
 
 
-def test_what_was_lost_is_no_way_out_of_the_bounds() -> None:
+def test_lost_subtasks_do_not_widen_the_bounds() -> None:
     """After a TaskManager was lost two of eight subtasks run: requirements still must not fall below the minimum."""
     found = running_with(TOPOLOGY, {**BEFORE, "enrich": 2}, requested={**BEFORE, "enrich": 8})
     assert reason({**BEFORE, "enrich": 3}, found=found, bounds={"operators": {"enrich": {"min": 4}}})
 
 
-def test_a_minimum_above_the_key_groups_is_met_by_as_many_as_there_are() -> None:
+def test_a_minimum_above_the_key_groups_counts_as_the_key_groups() -> None:
     """An operator cannot have more subtasks than key groups."""
     small = Topology(operators=[o.model_copy(update={"max_parallelism": 3}) for o in TOPOLOGY.operators])
     found = running_with(small, dict.fromkeys(BEFORE, 4))
@@ -85,7 +85,7 @@ def test_a_minimum_above_the_key_groups_is_met_by_as_many_as_there_are() -> None
 
 
 def test_the_total_counts_all_subtasks() -> None:
-    """Up to its maximum, down to its minimum; what is outside it may come nearer."""
+    """Between its minimum and maximum; a sum outside it may come nearer."""
     twelve = dict.fromkeys(BEFORE, 4)
     assert "13 subtasks exceed the policy's total of 12" in reason(
         {**twelve, "sink": 5}, twelve, bounds={"total": {"max": 12}}
@@ -98,13 +98,13 @@ def test_the_total_counts_all_subtasks() -> None:
 
 
 def test_a_minimum_total_gives_way_to_the_maximum_of_each_operator() -> None:
-    """Forty run where at most five are allowed: fifteen are all that the bounds leave, fewer than the total demands."""
+    """Forty run where at most five are allowed: the bounds allow fifteen, fewer than the total demands."""
     bounds = {"max": 5, "total": {"min": 20}}
     assert isinstance(decision(dict.fromkeys(BEFORE, 5), {**BEFORE, "enrich": 40}, bounds=bounds), ActionState)
 
 
 def test_the_budget_counts_slots() -> None:
-    """In one slot sharing group the largest operator decides; of an unknown graph nothing can be counted."""
+    """In one slot sharing group the largest operator decides; the slots of an unknown graph are unknown."""
     budget = {"slots": 4}
     assert isinstance(decision({"orders": 1, "enrich": 4, "sink": 4}, budget=budget), ActionState)
     assert reason({**BEFORE, "enrich": 5}, budget=budget) == "5 slots exceed the 4 of the budget's slots"
@@ -143,8 +143,8 @@ def limits(draw: st.DrawFn) -> dict[str, Any]:
 
 @examples(200)
 @given(names, names, limits())
-def test_nothing_that_is_admitted_leaves_the_bounds(wanted: Parallelism, running: Parallelism, given_: Any) -> None:
-    """Each operator and, where what runs is allowed, total and budget; and what is within all of them is admitted."""
+def test_admitted_plans_keep_the_bounds(wanted: Parallelism, running: Parallelism, given_: Any) -> None:
+    """Each operator, and total and budget if the running parallelism keeps them; a plan within all of them is admitted."""
     refused = out_of_bounds(wanted, deployment(running), base := spec(**given_), TOPOLOGY)
     bounds, total, budget = base.bounds, base.bounds.total, base.budget.slots
 
@@ -167,8 +167,8 @@ def test_nothing_that_is_admitted_leaves_the_bounds(wanted: Parallelism, running
 
 @examples(100)
 @given(vectors, situations())
-def test_what_the_planners_guards_let_through_is_admitted(wanted: Parallelism, given_: Guarded) -> None:
-    """Otherwise an application would wait for ever.
+def test_plans_that_pass_the_guards_are_admitted(wanted: Parallelism, given_: Guarded) -> None:
+    """Otherwise an application would wait forever.
 
     The exception shrinks below the total's minimum: a guard behind that for totals has taken back another operator's growth.
     """

@@ -97,7 +97,7 @@ def daemon(hostile: Hostile) -> Iterator[DockerDaemon]:
         ((502, b"<html>proxy</html>"), "502"),
     ],
 )
-def test_nonsense_is_no_answer(
+def test_an_invalid_response_is_an_outage(
     hostile: Hostile, daemon: DockerDaemon, answer: tuple[int, Any], expected_text: str
 ) -> None:
     """The state of the containers is unknown."""
@@ -106,8 +106,8 @@ def test_nonsense_is_no_answer(
         daemon.containers("shop", "tm")
 
 
-def test_what_was_not_asked_for_is_not_touched(hostile: Hostile, daemon: DockerDaemon) -> None:
-    """Containers of others, one-off ones, and such that compose did not number are left out of whatever Docker lists."""
+def test_foreign_containers_are_left_out(hostile: Hostile, daemon: DockerDaemon) -> None:
+    """Containers of other services, one-off ones and those without a number, even if Docker lists them."""
     labels = LINE["Labels"]
     assert isinstance(labels, dict)
     strangers = [
@@ -122,7 +122,7 @@ def test_what_was_not_asked_for_is_not_touched(hostile: Hostile, daemon: DockerD
 
 
 def test_a_container_without_compose_s_labels_is_not_copied(hostile: Hostile, daemon: DockerDaemon) -> None:
-    """Should an id mean another one by now."""
+    """The id may belong to another container by now."""
     hostile.answers[f"/containers/{ID}/json"] = (
         200,
         {"Id": ID, "Name": "/x", "Image": "sha256:1", "Config": {"Image": "x", "Labels": {}}, "HostConfig": {}},
@@ -139,7 +139,7 @@ def test_a_process_that_cannot_be_started_is_refused(hostile: Hostile, daemon: D
         daemon.start(ONE)
 
 
-def test_a_daemon_that_is_not_there_is_away() -> None:
+def test_a_missing_daemon_is_an_outage() -> None:
     """The next call connects again."""
     daemon = DockerDaemon("tcp://127.0.0.1:1", 1)
     for _ in range(2):

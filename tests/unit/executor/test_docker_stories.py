@@ -61,8 +61,8 @@ async def house() -> AsyncIterator[DockerHouse]:
     await made.scaler.close()
 
 
-async def test_up_and_down_again(house: DockerHouse) -> None:
-    """Two to four and to three: requested, running, settled; the job runs at what the containers offer."""
+async def test_scale_up_and_down(house: DockerHouse) -> None:
+    """Two to four and to three: requested, running, settled; the job uses all slots of the containers."""
     await house.wants(4)
     await house.until(house.ended("verified"))
     assert house.phases() == ["intended", "applying", "verifying", "verifying", "verified"]
@@ -73,7 +73,7 @@ async def test_up_and_down_again(house: DockerHouse) -> None:
     assert house.states() == [(1, "running"), (2, "running"), (3, "running")]
 
 
-async def test_what_somebody_else_scaled_is_contested(house: DockerHouse) -> None:
+async def test_a_service_scaled_by_hand_is_contested(house: DockerHouse) -> None:
     """`docker compose up --scale` by hand: held, and the sentence gives the present number."""
     await house.wants(3)
     await house.until(house.ended("verified"))
@@ -90,8 +90,8 @@ async def test_what_somebody_else_scaled_is_contested(house: DockerHouse) -> Non
     assert house.docker.running(PROJECT, SERVICE) == 5
 
 
-async def test_containers_that_do_not_come_up_are_taken_back(house: DockerHouse) -> None:
-    """They start and end again: the job stays below what was requested, and past the deadline there are as many as before."""
+async def test_containers_that_fail_to_start_are_rolled_back(house: DockerHouse) -> None:
+    """They start and end again: the job stays below the requested parallelism, and is rolled back after the deadline."""
     start = house.docker.start
 
     def start_and_end(container: object) -> None:
@@ -106,7 +106,7 @@ async def test_containers_that_do_not_come_up_are_taken_back(house: DockerHouse)
 
 
 async def test_a_refusal_of_docker_ends_the_action(house: DockerHouse) -> None:
-    """With its reason; there are as many containers as before, so the next plan is not contested."""
+    """With its reason; the number of containers is unchanged, so the next plan is not contested."""
     house.docker.refuses["start"] = "port is already allocated"
     await house.wants(3)
     await house.until(house.ended("failed"))

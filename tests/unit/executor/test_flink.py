@@ -60,7 +60,7 @@ class TestRecorded:
         yield driver
         await driver.close()
 
-    async def test_it_means_what_it_should(self, driver: FlinkDriver) -> None:
+    async def test_recorded_responses_are_parsed(self, driver: FlinkDriver) -> None:
         """Names in topological order, both parallelisms, timings; Flink's `now` is our noon."""
         found = await driver.observe(subject("rec"))
         there = found.deployment
@@ -108,7 +108,7 @@ class TestHostile:
             (b'{"jobs": [{"jid": "../../x", "name": "orders"}]}', "jobs.0.jid: expected an id"),
         ],
     )
-    async def test_the_overview_is_nonsense(self, flink: FakeFlink, body: bytes, expected: str) -> None:
+    async def test_an_invalid_overview_is_an_outage(self, flink: FakeFlink, body: bytes, expected: str) -> None:
         """Call and field are named; an id that would change the path of the next call is refused."""
         reason = await self.reason(flink, "/jobs/overview", (200, body))
         assert reason.removeprefix("GET ").startswith("/jobs/overview")
@@ -127,14 +127,14 @@ class TestHostile:
             ({"state": None}, "state: "),
         ],
     )
-    async def test_the_details_are_nonsense(self, flink: FakeFlink, change: dict[str, Any], expected: str) -> None:
+    async def test_invalid_details_are_an_outage(self, flink: FakeFlink, change: dict[str, Any], expected: str) -> None:
         """Wrong types, huge and missing values."""
         body = {**recorded("job"), **change}
         reason = await self.reason(flink, f"/jobs/{JOB}", (200, json.dumps(body).encode()))
         assert expected in reason
 
     async def test_a_graph_with_a_cycle_is_refused(self, flink: FakeFlink) -> None:
-        """It would never come to an end."""
+        """Its topological order does not exist."""
         body = recorded("job")
         body["plan"]["nodes"][0]["inputs"] = [{"id": body["plan"]["nodes"][-1]["id"]}]
         assert "cycle" in await self.reason(flink, f"/jobs/{JOB}", (200, json.dumps(body).encode()))
@@ -144,14 +144,14 @@ class TestHostile:
         assert "503" in await self.reason(flink, "/jobs/overview", (503, b"no leader"))
         assert "302" in await self.reason(flink, "/jobs/overview", (302, b""))
 
-    async def test_a_huge_answer_is_cut_off(self, flink: FakeFlink) -> None:
+    async def test_a_huge_response_is_cut_off(self, flink: FakeFlink) -> None:
         """It is not read to its end."""
         reason = await self.reason(flink, "/jobs/overview", (200, b" " * (MAX_ANSWER_BYTES + 1)))
         assert f"more than {MAX_ANSWER_BYTES} bytes" in reason
 
     @pytest.mark.parametrize("answer", [(200, b"{}"), (200, b'{"slots-total": -1}'), (503, b""), (200, b"nonsense")])
     async def test_slots_are_reported_or_unknown(self, flink: FakeFlink, answer: tuple[int, bytes]) -> None:
-        """Seven have registered; whatever else is answered, it is not none."""
+        """Seven have registered; an invalid response is unknown, not 0."""
         driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
         assert await driver.slots(subject()) == 7
         flink.broken["/overview"] = answer
@@ -176,8 +176,8 @@ class TestHostile:
         assert f"GET /jobs/{JOB}: no answer in time" in await self.reason(flink, f"/jobs/{JOB}", cut)
 
     @pytest.mark.parametrize("path", ["checkpoints", "metrics", "resource-requirements", "jobmanager/config"])
-    async def test_what_is_not_needed_may_be_missing(self, flink: FakeFlink, path: str) -> None:
-        """Then it is unknown: None, not 0, and the job is still seen."""
+    async def test_optional_responses_may_be_missing(self, flink: FakeFlink, path: str) -> None:
+        """A missing value is None, not 0, and the job is still observed."""
         for answer in ((404, b"{}"), (200, b"nonsense"), (500, b"")):
             flink.broken[f"/jobs/{JOB}/{path}"] = answer
             driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)

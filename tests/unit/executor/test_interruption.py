@@ -125,7 +125,7 @@ async def every(
 
 @pytest.mark.parametrize("nth", NTH)
 @pytest.mark.parametrize("crash_above", [None, 2])
-async def test_an_interrupted_action_ends_as_an_undisturbed_one(
+async def test_an_interrupted_action_ends_like_an_uninterrupted_one(
     stories: list[Story], crash_above: int | None, nth: int
 ) -> None:
     """Verified if the job can run so, rolled back if it crash-loops; each vector is requested once."""
@@ -177,8 +177,8 @@ ENDS: dict[str, tuple[Callable[[House], None], str]] = {
 
 @pytest.mark.parametrize("nth", NTH)
 @pytest.mark.parametrize("how", ENDS)
-async def test_whatever_the_end_an_interrupted_action_has_it_too(stories: list[Story], how: str, nth: int) -> None:
-    """Failed for the same reason, and no request but the one."""
+async def test_an_interrupted_action_fails_like_an_uninterrupted_one(stories: list[Story], how: str, nth: int) -> None:
+    """With the same code, and with one request at most."""
     happens, code = ENDS[how]
 
     def prepare(house: House) -> None:
@@ -196,8 +196,8 @@ async def test_whatever_the_end_an_interrupted_action_has_it_too(stories: list[S
 
 
 @pytest.mark.parametrize("crash_above", [None, 2])
-async def test_interrupted_again_and_again(stories: list[Story], crash_above: int | None) -> None:
-    """Every replica stops after eight effects, enough to move on by one: the action still comes to its end."""
+async def test_repeated_interruptions(stories: list[Story], crash_above: int | None) -> None:
+    """Every replica stops after eight effects, enough for one transition: the action still ends."""
     story = Story()
     stories.append(story)
 
@@ -270,8 +270,8 @@ async def held_up(stories: list[Story], seconds: float, meanwhile: Callable[[Hou
     return house
 
 
-async def test_no_request_for_a_plan_that_expired_on_the_way(stories: list[Story]) -> None:
-    """The brokers were away for minutes, the user paused meanwhile: the action ends, and the engine is not asked."""
+async def test_no_request_for_a_plan_that_expired_meanwhile(stories: list[Story]) -> None:
+    """The brokers were away for minutes, the user paused meanwhile: the action ends without a request."""
 
     def pause(house: House) -> None:
         house.knowledge.set_mode(APP, "paused", house.clock.now())
@@ -300,7 +300,7 @@ async def test_no_request_after_the_policy_changed(stories: list[Story], mode: s
 
 
 async def test_no_request_against_foreign_requirements(stories: list[Story]) -> None:
-    """They were set between the look and the request: contested, and left as they are."""
+    """They were set between observation and request: contested, and kept."""
     theirs = dict.fromkeys(BEFORE, 7)
 
     def scale(house: House) -> None:
@@ -312,7 +312,7 @@ async def test_no_request_against_foreign_requirements(stories: list[Story]) -> 
 
 
 async def test_no_request_while_the_policy_cannot_be_read(stories: list[Story]) -> None:
-    """Knowledge is away: nothing goes out before it is back, or the plan expires."""
+    """Knowledge is away: nothing is requested until it is back or the plan expires."""
 
     def lose(house: House) -> None:
         house.knowledge.away = "connection refused"
@@ -323,7 +323,7 @@ async def test_no_request_while_the_policy_cannot_be_read(stories: list[Story]) 
 
 
 async def test_a_rollback_needs_no_policy(stories: list[Story]) -> None:
-    """Paused while the new parallelism crash-loops: back all the same."""
+    """The policy cannot be read while the new parallelism crash-loops: it is rolled back."""
     story = Story()
     stories.append(story)
     await story.begin(lambda house: setattr(house.job(), "crash_above", 2))

@@ -104,7 +104,7 @@ def test_every_order_of_two_holders_outcomes_recalls_the_same() -> None:
 
 
 def test_every_order_of_two_holders_outcomes_is_the_same_to_planner_and_knowledge() -> None:
-    """The planner's newest outcome, and what knowledge shows as such, is the owner's."""
+    """The newest outcome for planner and knowledge is the owner's."""
     _, second = two_holders()
     for order in orders():
         planner = RequestCache(1, 1)
@@ -117,7 +117,7 @@ def test_every_order_of_two_holders_outcomes_is_the_same_to_planner_and_knowledg
         assert all(state.times.newer_than(late) for late in order if late.id != second[-1].id)
 
 
-def test_what_is_needed_to_go_on_is_in_the_last_outcome() -> None:
+def test_the_last_outcome_suffices_to_continue() -> None:
     """Compaction leaves no other: since when it was contested, and what the job had when Weir first acted on it."""
     first, second = two_holders()
     history = replayed([*first, *second])

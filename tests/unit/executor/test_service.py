@@ -40,7 +40,7 @@ async def test_a_plan_is_applied_and_verified(house: House) -> None:
 
 
 async def test_the_log_can_be_followed_by_the_trace(house: House) -> None:
-    """A line for the plan that was considered and one for each move, all of one trace; a refusal has its code."""
+    """A line for the plan that was considered and one for each transition, all of one trace; a refusal has its code."""
     with capture_logs() as lines:
         await house.plan()
         await house.until(house.ended("verified"))
@@ -67,7 +67,7 @@ async def test_a_plan_that_comes_twice_is_acted_on_once(house: House) -> None:
 
 
 async def test_only_the_newest_plan_of_a_batch_counts(house: House) -> None:
-    """The executor was away; of three plans the last is still good, and of the others each is refused as superseded."""
+    """The executor was away: the last of three plans is admitted, the others are refused as superseded."""
     replica = house.replicas.pop()
     await replica.end()
     for enrich in (2, 3, 4):
@@ -82,7 +82,7 @@ async def test_only_the_newest_plan_of_a_batch_counts(house: House) -> None:
 
 
 async def test_a_plan_that_comes_twice_in_a_batch_does_not_supersede_itself(house: House) -> None:
-    """The planner was not sure that the brokers had it."""
+    """The planner published it again without an acknowledgement."""
     replica = house.replicas.pop()
     await replica.end()
     await house.publish(PLANS, APP, await house.plan())
@@ -92,7 +92,7 @@ async def test_a_plan_that_comes_twice_in_a_batch_does_not_supersede_itself(hous
 
 
 async def test_advice_and_holds_do_nothing(house: House) -> None:
-    """Advice is refused with its reason, a hold is not even answered."""
+    """Advice is refused with its reason, a hold gets no outcome."""
     await house.plan(None)
     await house.plan(mode="advise")
     await house.until(house.ended("refused"))
@@ -137,7 +137,7 @@ async def test_more_subtasks_with_less_capacity_are_rolled_back(house: House) ->
     """The first warm window after verification shows 700 instead of 1000 records/s."""
     before = [operator_analysis("enrich", 1, capacity=1000.0), operator_analysis("sink", 1, capacity=None)]
     await house.analysis(_of_now(house, analysis(BEFORE, before, at=house.clock.now())))
-    await house.until(lambda: APP in house.replicas[0].executor.analyses)
+    await house.until(lambda: house.replicas[0].executor.analyses.get(APP) is not None)
     await house.plan()
     await house.until(house.ended("verified"))
     await house.quiet(40)
@@ -176,7 +176,7 @@ async def test_a_newer_plan_follows_once_the_first_has_run(house: House) -> None
 
 
 async def test_another_client_scales_too(house: House) -> None:
-    """Held, until the policy is touched: then Weir takes over again."""
+    """Held until the policy is changed: then Weir takes over again."""
     await house.plan()
     await house.until(house.ended("verified"))
     house.job().requested = {**WANTED, "enrich": 7}
@@ -193,7 +193,7 @@ async def test_another_client_scales_too(house: House) -> None:
 
 
 async def test_a_target_that_changed_is_observed_again_before_the_request(house: House) -> None:
-    """The first request names the version that was observed; the second one, after another look, the present one."""
+    """The first request names the version that was observed; the second one, after a new observation, the present one."""
     job, request = house.job(), house.driver.request
     job.version = "1"
     versions: list[str | None] = []
@@ -212,7 +212,7 @@ async def test_a_target_that_changed_is_observed_again_before_the_request(house:
 
 
 async def test_a_bad_plan_is_sent_to_the_dead_letter_topic(house: House) -> None:
-    """Not JSON, a missing field, a key that is another application's: each with its reason and place. A tombstone is nothing bad."""
+    """Not JSON, a missing field, a key that is another application's: each with its reason and place. A tombstone is no error."""
     await house.bus.publish(PLANS.name, APP, None, {})
     await house.publish(PLANS, APP, b"{not json")
     await house.publish(PLANS, APP, b'{"application": "shop/orders"}')
@@ -228,7 +228,7 @@ class TestOutages:
     """During an outage the executor holds, reports it, and recovers by itself."""
 
     async def test_without_knowledge_no_action_begins(self, house: House) -> None:
-        """The mode cannot be read: the plan is refused; the next one, when it can, is not."""
+        """The mode cannot be read: the plan is refused, and the next one is admitted when it can be read."""
         house.knowledge.away = "connection refused"
         await house.plan()
         await house.until(lambda: house.published()[-1:] != [] and house.published()[-1].code == "unreachable")
@@ -238,14 +238,14 @@ class TestOutages:
         await house.until(house.ended("verified"))
 
     async def test_the_response_to_the_record_is_lost(self, house: House) -> None:
-        """It was stored: the conflict that follows shows my own attempt id, which is a success."""
+        """The conflict that follows shows the own attempt id: the action was stored."""
         house.knowledge.lost_answers = 1
         await house.plan()
         await house.until(house.ended("verified"))
         assert house.phases().count("intended") == 1
 
-    async def test_verifying_goes_on_without_knowledge(self, house: House) -> None:
-        """And so does rolling back."""
+    async def test_verifying_continues_without_knowledge(self, house: House) -> None:
+        """Rolling back continues, too."""
         house.job().slots = 3
         await house.plan()
         await house.until(lambda: "verifying" in house.phases())
@@ -265,7 +265,7 @@ class TestOutages:
         await house.until(lambda: house.job().observed["enrich"] == 5)
         await house.until(house.ended("verified"))
 
-    async def test_without_the_brokers_nothing_moves(self, house: House) -> None:
+    async def test_without_the_brokers_there_is_no_transition(self, house: House) -> None:
         """The intent cannot be published, so nothing is requested; it continues when the brokers are back."""
         await house.plan()
         await house.until(lambda: bool(house.phases()))
@@ -287,14 +287,14 @@ class TestOutages:
         house.driver.away.clear()
         await house.until(house.ended("verified"))
 
-    async def test_the_answer_to_the_request_is_lost(self, house: House) -> None:
-        """It came through: what is requested now says so."""
+    async def test_the_response_to_the_request_is_lost(self, house: House) -> None:
+        """The observed requirements show that it was accepted."""
         house.driver.lost_answers = 1
         await house.plan()
         await house.until(house.ended("verified"))
         assert "found-requested" in [o.code for o in house.published()]
 
-    async def test_the_policy_is_deleted_in_the_middle(self, house: House) -> None:
+    async def test_the_policy_is_deleted_during_an_action(self, house: House) -> None:
         """An action ends at the target at which it began."""
         await house.plan()
         await house.until(lambda: "verifying" in house.phases())
@@ -302,8 +302,10 @@ class TestOutages:
         await house.bus.publish(POLICIES.name, APP, None)
         await house.until(house.ended("verified"))
 
-    async def test_a_bug_in_one_step_is_not_the_end(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It is logged, and tried again."""
+    async def test_a_bug_in_one_step_does_not_end_the_action(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is logged, and the step is repeated."""
         original, failures = house.driver.observe, [RuntimeError("a bug")] * 3
 
         async def observe(target: object) -> Snapshot:
@@ -331,7 +333,7 @@ class TestReplicas:
 
     @pytest.mark.parametrize("moment", ["intended", "applying", "verifying", "rolling-back"])
     async def test_an_action_is_taken_over(self, house: House, moment: str) -> None:
-        """Killed in any phase: another process brings it to its end, from the outcomes alone."""
+        """Killed in any phase: another process completes it, from the outcomes alone."""
         if moment == "rolling-back":
             house.job().slots = 3
         first = house.replicas.pop()
@@ -344,7 +346,7 @@ class TestReplicas:
         assert house.job().requested == (BEFORE if moment == "rolling-back" else WANTED)
 
     async def test_an_unknown_target_ends_the_action(self, house: House) -> None:
-        """The policy was deleted while its action had no owner: it is ended with that reason, not kept for ever."""
+        """The policy was deleted while its action had no owner: it fails with that reason."""
         first = house.replicas.pop()
         await house.plan()
         await house.until(lambda: "verifying" in house.phases())
@@ -356,7 +358,7 @@ class TestReplicas:
         assert "policy was deleted" in house.published()[-1].sentence
 
     async def test_a_takeover_keeps_the_trace(self, house: House) -> None:
-        """By the observation's id, where the plan's own context died with its process."""
+        """By the observation's id, since the plan's trace ended with its process."""
         first = house.replicas.pop()
         the_plan = await house.plan()
         await house.until(lambda: "verifying" in house.phases())
@@ -367,7 +369,7 @@ class TestReplicas:
         assert house.records()[-1].headers["traceparent"].split("-")[1] == expected
 
     async def test_two_replicas_share_the_work(self, house: House) -> None:
-        """Eight applications: every plan is acted on by exactly one, and each has some."""
+        """Eight applications: each plan is applied by exactly one replica, and each replica has some."""
         house.replica()
         await house.quiet(1)
         names = [f"shop/app-{i}" for i in range(8)]
@@ -380,7 +382,7 @@ class TestReplicas:
         attempts = {o.action.attempt_id for name in names for o in house.published(name) if o.action}
         assert len(attempts) == 2
 
-    async def test_a_leaving_replica_s_actions_go_on(self, house: House) -> None:
+    async def test_the_actions_of_a_leaving_replica_continue(self, house: House) -> None:
         """Rolling restart of the executor in the middle of four actions."""
         names = [f"shop/app-{i}" for i in range(4)]
         for i, name in enumerate(names):
@@ -413,7 +415,7 @@ class TestLimits:
         await house.until(house.ended("verified", waiting))
 
     async def test_a_fleet_does_not_shrink_at_once(self, house: House) -> None:
-        """All eight would, at the same time: from the fifth on none may."""
+        """All eight recommend less at the same time: from the fifth on none shrinks."""
         names = [f"shop/app-{i}" for i in range(8)]
         for i, name in enumerate(names):
             job = await house.add(name, url=f"http://127.0.0.1:{9000 + i}")

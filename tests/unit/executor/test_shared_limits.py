@@ -53,7 +53,7 @@ def published_of(made: ActionState) -> Outcome:
 
 
 async def test_two_replicas_never_restart_three_jobs_of_one_cluster(house: House) -> None:
-    """All eight want more at the same moment, again and again: two at once, until all have it."""
+    """Eight applications grow at the same time, repeatedly: two at once, until all have grown."""
     counts = restarts_at_once(house)
     for _ in range(20):
         waiting = [name for name in NAMES if "verified" not in house.phases(name)]
@@ -74,7 +74,7 @@ async def test_two_replicas_never_restart_three_jobs_of_one_cluster(house: House
     assert refused <= {"too-many-actions", "in-flight"}
 
 
-def test_of_two_intents_admitted_at_once_every_replica_lets_the_same_go_on() -> None:
+def test_of_two_concurrent_intents_every_replica_admits_the_same() -> None:
     """By start, then by id, in every replica; actions that have begun come first."""
     url, rules = "http://jobmanager:8081/", Rules(max_actions_per_cluster=1)
     one, other = (
@@ -93,7 +93,7 @@ def test_of_two_intents_admitted_at_once_every_replica_lets_the_same_go_on() -> 
     assert Applications(published, rules).fleet(one).room(one.application, "http://elsewhere/", rules) is None
 
 
-async def test_the_first_plan_after_the_topic_forgot_is_acted_on(house: House) -> None:
+async def test_the_first_plan_after_the_retention_of_the_topic_is_applied(house: House) -> None:
     """A week passed without an action, then the executors restarted: knowledge has the action's version."""
     name = NAMES[0]
     await house.plan(application=name)
@@ -118,7 +118,7 @@ async def test_the_first_plan_after_the_topic_forgot_is_acted_on(house: House) -
     assert first.epoch is not None and first.epoch > (last.epoch or 0)
 
 
-def test_numbers_begin_again_only_after_the_topics_retention() -> None:
+def test_numbers_restart_only_after_the_retention_of_the_topic() -> None:
     """From then on the time decides which outcome is newer."""
     assert OUTCOMES.configs["retention.ms"] == str(int(FORGOTTEN_AFTER.total_seconds() * 1000))
     before = published_of(action()).model_copy(update={"epoch": 4, "sequence": 20})

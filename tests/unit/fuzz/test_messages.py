@@ -82,7 +82,7 @@ def _endless(schema: Any, at: str) -> Iterator[str]:
     if not isinstance(schema, dict):
         return
     kind = schema.get("type")
-    if kind == "function-before" and "at_most" in schema["function"]["function"].__name__:
+    if kind == "function-before" and "limit_count" in schema["function"]["function"].__name__:
         return
     typed = kind == "dict" and schema.get("values_schema", {}).get("type") != "any"
     if (typed or (kind == "list" and not schema.get("max_length"))) and not schema.get("fail_fast"):

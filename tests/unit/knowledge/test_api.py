@@ -597,7 +597,7 @@ async def test_a_body_that_says_two_things_is_refused(house: House, media_type: 
     ("body", "says"),
     [
         (b"\xff\xfe", "the body cannot be read: is not UTF-8 text"),
-        (rb'{"\ud800": 1}', "policy: holds half of a character (a lone surrogate), which is no text"),
+        (rb'{"\ud800": 1}', "policy: contains a lone surrogate (half of a character), which is not valid text"),
         (json.dumps(document(bounds={"max": 10**9})).encode(), "spec.bounds.max: must be less than or equal to 32768"),
         (json.dumps(document(planner={"name": 5})).encode(), "spec.planner.name: must be text"),
     ],

@@ -66,8 +66,8 @@ async def test_every_planner_that_a_policy_names_is_asked_about() -> None:
         (Catalogue(503), "answered 503"),
         (Catalogue(404), "answered 404"),
         (Catalogue(token=None), "WEIR_KNOWLEDGE_PLANNER_TOKEN"),
-        (Catalogue(answer=[]), "no verdict"),
-        (Catalogue(answer={"problems": [1]}), "no verdict"),
+        (Catalogue(answer=[]), "an unknown document"),
+        (Catalogue(answer={"problems": [1]}), "an unknown document"),
     ],
 )
 async def test_who_cannot_be_asked_judges_nothing(catalogue: Catalogue, why: str) -> None:

@@ -255,4 +255,4 @@ async def test_a_full_store_is_said_once_and_waited_for() -> None:
         await asyncio.sleep(0.02)
         stop.request("the test is over")
         await following
-    assert [line["event"] for line in lines if line["log_level"] != "debug"] == ["memory-full", "memory-has-room"]
+    assert [line["event"] for line in lines if line["log_level"] != "debug"] == ["store-full", "store-has-room"]

@@ -246,9 +246,9 @@ async def test_a_full_store_is_said_once_and_waited_for(world: World) -> None:
         await world.say(plan(1))
         await world.until(lambda: _has(world, "plan"))
     said = [line["event"] for line in lines if line["event"] not in ("rebuilt", "dead-letter")]
-    full = next(line for line in lines if line["event"] == "memory-full")
-    assert said[0] == "memory-full" and full["reason"] == "the memory is full"
-    assert said[1:3] == ["remembered", "memory-has-room"]
+    full = next(line for line in lines if line["event"] == "store-full")
+    assert said[0] == "store-full" and full["reason"] == "the store is full"
+    assert said[1:3] == ["remembered", "store-has-room"]
     assert set(said[3:]) == {"remembered"}
     assert await world.kinds() == ["observation", "analysis", "plan"]
     assert await world.uncommitted() == 0
@@ -261,14 +261,14 @@ async def test_a_store_that_is_full_when_it_is_rebuilt_is_waited_for(world: Worl
     async with world.running() as lines:
         world.store.__init__()  # type: ignore[misc]
         world.store.full = True
-        await world.until(lambda: _said(lines, "memory-full"))
+        await world.until(lambda: _said(lines, "store-full"))
         with pytest.raises(RuntimeError, match="compared"):
             await world.knowledge.check_rebuilt()
         world.store.full = False
-        await world.until(lambda: _said(lines, "memory-has-room"))
+        await world.until(lambda: _said(lines, "store-has-room"))
         await world.knowledge.check_rebuilt()
     assert await world.store.policy(APP) is not None
-    assert [line["event"] for line in lines].count("memory-full") == 1
+    assert [line["event"] for line in lines].count("store-full") == 1
 
 
 async def _said(lines: list[Any], event: str) -> bool:

@@ -3,16 +3,12 @@
 from itertools import product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 from weir_contracts import CapacityPoint, OperatorAnalysis, PlanRequest, unknown
 from weir_planner import InvalidParameters, MetricMissing, Request
-from weir_planner.capacity import capacity_at
 from weir_planner.testing import NAMES, request, requests
 
-from predictor import curve_of, smallest_useful
-from tests.effort import examples
+from predictor import curve_of
 
 
 def test_the_recorded_requests_are_what_they_are_called() -> None:
@@ -75,7 +71,7 @@ def test_useful_parallelisms_are_those_that_do_something() -> None:
     asked = request("steady", bounds={"min": 1, "max": 200})
     for name in asked.operators:
         low, high, _ = asked.limits[name]
-        rounded = {smallest_useful(asked.topology, name, p) for p in range(low, high + 1)}
+        rounded = {asked.topology.smallest_useful(name, p) for p in range(low, high + 1)}
         assert asked.useful_parallelisms(name) == sorted(rounded)
 
 
@@ -89,51 +85,26 @@ def test_an_allowed_minimum_is_useful_by_definition() -> None:
 STEADY = request("steady")
 
 
-@examples(30)
-@given(
-    st.dictionaries(st.integers(1, 64), st.floats(0.8, 1.25), min_size=1, max_size=6),
-    st.floats(0, 0.7),
-    st.integers(1, 64),
-    st.one_of(st.none(), st.floats(0.8, 1.25)),
-)
-def test_capacity_is_what_weir_itself_would_say(
-    noise: dict[int, float], serial: float, now: int, measured: float | None
-) -> None:
-    """The same curve as the predictor's, but for operators that were seen to do less with more."""
-
-    def true(p: int) -> float:
-        return 500 * p / (1 + serial * (p - 1))
-
+def test_capacity_is_the_predictors() -> None:
+    """The same curve as the planner's and the what-if's, also for operators that were measured to do less with more subtasks."""
     template = STEADY.analysed("enrich")
-    operator = template.model_copy(
-        update={
-            "parallelism": now,
-            "true_processing_rate": unknown("-")
-            if measured is None
-            else template.true_processing_rate.model_copy(update={"value": measured * true(now), "confidence": 0.5}),
-            "capacities": [
-                CapacityPoint(
-                    parallelism=p,
-                    records_per_second=share * true(p),
-                    confidence=0.9,
-                    saturated=False,
-                    measured_at=STEADY.now,
-                )
-                for p, share in noise.items()
-            ],
-        }
-    )
-    curve = curve_of(operator)
-    assert curve is not None
-    for p in (1, 2, now, 100):
-        assert capacity_at(operator, p) == pytest.approx(curve.rate(p), rel=1e-6)
+    falling = [
+        CapacityPoint(parallelism=p, records_per_second=rate, confidence=0.9, saturated=True, measured_at=STEADY.now)
+        for p, rate in ((1, 500.0), (4, 900.0), (8, 400.0))
+    ]
+    operator = template.model_copy(update={"capacities": falling})
+    analysis = STEADY.analysis.model_copy(update={"operators": [operator]})
+    asked, curve = STEADY.model_copy(update={"analysis": analysis}), curve_of(operator)
+    assert curve is not None and curve.best is not None
+    assert [asked.capacity("enrich", p) for p in (1, 2, 8, 100)] == [curve.rate(p) for p in (1, 2, 8, 100)]
+    assert asked.capacity("enrich") == curve.rate(STEADY.current["enrich"])
 
 
 def test_what_was_never_seen_is_unknown() -> None:
     """None, and never 0."""
     operator: OperatorAnalysis = request("steady").analysed("enrich")
     blank = operator.model_copy(update={"true_processing_rate": unknown("-"), "capacities": []})
-    assert capacity_at(blank, 3) is None
+    assert curve_of(blank) is None
     assert request("warming-up").capacity("enrich") is None
     assert request("warming-up").demand("enrich") is None
 

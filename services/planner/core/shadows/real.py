@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from weir_contracts import Analysis, Deployment, Parallelism, PlanRequest, Topology
 from weir_planner.request import Request
 
-from predictor import CapacityCurve, Model, Restart, arrivals_at, at_least_of, model_of, restart_of, smallest_useful
+from predictor import CapacityCurve, Model, Restart, arrivals_at, lower_bounds_of, model_of, restart_of
 
 FULL = 0.95
 """Busy share from which an operator of unknown capacity may hold back its inputs."""
@@ -70,7 +70,7 @@ class Real:
                 low, high, _ = self.request.limits[name]
                 p = min(high, max(low, curve.needed(load / target) or high))
                 # A parallelism with the same shares as a smaller one is not useful, and the smaller one does not suffice.
-                while p < high and smallest_useful(self.topology, name, p) < p:
+                while p < high and self.topology.smallest_useful(name, p) < p:
                     p += 1
                 found[name] = p
         return found
@@ -87,7 +87,7 @@ def real_of(request: PlanRequest) -> Real | None:
     model, gaps = model_of(read.analysis, read.topology)
     if any(gap.what in ("arrival rate", "lag") for gap in gaps):
         return None
-    bounds = at_least_of(read.analysis.operators, model.curves)
+    bounds = lower_bounds_of(read.analysis.operators, model.curves)
     return Real(
         request=read,
         model=model,

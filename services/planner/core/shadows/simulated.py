@@ -1,4 +1,4 @@
-"""Simulated applications: how they start and advance, and what the real one did meanwhile."""
+"""Simulated applications: how they start and advance, and the record of the real one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from weir_contracts.shadows import Role, parameters_id
 from weir_planner.installed import reads
 
 from predictor import Backlog, Model, Restart, arrivals_at
-from predictor.stretch import Stretch, run_on
+from predictor.interval import Interval, run_interval
 
 from .real import Real
 from .scoring import Sums
@@ -19,9 +19,9 @@ MAX_READINGS, MAX_SUPPLIES = 30, 200
 
 @dataclass(frozen=True)
 class Elapsed:
-    """What a simulated application did in the last interval."""
+    """The last interval of a simulated application."""
 
-    stretch: Stretch
+    stretch: Interval
     capacities: Mapping[str, float]
     rates: Mapping[str, float]
     """Records/s taken in by each source."""
@@ -63,16 +63,16 @@ def at_rest(real: Real, candidate: Candidate) -> Elapsed | None:
     second = _run(real, candidate, capacities, Restart(), 1.0)
     backlogs = {s: Backlog(b.records, b.age_seconds) for s, b in candidate.backlogs.items()}
     lag = max((b.age_seconds for b in candidate.backlogs.values()), default=0.0)
-    return Elapsed(Stretch(0.0, backlogs, {}, lag, second.latency_seconds, 0.0), capacities, second.taken)
+    return Elapsed(Interval(0.0, backlogs, {}, lag, second.latency_seconds, 0.0), capacities, second.taken)
 
 
 def _run(
     real: Real, candidate: Candidate, capacities: Mapping[str, float], restart: Restart, seconds: float
-) -> Stretch:
+) -> Interval:
     model, backlogs = real.model, {source: Backlog(0.0, 0.0) for source in real.model.arrivals}
     backlogs |= {s: Backlog(b.records, b.age_seconds) for s, b in candidate.backlogs.items() if s in backlogs}
     objective = real.request.policy.spec.objective
-    return run_on(
+    return run_interval(
         Model(model.topology, model.flow, model.curves, model.arrivals, backlogs),
         capacities,
         restart,

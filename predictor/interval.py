@@ -17,7 +17,7 @@ MIN_STEPS, MAX_STEPS = 4, 240
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Interval:
     """State at the end of an interval, and what happened in it."""
 
     seconds: float
@@ -33,7 +33,7 @@ class Stretch:
     """Time above the objective."""
 
 
-def run_on(
+def run_interval(
     model: Model,
     capacities: Mapping[str, float],
     restart: Restart,
@@ -41,7 +41,7 @@ def run_on(
     *,
     objective_seconds: float | None,
     of_latency: bool = False,
-) -> Stretch:
+) -> Interval:
     """Let the application run for `seconds` from `model.backlogs` on; it is down for the first `restart.seconds`.
 
     `capacities` in records/s by operator; an operator that is missing limits nothing. Without an objective in seconds there is no
@@ -59,7 +59,7 @@ def run_on(
     }
     bounded = np.max(list((waits if of_latency else lags).values()), axis=0)
     late = 0.0 if objective_seconds is None else float((bounded[1:] > objective_seconds).sum()) * seconds / steps
-    return Stretch(
+    return Interval(
         seconds=seconds,
         backlogs={s: Backlog(float(left[s][-1]), float(lags[s][-1])) for s in model.arrivals},
         taken={s: float(flows.processed[s][0, -1]) for s in model.arrivals},
