@@ -36,7 +36,7 @@ def test_what_is_missing_is_made_and_what_differs_is_set(admin: AdminClient) -> 
 
 
 def test_a_topic_with_other_partitions_is_refused_and_nothing_made(admin: AdminClient) -> None:
-    """Its keys would move: that is not changed by the way, and half of a loop helps nobody."""
+    """Its keys would move: that is not changed by the way, and half of a loop is of no use."""
     ensure(admin, [TopicSpec("job-narrow", 1, {})], SystemClock())
     with pytest.raises(BusError, match=r"job-narrow has 1 partitions and must have 2 \(WEIR_PARTITIONS,"):
         ensure(admin, [TopicSpec("job-other", 2, {}), TopicSpec("job-narrow", 2, {})], SystemClock())
@@ -78,7 +78,7 @@ def test_a_topic_that_is_never_listed_is_named(admin: AdminClient, monkeypatch: 
 def test_the_job_as_it_is_run(
     kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An application's own topics beside the loop's, which other tests of this broker may have made already, with four partitions."""
+    """An application's own topics and the loop's, which other tests of this broker may have made already, with four partitions."""
     monkeypatch.setenv("WEIR_KAFKA_BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     there = admin.list_topics(timeout=10).topics.get("weir.policies.v1alpha1")
