@@ -1,6 +1,6 @@
 """Records decisions and checks that a change of the code leaves them as they are.
 
-    python -m bench.decisions record FILE      5,000 observations and 5,000 plan requests from replays, with what the cores made of them
+    python -m bench.decisions record FILE      5,000 observations and 5,000 plan requests from replays, with their analyses and plans
     python -m bench.decisions compare FILE     the same inputs through the present cores; prints each difference, exits 1 if there is one
 
 The replays cover every built-in planner, topology and load of `bench.planners` with fixed seeds. Analyses, parallelisms, codes and
@@ -58,9 +58,9 @@ class Recorder:
             self._planned += 1
             if self._planned % self._every == 0:
                 # The planner's memory does not have this plan before it is published.
-                memory, name = self.loop.planner_memory, message.planner
-                request = needed(memory.request(self._analysis, message.created_at), name)
-                self.requests.append(_record(request, memory.state(message.application, name), name, message))
+                cache, name = self.loop.request_cache, message.planner
+                request = needed(cache.request(self._analysis, message.created_at), name)
+                self.requests.append(_record(request, cache.state(message.application, name), name, message))
         return message
 
 

@@ -1,7 +1,7 @@
 """Measures the loop around the real job: `make bench-loop`, results in bench/results/loop.json.
 
 Twenty load steps of ×3 at a 2 s interval; for each, how long until Flink accepted a rescale, until the new parallelism ran, and
-until the probe's lag was back under the objective. Beside them: observation → plan published, memory and processor time of every
+until the probe's lag was back under the objective. Next to them: observation → plan published, memory and processor time of every
 process at rest and under load, and the time from `make trial` to the first acted plan.
 """
 
@@ -105,7 +105,7 @@ class LoopBench:
         at = self.set_rate(BASE_RATE * STEP_FACTOR)
         lags: list[tuple[float, float | None]] = []
 
-        def watched() -> bool:
+        def recovered() -> bool:
             self.stack.check()
             lags.append((time.time() - at, self.probe_lag_seconds()))
             ran = any(action.running_at for action in self.actions()[before:])
@@ -113,7 +113,7 @@ class LoopBench:
             return ran and lags[-1][0] > 15.0 and last is not None and last < 3.0
 
         try:
-            wait_until(watched, timeout_seconds=120, what="the step answered", poll_seconds=0.5)
+            wait_until(recovered, timeout_seconds=120, what="the step answered", poll_seconds=0.5)
         except NotInTime:
             log("not recovered within 120 s")
         answered = [a for a in self.actions()[before:] if a.requested_at is not None]
@@ -123,14 +123,14 @@ class LoopBench:
 def _figures(at: float, lags: list[tuple[float, float | None]], answered: list[ActionState]) -> StepFigures:
     late = [t for t, lag in lags if lag is None or lag > OBJECTIVE_SECONDS]
     after = [t for t, _ in lags if not late or t > max(late)]
-    known = [lag for _, lag in lags if lag is not None]
+    measured = [lag for _, lag in lags if lag is not None]
     first = answered[0] if answered else None
     requested = first.requested_at if first else None
     return StepFigures(
         accepted_seconds=round(requested.timestamp() - at, 3) if requested else None,
         running_seconds=first.restart_seconds if first else None,
         recovered_seconds=None if not after else 0.0 if not late else round(after[0], 1),
-        max_probe_lag_seconds=round(max(known), 1) if known else None,
+        max_probe_lag_seconds=round(max(measured), 1) if measured else None,
         from_parallelism=first.before if first else {},
         to_parallelism=first.wanted if first else {},
     )
@@ -206,7 +206,7 @@ def _measure(bench: LoopBench, steps: int) -> dict[str, Any]:
         "steps_unanswered": sum(1 for f in figures if f.accepted_seconds is None),
         "usage_at_rest": rest,
         "usage_under_load": loaded,
-        "ready_seconds": {facts.name: facts.ready_seconds for facts in bench.stack.facts()},
+        "ready_seconds": {state.name: state.ready_seconds for state in bench.stack.states()},
         "steps": [asdict(f) for f in figures],
     }
 

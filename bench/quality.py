@@ -1,5 +1,6 @@
-"""`make bench-quality`: how well the loop holds a simulated application over the bundled recordings, beside a parallelism for the peak,
-one for the mean, and the reactive utilization rule of autoscaling/v2 (target 0.7, tolerance 0.1, 15 s, 5 min of stabilization).
+"""`make bench-quality`: how well the loop holds a simulated application over the bundled recordings, compared with a parallelism
+for the peak, one for the mean, and the reactive utilization rule of autoscaling/v2 (target 0.7, tolerance 0.1, 15 s, 5 min of
+stabilization).
 
 Days of each recording around its highest point, at their own speed; the same simulated application, load and restarts for all. The
 same seed gives the same figures on every machine. Results and curves are in bench/results/quality.json and quality.svg.
@@ -48,9 +49,9 @@ def around_the_peak(trace: str, options: ReplayOptions) -> Replay:
     shape = prepared.trace.shape
     if not isinstance(shape, Recording):
         raise TypeError(f"{trace}: is a shape, not a recording")
-    highest = shape.offsets_seconds[shape.values.index(shape.peak)]
+    peak = shape.offsets_seconds[shape.values.index(shape.peak)]
     latest = shape.period_seconds - prepared.duration_seconds
-    start = min(max(0.0, highest - prepared.duration_seconds / 2), max(0.0, latest))
+    start = min(max(0.0, peak - prepared.duration_seconds / 2), max(0.0, latest))
     start -= start % DAY_SECONDS
     load = replace(prepared.trace, start_seconds=start)
     bound = prepared.policy.spec.bounds
@@ -68,7 +69,7 @@ def static(prepared: Replay, rate: float) -> Held:
 def reactive(prepared: Replay) -> Held:
     """The rule of the Horizontal Pod Autoscaler on each operator's own utilization."""
     bounds = prepared.policy.spec.bounds
-    rule = Reactive(least=bounds.min, most=bounds.max)
+    rule = Reactive(min_parallelism=bounds.min, max_parallelism=bounds.max)
     return _held(prepared, rule.decide, HPA_PERIOD_SECONDS)
 
 
@@ -148,7 +149,7 @@ def table(results: list[Held]) -> Table:
     return drawn
 
 
-def picture(results: list[Held], objective_seconds: float | None) -> list[Panel]:
+def figure_panels(results: list[Held], objective_seconds: float | None) -> list[Panel]:
     """Return the curves of Weir's and the reactive rule's runs."""
     return [
         replace(panel, title=f"{result.trace}, {result.strategy}: {panel.title}")
@@ -184,15 +185,15 @@ def main() -> int:
             results.append(held(trace, strategy, options))
     Console(width=110).print(table(results))
     objective = results[0].score.objective_seconds
-    figure = picture(results, objective)
+    figure = figure_panels(results, objective)
     write_svg(RESULTS / "quality.svg", "Weir and a reactive rule on the bundled recordings", figure)
-    facts = {
+    about = {
         "days": arguments.days,
         "interval_seconds": INTERVAL_SECONDS,
         "topology": arguments.topology,
         "peak_rate": arguments.peak_rate,
     }
-    figures = {**facts, "objective_seconds": objective, "results": [_figures(result) for result in results]}
+    figures = {**about, "objective_seconds": objective, "results": [_figures(result) for result in results]}
     print(f"written: {write('quality', 'make bench-quality', figures)}")
     return 0
 

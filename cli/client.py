@@ -180,9 +180,7 @@ class Client:
 
     def _away(self, error: httpx.HTTPError) -> Unreachable:
         reason = str(error) or type(error).__name__
-        return Unreachable(
-            f"{self._server} does not answer ({reason}): is it running? --server or WEIR_SERVER names another"
-        )
+        return Unreachable(f"{self._server} does not answer ({reason}): start it, or name another with --server")
 
 
 def _error(answer: httpx.Response) -> CommandError:

@@ -1,1 +1,1 @@
-"""One folder an engine: its API, its graph, its metrics. Imports contracts and httpx; services, testbed and workloads import it."""
+"""Engines: one folder for each, with its API, graph, metrics and health. README.md says how to add one."""

@@ -1,1 +1,1 @@
-"""The whole loop on a simulated application, in one process and in simulated time: its scores and its figures."""
+"""The loop on simulated applications, in one process and in simulated time; its scores and figures."""

@@ -19,7 +19,7 @@ RECORDS_KEPT = 100
 
 
 class ReplayBus(MemoryBus):
-    """One partition a topic. `carry` is given each message and returns what arrives of it, None if it is lost.
+    """One partition a topic. `carry` receives each message and returns what arrives of it, None if it is lost.
 
     `published` is called with each record, lost or not.
     """
@@ -47,8 +47,8 @@ class ReplayBus(MemoryBus):
         await self._append([record for record in arriving if record is not None])
 
     async def _append(self, records: Sequence[Outgoing]) -> None:
-        await super().publish_many(records)
         for record in records:
+            await super().publish_many([record])
             log = self._log.records[record.topic, 0]
             if len(log) > RECORDS_KEPT:
                 log[-RECORDS_KEPT - 1] = replace(log[-RECORDS_KEPT - 1], value=None, headers={})

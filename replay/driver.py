@@ -59,7 +59,7 @@ class SimulatedDriver:
     ) -> Accepted | Rejected | Unanswered | Refusal:
         found = self._find(subject)
         if isinstance(found, Snapshot):
-            return Rejected(found.because) if found.reachable else Unanswered(found.because)
+            return Rejected(found.reason) if found.reachable else Unanswered(found.reason)
         if found.job_id != job_id:
             return Rejected(f"Could not find Flink job ({job_id})")
         before = found.requested
@@ -81,7 +81,7 @@ class SimulatedDriver:
     async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
         found = self._find(subject)
         if isinstance(found, Snapshot):
-            return found.because
+            return found.reason
         return found.trigger_checkpoint() if found.job_id == job_id else f"the cluster has no job {job_id}"
 
     async def close(self) -> None:
@@ -93,13 +93,13 @@ class SimulatedDriver:
         now = self._clock.now()
         here = [(job, simulation) for (where, job), simulation in self._jobs.items() if where == url]
         if not here:
-            return Snapshot(now, reachable=False, because=f"nothing answers at {url}")
+            return Snapshot(now, reachable=False, reason=f"nothing answers at {url}")
         away = next((simulation.conditions.away for _, simulation in here if simulation.conditions.away), None)
         if away is not None:
-            return Snapshot(now, reachable=False, because=away)
+            return Snapshot(now, reachable=False, reason=away)
         found = next((simulation for job, simulation in here if name in (job, simulation.job_id)), None)
         if found is None:
-            return Snapshot(now, reachable=True, because=f"the cluster has no job {name!r}")
+            return Snapshot(now, reachable=True, reason=f"the cluster has no job {name!r}")
         found.advance((now - self._start).total_seconds())
         return found
 

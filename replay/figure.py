@@ -107,7 +107,7 @@ def _panel(panel: Panel, y: int, seconds: float, step: float, marks: str) -> lis
     for share in (0.0, 0.5, 1.0):
         line = y + inner * (1 - share)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{line:.1f}" y2="{line:.1f}"/>')
-        parts.append(f'<text class="tick end" x="{LEFT - 8}" y="{line + 4:.1f}">{_short(top * share)}</text>')
+        parts.append(f'<text class="tick end" x="{LEFT - 8}" y="{line + 4:.1f}">{short(top * share)}</text>')
     for i in range(int(seconds / step + 1e-9) + 1):
         x = _x(i * step, seconds)
         parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{y + inner}"/>')
@@ -166,8 +166,9 @@ def _time_step(seconds: float) -> tuple[float, str, float]:
     return step * divisor, unit, divisor
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
+    """Return a number in at most seven characters."""
     for unit, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if value >= 0.9995 * unit:
             return f"{value / unit:.3g} {letter}"
-    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 10 else f"{value:.3g}"

@@ -20,6 +20,8 @@ from weir_contracts import DeadLetter, Observation, Outcome, PlanReply, PlanRequ
 from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS
 from weir_planner.installed import LARGE, ask, reads
 
+from runtime.bus import Bus
+from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
 from runtime.loop import Stop
 from runtime.records import Outgoing
@@ -28,10 +30,9 @@ from services.analyzer.core import advance as analyze
 from services.executor.adapters.memory import MemoryKnowledge
 from services.executor.core import Rules
 from services.executor.service import Executor
-from services.planner.process import WorkerProcess
 from services.planner.request_cache import RequestCache
 from services.planner.service import Planner
-from services.planner.shadows import ShadowLimits, ShadowRunner
+from services.planner.shadows import ShadowRunner
 from simulator import Fault, Noise, Observer, Simulation
 from simulator.faults import CLEAR
 from simulator.observe import START
@@ -123,40 +124,33 @@ class SimulatedApplication:
 class Loop:
     """One replica of each service around the applications of `add`. Each `run` continues where the last one ended.
 
-    `carry` is given each message on its way and returns what arrives of it, None if it is lost. `asks` asks a planner by its name.
-    With `shadows` the planner's shadows run, too, and are published after each plan.
+    `carry` receives each message on its way and returns what arrives of it, None if it is lost. `asks` asks a planner by its name.
+    `shadows` makes the planner's runner of shadows.
     """
 
     def __init__(
         self,
         *,
-        start: datetime = START,
-        settings: AnalysisSettings | None = None,
         rules: Rules | None = None,
         carry: Callable[[Any], Any] | None = None,
         asks: Callable[[PlanRequest, str], PlanReply] = ask,
-        shadows: bool = False,
+        shadows: Callable[[Bus, Clock], ShadowRunner] | None = None,
     ) -> None:
-        self._start = start
-        self._settings = settings or AnalysisSettings()
         self._time = SimulatedTimeLoop(-START_UP_SECONDS)
         self._until = 0.0
         self._stop = Stop()
         self._tasks: list[asyncio.Task[None]] = []
         self.applications: list[SimulatedApplication] = []
-        self.clock = SimulatedClock(self._time, start)
+        self.clock = SimulatedClock(self._time, START)
         self.tally = Tally()
         self.bus = ReplayBus(self.clock, self.tally.count, carry)
-        self.driver = SimulatedDriver(self.clock, start)
+        self.driver = SimulatedDriver(self.clock, START)
         self.knowledge = MemoryKnowledge()
-        self.planner_memory = RequestCache(OBSERVATIONS_KEPT, HISTORY_KEPT)
+        self.request_cache = RequestCache(OBSERVATIONS_KEPT, HISTORY_KEPT)
         self._planners = InProcess(asks)
-        self._shadows: ShadowRunner | None = None
-        if shadows:
-            limits = ShadowLimits(publish_seconds=0.0)
-            self._shadows = ShadowRunner(self.bus, self.clock, _ThisProcess(), partitions=1, limits=limits)
+        self._shadows = shadows(self.bus, self.clock) if shadows is not None else None
         self._planner = Planner(
-            self.bus, self.clock, self._planners, self.planner_memory, partitions=1, shadows=self._shadows
+            self.bus, self.clock, self._planners, self.request_cache, partitions=1, shadows=self._shadows
         )
         drivers = {"flink": self.driver, "docker": self.driver}
         self._executor = Executor(self.bus, drivers, self.knowledge, self.clock, rules or Rules(), attempt_id=ATTEMPT)
@@ -171,7 +165,7 @@ class Loop:
         seed: int = 0,
     ) -> SimulatedApplication:
         """Add an application; its simulation begins with the first `run`."""
-        observer = Observer(simulation, noise=noise, faults=faults, seed=seed, start=self._start)
+        observer = Observer(simulation, noise=noise, faults=faults, seed=seed)
         self.driver.add(policy.subject, simulation)
         application = SimulatedApplication(simulation, observer, self.knowledge, policy)
         self.applications.append(application)
@@ -241,26 +235,16 @@ class Loop:
         """Publish the analysis of each observation."""
         reader = self.bus.reader(OBSERVATIONS.name)
         dead_letters = DeadLetters(self.bus, "analyzer", self.clock)
-        states: dict[str, Any] = {}
+        settings, states = AnalysisSettings(), dict[str, Any]()
         while True:
             for record in await reader.receive():
                 decoded = await dead_letters.decoded(record, Observation)
                 if decoded is None:
                     continue
                 name = decoded.message.application
-                states[name], analysis = analyze(states.get(name), decoded.message, self._settings)
+                states[name], analysis = analyze(states.get(name), decoded.message, settings)
                 if analysis is not None:
                     await self.bus.send(analysis)
-
-
-class _ThisProcess(WorkerProcess):
-    """Runs what the shadows' process would run."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: None)
-
-    async def run(self, work: Callable[..., str], *arguments: str, timeout_seconds: float) -> str:
-        return work(*arguments)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a replay is asked to do, checked before it starts. Pure but for reading files."""
+"""Options of a replay, read and checked before it starts."""
 
 import math
 from dataclasses import dataclass
@@ -10,25 +10,24 @@ from weir_planner.installed import InvalidParameters, UnknownPlanner, parse_para
 
 from runtime.documents import Unreadable, read_file
 from simulator import PRESETS, Application, InvalidApplication, parse
-from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, Shape, named
+from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, named
 
 from .score import LOOK_SECONDS, BoundedOptimum
 
 DAY_SECONDS = 86_400.0
 SHAPE_SECONDS = 1_200.0
-SLOW_STEP_SECONDS = 60.0
-"""Between samples that lie so far apart nothing happens that a look every minute would miss."""
-FAST_STEP_SECONDS = 10.0
-SHORTEST_TURN_SECONDS = 0.2
-"""Of a load at the asked speed; a faster one would take steps of less than 50 ms."""
-LOOKS = 1440
-"""Where nobody says how often, a day of a shape has no more of them, if that shows its peaks: as many as a recorded day by the minute."""
+SLOW_STEP_SECONDS, FAST_STEP_SECONDS = 60.0, 10.0
+"""Default intervals for a recording by the minute, or coarser, and for a finer one."""
+MIN_RISE_SECONDS = 0.2
+"""Minimum time from a trough of the load to its peak at the chosen speed; a faster one would need steps of less than 50 ms."""
+MAX_SCRAPES = 1440
+"""Default maximum of scrapes in a day of a shape: as many as of a recorded day by the minute."""
 START_UTILISATION = 0.7
-"""A replay begins with what the first load needs, with a little to spare."""
+"""Utilisation of the initial parallelism by the first load."""
 
 
 class InvalidReplay(ValueError):
-    """A replay that cannot be run as asked; the sentence names the option, and the file and field where there are such."""
+    """The replay cannot be run; the sentence names the option, and the file and field if there are any."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +58,14 @@ class Replay:
 
     @property
     def look_seconds(self) -> float:
-        """Between two looks at what the load needs: short enough that no peak falls between them."""
+        """Interval in which the optimum is calculated: short enough that no peak falls between two calculations."""
         return min(LOOK_SECONDS, self.trace.turn_seconds / 4)
 
     @property
     def step_seconds(self) -> float:
-        """Of the model: fine enough to see what happens between two scrapes and two looks, no finer. Looks are whole steps."""
-        longest = min(1.0, self.policy.spec.interval.total_seconds() / 4)
-        return self.look_seconds / math.ceil(self.look_seconds / longest)
+        """Length of the model's steps: at least four in a scrape interval, and an integer number of them between two looks."""
+        max_step = min(1.0, self.policy.spec.interval.total_seconds() / 4)
+        return self.look_seconds / math.ceil(self.look_seconds / max_step)
 
 
 def prepare(options: ReplayOptions) -> Replay:
@@ -79,25 +78,21 @@ def prepare(options: ReplayOptions) -> Replay:
 
 
 def _trace(options: ReplayOptions) -> LoadTrace:
-    shape = _shape(options.trace)
+    try:
+        shape = named(options.trace)
+    except InvalidTrace as error:
+        raise InvalidReplay(f"--trace: {error}") from None
     try:
         trace = LoadTrace(shape, options.peak_rate, options.speedup)
     except InvalidTrace as error:
         parameter, _, problem = str(error).partition(": ")
         raise InvalidReplay(f"--{parameter.replace('_', '-')}: {problem}") from None
-    if trace.turn_seconds < SHORTEST_TURN_SECONDS:
-        most = shape.turn_seconds / SHORTEST_TURN_SECONDS
+    if trace.turn_seconds < MIN_RISE_SECONDS:
+        limit = shape.turn_seconds / MIN_RISE_SECONDS
         raise InvalidReplay(
-            f"--speedup: a replay sees the peaks of {options.trace} up to {most:g}, is {options.speedup:g}"
+            f"--speedup: a replay sees the peaks of {options.trace} up to {limit:g}, is {options.speedup:g}"
         )
     return trace
-
-
-def _shape(name: str) -> Shape:
-    try:
-        return named(name)
-    except InvalidTrace as error:
-        raise InvalidReplay(f"--trace: {error}") from None
 
 
 def _duration(options: ReplayOptions, trace: LoadTrace) -> float:
@@ -113,37 +108,40 @@ def _duration(options: ReplayOptions, trace: LoadTrace) -> float:
 def _application(options: ReplayOptions, policy: ScalingPolicy, trace: LoadTrace) -> Application:
     bounds = policy.spec.bounds
     if options.topology in PRESETS:
-        application = _roomy(PRESETS[options.topology](1), bounds)
-        _check_least(application, bounds, options)
+        application = _with_room(PRESETS[options.topology](1), bounds)
+        _check_min(application, bounds, options)
         started = BoundedOptimum(application, bounds).parallelism(trace.rate_at(0.0) / START_UTILISATION)
         return application.started_with({name: max(bounds.of(name)[0], p) for name, p in started.items()})
     try:
         return parse(read_file(options.topology), options.topology)
     except (Unreadable, InvalidApplication) as error:
-        known = "" if Path(options.topology).exists() else f" (ready-made: {', '.join(sorted(PRESETS))})"
-        raise InvalidReplay(f"--topology: {error}{known}") from None
+        presets = "" if Path(options.topology).exists() else f" (ready-made: {', '.join(sorted(PRESETS))})"
+        raise InvalidReplay(f"--topology: {error}{presets}") from None
 
 
-def _roomy(application: Application, bounds: Bounds) -> Application:
-    """The same with slots for all that the bounds allow: a cluster that nobody described is not what holds a run back."""
-    most = {o.name: min(bounds.of(o.name)[1], o.max_parallelism) for o in application.operators}
-    return application.on(slots=max(application.cluster.slots, application.topology().slots(most)))
+def _with_room(application: Application, bounds: Bounds) -> Application:
+    """Return the application on a cluster with slots for all that the bounds allow."""
+    upper = {o.name: min(bounds.of(o.name)[1], o.max_parallelism) for o in application.operators}
+    return application.on(slots=max(application.cluster.slots, application.topology().slots(upper)))
 
 
-def _check_least(application: Application, bounds: Bounds, options: ReplayOptions) -> None:
+def _check_min(application: Application, bounds: Bounds, options: ReplayOptions) -> None:
     for operator in application.operators:
-        name, least = operator.name, bounds.of(operator.name)[0]
-        if least > operator.max_parallelism:
+        name, lower = operator.name, bounds.of(operator.name)[0]
+        if lower > operator.max_parallelism:
             own = bounds.operators.get(name)
             field = "min" if own is None or own.min is None else f"operators.{name}.min"
             raise InvalidReplay(
-                f"--policy: {options.policy_file}: spec.bounds.{field}: {least} is more than the {operator.max_parallelism} subtasks "
+                f"--policy: {options.policy_file}: spec.bounds.{field}: {lower} is more than the {operator.max_parallelism} subtasks "
                 f"that {name!r} of {options.topology} can have"
             )
 
 
 def _policy(options: ReplayOptions, trace: LoadTrace, duration_seconds: float) -> ScalingPolicy:
-    document = _written(options.policy_file) if options.policy_file else _default(trace, duration_seconds)
+    try:
+        document = read_file(options.policy_file) if options.policy_file else _default(trace, duration_seconds)
+    except Unreadable as error:
+        raise InvalidReplay(f"--policy: {error}") from None
     spec = document.setdefault("spec", {}) if isinstance(document, dict) else None
     if not isinstance(spec, dict):
         raise InvalidReplay(f"--policy: {options.policy_file}: is not a policy: it has no spec")
@@ -175,7 +173,7 @@ def _policy(options: ReplayOptions, trace: LoadTrace, duration_seconds: float) -
 
 
 def _check_planner(policy: ScalingPolicy, options: ReplayOptions, *, written: bool) -> None:
-    """`written`: name or parameters are those of the policy's file."""
+    """Raise for an unknown planner or wrong parameters; `written`: they are those of the policy's file."""
     place = f"--policy: {options.policy_file}: spec.planner"
     try:
         parse_parameters(policy.spec.planner.name, policy.spec.planner.parameters)
@@ -188,20 +186,13 @@ def _check_planner(policy: ScalingPolicy, options: ReplayOptions, *, written: bo
         raise InvalidReplay(f"--planner: {error}; {where}") from None
 
 
-def _written(file: Path) -> Any:
-    try:
-        return read_file(file)
-    except Unreadable as error:
-        raise InvalidReplay(f"--policy: {error}") from None
-
-
 def _interval(trace: LoadTrace, duration_seconds: float) -> float:
-    """Between two scrapes where nobody says it: whole seconds, 10 to 60."""
+    """Return the default scrape interval: 10 to 60 s, in integer seconds."""
     shape = trace.shape
     if isinstance(shape, Recording):
         return SLOW_STEP_SECONDS if shape.step_seconds >= trace.speedup * SLOW_STEP_SECONDS else FAST_STEP_SECONDS
-    longest = min(SLOW_STEP_SECONDS, trace.turn_seconds // 2, math.ceil(duration_seconds / LOOKS))
-    return max(FAST_STEP_SECONDS, longest)
+    interval = min(SLOW_STEP_SECONDS, trace.turn_seconds // 2, math.ceil(duration_seconds / MAX_SCRAPES))
+    return max(FAST_STEP_SECONDS, interval)
 
 
 def _default(trace: LoadTrace, duration_seconds: float) -> dict[str, Any]:

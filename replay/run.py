@@ -1,4 +1,4 @@
-"""One replay: the loop over a whole trace, and what came of it."""
+"""One replay: the loop over a trace, and its result."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,19 +18,15 @@ from .loop import Loop
 from .options import Replay, ReplayOptions, prepare
 from .score import LOOK_SECONDS, BoundedOptimum, Meter, Point, Score
 
-PEAKED = 1.5
-"""Times its mean that the load of a point reaches where the mean alone would hide it."""
 POINTS = 352
-"""Of the curves: two dots a character, and as many again for a picture."""
-
-
+"""Points of a curve: two dots a character, and twice as many for a figure."""
 UNDECIDED = frozenset({"warming-up", "metric-missing"})
-"""Reasons of plans that were made before there was anything to go by."""
+"""Codes of plans that were made before enough was measured."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a replay found."""
+    """Score and curves of a replay."""
 
     score: Score
     points: list[Point]
@@ -40,13 +36,13 @@ class Result:
     """Actions and refusals by how they ended."""
     wall_seconds: float
     rescales_at_seconds: tuple[float, ...] = ()
-    """When the engine accepted each rescale, in simulated seconds."""
+    """Times at which the engine accepted a rescale, in simulated seconds."""
     hides_peaks: str | None = None
-    """What the loop cannot see of this load at its interval."""
+    """Note if the planner cannot see this load's peaks at its interval."""
 
     @property
     def notes(self) -> list[str]:
-        """What else is to be known of these figures."""
+        """Return reasons to doubt the figures, for the user."""
         notes = [self.hides_peaks] if self.hides_peaks else []
         if self.codes and not set(self.codes) - UNDECIDED:
             looks = sum(self.codes.values())
@@ -63,7 +59,7 @@ class Result:
 def run(
     prepared: Replay, *, seed: int = 0, noise: float = 0.0, asks: Callable[[PlanRequest, str], PlanReply] = ask
 ) -> Result:
-    """Let the loop turn over the whole trace."""
+    """Run the loop over the trace."""
     began = time.perf_counter()
     policy = prepared.policy
     simulation = Simulation(
@@ -112,11 +108,11 @@ def replay_own(
 
 
 def _hides_peaks(prepared: Replay) -> str | None:
-    interval, turn = prepared.policy.spec.interval.total_seconds(), prepared.trace.turn_seconds
-    if interval <= turn / 2:
+    interval, rise = prepared.policy.spec.interval.total_seconds(), prepared.trace.turn_seconds
+    if interval <= rise / 2:
         return None
-    advice = f"use --interval {turn / 2:.0f} or less" if turn >= 2 else "replay it more slowly (--speedup)"
-    return f"the load can rise and fall within {2 * turn:.3g} s, and rates over {interval:g} s hide that from the planner: {advice}"
+    advice = f"use --interval {rise / 2:.0f} or less" if rise >= 2 else "replay it more slowly (--speedup)"
+    return f"the load can rise and fall within {2 * rise:.3g} s, and rates over {interval:g} s hide that from the planner: {advice}"
 
 
 def run_panels(
@@ -128,7 +124,7 @@ def run_panels(
         return [(point.at_seconds, getattr(point, name)) for point in points]
 
     load = [figure.Curve("arrivals", "load", over_time("arrivals"))]
-    if any(p.peak_arrivals > PEAKED * p.arrivals for p in points):
+    if any(point.is_peaked for point in points):
         load.insert(0, figure.Curve("highest", "other", over_time("peak_arrivals")))
     lag = [figure.Curve("largest lag", "lag", over_time("lag_seconds"))]
     if objective_seconds is not None:

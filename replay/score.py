@@ -1,4 +1,4 @@
-"""How well an application was held, by what the simulation knows: not by what the loop believed."""
+"""How well an application was held, by the state of the simulation: not by the loop's estimates."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,8 +9,10 @@ from simulator import Application, Simulation
 from simulator.capacity import OfflineOptimum
 
 LOOK_SECONDS = 10.0
-"""So often it is worked out at least what the load needs, however long a point of the curves is: a load that goes up and down within one
-would look like its mean, which is never late and needs no more than half."""
+"""Maximum time between two calculations of the optimum, however long a point of the curves is: a load that rises and falls within one
+would look like its mean, which is never late and needs half."""
+PEAKED = 1.5
+"""Ratio of a point's highest load to its mean from which the mean would hide it."""
 
 
 class BoundedOptimum(OfflineOptimum):
@@ -29,19 +31,19 @@ class BoundedOptimum(OfflineOptimum):
 
 @dataclass(frozen=True)
 class Point:
-    """One interval of the run. Rates in records/s."""
+    """One interval of the run: means, but for the largest lag and the highest load. Rates in records/s."""
 
     at_seconds: float
     arrivals: float
-    """The mean."""
     lag_seconds: float
-    """The largest."""
     slots: float
-    """The mean."""
     optimum_slots: float
-    """The mean of what the load of each of its looks needs."""
     peak_arrivals: float = 0.0
-    """Of the look with the most."""
+
+    @property
+    def is_peaked(self) -> bool:
+        """Whether the mean of the load hides its peak."""
+        return self.peak_arrivals > PEAKED * self.arrivals
 
 
 @dataclass(frozen=True)
@@ -51,17 +53,17 @@ class Score:
     seconds: float
     objective_seconds: float | None
     violation_share: float | None
-    """Share of the time with more lag than the objective, or latency where that is what it bounds; None without one in seconds."""
+    """Share of the time with more lag than the objective, or latency if it bounds that; None without one in seconds."""
     slot_seconds: float
     rescales: int
-    """Restarts for another parallelism that were asked for."""
+    """Restarts for another parallelism that the engine accepted."""
     max_lag_seconds: float
     optimum_slot_seconds: float
     """Slot-seconds of the offline optimum, which knows the load and rescales for free."""
     peak_slot_seconds: float
-    """Of the smallest constant parallelism that carries the highest load."""
+    """Slot-seconds of the smallest constant parallelism that carries the highest load."""
     peak_is_carried: bool = True
-    """Whether there is one: else that is all there may be."""
+    """Whether there is one; if not, it is the largest that policy and cluster allow."""
 
     @property
     def times_optimum(self) -> float | None:
@@ -69,13 +71,13 @@ class Score:
         return self.slot_seconds / self.optimum_slot_seconds if self.optimum_slot_seconds > 0 else None
 
     def to_document(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the figures as JSON values."""
         times = self.times_optimum
         return {**asdict(self), "times_optimum": None if times is None else round(times, 3)}
 
 
 class _Interval:
-    """What is added up between two moments."""
+    """Sums of the point in progress."""
 
     def __init__(self, began: float, appended: float) -> None:
         self.began, self.appended = began, appended
@@ -83,7 +85,7 @@ class _Interval:
 
 
 class Meter:
-    """Looks at a simulation after each of its steps; a point of the curves every `point_seconds`."""
+    """Measures a simulation after each of its steps; completes a point of the curves every `point_seconds`."""
 
     def __init__(
         self,
@@ -100,11 +102,28 @@ class Meter:
         self._of_latency = objective.max_latency is not None
         self._point_seconds = point_seconds
         self._look_seconds = min(look_seconds, point_seconds)
+        self._share = sum(o.source.share for o in simulation.application.operators if o.source) or 1.0
+        """Records appended to all topics per record of the load."""
         self._late = self._slot_seconds = self._optimum_slot_seconds = self._seconds = self._max_lag = 0.0
-        self._most_slots, self._carried = 0, True
+        self._max_slots, self._carried = 0, True
         self._looked_at, self._looked_appended = simulation.now, simulation.appended
         self._point = _Interval(simulation.now, simulation.appended)
         simulation.on_step = self._step
+
+    def score(self, rescales: int) -> Score:
+        """Return the figures until now."""
+        self._close()
+        return Score(
+            seconds=round(self._seconds, 1),
+            objective_seconds=self._objective,
+            violation_share=None if self._objective is None else round(self._late / max(1e-9, self._seconds), 5),
+            slot_seconds=round(self._slot_seconds, 1),
+            rescales=rescales,
+            max_lag_seconds=round(self._max_lag, 2),
+            optimum_slot_seconds=round(self._optimum_slot_seconds, 1),
+            peak_slot_seconds=round(self._max_slots * self._seconds, 1),
+            peak_is_carried=self._carried,
+        )
 
     def _step(self, seconds: float) -> None:
         simulation, point = self._simulation, self._point
@@ -121,50 +140,31 @@ class Meter:
             self._close()
 
     def _look(self) -> None:
-        """What the load since the last look needs."""
-        simulation = self._simulation
-        took = simulation.now - self._looked_at
-        if took <= 0:
+        """Add the optimum for the load since the last look."""
+        simulation, optimum = self._simulation, self._optimum
+        seconds = simulation.now - self._looked_at
+        if seconds <= 0:
             return
-        rate = (simulation.appended - self._looked_appended) / took / self._share
-        middle = self._looked_at + took / 2
-        highest = max(rate, *(simulation.arrivals(at) for at in (self._looked_at, middle, simulation.now)))
-        self._carried = self._carried and self._optimum.carries(highest, middle)
-        self._point.optimum_slot_seconds += self._optimum.slots(rate, middle) * took
-        self._point.peak = max(self._point.peak, highest)
-        self._most_slots = max(self._most_slots, self._optimum.slots(highest, middle))
+        rate = (simulation.appended - self._looked_appended) / seconds / self._share
+        middle = self._looked_at + seconds / 2
+        peak = max(rate, *(simulation.arrivals(at) for at in (self._looked_at, middle, simulation.now)))
+        self._carried = self._carried and optimum.carries(peak, middle)
+        self._max_slots = max(self._max_slots, optimum.slots(peak, middle))
+        self._point.optimum_slot_seconds += optimum.slots(rate, middle) * seconds
+        self._point.peak = max(self._point.peak, peak)
         self._looked_at, self._looked_appended = simulation.now, simulation.appended
 
     def _close(self) -> None:
+        """Complete the point in progress."""
         self._look()
         simulation, point = self._simulation, self._point
-        took = simulation.now - point.began
-        if took <= 0:
+        seconds = simulation.now - point.began
+        if seconds <= 0:
             return
-        rate = (simulation.appended - point.appended) / took / self._share
-        slots, optimum = point.slot_seconds / took, point.optimum_slot_seconds / took
+        rate = (simulation.appended - point.appended) / seconds / self._share
+        slots, optimum = point.slot_seconds / seconds, point.optimum_slot_seconds / seconds
         self.points.append(Point(point.began, rate, point.lag, slots, optimum, point.peak))
         self._slot_seconds += point.slot_seconds
         self._optimum_slot_seconds += point.optimum_slot_seconds
         self._max_lag = max(self._max_lag, point.lag)
         self._point = _Interval(simulation.now, simulation.appended)
-
-    @property
-    def _share(self) -> float:
-        """Records appended to all topics per record of the load."""
-        return sum(o.source.share for o in self._simulation.application.operators if o.source) or 1.0
-
-    def score(self, rescales: int) -> Score:
-        """The figures until now."""
-        self._close()
-        return Score(
-            seconds=round(self._seconds, 1),
-            objective_seconds=self._objective,
-            violation_share=None if self._objective is None else round(self._late / max(1e-9, self._seconds), 5),
-            slot_seconds=round(self._slot_seconds, 1),
-            rescales=rescales,
-            max_lag_seconds=round(self._max_lag, 2),
-            optimum_slot_seconds=round(self._optimum_slot_seconds, 1),
-            peak_slot_seconds=round(self._most_slots * self._seconds, 1),
-            peak_is_carried=self._carried,
-        )

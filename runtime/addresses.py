@@ -16,10 +16,10 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
-"""Addresses of a host for a port; `OSError` if there are none."""
+"""Returns the addresses of a host for a port; `OSError` without any."""
 
 _RESOLVERS = ThreadPoolExecutor(8, thread_name_prefix="resolve")
-"""A slow name server must not use up the threads of everything else."""
+"""Own threads, so that a slow name server does not block other work."""
 
 PUBLIC = "public"
 """In a list of networks: every address of the public internet."""
@@ -33,7 +33,7 @@ _NAMED: dict[str, tuple[Network, ...]] = {
     "loopback": _networks("127.0.0.0/8", "::1/128"),
     "private": _networks("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"),
 }
-# Metadata services hand out credentials. Most are link-local, which no word covers; these lie in private or public networks:
+# Metadata services hand out credentials. Most are link-local, which no name covers; these are in private or public networks:
 # AWS and Google over IPv6, Alibaba Cloud, Oracle Cloud, Azure.
 _METADATA = _networks(
     "fd00:ec2::254/128", "fd20:ce::254/128", "100.100.100.200/32", "192.0.0.192/32", "168.63.129.16/32"
@@ -57,7 +57,7 @@ class AddressRefused(Exception):
 
 @dataclass(frozen=True)
 class Allowed:
-    """What the settings `<prefix>_SCHEMES`, `<prefix>_HOSTS` and `<prefix>_NETWORKS` list.
+    """Schemes, hosts and networks of the settings `<prefix>_SCHEMES`, `<prefix>_HOSTS` and `<prefix>_NETWORKS`.
 
     A host is a name, `*.example.org` for all names below it, or `*` for any.
     """
@@ -65,31 +65,31 @@ class Allowed:
     schemes: frozenset[str]
     hosts: tuple[str, ...]
     networks: tuple[Network, ...]
-    words: tuple[str, ...]
+    named: tuple[str, ...]
     prefix: str
 
     @classmethod
     def of(cls, schemes: str, hosts: str, networks: str, *, prefix: str) -> Self:
-        """Read comma-separated lists; `ValueError` that names what is wrong.
+        """Read comma-separated lists; `ValueError` that names the invalid entry.
 
-        A network is 10.0.0.0/8, or a word: public, private (with 100.64.0.0/10) or loopback. No word covers metadata services.
+        A network is 10.0.0.0/8, or public, private (with 100.64.0.0/10) or loopback; these names exclude metadata services.
         """
-        found, words = [], []
+        found, named = [], []
         for text in _parts(networks):
             if text == PUBLIC or text in _NAMED:
-                words.append(text)
+                named.append(text)
                 continue
             try:
                 found.append(ipaddress.ip_network(text))
             except ValueError as error:
-                known = ", ".join((PUBLIC, *_NAMED))
+                names = ", ".join((PUBLIC, *_NAMED))
                 raise ValueError(
-                    f"{text!r} is neither a network such as 10.0.0.0/8 nor one of {known}: {error}"
+                    f"{text!r} is neither a network such as 10.0.0.0/8 nor one of {names}: {error}"
                 ) from None
         unknown = set(_parts(schemes)) - {"http", "https"}
         if unknown:
             raise ValueError(f"{', '.join(sorted(unknown))}: only http and https are schemes")
-        return cls(frozenset(_parts(schemes)), tuple(_parts(hosts)), tuple(found), tuple(words), prefix)
+        return cls(frozenset(_parts(schemes)), tuple(_parts(hosts)), tuple(found), tuple(named), prefix)
 
     def check_url(self, url: str) -> None:
         """`AddressRefused` unless scheme and host are listed, and the address, where the host is one."""
@@ -124,28 +124,28 @@ class Allowed:
                 of = "" if text == host else f" (of {host})"
                 raise AddressRefused(
                     f"{text}{of} is {_kind(meant)}, which {self.prefix}_NETWORKS does not allow; "
-                    f"it allows: {_listed([*self.words, *map(str, self.networks)])}"
+                    f"it allows: {_listed([*self.named, *map(str, self.networks)])}"
                 )
 
     def _reachable(self, address: Address) -> bool:
         if address.is_unspecified or address.is_multicast:
-            return False  # nobody answers there, but some systems take it for this machine
+            return False  # no host has it, but some systems take it for this machine
         if any(address in network for network in self.networks):
             return True
         if any(address in network for network in _METADATA):
             return False
-        if PUBLIC in self.words and address.is_global and not address.is_reserved:
+        if PUBLIC in self.named and address.is_global and not address.is_reserved:
             return True
-        return any(address in network for word in self.words for network in _NAMED.get(word, ()))
+        return any(address in network for name in self.named for network in _NAMED.get(name, ()))
 
 
 def hosts_of(servers: str) -> list[str]:
-    """The hosts of comma-separated `host:port`, an IPv6 address without its brackets."""
+    """Return the hosts of comma-separated `host:port`, IPv6 addresses without brackets."""
     return [server.strip().rpartition(":")[0].strip("[]") for server in servers.split(",")]
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """Look a name up on a thread of its own; an address stands for itself."""
+    """Look a name up on a separate thread; an address is returned as it is."""
     try:
         return [str(ipaddress.ip_address(host))]
     except ValueError:
@@ -165,7 +165,7 @@ async def checked_addresses(host: str, port: int, allowed: Allowed, resolve: Res
 
 
 def _meant(address: Address) -> list[Address]:
-    """The address and every IPv4 address that it carries: a packet to it may end there."""
+    """Return the address and every IPv4 address embedded in it: a packet to it may end there."""
     if isinstance(address, ipaddress.IPv4Address):
         return [address]
     if address.ipv4_mapped is not None:
@@ -184,7 +184,7 @@ def _kind(address: Address) -> str:
     if any(address in network for network in _METADATA):
         return "the address of a cloud's metadata service"
     usual = "a public address" if address.is_global else "an address of no public network"
-    return next((words for name, words in _KINDS if getattr(address, name)), usual)
+    return next((text for name, text in _KINDS if getattr(address, name)), usual)
 
 
 def _plain(host: str) -> str:
@@ -206,4 +206,4 @@ def _listed(items: Iterable[str]) -> str:
 
 USUAL_TARGETS = "public,private,loopback"
 TARGETS = Allowed.of("http,https", "*", USUAL_TARGETS, prefix="WEIR_TARGET")
-"""Where targets and brokers of policies may be unless the settings say otherwise."""
+"""Allowed addresses of targets and brokers by default."""

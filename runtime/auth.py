@@ -1,4 +1,4 @@
-"""Who may do what over HTTP. Without tokens (loopback only) everybody is `local`."""
+"""Authorisation of HTTP requests. Without tokens (loopback only) every caller is `local`."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated
@@ -15,8 +15,10 @@ _BEARER = HTTPBearer(auto_error=False, description="needed where the service was
 
 
 def requires(role: Role) -> Callable[..., Awaitable[Caller]]:
-    """A FastAPI dependency: the caller, who must have `role` (write includes read). 401 without a known token, 403 with too
-    little. The application's tokens are `app.state.tokens`."""
+    """Return a FastAPI dependency: the caller, with at least `role` (write includes read), by `app.state.tokens`.
+
+    401 without a valid token, 403 without the role.
+    """
 
     async def check(
         request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]

@@ -1,7 +1,6 @@
-"""The bus as its users see it: a few small protocols. `kafka_bus` and `memory_bus` pass the same tests.
+"""The bus as small protocols. `kafka_bus` and `memory_bus` pass the same tests.
 
-Delivery is at least once: whoever consumes must be idempotent, and commits only after what was made of the records has been
-acknowledged.
+Delivery is at least once: a consumer must be idempotent, and commits after the results of its records were acknowledged.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,15 +10,15 @@ from typing import Protocol
 from .records import Outgoing, Record, TopicSpec
 
 PartitionsChanged = Callable[[frozenset[int]], None]
-"""Called on the event loop with the partitions that were given or taken."""
+"""Called on the event loop with the assigned or revoked partitions."""
 
 
 SESSION_SECONDS = 8.0
-"""How long a group waits for a sign of life of a member before it gives the member's partitions to others."""
+"""Without a heartbeat, until a group gives a member's partitions to others."""
 
 
 class BusError(Exception):
-    """The bus could not do what was asked; trying again may help."""
+    """The bus failed; a retry may succeed."""
 
 
 class Consumer(Protocol):
@@ -27,7 +26,7 @@ class Consumer(Protocol):
 
     @property
     def assignment(self) -> frozenset[int]:
-        """The partition numbers this member owns now."""
+        """The partitions that this member owns now."""
         ...
 
     async def confirmed_until(self, partition: int, min_seconds: float = 0.0) -> float | None:
@@ -41,34 +40,34 @@ class Consumer(Protocol):
         ...
 
     async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
-        """The next records, as soon as there are any; empty when `timeout_seconds` pass without, brokers away included.
+        """Return the next records, as soon as there are any; empty after `timeout_seconds`, also while the brokers are away.
 
-        One call at a time. A cancelled call loses nothing: what it had taken comes with the next.
+        One call at a time. A cancelled call loses nothing: the next call returns its records.
         """
         ...
 
     async def commit(self) -> None:
-        """Remember that everything `receive` returned so far is done. After a rebalance the lost partitions are left out."""
+        """Commit all that `receive` has returned, without partitions lost in a rebalance."""
         ...
 
     async def close(self) -> None:
-        """Leave the group, so that others take over at once."""
+        """Leave the group, so that other members take over at once."""
         ...
 
 
 class Reader(Protocol):
-    """Reads partitions of one topic by itself, without a group."""
+    """Reads partitions of one topic without a group."""
 
     async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
-        """As a consumer's; may come back empty sooner, such as when an end is reached. `BusError` for an unknown topic."""
+        """As a consumer's, but may return nothing sooner, such as at an end. `BusError` for an unknown topic."""
         ...
 
     async def assign(self, partitions: Iterable[int]) -> None:
-        """Read exactly these from now on: new ones from the reader's start, kept ones from where they are."""
+        """Read exactly these from now on: new ones from the reader's start, others from their position."""
         ...
 
     async def caught_up(self) -> bool:
-        """Whether the end of every assigned partition has been reached since it was assigned."""
+        """Return whether every assigned partition was read to its end since it was assigned."""
         ...
 
     async def close(self) -> None: ...
@@ -78,25 +77,25 @@ class Bus(Protocol):
     async def start(self) -> None: ...
 
     async def close(self) -> None:
-        """Flush what was published and close everything that was opened."""
+        """Flush, and close all consumers and readers."""
         ...
 
     async def ping(self) -> None:
-        """Returns if the brokers answer, raises `BusError` otherwise."""
+        """Return if the brokers answer; `BusError` otherwise."""
         ...
 
     async def publish(
         self, topic: str, key: str, value: bytes | None, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Returns once the brokers have acknowledged it; `BusError` if they do not in time."""
+        """Return once the brokers have acknowledged it; `BusError` if they do not in time."""
         ...
 
     async def publish_many(self, records: Sequence[Outgoing]) -> None:
-        """The same for several, in order; returns when all are acknowledged."""
+        """Publish several records in order; return when all are acknowledged."""
         ...
 
     async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
-        """Create what is missing. `BusError` that names topic and both counts if one has another number of partitions."""
+        """Create missing topics. `BusError` for one with another number of partitions, which names both numbers."""
         ...
 
     def consumer(
@@ -119,8 +118,5 @@ class Bus(Protocol):
         since: timedelta | None = None,
         from_beginning: bool = True,
     ) -> Reader:
-        """Read `partitions` (None: all) from the beginning, from `since` ago, or from the end.
-
-        `since` and the end are what they are at the first `receive` or `assign`.
-        """
+        """Read `partitions` (None: all) from the beginning, from `since` ago, or from the end, as of the first `receive` or `assign`."""
         ...

@@ -6,14 +6,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time: wall clock for what people and messages see, monotonic seconds for waiting."""
+    """Wall-clock time for users and messages, monotonic seconds for waiting."""
 
     def now(self) -> datetime:
-        """The present instant, aware, in UTC."""
+        """Return the current time, aware, in UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back, from an arbitrary start."""
+        """Return seconds that never decrease, from an arbitrary start."""
         ...
 
 
@@ -28,7 +28,7 @@ class SystemClock:
 
 
 class FakeClock:
-    """A clock that stands still until told otherwise: hours pass in microseconds."""
+    """A clock that advances on request only."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, 12, tzinfo=UTC)) -> None:
         self._now = start
@@ -41,7 +41,7 @@ class FakeClock:
         return self._monotonic
 
     def advance(self, seconds: float) -> datetime:
-        """Let `seconds` pass; returns the new instant."""
+        """Advance by `seconds`; returns the new time."""
         self._now += timedelta(seconds=seconds)
         self._monotonic += seconds
         return self._now

@@ -1,8 +1,7 @@
-"""Python's cycle collector, made to look seldom: what the services make the most of, messages, holds no cycles.
+"""Rare runs of Python's cycle collector: messages, most objects of a service, have no cycles.
 
-By default it looks at what is young after every few hundred new objects, which one observation has, and at all there is whenever that
-has grown by a quarter. A service that keeps the last messages of hundreds of applications spent two fifths of its time on that and
-found next to nothing.
+By default it runs after a few hundred new objects, fewer than one observation has. A service with the last messages of hundreds of
+applications spends two fifths of its time on it.
 """
 
 import gc
@@ -10,23 +9,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 NEW_OBJECTS = 100_000
-"""Between two looks at the youngest: some ten megabytes, if all of them were garbage."""
-LOOKS = 5
-"""Of one generation, between two looks at the next older one. What lives through a look at the youngest waits for so many more."""
+"""Between two collections of the youngest generation: about 10 MB, if all were garbage."""
+COLLECTIONS = 5
+"""Of one generation, between two collections of the next older one."""
 
 
 def collect_seldom() -> None:
-    """From now on, in this process; what it has by now, which is what it imported, is never looked at again."""
+    """Collect rarely from now on, and never the objects that exist now (the imports)."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(NEW_OBJECTS, LOOKS, LOOKS)
+    gc.set_threshold(NEW_OBJECTS, COLLECTIONS, COLLECTIONS)
 
 
 @contextmanager
 def seldom_collected() -> Iterator[None]:
-    """The same for a while, in a process that is not one's own."""
+    """Collect rarely for a while, in a process of another owner."""
     before = gc.get_threshold()
-    gc.set_threshold(NEW_OBJECTS, LOOKS, LOOKS)
+    gc.set_threshold(NEW_OBJECTS, COLLECTIONS, COLLECTIONS)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Whether a service lives, whether it is ready, and its metrics."""
+"""Liveness, readiness and metrics of a service."""
 
 import asyncio
 import os
@@ -23,39 +23,38 @@ class _Dependency:
     ping: Ping
     timeout_seconds: float
     ok: bool | None = None
-    reason: str = "not asked yet"
+    reason: str = "not checked yet"
     since: datetime | None = None
 
 
 class Health:
-    """Dependencies by name, each with its own ping. A ping that returns is good, one that raises says why not; a returned text is the
-    reason that is shown."""
+    """Dependencies by name, each with a ping. A ping that returns is ready, one that raises gives the reason; a returned text is shown."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._dependencies: dict[str, _Dependency] = {}
 
     def register(self, name: str, ping: Ping, timeout_seconds: float = 3.0) -> None:
-        """Readiness depends on `ping` from now on."""
+        """Let readiness depend on `ping` from now on."""
         self._dependencies[name] = _Dependency(ping, timeout_seconds)
 
     async def check(self) -> tuple[bool, dict[str, dict[str, str | bool | None]]]:
-        """Ask all dependencies at once: whether all are good, and each one's state, reason and since when."""
-        await asyncio.gather(*(self._ask(name, d) for name, d in self._dependencies.items()))
+        """Ping all dependencies at once; return whether all are ready, and the state, reason and start of each."""
+        await asyncio.gather(*(self._check(name, d) for name, d in self._dependencies.items()))
         report = {
             name: {"ok": d.ok, "reason": d.reason, "since": d.since.isoformat() if d.since else None}
             for name, d in self._dependencies.items()
         }
         return all(d.ok for d in self._dependencies.values()), report
 
-    async def _ask(self, name: str, dependency: _Dependency) -> None:
+    async def _check(self, name: str, dependency: _Dependency) -> None:
         ok, reason = True, "ok"
         try:
             answer = await asyncio.wait_for(dependency.ping(), dependency.timeout_seconds)
             reason = answer if isinstance(answer, str) else reason
         except TimeoutError:
             ok, reason = False, f"no answer within {dependency.timeout_seconds:g} s"
-        except Exception as error:  # noqa: BLE001 - any failure is the answer
+        except Exception as error:  # noqa: BLE001 - any failure is a reason
             ok, reason = False, str(error) or type(error).__name__
         if dependency.ok is not ok:
             dependency.since = self.clock.now()
@@ -64,14 +63,14 @@ class Health:
 
 
 class Life(BaseModel):
-    """The process answers; which build it is, where it was told (`WEIR_REVISION`)."""
+    """The process answers; its build, if `WEIR_REVISION` names it."""
 
     status: Literal["live"] = "live"
     revision: str | None = None
 
 
 class DependencyReport(BaseModel):
-    """Null: not asked yet."""
+    """`ok` null: not checked yet."""
 
     ok: bool | None
     reason: str
@@ -110,9 +109,9 @@ _METRICS: dict[int | str, dict[str, Any]] = {
 
 
 def router(health: Health, revision: str | None = None) -> APIRouter:
-    """`/health/live`, `/health/ready` (503 with the reasons) and `/metrics`, which asks the dependencies, too; none needs a token.
+    """Return `/health/live`, `/health/ready` (503 with the reasons) and `/metrics`, which pings the dependencies as well; without tokens.
 
-    `revision` names the build; by default what `WEIR_REVISION` says, and nothing if that is not set.
+    `revision` names the build; default: `WEIR_REVISION`.
     """
     routes = APIRouter(tags=["health"])
     life = Life(revision=revision or os.environ.get("WEIR_REVISION") or None)
@@ -134,7 +133,7 @@ def router(health: Health, revision: str | None = None) -> APIRouter:
     @routes.get("/metrics", summary="Prometheus metrics", response_class=Response, responses=_METRICS)
     async def metrics() -> Response:
         await health.check()
-        # Tens of thousands of series take a while; nobody else has to wait for it.
+        # Tens of thousands of series take a while; other requests do not wait for them.
         text = await asyncio.to_thread(generate_latest)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 

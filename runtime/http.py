@@ -20,15 +20,15 @@ from .origins import SameOrigin
 
 MAX_BODY_BYTES = 8_000_000
 ANSWER_SECONDS = 30.0
-"""A request whose answer has not begun by then is given up: longer work belongs into a task."""
+"""For a response to begin: longer work belongs into a task."""
 RECEIVE_SECONDS = 35.0
-"""A request that has not come whole by then is cut off, head or body, however it drips: a little more than the time for an
-answer, so that whoever sends too slowly is told so first."""
+"""For head and body of a request to arrive, then the connection is closed. Longer than `ANSWER_SECONDS`, so that a slow client gets a
+response first."""
 GRACE_SECONDS = 3
 
 
 class PortInUse(Exception):
-    """The listener's address is taken; the sentence names the setting to change."""
+    """The listener's address is in use; the sentence names the setting to change."""
 
 
 class _TooLarge(Exception):
@@ -36,8 +36,8 @@ class _TooLarge(Exception):
 
 
 class _Limits:
-    """Answers 413 to a body that is larger than the limit, announced or streamed, 408 where it does not come in time and 503
-    where an answer does not begin in time. One that has begun, such as an event stream, may go on for as long as it likes."""
+    """Responds 413 to a body larger than the limit, announced or streamed, 408 if it does not arrive in time, and 503 if a response
+    does not begin in time. A response that has begun, such as an event stream, has no limit."""
 
     def __init__(self, app: ASGIApp, body_bytes: int, answer_seconds: float) -> None:
         self._app = app
@@ -53,22 +53,22 @@ class _Limits:
         if length.isdigit() and int(length) > self._body_bytes:
             await problems.answer(too_large)(scope, receive, send)
             return
-        seen, begun, awaiting = 0, False, False
+        received, begun, awaiting = 0, False, False
 
         async def limited() -> Message:
-            nonlocal seen, awaiting
+            nonlocal received, awaiting
             awaiting = True
             message = await receive()
             awaiting = False
-            seen += len(message.get("body", b""))
-            if seen > self._body_bytes:
+            received += len(message.get("body", b""))
+            if received > self._body_bytes:
                 raise _TooLarge
             return message
 
-        async def watched(message: Message) -> None:
+        async def bounded(message: Message) -> None:
             nonlocal begun
-            if not begun and seen > self._body_bytes:
-                # Whatever the application makes of a body it could not read, this is the reason.
+            if not begun and received > self._body_bytes:
+                # However the application responds to a body that it could not read, this is the reason.
                 raise _TooLarge
             if not begun and not deadline.expired():
                 deadline.reschedule(None)
@@ -77,7 +77,7 @@ class _Limits:
 
         try:
             async with asyncio.timeout(self._answer_seconds) as deadline:
-                await self._app(scope, limited, watched)
+                await self._app(scope, limited, bounded)
         except _TooLarge:
             await problems.answer(too_large)(scope, receive, send)
         except TimeoutError:
@@ -85,7 +85,7 @@ class _Limits:
                 raise
             late = problems.Problem(503, f"no answer within {self._answer_seconds:g} s")
             if awaiting:
-                late = problems.Problem(408, f"the body did not come within {self._answer_seconds:g} s")
+                late = problems.Problem(408, f"the body did not arrive within {self._answer_seconds:g} s")
             await problems.answer(late)(scope, receive, send)
 
 
@@ -98,9 +98,8 @@ def application(
     answer_seconds: float = ANSWER_SECONDS,
     **arguments: Any,
 ) -> FastAPI:
-    """A FastAPI application: problem documents for errors, limits of body size and time to answer, tokens where
-    `auth.requires` looks for them (`run_service` sets them from the settings), and interactive documentation at `/docs` that
-    needs no internet."""
+    """Return a FastAPI application with problem documents for errors, limits of body size and response time, `tokens` for
+    `auth.requires` (`run_service` replaces them by the settings'), and documentation at `/docs` that needs no internet."""
     app = FastAPIOffline(title=title, description=description, redoc_url=None, **arguments)
     app.state.tokens = tokens or Tokens({})
     app.add_middleware(_Limits, body_bytes=body_bytes, answer_seconds=answer_seconds)
@@ -108,45 +107,45 @@ def application(
     return app
 
 
-class _Impatient(H11Protocol):
-    """A connection on which each request, head and body, comes whole within its time, or which is cut off. Without it somebody
-    who sends a byte now and then, or nothing, would hold a connection for ever."""
+class _DeadlineProtocol(H11Protocol):
+    """A connection that is closed if head and body of a request do not arrive in time. Without it, a client that sends a byte now and then
+    would hold a connection without limit."""
 
     receive_seconds = RECEIVE_SECONDS
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._watch()
+        self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._be_patient()
+        self._cancel_deadline()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._watch()
+        self._set_deadline()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._watch()
+        self._set_deadline()
 
-    def _watch(self) -> None:
-        """Whole requests have all the time they like, and so has a client that keeps its connection open between them."""
+    def _set_deadline(self) -> None:
+        """Set a deadline while a request is arriving; none between requests on an open connection."""
         between = self.conn.their_state is h11.IDLE and self.cycle is not None and not self.conn.trailing_data[0]
         if between or self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._be_patient()
+            self._cancel_deadline()
         elif self._deadline is None:
             self._deadline = self.loop.call_later(self.receive_seconds, self.transport.abort)
 
-    def _be_patient(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the service, which stops more than its listener."""
+    """Leaves signals to the service."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -154,13 +153,13 @@ class _Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; `PortInUse` if somebody else has the address."""
+    """Return a listening socket; `PortInUse` if another process has the address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
-        bound.listen(128)  # who comes before the application is up waits in the queue
+        bound.listen(128)  # early connections wait in the queue
     except OSError as error:
         bound.close()
         raise PortInUse(
@@ -177,11 +176,11 @@ async def serve(
     receive_seconds: float = RECEIVE_SECONDS,
     allowed_hosts: Collection[str] = (),
 ) -> None:
-    """Answer requests until stopped; open ones get `GRACE_SECONDS` to end. `allowed_hosts` are names of the listener beside its
-    address and those of loopback."""
+    """Serve until stopped; open requests get `GRACE_SECONDS` to end. `allowed_hosts` are names of the listener next to its address and
+    those of loopback."""
     config = uvicorn.Config(
         SameOrigin(app, {bound.getsockname()[0], *allowed_hosts}),
-        http=type("Connection", (_Impatient,), {"receive_seconds": receive_seconds}),
+        http=type("Connection", (_DeadlineProtocol,), {"receive_seconds": receive_seconds}),
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -201,7 +200,7 @@ async def _serve(server: uvicorn.Server, bound: socket.socket) -> None:
     try:
         await server.serve(sockets=[bound])
     except SystemExit:
-        # uvicorn would end the process from inside the event loop, past everything that is to be closed.
+        # uvicorn would end the process from inside the event loop, without closing anything.
         raise RuntimeError("the HTTP application did not start; its log has the reason") from None
     finally:
         bound.close()

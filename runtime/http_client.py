@@ -21,13 +21,13 @@ from .addresses import AddressRefused, Allowed, Resolve, checked_addresses, reso
 
 ANSWER_BYTES = 50_000_000
 ENDLESS = {"answer_bytes": None}
-"""`extensions` of a request whose answer is a stream without an end."""
+"""`extensions` of a request with an unbounded response."""
 _SAFE_TO_REPEAT = ("Server disconnected", "peer closed connection")
-"""Protocol errors that do not quote the peer; h11 puts the line it could not read into the others."""
+"""Protocol errors that do not quote the peer; h11 puts the unreadable line into the others."""
 
 
 class AnswerRefused(httpx.TransportError):
-    """An answer that is not read further: compressed, or larger than the limit."""
+    """A response that is not read: compressed, or larger than the limit."""
 
 
 class ConnectRefused(httpx.ConnectError):
@@ -48,9 +48,9 @@ def async_client(
     resolve: Resolve = resolve,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> httpx.AsyncClient:
-    """A client of a service or, with `allowed`, of an address that a user named. `timeout_seconds` bounds each wait, not the whole.
+    """Return a client of a service or, with `allowed`, of an address from a user. `timeout_seconds` bounds each wait, not the request.
 
-    Every failure is an `httpx.HTTPError` or, for the address itself, `httpx.InvalidURL`. `transport` replaces the network in tests.
+    Every failure is an `httpx.HTTPError` or, for an invalid address, `httpx.InvalidURL`. `transport` replaces the network in tests.
     """
     pool = httpcore.AsyncConnectionPool(
         ssl_context=_tls(ca_file),
@@ -59,8 +59,13 @@ def async_client(
         keepalive_expiry=5.0,
         network_backend=httpcore.AnyIOBackend() if allowed is None else _CheckedBackend(allowed, resolve),
     )
+
+    async def check_head(response: httpx.Response) -> None:
+        _check_head(response, answer_bytes)
+
     return httpx.AsyncClient(
-        transport=_AsyncBounded(transport or _Network(pool), answer_bytes),
+        transport=transport or _Network(pool),
+        event_hooks={"response": [check_head]},
         **_common(base_url, token, httpx.Timeout(timeout_seconds, connect=connect_seconds or timeout_seconds)),
     )
 
@@ -73,9 +78,12 @@ def client(
     answer_bytes: int = ANSWER_BYTES,
     transport: httpx.BaseTransport | None = None,
 ) -> httpx.Client:
-    """The same without an event loop, for addresses that the caller chose; `timeout` in s bounds each wait."""
-    network = transport or httpx.HTTPTransport(verify=_tls(None), trust_env=False)
-    return httpx.Client(transport=_Bounded(network, answer_bytes), **_common(base_url, token, timeout))
+    """Return a client without an event loop, for addresses that the caller chose; `timeout` in s bounds each wait."""
+    return httpx.Client(
+        transport=transport or httpx.HTTPTransport(verify=_tls(None), trust_env=False),
+        event_hooks={"response": [lambda response: _check_head(response, answer_bytes)]},
+        **_common(base_url, token, timeout),
+    )
 
 
 def _common(base_url: str, token: SecretStr | None, timeout: float | httpx.Timeout) -> dict[str, Any]:
@@ -94,7 +102,7 @@ def _common(base_url: str, token: SecretStr | None, timeout: float | httpx.Timeo
 
 @cache
 def _tls(ca_file: Path | None) -> SSLContext:
-    """Trusts httpx's authorities (or `SSL_CERT_FILE`), the system's, and those of the file. Reading them takes longer than a call."""
+    """Return a context that trusts httpx's authorities (or `SSL_CERT_FILE`), the system's and the file's. Cached: reading them is slow."""
     context = httpx.create_ssl_context()
     context.load_default_certs()
     if ca_file is not None:
@@ -103,14 +111,14 @@ def _tls(ca_file: Path | None) -> SSLContext:
 
 
 class _Body(httpx.AsyncByteStream, httpx.SyncByteStream):
-    """Passes on at most `limit` bytes as they came over the wire; None is no limit."""
+    """Passes at most `limit` bytes; None: no limit."""
 
     def __init__(self, stream: Any, limit: int | None) -> None:
-        self._stream, self._limit, self._seen = stream, limit, 0
+        self._stream, self._limit, self._received = stream, limit, 0
 
     def _counted(self, chunk: bytes) -> bytes:
-        self._seen += len(chunk)
-        if self._limit is not None and self._seen > self._limit:
+        self._received += len(chunk)
+        if self._limit is not None and self._received > self._limit:
             raise _too_large(self._limit)
         return chunk
 
@@ -131,13 +139,13 @@ class _Body(httpx.AsyncByteStream, httpx.SyncByteStream):
         self._stream.close()
 
 
-def _check_head(request: httpx.Request, response: httpx.Response, limit: int) -> None:
-    """Bound the body; `AnswerRefused` if the head announces one that must not be read."""
-    allowed: int | None = request.extensions.get("answer_bytes", limit)
+def _check_head(response: httpx.Response, limit: int) -> None:
+    """Bound the body; `AnswerRefused` if the head announces a compressed or too large one."""
+    allowed: int | None = response.request.extensions.get("answer_bytes", limit)
     response.stream = _Body(response.stream, allowed)
     encodings = response.headers.get_list("content-encoding", split_commas=True)
     if any(each.strip().lower() not in ("", "identity") for each in encodings):
-        raise AnswerRefused("answered compressed, though it was asked not to")
+        raise AnswerRefused("answered compressed, which the request excluded")
     length = response.headers.get("content-length", "")
     if allowed is not None and length.isdigit() and int(length[:18]) > allowed:
         raise _too_large(allowed)
@@ -147,49 +155,15 @@ def _too_large(limit: int) -> AnswerRefused:
     return AnswerRefused(f"answered with more than {limit} bytes, which are not read further")
 
 
-class _AsyncBounded(httpx.AsyncBaseTransport):
-    def __init__(self, inner: httpx.AsyncBaseTransport, limit: int) -> None:
-        self._inner, self._limit = inner, limit
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        response = await self._inner.handle_async_request(request)
-        try:
-            _check_head(request, response, self._limit)
-        except AnswerRefused:
-            await response.aclose()
-            raise
-        return response
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-class _Bounded(httpx.BaseTransport):
-    def __init__(self, inner: httpx.BaseTransport, limit: int) -> None:
-        self._inner, self._limit = inner, limit
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        response = self._inner.handle_request(request)
-        try:
-            _check_head(request, response, self._limit)
-        except AnswerRefused:
-            response.close()
-            raise
-        return response
-
-    def close(self) -> None:
-        self._inner.close()
-
-
 class _Network(httpx.AsyncBaseTransport):
-    """httpx over a pool of our own: httpx's transport takes no network backend."""
+    """httpx over an own pool: httpx's transport accepts no network backend."""
 
     def __init__(self, pool: httpcore.AsyncConnectionPool) -> None:
         self._pool = pool
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
-        asked = httpcore.Request(
+        outgoing = httpcore.Request(
             method=request.method,
             url=httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
             headers=request.headers.raw,
@@ -197,7 +171,7 @@ class _Network(httpx.AsyncBaseTransport):
             extensions=request.extensions,
         )
         with _translated():
-            answer = await self._pool.handle_async_request(asked)
+            answer = await self._pool.handle_async_request(outgoing)
         return httpx.Response(
             answer.status, headers=answer.headers, stream=_Body(answer.stream, None), extensions=answer.extensions
         )
@@ -208,16 +182,14 @@ class _Network(httpx.AsyncBaseTransport):
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Turn httpcore's errors into httpx's, without what the peer wrote."""
+    """Translate httpcore's errors to httpx's, without text of the peer."""
     try:
         yield
     except AddressRefused as error:
         raise ConnectRefused(str(error)) from None
     except httpcore.RemoteProtocolError as error:
-        said = str(error)
-        raise httpx.RemoteProtocolError(
-            said if said.startswith(_SAFE_TO_REPEAT) else "the answer is not valid HTTP"
-        ) from None
+        safe = str(error).startswith(_SAFE_TO_REPEAT)
+        raise httpx.RemoteProtocolError(str(error) if safe else "the answer is not valid HTTP") from None
     except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError) as error:
         kind: type[httpx.TransportError] = getattr(httpx, type(error).__name__, httpx.TransportError)
         raise kind(str(error)) from None
@@ -226,7 +198,7 @@ def _translated() -> Iterator[None]:
 
 
 class _CheckedBackend(httpcore.AsyncNetworkBackend):
-    """Resolves at each connect, checks every address, and connects to those and to nothing else."""
+    """Resolves at each connect, checks every address, and connects to checked addresses only."""
 
     def __init__(self, allowed: Allowed, resolve: Resolve) -> None:
         self._allowed = allowed

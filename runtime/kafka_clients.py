@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -25,10 +26,10 @@ from .kafka_thread import AWAY, ClientThread, Complaints, code_of, explain, on_l
 from .records import Record
 
 CLOSE_SECONDS = 2.0
-"""How long leaving may take; librdkafka blocks for longer while the brokers are away, and the group notices by itself."""
+"""For leaving the group; librdkafka blocks for longer while the brokers are away, and the session expires anyway."""
 
 CONFIRM_SECONDS = 3.0
-"""Longest wait for a confirmation by the group's coordinator."""
+"""For a confirmation by the group's coordinator."""
 MAX_POLL_SECONDS = 75.0
 
 _READING = {
@@ -36,9 +37,9 @@ _READING = {
     "enable.auto.offset.store": False,
     "fetch.wait.max.ms": 100,
     "fetch.error.backoff.ms": 100,
-    # Bounded buffers: what is prefetched and not yet asked for.
+    # Bounded buffers of prefetched records.
     "queued.max.messages.kbytes": 16_384,
-    # A topic that comes later, or partitions that are added, are seen within this.
+    # New topics and partitions are noticed within this.
     "topic.metadata.refresh.interval.ms": 10_000,
 }
 
@@ -60,14 +61,25 @@ def _record(message: Message) -> Record:
     )
 
 
-class _Client:
-    """A confluent-kafka consumer on its thread. What a cancelled `receive` had already taken goes to the next one."""
+@dataclass(frozen=True)
+class Shared:
+    """Shared parts of the clients of one bus."""
 
-    def __init__(self, name: str, complaints: Complaints, on_closed: Callable[[object], None]) -> None:
+    settings: Mapping[str, Any]
+    clock: Clock
+    complaints: Complaints
+    on_closed: Callable[[object], None]
+
+
+class _Client:
+    """A confluent-kafka consumer on its thread. The records of a cancelled `receive` go to the next one."""
+
+    def __init__(self, name: str, shared: Shared) -> None:
         self._thread = ClientThread(name)
         self._client: ConfluentConsumer | None = None
-        self._complaints = complaints
-        self._on_closed = on_closed
+        self._clock = shared.clock
+        self._complaints = shared.complaints
+        self._on_closed = shared.on_closed
         self._under_way: asyncio.Future[list[Record]] | None = None
 
     async def _take(self, max_records: int, timeout_seconds: float) -> list[Record]:
@@ -76,7 +88,7 @@ class _Client:
         try:
             records = await asyncio.shield(self._under_way)
         except asyncio.CancelledError:
-            raise  # kept: its records would otherwise be skipped for good
+            raise  # kept: its records would otherwise be lost
         except BaseException:
             self._under_way = None
             raise
@@ -89,7 +101,7 @@ class _Client:
     def _poll(
         self, client: ConfluentConsumer, max_records: int, timeout_seconds: float
     ) -> tuple[list[Record], set[int]]:
-        """Records, and partitions whose end was reached. Waits for the first only: `consume` alone would wait for all."""
+        """Return records, and partitions read to their end. Waits for the first record only: `consume` would wait for all."""
         first = client.poll(timeout_seconds)
         if first is None:
             return [], set()
@@ -115,48 +127,43 @@ class _Client:
         try:
             await asyncio.wait_for(self._thread.call(self._close), CLOSE_SECONDS)
         except (BusError, TimeoutError) as error:
-            structlog.get_logger("kafka").info("closed-without-goodbye", reason=explain(error))
+            structlog.get_logger("kafka").info("closed-without-leaving", reason=explain(error))
         finally:
             self._thread.close()
 
 
 class KafkaConsumer(_Client):
-    """A group member. Its heartbeat is librdkafka's own; a killed member's partitions are taken over after some 10 s."""
+    """A group member. librdkafka sends its heartbeats; others take over a killed member's partitions after about 10 s."""
 
     def __init__(
         self,
-        settings: Mapping[str, Any],
+        shared: Shared,
         topics: Sequence[str],
         group: str,
         *,
         from_beginning: bool,
         on_assigned: PartitionsChanged | None,
         on_revoked: PartitionsChanged | None,
-        clock: Clock,
-        complaints: Complaints,
-        on_closed: Callable[[object], None],
     ) -> None:
-        super().__init__(f"consumer-{group}", complaints, on_closed)
+        super().__init__(f"consumer-{group}", shared)
         self._settings = {
-            **settings,
+            **shared.settings,
             **_READING,
             "group.id": group,
             "client.id": f"{group}-{uuid4().hex[:8]}",
             "auto.offset.reset": "earliest" if from_beginning else "latest",
-            # A killed member must be replaced within 15 s: the brokers wait 8 s for its heartbeat, the others hear of it with
-            # their next one, at most 2 s later, and the rest is for reading up. Brokers take no less than 6 s by default, and
-            # 8 s are three heartbeats that a busy machine may lose.
+            # A killed member must be replaced within 15 s: 8 s without a heartbeat (of which a busy machine may lose three; brokers
+            # accept at least 6 s by default), up to 2 s until the others notice, and the rest for catching up.
             "session.timeout.ms": round(SESSION_SECONDS * 1000),
             "heartbeat.interval.ms": 2_000,
-            # Between two polls lies the longest deadline of a planner, 60 s. By default it is 5 min, and for as long (it is also the
-            # time limit of joining) a member waited whose request got lost with its broker.
+            # More than the longest deadline of a planner, 60 s. It is also the time limit of joining: with the default, 5 min, a
+            # member waits that long if its request is lost with its broker.
             "max.poll.interval.ms": round(MAX_POLL_SECONDS * 1000),
             # Every member reads the same partition numbers of all its topics: one key, one owner.
             "partition.assignment.strategy": "range",
         }
         self._topics = list(topics)
         self._from_beginning = from_beginning
-        self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._positions: dict[tuple[str, int], int] = {}
         self._owned: frozenset[int] = frozenset()
@@ -180,29 +187,31 @@ class KafkaConsumer(_Client):
     def _receive(self, max_records: int, timeout_seconds: float) -> list[Record]:
         if self._client is None:
             self._client = ConfluentConsumer(self._settings)
-            self._client.subscribe(self._topics, on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
+            self._client.subscribe(
+                self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+            )
         self._polled_at = self._clock.monotonic()
         records, _ = self._poll(self._client, max_records, timeout_seconds)
-        # A rebalance in the middle of it: the new owner reads these.
+        # After a rebalance in between, the new owner reads the others.
         return [record for record in records if record.partition in self._owned]
 
-    def _given(self, _client: ConfluentConsumer, partitions: list[TopicPartition]) -> None:
+    def _on_assign(self, _client: ConfluentConsumer, partitions: list[TopicPartition]) -> None:
         gained = frozenset(p.partition for p in partitions)
         self._owned |= gained
-        self._tell(self._on_assigned, gained)
+        self._notify(self._on_assigned, gained)
 
-    def _taken(self, _client: ConfluentConsumer, partitions: list[TopicPartition]) -> None:
+    def _on_revoke(self, _client: ConfluentConsumer, partitions: list[TopicPartition]) -> None:
         self._lose(frozenset(p.partition for p in partitions))
 
     def _lose(self, lost: frozenset[int]) -> None:
         self._owned -= lost
-        self._confirmed_at = float("-inf")  # of this generation of the group, which has ended
+        self._confirmed_at = float("-inf")  # the generation of the group has ended
         for offsets in (self._positions, self._committed):
             for place in [place for place in offsets if place[1] in lost]:
                 offsets.pop(place, None)
-        self._tell(self._on_revoked, lost)
+        self._notify(self._on_revoked, lost)
 
-    def _tell(self, callback: PartitionsChanged | None, partitions: frozenset[int]) -> None:
+    def _notify(self, callback: PartitionsChanged | None, partitions: frozenset[int]) -> None:
         if callback and partitions and self._loop:
             on_loop(self._loop, callback, partitions)
 
@@ -219,22 +228,22 @@ class KafkaConsumer(_Client):
     def _until(self, partition: int, min_seconds: float) -> float | None:
         """Return the end of the last confirmation, or None.
 
-        The group also removes a member that does not poll. A rebalance may begin a session before the member learns
-        of it, so the last poll counts for a session less than the longest pause between two polls.
+        The group also removes a member that does not poll. A rebalance may begin a session before the member notices, so the last poll
+        counts for `MAX_POLL_SECONDS` less a session.
         """
         until = min(self._confirmed_at + SESSION_SECONDS, self._polled_at + MAX_POLL_SECONDS - SESSION_SECONDS)
         certain = partition in self._owned and until - self._clock.monotonic() > min_seconds
         return until if certain else None
 
     def _confirm(self) -> None:
-        """Commit a known offset once more, which confirms all partitions.
+        """Commit an offset again, which confirms all partitions.
 
-        The coordinator refuses it to a member of an older generation of the group, and otherwise restarts the session.
+        The coordinator refuses it from a member of an older generation, and otherwise restarts the session.
         """
         if self._client is None:
             return
         try:
-            place = self._known_place(self._client)
+            place = self._committed_place(self._client)
             if place is not None and not self._send(self._client, [place]):
                 self._lose(self._owned)
         except KafkaException as error:
@@ -243,8 +252,8 @@ class KafkaConsumer(_Client):
             if code_of(error) != KafkaError.REBALANCE_IN_PROGRESS:
                 self._lose(self._owned)
 
-    def _known_place(self, client: ConfluentConsumer) -> TopicPartition | None:
-        """A partition with its committed offset. Without one: where its reading begins, if that is the beginning."""
+    def _committed_place(self, client: ConfluentConsumer) -> TopicPartition | None:
+        """Return a partition with its committed offset, or without one with its first offset, if reading begins there."""
         found = next(iter(self._committed.items()), None)
         if found is not None:
             return TopicPartition(*found[0], found[1])
@@ -262,13 +271,13 @@ class KafkaConsumer(_Client):
         return None if marks is None else TopicPartition(own.topic, own.partition, marks[0])
 
     def _send(self, client: ConfluentConsumer, offsets: list[TopicPartition]) -> bool:
-        """Commit and wait for the answer; returns whether it confirms the membership that it was sent with."""
+        """Commit and wait for the response; return whether it confirms the membership that it was sent with."""
         member, sent_at = client.memberid(), self._clock.monotonic()
         for answer in client.commit(offsets=offsets, asynchronous=False) or ():
             if answer.error is not None:
                 raise KafkaException(answer.error)
         self._committed.update({(place.topic, place.partition): place.offset for place in offsets})
-        # A client that lost its membership has no member id, and an empty group accepts its commit all the same.
+        # A client that lost its membership has no member id, but an empty group accepts its commit.
         if not member or client.memberid() != member:
             return False
         self._confirmed_at = sent_at
@@ -286,8 +295,8 @@ class KafkaConsumer(_Client):
         except KafkaException as error:
             if code_of(error) not in _LOST_MEMBERSHIP:
                 raise
-            # The partitions have another owner, who repeats what was not committed: consumers are idempotent.
-            structlog.get_logger("kafka").info("commit-left-out", reason=explain(error))
+            # The partitions have another owner, which repeats the uncommitted records: consumers are idempotent.
+            structlog.get_logger("kafka").info("commit-skipped", reason=explain(error))
 
     async def close(self) -> None:
         await super().close()
@@ -306,25 +315,22 @@ _LOST_MEMBERSHIP = frozenset(
 
 
 class KafkaReader(_Client):
-    """Reads partitions by manual assignment; knows by the brokers' own end-of-partition events when it has caught up."""
+    """Reads partitions by manual assignment; end-of-partition events of the brokers show when it has caught up."""
 
     def __init__(
         self,
-        settings: Mapping[str, Any],
+        shared: Shared,
         topic: str,
         *,
         partitions: Iterable[int] | None,
         since: timedelta | None,
         from_beginning: bool,
-        clock: Clock,
-        complaints: Complaints,
-        on_closed: Callable[[object], None],
     ) -> None:
-        super().__init__(f"reader-{topic}", complaints, on_closed)
+        super().__init__(f"reader-{topic}", shared)
         self._settings = {
-            **settings,
+            **shared.settings,
             **_READING,
-            # Never joined nor committed to; librdkafka wants one all the same.
+            # Neither joined nor committed to, but required by librdkafka.
             "group.id": f"weir-reader-{uuid4().hex[:12]}",
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
@@ -333,7 +339,6 @@ class KafkaReader(_Client):
         self._wanted: frozenset[int] | None = None if partitions is None else frozenset(partitions)
         self._since = since
         self._from_beginning = from_beginning
-        self._clock = clock
         self._assigned: frozenset[int] = frozenset()
         self._ended: frozenset[int] = frozenset()
         self._positions: dict[int, int] = {}
@@ -341,7 +346,7 @@ class KafkaReader(_Client):
     async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
         records = await self._take(max_records, timeout_seconds)
         if not records and not self._assigned and self._wanted is not None:
-            # Without an assignment poll() would return at once, and the caller would spin.
+            # Without an assignment poll() returns at once, and the caller would spin.
             await asyncio.sleep(min(timeout_seconds, 0.2))
         return [record for record in records if self._wanted is None or record.partition in self._wanted]
 
@@ -356,7 +361,7 @@ class KafkaReader(_Client):
         return records
 
     def _ready(self, timeout_seconds: float) -> ConfluentConsumer | None:
-        """The client with what is wanted assigned; None while the brokers are away."""
+        """Return the client with the wanted assignment; None while the brokers are away."""
         if self._client is None:
             self._client = ConfluentConsumer(self._settings)
         try:
@@ -383,13 +388,13 @@ class KafkaReader(_Client):
         starts = self._starts(client, sorted(wanted - self._positions.keys()), max(timeout_seconds, 0.5))
         positions = {p: o for p, o in {**starts, **self._positions}.items() if p in wanted}
         client.assign([TopicPartition(self._topic, p, o) for p, o in positions.items()])
-        # The beginning may move with retention, so it is no position to come back to.
+        # Retention may move the beginning, so it is no position to resume from.
         self._positions = {p: o for p, o in positions.items() if o >= 0}
         self._ended &= wanted & self._assigned
         self._assigned = wanted
 
     def _starts(self, client: ConfluentConsumer, partitions: list[int], timeout_seconds: float) -> dict[int, int]:
-        """Where to begin. Ends are looked up now: a logical end would skip what comes until librdkafka resolves it."""
+        """Return the first offsets to read. Ends are looked up now: a logical end would skip records until librdkafka resolves it."""
         if not partitions:
             return {}
         if self._since is None and self._from_beginning:
@@ -404,9 +409,9 @@ class KafkaReader(_Client):
     def _offsets(
         self, client: ConfluentConsumer, partitions: list[int], at: int, timeout_seconds: float
     ) -> dict[int, int]:
-        """The offset of each partition's first record at or after `at` milliseconds (−1: none), or its end (`OFFSET_END`)."""
-        asked = [TopicPartition(self._topic, p, at) for p in partitions]
-        answers = client.offsets_for_times(asked, timeout=timeout_seconds)
+        """Return each partition's first offset at or after `at` milliseconds (−1: none), or its end (`OFFSET_END`)."""
+        places = [TopicPartition(self._topic, p, at) for p in partitions]
+        answers = client.offsets_for_times(places, timeout=timeout_seconds)
         for answer in answers:
             if answer.error is not None:
                 raise KafkaException(answer.error)

@@ -16,6 +16,7 @@ import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from .clock import Clock
+from .kafka_thread import connection
 from .lease import Holder, LeaseState, Terms, renewed_by_other
 from .records import TopicSpec
 
@@ -108,8 +109,7 @@ class KafkaLease:
 
     def _settings(self) -> dict[str, Any]:
         lease_milliseconds = round(self._terms.lease_seconds * 1000)
-        return {
-            "bootstrap.servers": self._bootstrap_servers,
+        own = {
             "client.id": self._name,
             "group.id": f"weir-{self._terms.role}-lease",
             # The owner of the partition keeps it when another member joins.
@@ -119,13 +119,12 @@ class KafkaLease:
             # A process whose thread hangs does not work, although librdkafka sends its heartbeats.
             "max.poll.interval.ms": lease_milliseconds,
             "socket.timeout.ms": 5_000,
-            "reconnect.backoff.ms": 100,
             "reconnect.backoff.max.ms": 1_000,
             "topic.metadata.refresh.interval.ms": 2_000,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            "log_level": 0,
         }
+        return connection(self._bootstrap_servers, own)
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if not partitions:

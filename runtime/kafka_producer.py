@@ -1,4 +1,4 @@
-"""Writing to Kafka: acknowledged by all replicas, in order, without duplicates of the producer's own making."""
+"""Writing to Kafka: acknowledged by all replicas, in order, idempotent."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ class _Generation:
     def _serve(self) -> None:
         while not self._retired.is_set():
             self.producer.poll(0.2)
-        # Nobody may wait for ever: what was not delivered by now is reported as failed.
+        # Report undelivered records as failed: their senders wait.
         self.producer.purge()
         self.producer.flush(1.0)
 
@@ -35,7 +35,7 @@ class _Generation:
         self._retired.set()
 
     def finish(self, seconds: float) -> None:
-        """Give what is under way `seconds` to arrive, then end."""
+        """Wait up to `seconds` for pending deliveries, then end."""
         self.producer.flush(seconds)
         self.retire()
         self._thread.join(2.0)
@@ -57,10 +57,9 @@ class Outbox:
             **settings,
             "enable.idempotence": True,
             "acks": "all",
-            # One request at a time, or a record may be acknowledged and lost: where a broker refuses a producer's first batch (it has
-            # not yet heard that it leads the partition) and takes the second, which was already under way, librdkafka counts the
-            # first as written (KAFKA-15591, mended in the newest brokers; it happened to 9 of 500 new topics). Where brokers are far away
-            # this costs latency: a connection carries one partition's batch in each round trip.
+            # One request at a time, or an acknowledged record may be lost: if a broker refuses a producer's first batch (it does not
+            # know yet that it leads the partition) and accepts the second, already sent one, librdkafka counts the first as written
+            # (KAFKA-15591; 9 of 500 new topics). With distant brokers this costs latency: one batch per round trip and connection.
             "max.in.flight.requests.per.connection": 1,
             # Java's partitioner: librdkafka's own would put keys elsewhere than Spark does.
             "partitioner": "murmur2_random",
@@ -91,7 +90,7 @@ class Outbox:
                 report.set_exception(_undelivered(record, error.str()))
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
-            self._judge(generation, error)
+            self._check_fatal(generation, error)
             on_loop(loop, settle, error)
 
         try:
@@ -103,7 +102,7 @@ class Outbox:
                 on_delivery=delivered,
             )
         except (BufferError, KafkaException) as error:
-            self._judge(generation, error.args[0] if error.args else None)
+            self._check_fatal(generation, error.args[0] if error.args else None)
             report.set_exception(_undelivered(record, explain(error)))
         return report
 
@@ -115,14 +114,14 @@ class Outbox:
             self._generation = _Generation(self._make(self._settings))
         return self._generation
 
-    def _judge(self, generation: _Generation, error: object) -> None:
+    def _check_fatal(self, generation: _Generation, error: object) -> None:
         if isinstance(error, KafkaError) and (error.fatal() or error.code() == KafkaError._FATAL):
             if not generation.broken:
                 self._log.error("producer-replaced", reason=error.str())
             generation.broken = True
 
     async def close(self, seconds: float) -> None:
-        """Flush for at most `seconds`; what is left is reported as not delivered."""
+        """Flush for at most `seconds`; the rest is reported as not delivered."""
         generation, self._generation = self._generation, None
         if generation is not None:
             await asyncio.to_thread(generation.finish, seconds)

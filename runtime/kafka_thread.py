@@ -1,9 +1,9 @@
-"""What the Kafka clients share: a thread of its own for each synchronous client, and sentences for librdkafka's errors."""
+"""Shared parts of the Kafka clients: a dedicated thread for each synchronous client, and sentences for librdkafka's errors."""
 
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import structlog
@@ -15,7 +15,7 @@ from .clock import Clock
 T = TypeVar("T")
 
 REPEAT_SECONDS = 60.0
-"""How often the same complaint of librdkafka is logged: it repeats each at every attempt to reconnect."""
+"""Between two logs of the same error: librdkafka repeats it at every attempt to reconnect."""
 
 AWAY = frozenset(
     {
@@ -27,41 +27,54 @@ AWAY = frozenset(
         KafkaError.NOT_LEADER_FOR_PARTITION,
     }
 )
-"""The brokers cannot be reached just now: waiting is the answer."""
+"""The brokers cannot be reached: wait."""
+
+
+def connection(bootstrap_servers: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return librdkafka's settings for one cluster: every Kafka client of every service connects with these.
+
+    librdkafka does not log by itself, since callers get each error; `settings` replace and complete the defaults.
+    """
+    defaults = {
+        "bootstrap.servers": bootstrap_servers,
+        "reconnect.backoff.ms": 100,
+        "reconnect.backoff.max.ms": 2_000,
+        "log_level": 0,
+    }
+    return {**defaults, **(settings or {})}
 
 
 def explain(error: BaseException) -> str:
-    """The sentence in an exception of confluent-kafka."""
+    """Return the sentence in an exception of confluent-kafka."""
     reason = error.args[0] if error.args else error
     return reason.str() if isinstance(reason, KafkaError) else str(reason) or type(error).__name__
 
 
 def code_of(error: KafkaException) -> int | None:
-    """The error code in an exception of confluent-kafka."""
+    """Return the error code in an exception of confluent-kafka."""
     reason = error.args[0] if error.args else None
     return reason.code() if isinstance(reason, KafkaError) else None
 
 
 class Complaints:
-    """Logs what librdkafka says, each complaint once a minute. It retries by itself; what is really lost shows in `ping`
-    and in delivery reports."""
+    """Logs librdkafka's errors, each once a minute. It retries by itself; `ping` and delivery reports show losses."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._said: dict[int, float] = {}
+        self._logged_at: dict[int, float] = {}
         self._log = structlog.get_logger("kafka")
 
     def __call__(self, error: KafkaError) -> None:
         now = self._clock.monotonic()
-        if now - self._said.get(error.code(), float("-inf")) >= REPEAT_SECONDS:
-            self._said[error.code()] = now
-            self._log.warning("kafka-says", code=error.name(), reason=error.str())
+        if now - self._logged_at.get(error.code(), float("-inf")) >= REPEAT_SECONDS:
+            self._logged_at[error.code()] = now
+            self._log.warning("kafka-error", code=error.name(), reason=error.str())
 
 
 class ClientThread:
-    """Runs a synchronous client's calls one after the other on one thread, for callers on an event loop.
+    """Runs a synchronous client's calls in order on one thread, for callers on an event loop.
 
-    A daemon: a call that librdkafka does not return from while the brokers are away must not hold up the process's end.
+    A daemon: a call that librdkafka does not return from while the brokers are away must not delay the end of the process.
     """
 
     def __init__(self, name: str) -> None:
@@ -71,7 +84,7 @@ class ClientThread:
         self._closed = False
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What `function` returns. `BusError` for whatever the client raises, and once closed."""
+        """Return the result of `function`. `BusError` for errors of the client, and once closed."""
         if self._closed:
             raise BusError(f"kafka: {self._name} is closed")
         if self._thread is None:
@@ -106,17 +119,17 @@ class ClientThread:
     def _run(self) -> None:
         while (work := self._calls.get()) is not None:
             work()
-            work = None  # for the same reason
+            work = None  # so that its frames do not keep the client alive
 
     def close(self) -> None:
-        """End after the calls that were asked for; further ones are refused."""
+        """End after the pending calls; further ones are refused."""
         if not self._closed:
             self._closed = True
             self._calls.put(None)
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: Any) -> None:
-    """Call `function` on the event loop from another thread; nothing happens if the loop has ended meanwhile."""
+    """Call `function` on the event loop from another thread; does nothing if the loop has ended."""
     try:
         loop.call_soon_threadsafe(function, *arguments)
     except RuntimeError:

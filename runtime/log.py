@@ -1,4 +1,4 @@
-"""Logs: JSON lines on standard error, one rich line a cycle, no secrets. Coloured text instead where a person looks on."""
+"""Logs: JSON lines on standard error (coloured text on a terminal), one detailed line per cycle, no secrets."""
 
 import logging
 import re
@@ -14,25 +14,25 @@ from .clock import Clock
 
 Event = MutableMapping[str, Any]
 
-# A net for what a line names by mistake; settings are judged by their types (`ServiceSettings.describe`).
+# For secrets logged by mistake; settings are masked by their types (`ServiceSettings.describe`).
 _SECRET = re.compile(r"(^|[_\-.])(token|password|passwd|authorization|secret|credential|api[_-]?key)s?$", re.IGNORECASE)
-# Up to the last @ of a word: a password may itself hold an @ or a slash. Bounded, so that a long line is not searched again and again.
+# Up to the last @ of a word: a password may contain an @ or a slash. Bounded, so that a long line takes linear time.
 _CREDENTIALS = re.compile(r"(://)\S{1,500}@")
 _HANDLER = "weir"
 
 
 def without_credentials(text: str) -> str:
-    """The same text with user and password taken out of its URLs."""
+    """Return the text without user and password in its URLs."""
     return _CREDENTIALS.sub(r"\1***@", text)
 
 
 def redact(_logger: Any, _method: str, event: Event) -> Event:
-    """Masks values whose name says that they are secret, and credentials in URLs, at any depth."""
+    """Mask values with secret names, and credentials in URLs, at any depth."""
     return {key: masked(key, value) for key, value in event.items()}
 
 
 def masked(key: str, value: Any) -> Any:
-    """What may be shown of a value under this name."""
+    """Return the value with its secrets masked."""
     if value is not None and _SECRET.search(str(key)):
         return "***"
     if isinstance(value, SecretStr | SecretBytes):
@@ -47,10 +47,10 @@ def masked(key: str, value: Any) -> Any:
 
 
 def configure(service: str, level: str = "INFO") -> None:
-    """Set up structlog and the standard library's logging for a process; both give the same lines."""
+    """Set up structlog and the standard library's logging for a process, with the same format."""
 
     def named(_logger: Any, _method: str, event: Event) -> Event:
-        # Not a context variable: the clients' own threads would not have it.
+        # Not a context variable: the clients' threads would not have it.
         event.setdefault("service", service)
         return event
 
@@ -81,7 +81,7 @@ def _handle(shared: list[Callable[..., Any]], level: int) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.set_name(_HANDLER)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=last))
-    # Of the libraries only what matters: theirs are the records that structlog has not made.
+    # Of libraries, whose records structlog has not created, warnings only.
     handler.addFilter(lambda record: hasattr(record, "_logger") or record.levelno >= logging.WARNING)
     root = logging.getLogger()
     root.handlers = [h for h in root.handlers if h.get_name() != _HANDLER]
@@ -92,10 +92,9 @@ def _handle(shared: list[Callable[..., Any]], level: int) -> None:
 
 @contextmanager
 def canonical_line(logger: Any, event: str, clock: Clock, **fields: Any) -> Generator[dict[str, Any], None, None]:
-    """One rich line for a unit of work: fill the dict while working, it is logged at the end with the time it took.
+    """Log one detailed line for a unit of work: the caller fills the dict, and its duration is added.
 
-    A unit that failed is logged as a warning with its error, which goes on; one that empties the dict (nothing was there
-    to do) is not logged.
+    A failed unit is logged as a warning, and its error is raised; an empty dict is not logged.
     """
     line: dict[str, Any] = dict(fields)
     started = clock.monotonic()

@@ -1,4 +1,4 @@
-"""Loops that can be stopped: every wait is raced against the stop, and each has one catch-all, at the border of a cycle."""
+"""Loops that can be stopped: every wait ends at the stop, and each loop has one catch-all, around a cycle."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ MAX_BACKOFF_SECONDS = 5.0
 
 
 class Stop:
-    """Asked for once, by a signal or by the program; everything that waits notices at once."""
+    """Requested once, by a signal or by the program; every wait ends at once."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -28,24 +28,24 @@ class Stop:
         return self._event.is_set()
 
     def request(self, reason: str) -> None:
-        """Ask everything to end; the first reason is kept."""
+        """Request the stop; the first reason is kept."""
         self.reason = self.reason or reason
         self._event.set()
 
     def on_signals(self) -> None:
-        """Let SIGTERM and SIGINT ask for it."""
+        """Let SIGTERM and SIGINT request it."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.request, number.name)
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Sleep, but wake when asked to stop; returns whether that was so. None: until then."""
+        """Sleep until the stop, at most for `seconds` (None: no limit); return whether it was requested."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._event.wait(), seconds)
         return self.requested
 
     async def race(self, work: Awaitable[T]) -> T | None:
-        """The result of `work`, or None if the stop came first; `work` is then cancelled."""
+        """Return the result of `work`, or None after the stop, which cancels `work`."""
         task = asyncio.ensure_future(work)
         stopped = asyncio.ensure_future(self._event.wait())
         try:
@@ -62,33 +62,30 @@ class Stop:
 async def retry_until_ready(
     name: str, ping: Callable[[], Awaitable[object]], stop: Stop, timeout_seconds: float = 10.0
 ) -> bool:
-    """Call `ping` until it works; says once that it waits, whenever the reason changes, and once that it goes on.
-
-    Returns False when stopped first. A dependency that is away at start is waited for, never a reason to crash.
-    """
+    """Call `ping` until it succeeds; log the reason whenever it changes, and the success. Returns False when stopped first."""
     log = structlog.get_logger("start")
-    said: str | None = None
+    logged: str | None = None
     pause_seconds = MIN_BACKOFF_SECONDS
     while not stop.requested:
         reason = await stop.race(_problem(ping, timeout_seconds))
         if reason == "":
-            if said is not None:
+            if logged is not None:
                 log.info("ready", dependency=name)
             return True
-        if reason is not None and reason != said:
+        if reason is not None and reason != logged:
             log.warning("waiting", dependency=name, reason=reason)
-            said = reason
+            logged = reason
         await stop.wait(pause_seconds)
         pause_seconds = min(MAX_BACKOFF_SECONDS, pause_seconds * 2)
     return False
 
 
 async def _problem(ping: Callable[[], Awaitable[object]], timeout_seconds: float) -> str:
-    """Why `ping` failed; empty if it did not."""
+    """Return the reason why `ping` failed; empty after success."""
     try:
         async with asyncio.timeout(timeout_seconds) as deadline:
             await ping()
-    except Exception as error:  # noqa: BLE001 - whatever it is, waiting is the answer
+    except Exception as error:  # noqa: BLE001 - every error leads to a wait
         if deadline.expired():
             return f"no answer within {timeout_seconds:g} s"
         return str(error) or type(error).__name__
@@ -98,8 +95,8 @@ async def _problem(ping: Callable[[], Awaitable[object]], timeout_seconds: float
 async def run_forever(
     name: str, cycle: Callable[[], Awaitable[object]], stop: Stop, *, pause_seconds: float = 0.0
 ) -> None:
-    """Run `cycle` until stopped. The one catch-all: a failed cycle is logged with its trace, counted, and followed by a
-    pause that grows to 5 s; a good one resets it. Cancellation escapes."""
+    """Run `cycle` until stopped. A failed cycle is logged with its trace, counted, and followed by a pause that doubles up to 5 s; a
+    successful one resets the pause. Cancellation escapes."""
     log = structlog.get_logger(name)
     backoff_seconds = MIN_BACKOFF_SECONDS
     while not stop.requested:
@@ -114,5 +111,5 @@ async def run_forever(
             backoff_seconds = min(MAX_BACKOFF_SECONDS, backoff_seconds * 2)
         else:
             backoff_seconds = MIN_BACKOFF_SECONDS
-            # Even without a pause others must run: a cycle that never waits would block the whole process.
+            # Without a pause other tasks must run as well: a cycle that never waits would block the process.
             await (stop.wait(pause_seconds) if pause_seconds > 0 else asyncio.sleep(0))

@@ -1,4 +1,4 @@
-"""The bus in memory: for tests and for running cores in one process. Same partitions, groups and offsets as Kafka's."""
+"""The bus in memory, for tests and replays in one process, with Kafka's partitions, groups and offsets."""
 
 import asyncio
 from collections import defaultdict
@@ -11,7 +11,7 @@ from .records import Outgoing, Record, TopicSpec, partition_of
 
 
 class _Log:
-    """The records of all topics, and who is woken when one comes."""
+    """The records of all topics, and the waiters for the next one."""
 
     def __init__(self, partitions: int, clock: Clock) -> None:
         self.partitions = partitions
@@ -37,7 +37,7 @@ class _Log:
 
 
 class _Cursor:
-    """Takes records from several partitions in turn, waiting for new ones (or, `noticing_ends`, for a first end)."""
+    """Takes records from several partitions in turn, waiting for new ones (or, with `noticing_ends`, for a first end)."""
 
     def __init__(self, log: _Log, *, noticing_ends: bool = False) -> None:
         self._log = log
@@ -47,7 +47,7 @@ class _Cursor:
         self.ended: set[tuple[str, int]] = set()
 
     async def take(self, max_records: int, timeout_seconds: float) -> list[Record]:
-        await asyncio.sleep(0)  # let others run; before taking, so that a cancellation loses nothing
+        await asyncio.sleep(0)  # let other tasks run; before taking, so that a cancellation loses nothing
         ended_before = len(self.ended)
         taken = self._available(max_records)
         if taken or timeout_seconds <= 0 or (self._noticing_ends and len(self.ended) > ended_before):
@@ -74,7 +74,7 @@ class _Cursor:
             return []
         taken: list[Record] = []
         for place in list(self.positions):
-            # A partition that gave something goes to the end of the queue, so that a busy one starves nobody.
+            # A partition with records goes to the end of the queue, so that a busy one does not starve the others.
             position = self.positions[place]
             if new := self._log.records[place][position : position + max_records - len(taken)]:
                 del self.positions[place]
@@ -105,7 +105,7 @@ class MemoryConsumer:
         self._owned: frozenset[int] = frozenset()
         self._confirmed_at = float("-inf")
         self.expired = False
-        """The group gave its partitions to others, and this member has not learned of it yet."""
+        """The group gave its partitions to others, and this member has not noticed yet."""
 
     @property
     def assignment(self) -> frozenset[int]:
@@ -115,20 +115,20 @@ class MemoryConsumer:
         await asyncio.sleep(0)
         now = self._log.clock.monotonic()
         if self._confirmed_at + SESSION_SECONDS - now <= min_seconds and not self._log.broken:
-            self._hear()
+            self._notice_expiry()
             self._confirmed_at = now
         until = self._confirmed_at + SESSION_SECONDS
         return until if partition in self._owned and until - now > min_seconds else None
 
-    def _hear(self) -> None:
-        """Give up the partitions of a member that the group removed."""
+    def _notice_expiry(self) -> None:
+        """Drop the partitions of a member that the group removed."""
         if self.expired:
             self.own(frozenset(), {}, from_beginning=True)
 
     def own(
         self, partitions: frozenset[int], committed: Mapping[tuple[str, int], int], *, from_beginning: bool
     ) -> None:
-        """Take exactly these partitions; called by the group at a rebalance."""
+        """Own exactly these partitions; called by the group at a rebalance."""
         lost, gained = self._owned - partitions, partitions - self._owned
         if lost:
             self._confirmed_at = float("-inf")
@@ -147,14 +147,14 @@ class MemoryConsumer:
 
     async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
         if self.expired and not self._log.broken:
-            self._hear()
+            self._notice_expiry()
             self.group.join(self)
         return await self.cursor.take(max_records, timeout_seconds)
 
     async def commit(self) -> None:
         if self._log.broken:
             raise BusError(self._log.broken)
-        self._hear()
+        self._notice_expiry()
         self.group.committed.update(self.cursor.positions)
 
     async def close(self) -> None:
@@ -179,24 +179,24 @@ class _Group:
         member.expired = False
 
     def expire(self, member: MemoryConsumer) -> None:
-        """Give its partitions to the others, without a word to it."""
+        """Give its partitions to the others, without notifying it."""
         if member in self.members:
             self.members.remove(member)
             member.expired = True
             self._rebalance()
 
     def _rebalance(self) -> None:
-        shares: list[set[int]] = [set() for _ in self.members]
-        if not shares:
+        assignments: list[set[int]] = [set() for _ in self.members]
+        if not assignments:
             return
         topics = {topic for member in self.members for topic in member.topics}
         for partition in range(max(self._log.count(topic) for topic in topics)):
-            shares[partition % len(shares)].add(partition)
-        # Two rounds, as in Kafka: everything that moves is given up before anybody takes it.
-        for member, share in zip(self.members, shares, strict=True):
-            member.own(member.assignment & share, self.committed, from_beginning=self._from_beginning)
-        for member, share in zip(self.members, shares, strict=True):
-            member.own(frozenset(share), self.committed, from_beginning=self._from_beginning)
+            assignments[partition % len(assignments)].add(partition)
+        # Two rounds, as in Kafka: moved partitions are revoked before they are assigned.
+        for member, assignment in zip(self.members, assignments, strict=True):
+            member.own(member.assignment & assignment, self.committed, from_beginning=self._from_beginning)
+        for member, assignment in zip(self.members, assignments, strict=True):
+            member.own(frozenset(assignment), self.committed, from_beginning=self._from_beginning)
 
 
 class MemoryReader:
@@ -242,7 +242,7 @@ class MemoryReader:
 
 
 class MemoryBus:
-    """All topics of one process. `break_down(reason)` and `mend()` play an outage of the brokers."""
+    """All topics of one process. `break_down(reason)` and `mend()` simulate an outage of the brokers."""
 
     def __init__(self, partitions: int = 4, clock: Clock | None = None) -> None:
         self._log = _Log(partitions, clock or SystemClock())
@@ -261,15 +261,15 @@ class MemoryBus:
             waiter.wake()
 
     def expire(self, member: MemoryConsumer) -> None:
-        """End a member's session: the others get its partitions, and it learns of it at its next call to the group."""
+        """End a member's session: the others get its partitions, and it notices at its next call to the group."""
         member.group.expire(member)
 
     def records(self, topic: str) -> list[Record]:
-        """Everything ever written to a topic, by partition and offset."""
+        """Return all records of a topic, by partition and offset."""
         return [r for p in range(self._log.count(topic)) for r in self._log.records[topic, p]]
 
     def committed(self, group: str, topic: str) -> int:
-        """How many records of a topic a group is done with."""
+        """Return the number of records of a topic that a group has committed."""
         places = self._groups[group].committed if group in self._groups else {}
         return sum(offset for (name, _), offset in places.items() if name == topic)
 

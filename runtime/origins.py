@@ -1,6 +1,6 @@
-"""Refuses what a browser sends for another site's page. Without it, any page that a user visits could command a listener on loopback.
+"""Refuses browser requests of other sites' pages, which could otherwise command a listener on loopback.
 
-Needs nothing but Starlette: the load generator's image has nothing else of this package.
+Needs Starlette only: the load generator's image has nothing else of this package.
 """
 
 import ipaddress
@@ -18,11 +18,11 @@ _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]]+)(:\d{0,5})?")
 _DOCUMENT = re.compile(r"[a-z]+/([a-z0-9.+_-]+[.+-])?(json|yaml)")
 _SHOWN = 60
-"""Characters of a foreign header that a refusal repeats."""
+"""Characters of a header in a refusal."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a listener on this address."""
+    """Return whether only this machine can reach a listener on this address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -30,11 +30,11 @@ def is_loopback(host: str) -> bool:
 
 
 class SameOrigin:
-    """ASGI middleware that answers 421 to a foreign `Host` (DNS rebinding), 403 to a foreign `Origin` and to another site's requests, and
-    415 to a change whose body is no JSON or YAML, as a form's is.
+    """ASGI middleware that responds 421 to a foreign `Host` (DNS rebinding), 403 to a foreign `Origin` and to other sites' requests, and
+    415 to a change whose body is neither JSON nor YAML, such as a form.
 
-    `hosts` are the listener's own names and addresses beside those of loopback; a wildcard address stands for every IP address. A request
-    that names no host, as HTTP/1.0 allows, is no browser's.
+    `hosts` are the listener's names and addresses next to those of loopback; a wildcard address includes every IP address. Browsers
+    always send a host.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
@@ -91,14 +91,14 @@ def _is_address(name: str) -> bool:
 
 
 def _same(origin: str, host: str) -> bool:
-    """Whether an `Origin` names this `Host`; each may leave out the scheme's own port."""
+    """Return whether an `Origin` names this `Host`; each may omit the scheme's default port."""
     scheme, _, place = origin.partition("://")
     port = {"http": ":80", "https": ":443"}.get(scheme)
     return port is not None and place.removesuffix(port) == host.removesuffix(port)
 
 
 def _of_another_site(method: str, headers: Headers) -> bool:
-    """Whether the browser says so. A link that opens a page in a window of its own is none: its answer is shown, not read."""
+    """Return whether the browser says so. A link that opens a page is allowed: its response is shown, not read."""
     site = headers.get("sec-fetch-site", "none")
     opens = method in _SAFE_METHODS and headers.get("sec-fetch-dest") == "document"
     return site not in ("none", "same-origin") and not opens

@@ -1,4 +1,4 @@
-"""`python -m runtime.probe`: a container's health check. Asks the service beside it whether it is ready; 1 and the reason if not.
+"""`python -m runtime.probe`: a container's health check, with exit code 1 and the reason if its service is not ready.
 
 Standard library only: it is started every few seconds.
 """
@@ -14,7 +14,7 @@ _EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def complaint(status: int, body: bytes) -> str:
-    """What is not ready and why, in one line; empty if all is well."""
+    """Return the failed dependencies with their reasons in one line; empty if all are ready."""
     if status == 200:
         return ""
     try:
@@ -25,7 +25,7 @@ def complaint(status: int, body: bytes) -> str:
 
 
 def ask(host: str, port: int) -> str:
-    """The complaint of the service that listens there."""
+    """Return the complaint about the service at this address."""
     try:
         with closing(http.client.HTTPConnection(_EVERYWHERE.get(host, host), port, timeout=TIMEOUT_SECONDS)) as service:
             service.request("GET", "/health/ready")

@@ -1,7 +1,8 @@
-"""Errors of an HTTP API as RFC 9457 problem documents that name the field at fault."""
+"""Errors of an HTTP API as RFC 9457 problem documents that name the wrong field."""
 
 import json
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import structlog
@@ -18,7 +19,7 @@ MAX_DETAIL_CHARACTERS = 8000
 
 
 class Problem(Exception):
-    """An answer that is an error. `errors` are `(field, sentence)` pairs."""
+    """An error response. `errors` are `(field, sentence)` pairs."""
 
     def __init__(
         self,
@@ -38,23 +39,12 @@ class Problem(Exception):
 
 
 def invalid(error: InvalidDocument) -> Problem:
-    """A 422 that names the first wrong fields and counts the others."""
+    """Return a 422 that names the first wrong fields and counts the others."""
     return Problem(422, str(error), errors=error.problems)
 
 
-_TITLES = {400: "Bad request", 401: "Unauthorised", 403: "Forbidden", 404: "Not found", 405: "Method not allowed"}
-_TITLES |= {
-    408: "Too slow",
-    409: "Conflict",
-    412: "Precondition failed",
-    413: "Too large",
-    415: "Unsupported media type",
-}
-_TITLES |= {422: "Invalid", 500: "Internal error", 503: "Not available"}
-
-
 class AnyText(JSONResponse):
-    """JSON of sentences from elsewhere: half a character in one, as in an address that was no text, must not cost the answer."""
+    """Encode as JSON, replacing lone surrogates instead of failing."""
 
     def render(self, content: Any) -> bytes:
         text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -62,23 +52,20 @@ class AnyText(JSONResponse):
 
 
 def answer(problem: Problem) -> JSONResponse:
-    """A problem as a response."""
-    body = {
+    """Return a problem as a response."""
+    body: dict[str, Any] = {
         "type": "about:blank",
-        "title": _TITLES.get(problem.status, "Error"),
+        "title": HTTPStatus(problem.status).phrase,
         "status": problem.status,
         "detail": printable(problem.detail, MAX_DETAIL_CHARACTERS),
-        **({"errors": [_named(*each) for each in problem.errors]} if problem.errors else {}),
-        **problem.extra,
     }
+    if problem.errors:
+        body["errors"] = [
+            {"field": printable(field, MAX_DETAIL_CHARACTERS), "message": printable(message, MAX_DETAIL_CHARACTERS)}
+            for field, message in problem.errors
+        ]
+    body |= problem.extra
     return AnyText(body, status_code=problem.status, media_type=MEDIA_TYPE, headers=dict(problem.headers or {}))
-
-
-def _named(field: str, message: str) -> dict[str, str]:
-    return {
-        "field": printable(field, MAX_DETAIL_CHARACTERS),
-        "message": printable(message, MAX_DETAIL_CHARACTERS),
-    }
 
 
 _SCHEMA: dict[str, Any] = {
@@ -104,13 +91,13 @@ _SCHEMA: dict[str, Any] = {
 
 
 def documented(description: str, status: int, detail: str, *fields: tuple[str, str]) -> dict[str, Any]:
-    """An entry of a route's `responses`: what a problem looks like, with this one as the example."""
+    """Return an entry of a route's `responses`: the schema of problems, with this one as the example."""
     shown = json.loads(bytes(answer(Problem(status, detail, errors=fields)).body))
     return {"description": description, "content": {MEDIA_TYPE: {"schema": _SCHEMA, "example": shown}}}
 
 
 def install(app: FastAPI) -> None:
-    """Let every error of `app` be answered as a problem document, without a trace of the inside."""
+    """Let `app` respond to every error with a problem document, without internals."""
 
     @app.exception_handler(Problem)
     async def _problem(_request: Request, error: Problem) -> JSONResponse:
@@ -125,12 +112,10 @@ def install(app: FastAPI) -> None:
         return answer(Problem(error.status_code, str(error.detail), headers=error.headers))
 
     @app.exception_handler(ClientDisconnect)
-    async def _gone(_request: Request, _error: ClientDisconnect) -> JSONResponse:
-        return answer(
-            Problem(400, "the client left before its body was whole")
-        )  # nobody reads it; it is no fault of ours
+    async def _disconnected(_request: Request, _error: ClientDisconnect) -> JSONResponse:
+        return answer(Problem(400, "the client left before its body was complete"))
 
     @app.exception_handler(Exception)
     async def _bug(request: Request, error: Exception) -> JSONResponse:
         structlog.get_logger("http").exception("request-failed", path=request.url.path, error=type(error).__name__)
-        return answer(Problem(500, "this is a fault of the service; its log has the reason"))
+        return answer(Problem(500, "the service failed; its log has the reason"))

@@ -1,4 +1,4 @@
-"""What comes out of a topic and goes into one, and which partition a key belongs to."""
+"""Records of topics, and the partition of a key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from datetime import datetime
 
 @dataclass(frozen=True)
 class Record:
-    """One record as it was read. `value is None`: a tombstone."""
+    """A record that was read. `value` None: a tombstone."""
 
     topic: str
     partition: int
@@ -19,13 +19,13 @@ class Record:
 
     @property
     def place(self) -> str:
-        """Where it stands, for errors and logs."""
+        """Topic, partition and offset, for errors and logs."""
         return f"{self.topic}/{self.partition}@{self.offset}"
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """One record to be written."""
+    """A record to write."""
 
     topic: str
     key: str
@@ -35,7 +35,7 @@ class Outgoing:
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """A topic as it should be."""
+    """A topic with its partitions and settings."""
 
     name: str
     partitions: int
@@ -43,9 +43,9 @@ class TopicSpec:
 
 
 def partition_of(key: str, partitions: int) -> int:
-    """The partition of a key, as Java's default partitioner chooses it (Kafka: `Utils.murmur2`).
+    """Return the partition of a key by Java's default partitioner (Kafka: `Utils.murmur2`).
 
-    All producers of the loop must agree on it, or a key's messages end up with different owners.
+    All producers of the loop must use the same one, or a key's messages have several owners.
     """
     return (_murmur2(key.encode()) & 0x7FFFFFFF) % partitions
 

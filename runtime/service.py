@@ -1,4 +1,4 @@
-"""Runs a service: its listener first, so that it can say what it waits for, then its tasks, then an orderly end."""
+"""Runs a service: its listener first, so that it can report what it waits for, then its tasks, then an orderly end."""
 
 import asyncio
 import sys
@@ -22,10 +22,10 @@ from .settings import EXIT_BAD_SETTINGS, ServiceSettings
 Task = Callable[[Stop], Awaitable[None]]
 
 GRACE_SECONDS = 5.0
-"""What tasks get to finish what they hold after a stop was asked for; then they are cancelled."""
+"""For tasks to finish after a stop was requested; then they are cancelled."""
 CANCEL_SECONDS = 1.0
 CLOSE_SECONDS = 4.0
-"""For what the tasks shared. The three together are the 10 s a container gets to stop."""
+"""For shared clients. The three together are the 10 s that a container gets to stop."""
 
 
 async def run_service(
@@ -36,10 +36,9 @@ async def run_service(
     tasks: Mapping[str, Task],
     on_stopped: Callable[[], Awaitable[None]] | None = None,
 ) -> int:
-    """Run until a signal, or until a task ends with an error; returns the exit code.
+    """Run until a signal, or until a task fails; return the exit code.
 
-    Tasks get the `Stop` and return soon after it was requested. `on_stopped` closes what they shared. Whoever calls the API is
-    judged by the settings' tokens.
+    Tasks get the `Stop` and return soon after it was requested. `on_stopped` closes shared clients. The settings' tokens protect the API.
     """
     log.configure(name, settings.log_level)
     logger = structlog.get_logger(name)
@@ -93,7 +92,7 @@ async def _until_stopped(running: set[asyncio.Task[None]], stop: Stop) -> None:
 
 
 async def _end(running: set[asyncio.Task[None]], logger: structlog.stdlib.BoundLogger) -> list[str]:
-    """See the tasks off; the names of those that failed."""
+    """End the tasks; return the names of those that failed."""
     _, late = await asyncio.wait(running, timeout=GRACE_SECONDS)
     for task in late:
         logger.warning("task-cancelled", task=task.get_name(), after_seconds=GRACE_SECONDS)
@@ -112,15 +111,15 @@ async def _end(running: set[asyncio.Task[None]], logger: structlog.stdlib.BoundL
 
 
 def topic_specs(partitions: int) -> list[TopicSpec]:
-    """All topics of the loop, as they should be: each takes the largest message that the envelope lets through."""
-    largest = {"max.message.bytes": str(MAX_MESSAGE_BYTES + 100_000)}
-    return [TopicSpec(topic.name, partitions, {**largest, **topic.configs}) for topic in TOPICS]
+    """Return all topics of the loop; each accepts the largest message of the envelope."""
+    max_size = {"max.message.bytes": str(MAX_MESSAGE_BYTES + 100_000)}
+    return [TopicSpec(topic.name, partitions, {**max_size, **topic.configs}) for topic in TOPICS]
 
 
 async def wait_for_topics(
     bus: Bus, partitions: int, stop: Stop, health: Health | None = None, newer: NewerMessages | None = None
 ) -> bool:
-    """Wait for the brokers, create what is missing and check the rest; False when stopped first.
+    """Wait for the brokers, create missing topics and check the others; False when stopped first.
 
     With `health`, readiness reports problems of the topics meanwhile, and afterwards the messages that `newer` records.
     """

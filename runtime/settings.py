@@ -24,17 +24,17 @@ EXIT_BAD_SETTINGS = 2
 
 
 def shared(name: str, **arguments: Any) -> Any:
-    """A field that every service reads from the same variable `WEIR_<NAME>`."""
+    """Return a field that every service reads from the variable `WEIR_<NAME>`."""
     return Field(validation_alias=AliasChoices(f"WEIR_{name.upper()}", name), **arguments)
 
 
 def http_port(default: int) -> Any:
-    """Where a service listens: one port each, so that all of them run on one machine as they are."""
+    """Return the field of a service's port: one default each, so that all services run on one machine."""
     return shared("http_port", default=default, ge=0, le=65535, description="port to listen on")
 
 
 class ServiceSettings(BaseSettings):
-    """What every service needs to know. A service's own settings carry its name: `WEIR_MONITOR_…`."""
+    """Settings of every service. A service's own settings have its name as a prefix: `WEIR_MONITOR_…`."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", populate_by_name=True, env_ignore_empty=True)
 
@@ -62,7 +62,7 @@ class ServiceSettings(BaseSettings):
         "allowed_hosts",
         default="",
         pattern=r"^([^\s,:/@]+(,[^\s,:/@]+)*)?$",
-        description="names that clients call the listener by, comma-separated without ports, beside loopback's and its own address; "
+        description="further names of the listener, comma-separated without ports, next to loopback's and its own address; "
         "any other Host is refused",
     )
     tokens_file: Path | None = shared(
@@ -71,10 +71,10 @@ class ServiceSettings(BaseSettings):
         description='JSON file {"token": {"name": …, "role": "read" or "write"}}; without it only loopback may listen',
     )
     tokens: SecretStr | None = shared(
-        "tokens", default=None, description="the same as JSON text, where a file is not at hand; adds to the file's"
+        "tokens", default=None, description="the same as JSON text, without a file; adds to the file's"
     )
     log_level: str = shared(
-        "log_level", default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="least level that is logged"
+        "log_level", default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="minimum level that is logged"
     )
     knowledge_url: str = shared(
         "knowledge_url",
@@ -90,7 +90,7 @@ class ServiceSettings(BaseSettings):
         "secrets_folder",
         default=None,
         description="folder of files that are each named as a setting and hold its value, as Docker and Kubernetes mount secrets; "
-        "the environment goes before them",
+        "the environment takes precedence",
     )
 
     @field_validator("kafka_bootstrap_servers")
@@ -107,25 +107,21 @@ class ServiceSettings(BaseSettings):
         return self
 
     def callers(self) -> Tokens:
-        """Who may call this service; `ValueError` that names the setting if the tokens cannot be read."""
+        """Return the tokens of the callers; `ValueError` that names the setting if they cannot be read."""
         return read_tokens(self.tokens_file, self.tokens.get_secret_value() if self.tokens else None)
 
     def hosts(self) -> list[str]:
-        """Names and addresses that the listener answers to, beside those of loopback."""
+        """Return the listener's names and addresses in addition to those of loopback."""
         return [self.http_host, *filter(None, self.allowed_hosts.split(","))]
 
     def describe(self) -> dict[str, Any]:
-        """All values for the one line at start. Secrets are masked by type: a value that may be one is a `SecretStr`, also in a mapping."""
-        return {name: masked("", _plain(value)) for name, value in self.model_dump().items()}
-
-
-def _plain(value: Any) -> Any:
-    """A setting's value as JSON would have it, secrets still in their type."""
-    return str(value) if isinstance(value, Path) else value
+        """Return all values for the line at start. Secrets are masked by their type, `SecretStr`, in mappings as well."""
+        values = self.model_dump().items()
+        return {name: masked("", str(value) if isinstance(value, Path) else value) for name, value in values}
 
 
 class TargetSettings(ServiceSettings):
-    """Settings of a service that reads or connects to the addresses in policies, beside the shared ones."""
+    """Settings of a service that reads the addresses in policies or connects to them."""
 
     target_hosts: str = shared(
         "target_hosts",
@@ -146,7 +142,7 @@ class TargetSettings(ServiceSettings):
         return self
 
     def targets(self) -> Allowed:
-        """Where targets and brokers of policies may be."""
+        """Return the allowed addresses of targets and brokers."""
         try:
             return Allowed.of("http,https", self.target_hosts, self.target_networks, prefix="WEIR_TARGET")
         except ValueError as error:
@@ -154,7 +150,7 @@ class TargetSettings(ServiceSettings):
 
 
 def checked_ports(addresses: str) -> str:
-    """Comma-separated `host:port` as they are; `ValueError` for a port that there is none of."""
+    """Return comma-separated `host:port` unchanged; `ValueError` for an invalid port."""
     for address in addresses.split(","):
         if not 1 <= int(address.rpartition(":")[2]) <= 65535:
             raise ValueError(f"the port of {address} must be between 1 and 65535")
@@ -162,14 +158,14 @@ def checked_ports(addresses: str) -> str:
 
 
 def variable(model: type[BaseSettings], name: str, info: FieldInfo) -> str:
-    """The environment variable of a field."""
+    """Return the environment variable of a field."""
     if isinstance(info.validation_alias, AliasChoices):
         return str(info.validation_alias.choices[0])
     return f"{model.model_config.get('env_prefix', '')}{name}".upper()
 
 
 def problems(model: type[BaseSettings], error: ValidationError) -> list[str]:
-    """One line for each wrong setting: its variable, what is wrong, its value unless it is a secret."""
+    """Return a line for each invalid setting: its variable, the problem, and its value unless it is a secret."""
     lines = []
     for each in error.errors(include_url=False):
         message = sentence_of(each)
@@ -186,7 +182,7 @@ def problems(model: type[BaseSettings], error: ValidationError) -> list[str]:
 
 
 def _undecoded(model: type[BaseSettings], error: SettingsError) -> str:
-    """The line for a variable whose value must be JSON. What it is may be a secret."""
+    """Return the line for a variable whose value must be JSON, without the value: it may be a secret."""
     named = re.search(r'field "(\w+)"', str(error))
     name = named[1] if named else ""
     if name not in model.model_fields:
@@ -195,7 +191,7 @@ def _undecoded(model: type[BaseSettings], error: SettingsError) -> str:
 
 
 def load(model: type[S], arguments: Sequence[str] = ()) -> S:
-    """Read a service's settings from the environment; a wrong one ends the program with code 2 and a line that names it.
+    """Read a service's settings from the environment; an invalid one ends the program with code 2 and a line that names it.
 
     `--help` and `--print-settings` print and end with code 0.
     """
@@ -203,9 +199,9 @@ def load(model: type[S], arguments: Sequence[str] = ()) -> S:
         _end(_help(model), 0)
     unknown = [a for a in arguments if a != "--print-settings"]
     if unknown:
-        _end(f"settings: unknown option {unknown[0]}; --help lists what there is", EXIT_BAD_SETTINGS)
+        _end(f"settings: unknown option {unknown[0]}; --help lists the options", EXIT_BAD_SETTINGS)
     for name in _misspelt(model):
-        sys.stderr.write(f"settings: {name} is not known and ignored; --help lists what there is\n")
+        sys.stderr.write(f"settings: {name} is unknown and ignored; --help lists the settings\n")
     try:
         settings = model(_secrets_dir=_secrets_folder())
         settings.callers()
@@ -221,7 +217,7 @@ def load(model: type[S], arguments: Sequence[str] = ()) -> S:
 
 
 def _secrets_folder() -> Path | None:
-    """Where secrets are files; `ValueError` if one of them could not be read."""
+    """Return the folder of secrets; `ValueError` for an unreadable file."""
     named = os.environ.get("WEIR_SECRETS_FOLDER")
     if not named:
         return None
@@ -235,44 +231,43 @@ def _secrets_folder() -> Path | None:
 
 
 def _misspelt(model: type[BaseSettings]) -> list[str]:
-    """Variables with the service's own prefix that mean nothing to it."""
+    """Return variables with the service's own prefix that are no settings."""
     prefix = str(model.model_config.get("env_prefix", "")).upper()
-    known = {variable(model, name, info) for name, info in model.model_fields.items()}
+    names = {variable(model, name, info) for name, info in model.model_fields.items()}
     return sorted(
-        name for name in os.environ if prefix and name.upper().startswith(prefix) and name.upper() not in known
+        name for name in os.environ if prefix and name.upper().startswith(prefix) and name.upper() not in names
     )
 
 
 def table(model: type[BaseSettings], *, own_only: bool = False) -> str:
-    """The settings as a markdown table, for a service's README."""
+    """Return the settings as a markdown table, for a service's README."""
     rows = ["| variable | default | meaning |", "|---|---|---|"]
     for name, info in model.model_fields.items():
-        if own_only and name in ServiceSettings.model_fields:
-            continue
-        rows.append(f"| `{variable(model, name, info)}` | {_default(info, '`{}`')} | {info.description or ''} |")
+        if not (own_only and name in ServiceSettings.model_fields):
+            rows.append(f"| `{variable(model, name, info)}` | {_default(info, '`{}`')} | {info.description or ''} |")
     return "\n".join(rows)
 
 
-def _default(info: FieldInfo, shape: str) -> str:
-    """A setting's default in this shape; empty if it has none."""
+def _default(info: FieldInfo, form: str) -> str:
+    """Return a setting's default in this form; empty without one."""
     if info.is_required():
         return "required"
     default = info.get_default(call_default_factory=True)
     if isinstance(default, SecretStr) and "://" in default.get_secret_value():
-        default = default.get_secret_value()  # an address that everybody can read in the source; a password is masked
-    return "" if default is None else shape.format(without_credentials(str(default)))
+        default = default.get_secret_value()  # an address, which stands in the source; a password is masked
+    return "" if default is None else form.format(without_credentials(str(default)))
 
 
 def _in_full(settings: ServiceSettings) -> dict[str, dict[str, Any]]:
-    """Every setting by its variable: its value now, unless it is a secret, and what `--help` says of it."""
-    values = settings.describe()
+    """Return value, default and meaning of each setting by its variable; secrets are masked."""
+    model, values = type(settings), settings.describe()
     return {
-        variable(type(settings), name, info): {
+        variable(model, name, info): {
             "value": values[name],
             "default": _default(info, "{}") or None,
             "meaning": info.description or "",
         }
-        for name, info in type(settings).model_fields.items()
+        for name, info in model.model_fields.items()
     }
 
 
@@ -281,8 +276,7 @@ def _help(model: type[BaseSettings]) -> str:
     for name, info in model.model_fields.items():
         default = _default(info, "default {}") or "not set"
         lines.append(f"  {variable(model, name, info)}  {info.description or ''} ({default})")
-    lines += ["", "Options: --help, --print-settings"]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", "Options: --help, --print-settings"])
 
 
 def _end(text: str, code: int) -> NoReturn:

@@ -1,4 +1,4 @@
-"""A whole topic in memory, newest value by key, like Kafka Streams' global table."""
+"""The newest value of each key of a topic, in memory, like Kafka Streams' global table."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class GlobalTable(Generic[T]):
-    """Follows a topic from its beginning. `latest` is what every key's newest readable record says.
+    """Follows a topic from its beginning. `latest` is the newest readable value of every key.
 
-    A record that is older by its version than one of its key before it is ignored. One that cannot be read leaves the key as it was
-    and is handed to `on_unreadable`.
+    A record with an older version than an earlier one of its key is ignored. An unreadable record leaves its key unchanged and goes to
+    `on_unreadable`.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class GlobalTable(Generic[T]):
 
     @property
     def ready(self) -> bool:
-        """Whether the end of every partition has been reached once."""
+        """Whether every partition has been read to its end once."""
         return self._ready.is_set()
 
     async def wait_ready(self, timeout_seconds: float) -> bool:
-        """Wait for that; False when the time passes first."""
+        """Wait until ready; False after `timeout_seconds`."""
         try:
             await asyncio.wait_for(self._ready.wait(), timeout_seconds)
         except TimeoutError:
@@ -56,12 +56,12 @@ class GlobalTable(Generic[T]):
         return True
 
     async def ping(self) -> None:
-        """For readiness: `BusError` until the end has been reached once."""
+        """For readiness: `BusError` until ready."""
         if not self.ready:
             raise BusError(f"{self.topic} is being read")
 
     async def follow(self, stop: Stop) -> None:
-        """Read until stopped; an outage of the brokers only delays it."""
+        """Read until stopped, also through an outage of the brokers."""
         self._reader = self._bus.reader(self.topic)
         try:
             while not stop.requested:
@@ -74,7 +74,7 @@ class GlobalTable(Generic[T]):
             await self._reader.close()
 
     async def step(self, timeout_seconds: float = 0.5) -> int:
-        """Read once; returns how many records came."""
+        """Read once; return the number of records."""
         if self._reader is None:
             self._reader = self._bus.reader(self.topic)
         records = await self._reader.receive(timeout_seconds=timeout_seconds)
@@ -94,20 +94,20 @@ class GlobalTable(Generic[T]):
         try:
             value = self._decode(record)
         except Undecodable as error:
-            await self._put_aside(record, error)
+            await self._unreadable(record, error)
             return
         self.latest[record.key] = value
         self._changed(record.key, value)
 
-    async def _put_aside(self, record: Record, error: Undecodable) -> None:
+    async def _unreadable(self, record: Record, error: Undecodable) -> None:
         if self._on_unreadable is None:
             self._log.warning("unreadable", place=record.place, reason=error.reason, field=error.field)
             return
         try:
             await self._on_unreadable(record, error)
         except BusError as failure:
-            # It is still in its topic; the records behind it must not be skipped for its sake.
-            self._log.warning("unreadable", place=record.place, reason=error.reason, not_put_aside=str(failure))
+            # The record stays in its topic; the records behind it must not wait for its dead letter.
+            self._log.warning("unreadable", place=record.place, reason=error.reason, no_dead_letter=str(failure))
 
     def _changed(self, key: str, value: T | None) -> None:
         if self._on_change:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic_core import from_json
-from weir_contracts.policy import LONGEST_CALLER
+from weir_contracts.policy import MAX_CALLER_CHARACTERS
 
 Role = Literal["read", "write"]
 MIN_TOKEN_LENGTH = 16
@@ -15,14 +15,14 @@ MIN_TOKEN_LENGTH = 16
 
 @dataclass(frozen=True)
 class Caller:
-    """Who made a request, for the record of changes."""
+    """The author of a request, for the record of changes."""
 
     name: str
     role: Role
 
 
 class Tokens:
-    """Known tokens and whose they are."""
+    """Tokens and their callers."""
 
     def __init__(self, callers: dict[str, Caller]) -> None:
         self._callers = {hashlib.sha256(token.encode()).digest(): caller for token, caller in callers.items()}
@@ -32,19 +32,19 @@ class Tokens:
         return bool(self._callers)
 
     def caller(self, token: str) -> Caller | None:
-        """Whose token it is, found in a time that tells nothing about the others."""
+        """Return the caller of a token, in a time that is independent of the other tokens."""
         given = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
         found = None
-        for known, caller in self._callers.items():
-            if hmac.compare_digest(given, known):
+        for digest, caller in self._callers.items():
+            if hmac.compare_digest(given, digest):
                 found = caller
         return found
 
 
 def read_tokens(path: Path | None, text: str | None = None) -> Tokens:
-    """Tokens from a file, or from `text`: `{"token": {"name": "ada", "role": "write"}}`; none without either.
+    """Read tokens from a file and from `text`: `{"token": {"name": "ada", "role": "write"}}`.
 
-    Raises `ValueError` that names the setting and the entry (never the token) if it is not one.
+    `ValueError` names the setting and the invalid entry, never the token.
     """
     callers: dict[str, Caller] = {}
     if path is not None:
@@ -61,7 +61,7 @@ def read_tokens(path: Path | None, text: str | None = None) -> Tokens:
 def _parse(content: str, setting: str, place: str) -> dict[str, Caller]:
     try:
         document: Any = from_json(content)
-    except (ValueError, TypeError):  # the latter for half a character in the text itself
+    except (ValueError, TypeError):  # TypeError: a lone surrogate in the text
         raise ValueError(f"{setting}: {place} is not JSON") from None
     if not isinstance(document, dict) or not document:
         raise ValueError(f"{setting}: {place} must map at least one token to its name and role")
@@ -72,12 +72,12 @@ def _parse(content: str, setting: str, place: str) -> dict[str, Caller]:
         if (
             is_short
             or not isinstance(name, str)
-            or not 0 < len(name) <= LONGEST_CALLER
+            or not 0 < len(name) <= MAX_CALLER_CHARACTERS
             or role not in ("read", "write")
         ):
             raise ValueError(
                 f"{setting}: entry {i + 1} of {place} needs a token of {MIN_TOKEN_LENGTH} characters or more, "
-                f"a name of at most {LONGEST_CALLER}, and the role read or write"
+                f"a name of at most {MAX_CALLER_CHARACTERS}, and the role read or write"
             )
         callers[token] = Caller(name, role)
     return callers

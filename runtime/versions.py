@@ -1,6 +1,6 @@
-"""Versions of a compacted topic's records: which of two records of one key is newer, whatever order they were written in.
+"""Versions of a compacted topic's records: which of two records of one key is newer, independent of their order.
 
-A version is carried in headers, so that a tombstone has one, too. Records without one count in the order they were written in.
+Headers carry the version, so that tombstones have one as well. Records without a version count in their order.
 """
 
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from .records import Record
 VERSION_HEADER = "weir_version"
 EPOCH_HEADER = "weir_epoch"
 MAX_DELETED = 10_000
-"""Deleted keys that are remembered; the ones deleted first are forgotten first."""
+"""Deleted keys that are kept; the oldest deletions are dropped first."""
 
 
 class RecordVersion(NamedTuple):
-    """Compares as its fields do. The number comes first: the store assigns it, and the publisher the epoch."""
+    """Compared by number, which the store assigns, then by epoch, which the publisher adds."""
 
     number: int
     """Grows with each change of a key, its deletion included."""

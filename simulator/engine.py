@@ -344,7 +344,7 @@ class Simulation:
             self._snapshot = Snapshot({name: topic.positions() for name, topic in self.topics.items()})
         for name, positions in self._snapshot.positions.items():
             if name in self.topics:
-                self.topics[name].rewind(positions)
+                self.topics[name].move_to(positions)
 
     def _run_again(self) -> None:
         self.observed = self.attainable()

@@ -57,24 +57,21 @@ class Topic:
         self._level: float | None = 0.0
         """Appended records up to which all partitions are read; None: they differ, see `_positions`."""
         self.committed = [0.0] * len(self.weights)
-        self._taken = 0.0
+        self.taken = 0.0
+        """Records read, replayed ones counted once."""
         self._fetch_records = fetch_records
         self._fetched = [0.0] * len(self.weights)
         """Position up to which each partition is fetched."""
         self._began = [0.0] * len(self.weights)
         self._subtasks: list[list[int]] = []
         """Partitions of each subtask, the next one to read first."""
-        self._fullest = 1.0
-
-    @property
-    def taken(self) -> float:
-        """Records read, replayed ones counted once."""
-        return self._taken
+        self.busiest_share = 1.0
+        """Share of all records that the busiest subtask reads."""
 
     @property
     def backlog(self) -> float:
         """Records not yet read."""
-        return max(0.0, self.curve.total - self._taken)
+        return max(0.0, self.curve.total - self.taken)
 
     def positions(self) -> list[float]:
         """Return the next offset to read, by partition."""
@@ -96,18 +93,9 @@ class Topic:
         self._subtasks = [
             list(range(first, len(self.weights), parallelism)) for first in range(min(parallelism, len(self.weights)))
         ]
-        self._fullest = max(sum(self.weights[j] for j in own) for own in self._subtasks)
+        self.busiest_share = max(sum(self.weights[j] for j in own) for own in self._subtasks)
         self._fetched = self.positions()
         self._began = self.positions()
-
-    @property
-    def busiest_share(self) -> float:
-        """Share of all records that the busiest subtask reads."""
-        return self._fullest
-
-    def rewind(self, positions: Sequence[float]) -> None:
-        """Reset the reader to `positions`."""
-        self._set(list(positions))
 
     def forget_read(self) -> None:
         """Drop the append times of records before the committed offsets."""
@@ -115,16 +103,14 @@ class Topic:
             min(position / weight for position, weight in zip(self.committed, self.weights, strict=True))
         )
 
-    def lag_seconds(self, now: float, committed: bool = False) -> float:
-        """Return the age of the oldest unread (or uncommitted) record over the partitions."""
-        if self._level is not None and not committed:
-            furthest = self._level
-        else:
-            where = self.committed if committed else self._positions
-            furthest = min(position / weight for position, weight in zip(where, self.weights, strict=True))
-        if self.curve.total - furthest <= _EPSILON_RECORDS:
+    def lag_seconds(self, now: float) -> float:
+        """Return the age of the oldest unread record over the partitions."""
+        read = self._level
+        if read is None:
+            read = min(position / weight for position, weight in zip(self._positions, self.weights, strict=True))
+        if self.curve.total - read <= _EPSILON_RECORDS:
             return 0.0
-        return max(0.0, now - self.curve.appended_at(furthest))
+        return max(0.0, now - self.curve.appended_at(read))
 
     def take(self, max_records: float, per_subtask: float) -> float:
         """Read up to `max_records`, up to `per_subtask` by each subtask; returns the number of records read.
@@ -134,8 +120,8 @@ class Topic:
         large backlog the last partition waits, as with Kafka's consumer.
         """
         waiting = self.backlog
-        if waiting <= max_records and self._level is not None and waiting * self._fullest <= per_subtask:
-            self._level = self._taken = self.curve.total
+        if waiting <= max_records and self._level is not None and waiting * self.busiest_share <= per_subtask:
+            self._level = self.taken = self.curve.total
             return waiting
         positions, ends = self.positions(), self.ends()
         left = [max(0.0, end - position) for end, position in zip(ends, positions, strict=True)]
@@ -148,7 +134,7 @@ class Topic:
                 continue
             self._read(own, gets, positions, ends)
             taken += gets
-        self._set(positions)
+        self.move_to(positions)
         return taken
 
     def _read(self, own: list[int], records: float, positions: list[float], ends: Sequence[float]) -> None:
@@ -168,12 +154,13 @@ class Topic:
         for j in own:
             positions[j] += min(ends[j] - positions[j], each)
 
-    def _set(self, positions: list[float]) -> None:
+    def move_to(self, positions: Sequence[float]) -> None:
+        """Set the next offset to read, by partition."""
         levels = [position / weight for position, weight in zip(positions, self.weights, strict=True)]
         even = max(levels) - min(levels) <= 1e-9 * max(1.0, *levels)
-        self._positions = positions
+        self._positions = list(positions)
         self._level = levels[0] if even else None
-        self._taken = self._level if self._level is not None else sum(positions)
+        self.taken = levels[0] if even else sum(positions)
 
 
 def water_level(amounts: Sequence[float], total: float) -> float:

@@ -1,6 +1,6 @@
 """A Docker daemon for the testbed, next to the machine's: own data, socket and process, all removed afterwards.
 
-`python -m testbed.docker` runs one until it is told to stop. Only continuous integration does so; whoever has Docker uses that.
+`python -m testbed.docker` runs one until SIGTERM or SIGINT, for continuous integration without a daemon.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def missing() -> str | None:
 def unanswered() -> str | None:
     """Return why no daemon answers at `DOCKER_HOST` (or its default) and the remedy; None if one does.
 
-    Whoever tried to start one and could not tells the reason in `WEIR_DOCKER_PROBLEM`.
+    `WEIR_DOCKER_PROBLEM` holds the reason why an earlier start failed.
     """
     if shutil.which("docker") is None:
         return "no docker on the PATH: install it (Debian: apt install docker.io)"

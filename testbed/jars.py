@@ -1,18 +1,10 @@
-"""Jars of the real parts, fetched by `make setup`, and the entry point that reactive mode needs, compiled here."""
+"""Jars of the real parts, fetched by `make setup`."""
 
 import shutil
-import subprocess
-import tempfile
-import zipfile
 from pathlib import Path
 
-from .bootstrap import CACHE, PROJECT, digest
+from .bootstrap import CACHE
 from .process import TestbedError
-
-SOURCES = PROJECT / "testbed" / "java"
-COMPILE_SECONDS = 120
-ENTRY_POINT = "org.apache.flink.container.entrypoint.StandaloneApplicationClusterEntryPoint"
-"""Runs one job by itself. Flink's images and archives have it, Maven's central repository does not."""
 
 
 def java() -> str:
@@ -45,32 +37,3 @@ def sample_job_jar() -> Path:
 def spark_jars() -> list[Path]:
     """Return the connector of PySpark to Kafka, for `spark.jars`."""
     return jars("spark")
-
-
-def standalone_jar() -> Path:
-    """Return a jar with `ENTRY_POINT`, compiled once against Flink's jars; raises `TestbedError` without a JDK."""
-    inputs = digest(SOURCES)[:16] + digest(*jars("flink"))[:16]
-    jar = CACHE / "jars" / "standalone" / f"flink-standalone-{inputs}.jar"
-    if jar.exists():
-        return jar
-    if shutil.which("javac") is None:
-        raise TestbedError("javac is not on the PATH: install a JDK 17")
-    jar.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=jar.parent) as folder:
-        classes = Path(folder) / "classes"
-        command = ["javac", "-nowarn", "--release", "11", "-cp", class_path("flink"), "-d", str(classes)]
-        done = subprocess.run(
-            [*command, *map(str, sorted(SOURCES.rglob("*.java")))],
-            capture_output=True,
-            text=True,
-            timeout=COMPILE_SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            raise TestbedError(f"javac: {done.stderr.strip()[-1000:]}")
-        half = Path(folder) / jar.name
-        with zipfile.ZipFile(half, "w") as archive:
-            for path in sorted(classes.rglob("*.class")):
-                archive.write(path, path.relative_to(classes))
-        half.rename(jar)
-    return jar

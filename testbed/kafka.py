@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from .jars import class_path, java
-from .process import Launcher, ManagedProcess, TestbedError, accepts_connections, claim_port, free_port
+from .process import ManagedProcess, Server, TestbedError, accepts_connections, claim_port, free_port
 
 _CLUSTER_ID = "d2VpcndlaXJ3ZWlyd2Vpcg"  # any 16 bytes in base64; one-node clusters never meet
 
@@ -37,10 +37,10 @@ log.retention.check.interval.ms=10000
 """
 
 
-class KafkaBroker(Launcher):
+class KafkaBroker(Server):
     """One broker; its data outlives `kill()` and `restart()`, on the same port.
 
-    `advertised_port`: where clients are told to connect to, if something of the caller's own stands before the broker.
+    `advertised_port`: the port for clients, if the caller runs a proxy in front of the broker.
     """
 
     def __init__(
@@ -90,18 +90,6 @@ class KafkaBroker(Launcher):
             admin.create_topics([topic], request_timeout=15)[name].result(timeout=20)
         except KafkaException as error:
             raise TestbedError(f"kafka: cannot create topic {name}: {error.args[0].str()}") from None
-
-    def kill(self) -> None:
-        """End it as a crash would; the data stays."""
-        self.process.kill()
-
-    def restart(self, timeout_seconds: float = 90.0) -> Self:
-        """Stop if it runs, start on the same data and port."""
-        self.process.stop()
-        return self.start(timeout_seconds)
-
-    def stop(self) -> None:
-        self.process.stop()
 
     def _process(self) -> ManagedProcess:
         command = [

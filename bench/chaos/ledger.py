@@ -1,4 +1,4 @@
-"""Everything that the loop says during a campaign, kept for the account at its end: compacted topics forget."""
+"""Messages of a campaign, kept for the summary at its end, since compaction deletes records."""
 
 import json
 import threading
@@ -16,7 +16,7 @@ FOLLOWED = (OBSERVATIONS, ANALYSES, PLANS, OUTCOMES, DEAD_LETTERS)
 
 
 @dataclass
-class Account:
+class LedgerSummary:
     """Outcome of every message. Lists hold ids, plans without an end also what is known of them; all but the counts are empty if
     nothing went wrong."""
 
@@ -58,7 +58,7 @@ class Ledger:
         with self._lock:
             return list(self.messages[topic])
 
-    def account(self, settled_observation: str | None = None) -> Account:
+    def summary(self, settled_observation: str | None = None) -> LedgerSummary:
         """Return the outcome of every message; observations after `settled_observation` may still be on their way."""
         observations, analyses = self.of(OBSERVATIONS.name), self.of(ANALYSES.name)
         outcomes, plans = self.of(OUTCOMES.name), self.of(PLANS.name)
@@ -66,7 +66,7 @@ class Ledger:
         to_scale = [plan["id"] for plan in plans if plan["kind"] == "scale" and plan["mode"] == "act"]
         requests = _requests(outcomes)
         ended = {o["plan_id"] for o in outcomes if o["phase"] in TERMINAL}
-        return Account(
+        return LedgerSummary(
             observations=len(observations),
             analyses=len(analyses),
             plans=len(plans),

@@ -61,8 +61,8 @@ def excerpt(folder: Path, seconds: float) -> Load:
         csv.writer(file).writerows([["timestamp", "value"], *rows])
     measured = [float(value) for at, value in rows if at >= FROM]
     speedup = 60.0 * len(measured) / seconds
-    highest = max(float(value) for _, value in rows)
-    mean = PEAK_RATE * sum(measured) / len(measured) / highest
+    peak = max(float(value) for _, value in rows)
+    mean = PEAK_RATE * sum(measured) / len(measured) / peak
     return Load(path, speedup, 60.0 * (len(rows) - len(measured)) / speedup, mean)
 
 
@@ -135,23 +135,23 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
     """The figures, for a person."""
     drawn = Table("strategy", "violation", "slot-seconds", "rescales", "largest lag")
     for result in results:
-        share, most = result["violation_share"], result["max_probe_lag_seconds"]
+        share, max_lag = result["violation_share"], result["max_probe_lag_seconds"]
         drawn.add_row(
             result["strategy"],
             "-" if share is None else f"{share:.1%}",
             f"{result['slot_seconds']:,.0f}",
             str(result["rescales"]),
-            "-" if most is None else f"{most:.1f} s",
+            "-" if max_lag is None else f"{max_lag:.1f} s",
         )
     return drawn
 
 
-def picture(results: Sequence[Mapping[str, Any]], objective_seconds: float) -> list[Panel]:
+def figure_panels(results: Sequence[Mapping[str, Any]], objective_seconds: float) -> list[Panel]:
     """Return the load, and lag and slots of every strategy on common axes, which end at two objectives' lag or the largest."""
     samples = [sample for result in results for sample in result["series"]]
     began = samples[0]["t"]
-    most_lag = max(2 * objective_seconds, *(sample["probe_lag_seconds"] or 0.0 for sample in samples))
-    most_slots = max(sample["slots"] or 0 for sample in samples)
+    max_lag = max(2 * objective_seconds, *(sample["probe_lag_seconds"] or 0.0 for sample in samples))
+    max_slots = max(sample["slots"] or 0 for sample in samples)
 
     def over_time(series: Sequence[Mapping[str, Any]], name: str) -> list[tuple[float, float | None]]:
         return [(sample["t"] - began, sample[name]) for sample in series]
@@ -165,8 +165,8 @@ def picture(results: Sequence[Mapping[str, Any]], objective_seconds: float) -> l
         rescales = [b["t"] - began for a, b in pairwise(series) if a["slots"] != b["slots"]]
         slots = Curve("slots", "held", over_time(series, "slots"), stepped=True)
         panels += [
-            Panel(figures, lag, top=nice_top(most_lag), height=90, marks=rescales),
-            Panel("", [slots], top=nice_top(most_slots), height=80),
+            Panel(figures, lag, top=nice_top(max_lag), height=90, marks=rescales),
+            Panel("", [slots], top=nice_top(max_slots), height=80),
         ]
     return panels
 
@@ -181,10 +181,10 @@ def main() -> int:
         found = contest(load, arguments.seconds, arguments.objective_seconds)
     results = found["strategies"]
     Console(width=100).print(table(results))
-    figure = picture(results, arguments.objective_seconds)
+    figure = figure_panels(results, arguments.objective_seconds)
     write_svg(RESULTS / "compare.svg", "Ten minutes with two match surges", figure)
-    facts = {**asdict(load), "path": TRACE.name, "from": FROM, "until": UNTIL, "peak_rate": PEAK_RATE}
-    figures = {"objective_seconds": arguments.objective_seconds, "load": facts, **found}
+    about = {**asdict(load), "path": TRACE.name, "from": FROM, "until": UNTIL, "peak_rate": PEAK_RATE}
+    figures = {"objective_seconds": arguments.objective_seconds, "load": about, **found}
     log(f"written: {write('compare', 'make bench-compare', figures)}")
     return 0
 

@@ -170,12 +170,12 @@ class Contest:
         began = time.time() - self._stack.elapsed_seconds()
         events = self._events.events()
         plans = decisions_of(events, began)
-        turns = [
+        cycles = [
             b for a, b in itertools.pairwise([None, *plans]) if b and (a is None or a.reason_code != b.reason_code)
         ]
         return {
             "plans": dict(Counter(plan.reason_code for plan in plans).most_common()),
-            "turns": [{"t": plan.time, "code": plan.reason_code, "sentence": plan.sentence} for plan in turns],
+            "turns": [{"t": plan.time, "code": plan.reason_code, "sentence": plan.sentence} for plan in cycles],
             "actions": [action.to_document() for action in actions_of(events, began)],
         }
 

@@ -42,8 +42,8 @@ class Reactive:
     target: float = 0.7
     tolerance: float = 0.1
     stabilization_seconds: float = 300.0
-    least: int = 1
-    most: int = 12
+    min_parallelism: int = 1
+    max_parallelism: int = 12
     _recommended: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
 
     def decide(self, at: float, current: Mapping[str, int], utilization: Mapping[str, float | None]) -> dict[str, int]:
@@ -55,7 +55,7 @@ class Reactive:
             return current
         ratio = utilization / self.target
         desired = current if abs(ratio - 1.0) <= self.tolerance else math.ceil(current * ratio)
-        desired = min(self.most, max(self.least, desired))
+        desired = min(self.max_parallelism, max(self.min_parallelism, desired))
         ring = self._recommended.setdefault(name, deque())
         ring.append((at, desired))
         while ring[0][0] < at - self.stabilization_seconds:

@@ -1,5 +1,5 @@
 """`make bench-planners`: every built-in planner on the simulator over the bundled recordings and the classic patterns, on three
-topologies, beside a clairvoyant and a parallelism for the peak. The same seed gives the same figures on every machine.
+topologies, compared with a clairvoyant planner and a parallelism for the peak. The same seed gives the same figures on every machine.
 
     python -m bench.planners                        everything, into bench/results/planners.json and planners*.svg
     python -m bench.planners --planners rate,hpa --traces step --topologies chain     a part of it, printed only
@@ -38,8 +38,8 @@ def main() -> int:
     planners = _chosen("--planners", arguments.planners, contest.contestants())
     traces = _chosen("--traces", arguments.traces, contest.traces())
     topologies = _chosen("--topologies", arguments.topologies, list(contest.TOPOLOGIES))
-    turns = [(Situation(t, g), p) for t in traces for g in topologies for p in planners]
-    results = _all_held(turns, arguments.workers, arguments.seed, arguments.seconds)
+    runs = [(Situation(t, g), p) for t in traces for g in topologies for p in planners]
+    results = _all_held(runs, arguments.workers, arguments.seed, arguments.seconds)
     Console(width=118).print(summary(results, planners))
     whole = not any((arguments.planners, arguments.traces, arguments.topologies, arguments.seconds))
     if not whole:
@@ -47,8 +47,8 @@ def main() -> int:
         return 0
     for trace in traces:
         drawn = [r for r in results if (r.situation.trace, r.situation.topology) == (trace, DRAWN)]
-        write_svg(RESULTS / f"planners-{trace}.svg", f"Slots held over {trace}, {DRAWN}", picture(drawn))
-    facts = {
+        write_svg(RESULTS / f"planners-{trace}.svg", f"Slots held over {trace}, {DRAWN}", figure_panels(drawn))
+    about = {
         "interval_seconds": contest.INTERVAL_SECONDS,
         "peak_rate": contest.PEAK_RATE,
         "recordings_speedup": contest.SPEEDUP,
@@ -58,7 +58,7 @@ def main() -> int:
         "summary": [_sums(name, [r for r in results if r.planner == name]) for name in planners],
         "results": [_figures(result) for result in results],
     }
-    print(f"written: {write('planners', 'make bench-planners', facts)}")
+    print(f"written: {write('planners', 'make bench-planners', about)}")
     return 0
 
 
@@ -74,29 +74,27 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _chosen(option: str, text: str | None, known: Sequence[str]) -> list[str]:
+def _chosen(option: str, text: str | None, allowed: Sequence[str]) -> list[str]:
     """Return the names that an option lists, all by default. Exits for an unknown name."""
     if text is None:
-        return list(known)
+        return list(allowed)
     names = [name.strip() for name in text.split(",")]
     for name in names:
-        if name not in known:
-            sys.exit(f"{option}: {name!r} is none of {', '.join(known)}")
+        if name not in allowed:
+            sys.exit(f"{option}: {name!r} is none of {', '.join(allowed)}")
     return names
 
 
-def _all_held(turns: Sequence[tuple[Situation, str]], workers: int, seed: int, seconds: float | None) -> list[Held]:
+def _all_held(runs: Sequence[tuple[Situation, str]], workers: int, seed: int, seconds: float | None) -> list[Held]:
     """In the order of `turns`, whichever is done first."""
     found: dict[tuple[Situation, str], Held] = {}
     with ProcessPoolExecutor(max_workers=max(1, workers)) as pool:
-        asked = {pool.submit(contest.held, s, p, seed=seed, duration_seconds=seconds): (s, p) for s, p in turns}
-        for done in as_completed(asked):
-            found[asked[done]] = done.result()
-            situation, planner = asked[done]
-            print(
-                f"{len(found):>4}/{len(turns)}  {situation.trace} on {situation.topology} under {planner}", flush=True
-            )
-    return [found[turn] for turn in turns]
+        submitted = {pool.submit(contest.held, s, p, seed=seed, duration_seconds=seconds): (s, p) for s, p in runs}
+        for done in as_completed(submitted):
+            found[submitted[done]] = done.result()
+            situation, planner = submitted[done]
+            print(f"{len(found):>4}/{len(runs)}  {situation.trace} on {situation.topology} under {planner}", flush=True)
+    return [found[pair] for pair in runs]
 
 
 def _sums(planner: str, results: Sequence[Held]) -> dict[str, Any]:
@@ -165,11 +163,11 @@ def _each(results: Sequence[Held]) -> Table:
     return drawn
 
 
-def picture(results: Sequence[Held]) -> list[Panel]:
+def figure_panels(results: Sequence[Held]) -> list[Panel]:
     """Return the slots each planner held over the offline optimum, one panel each under the load, on one axis."""
     if not results:
         return []
-    most = nice_top(max(p.slots for result in results for p in result.points))
+    max_slots = nice_top(max(p.slots for result in results for p in result.points))
     arrivals = [(p.at_seconds, p.arrivals) for p in results[0].points]
     panels = [Panel("records/s", [Curve("arrivals", "load", arrivals)], height=100)]
     for result in results:
@@ -182,7 +180,7 @@ def picture(results: Sequence[Held]) -> list[Panel]:
             Curve("offline optimum", "optimum", [(p.at_seconds, p.optimum_slots) for p in result.points], stepped=True),
             Curve("held", "held", [(p.at_seconds, p.slots) for p in result.points]),
         ]
-        panels.append(Panel(figures, curves, top=most, height=90))
+        panels.append(Panel(figures, curves, top=max_slots, height=90))
     return panels
 
 

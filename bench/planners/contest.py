@@ -1,6 +1,6 @@
 """One planner, one load, one application: the loop on the simulator, and how well it was held.
 
-A recording's day around its highest point is told in `DAY_SECONDS / SPEEDUP`; a pattern in hours of its own. Every planner gets the same
+A recording's day around its highest point is replayed in `DAY_SECONDS / SPEEDUP`; a pattern in its own hours. Every planner gets the same
 policy, readings, guards and executor; only `spec.planner` differs.
 """
 
@@ -106,8 +106,8 @@ def load_of(trace: str, peak_rate: float = PEAK_RATE) -> tuple[LoadTrace, float]
     shape = named(trace)
     if not isinstance(shape, Recording):
         raise TypeError(f"{trace}: is a shape, not a recording")
-    highest = shape.offsets_seconds[shape.values.index(shape.peak)]
-    start = max(0.0, min(highest - DAY_SECONDS / 2, shape.period_seconds - DAY_SECONDS))
+    peak = shape.offsets_seconds[shape.values.index(shape.peak)]
+    start = max(0.0, min(peak - DAY_SECONDS / 2, shape.period_seconds - DAY_SECONDS))
     return LoadTrace(shape, peak_rate, SPEEDUP, start), DAY_SECONDS / SPEEDUP
 
 
@@ -116,12 +116,12 @@ def prepared(situation: Situation, planner: str | None, duration_seconds: float 
     load, lasts = load_of(situation.trace)
     replay = prepare(ReplayOptions(trace="sine", interval_seconds=INTERVAL_SECONDS, duration_seconds=lasts))
     application = TOPOLOGIES[situation.topology]()
-    most = replay.policy.spec.bounds.max
-    optimum = OfflineOptimum(application, most)
+    max_parallelism = replay.policy.spec.bounds.max
+    optimum = OfflineOptimum(application, max_parallelism)
     policy = replay.policy
     if planner is not None:
         choice = policy.spec.planner.model_copy(
-            update={"name": planner, "parameters": parameters_of(planner, application, load, lasts, most)}
+            update={"name": planner, "parameters": parameters_of(planner, application, load, lasts, max_parallelism)}
         )
         parse_parameters(planner, choice.parameters)
         policy = policy.model_copy(
@@ -131,9 +131,11 @@ def prepared(situation: Situation, planner: str | None, duration_seconds: float 
     return replace(replay, trace=load, application=started, policy=policy, duration_seconds=duration_seconds or lasts)
 
 
-def parameters_of(planner: str, application: Application, load: LoadTrace, seconds: float, most: int) -> dict[str, Any]:
+def parameters_of(
+    planner: str, application: Application, load: LoadTrace, seconds: float, max_parallelism: int
+) -> dict[str, Any]:
     """Return a careful user's parameters: defaults, `PARAMETERS`, and for schedule and static values from the load."""
-    optimum = OfflineOptimum(application, most)
+    optimum = OfflineOptimum(application, max_parallelism)
     if planner == "static":
         mean = sum(load.rate_at(at) for at in _moments(seconds)) / len(_moments(seconds))
         return {"operators": optimum.parallelism(mean / STATIC_UTILIZATION)}

@@ -1,4 +1,4 @@
-"""Cost of plans: requests of ten operators through `rate` and the whole guard chain, on one core, in processor time."""
+"""Cost of plans: processor time of requests of ten operators through `rate` and all guards, on one core."""
 
 import cProfile
 import gc
@@ -21,25 +21,25 @@ REQUESTS = 1000
 BUDGET_SECONDS = 1.0
 LOADS = {"steady": 1.0, "overloaded": 2.4, "idle": 0.3}
 """Times the 5,000 records/s at which each operator is busy for 60 %: nothing to do, six candidates to compare, one smaller."""
-TURNS, WARM = 60, 50
+CYCLES, WARM = 60, 50
 ROUNDS = 15
-"""The best of them tells what the work costs, the rest what else the machine did (as `timeit` has it)."""
+"""The best round is the cost of the work; slower ones measure other programs (as in `timeit`)."""
 MAX_FUNCTIONS = 15
 
 
 def requests() -> dict[str, list[PlanRequest]]:
-    """Requests of a job that was watched for two minutes, under each load."""
+    """Return requests of a job after two minutes of observations, by load."""
     applications, memory = RequestCache(30, 20), None
     found: dict[str, list[PlanRequest]] = {name: [] for name in LOADS}
-    for turn in range(TURNS):
-        seen = observation(turn)
-        applications.observed(seen)
-        memory, analysis = advance(memory, seen, AnalysisSettings())
-        if analysis is None or turn < WARM:
+    for cycle in range(CYCLES):
+        observed = observation(cycle)
+        applications.observed(observed)
+        memory, analysis = advance(memory, observed, AnalysisSettings())
+        if analysis is None or cycle < WARM:
             continue
         for name, factor in LOADS.items():
-            asked = applications.request(_under(analysis, factor), analysis.observed_at)
-            found[name].append(asked.model_copy(update={"state": _state(asked)}))
+            request = applications.request(_under(analysis, factor), analysis.observed_at)
+            found[name].append(request.model_copy(update={"state": _state(request)}))
     return found
 
 
@@ -64,18 +64,18 @@ def _state(request: PlanRequest) -> PlanState:
 
 
 def planned(request: PlanRequest) -> Plan:
-    """One request through planner and guards, as the planner does it."""
+    """Return the plan for a request, through planner and guards as in the planner service."""
     reply = precheck(request) or ask(request, "rate")
     return make_plan(request, reply, request.state, planner="rate", created_at=request.now)
 
 
 def measure(count: int = REQUESTS) -> dict[str, Any]:
-    """Processor time of `count` requests, the loads in turn, and of each load by itself."""
+    """Measure the processor time of `count` requests with alternating loads, and of each load."""
     by_load = requests()
     mixed = [request for together in zip(*by_load.values(), strict=True) for request in together]
     _seconds(mixed, len(mixed))  # warm
     rounds = [_seconds(mixed, count) for _ in range(ROUNDS)]
-    each = {name: _milliseconds(asked) for name, asked in by_load.items()}
+    each = {name: _milliseconds(loaded) for name, loaded in by_load.items()}
     return {
         "what": f"processor time of {count} requests through rate and all guards, one thread; the best of {ROUNDS} rounds",
         "operators": OPERATORS,
@@ -86,44 +86,44 @@ def measure(count: int = REQUESTS) -> dict[str, Any]:
         "within_budget": min(rounds) <= BUDGET_SECONDS * count / REQUESTS,
         "milliseconds_each": each,
         "baseline_ms": round(1000 * min(baseline() for _ in range(20)), 3),
-        "codes": {name: planned(asked[0]).code for name, asked in by_load.items()},
+        "codes": {name: planned(loaded[0]).code for name, loaded in by_load.items()},
     }
 
 
-def _seconds(asked: Sequence[PlanRequest], count: int) -> float:
+def _seconds(requests: Sequence[PlanRequest], count: int) -> float:
     gc.collect()
     begin = time.process_time()
     for i in range(count):
-        planned(asked[i % len(asked)])
+        planned(requests[i % len(requests)])
     return time.process_time() - begin
 
 
-def _milliseconds(asked: Sequence[PlanRequest]) -> dict[str, Any]:
-    told = []
+def _milliseconds(requests: Sequence[PlanRequest]) -> dict[str, Any]:
+    milliseconds = []
     for i in range(100):
         begin = time.process_time()
-        planned(asked[i % len(asked)])
-        told.append(1000 * (time.process_time() - begin))
-    return distribution(told)
+        planned(requests[i % len(requests)])
+        milliseconds.append(1000 * (time.process_time() - begin))
+    return distribution(milliseconds)
 
 
 def profile(count: int = 200) -> list[dict[str, Any]]:
-    """Where the time goes: the functions with the most of their own, as shares of the whole (a profile slows calls down)."""
-    asked = [request for together in zip(*requests().values(), strict=True) for request in together]
+    """Return the functions with the most own time, as shares of the total. A profile slows calls down."""
+    mixed = [request for together in zip(*requests().values(), strict=True) for request in together]
     profiler = cProfile.Profile()
     profiler.enable()
     for i in range(count):
-        planned(asked[i % len(asked)])
+        planned(mixed[i % len(mixed)])
     profiler.disable()
     stats = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
-    whole = sum(own for _, _, own, _, _ in stats.values())
-    largest = sorted(stats.items(), key=lambda item: -item[1][2])[:MAX_FUNCTIONS]
+    total = sum(own for _, _, own, _, _ in stats.values())
+    costliest = sorted(stats.items(), key=lambda item: -item[1][2])[:MAX_FUNCTIONS]
     return [
         {
             "where": f"{'/'.join(path.split('/')[-2:])}:{line} {name}",
             "calls": calls,
-            "own_share": round(own / whole, 3),
-            "share": round(cumulative / whole, 3),
+            "own_share": round(own / total, 3),
+            "share": round(cumulative / total, 3),
         }
-        for (path, line, name), (_, calls, own, cumulative, _) in largest
+        for (path, line, name), (_, calls, own, cumulative, _) in costliest
     ]

@@ -1,1 +1,1 @@
-"""`weir replay`: the loop's five cores in one process on a simulated application."""
+"""`weir replay`: the loop on a simulated application, in simulated time."""

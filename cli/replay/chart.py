@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 88, 6
 LABEL = 9
-PEAKED = 1.5
-"""Times its mean that the load of a point reaches where the mean alone would hide it."""
 _BRAILLE = 0x2800
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of a character's dots, by row and column."""
@@ -43,7 +42,7 @@ def panel(title: str, curves: Sequence[Curve], *, width: int = WIDTH, height: in
         heading.append(f"━ {curve.name}   ", curve.colour)
     lines = [heading]
     for row, line in enumerate(cells):
-        label = _short(top) if row == 0 else "0" if row == height - 1 else ""
+        label = figure.short(top) if row == 0 else "0" if row == height - 1 else ""
         text = Text(f"{label:>{LABEL - 2}} │", "dim")
         for bits, colour in line:
             text.append(chr(_BRAILLE + bits) if bits else " ", colour)
@@ -59,7 +58,7 @@ def charts(points: Sequence["Point"], objective_seconds: float | None, *, width:
     hours = (points[-1].at_seconds if points else 0.0) / 3600
     axis = Text(f"{'':>{LABEL}}0 h{'':>{width - 11}}{hours:6.1f} h", "dim")
     load = [Curve("arrivals", [p.arrivals for p in points], "cyan")]
-    if any(p.peak_arrivals > PEAKED * p.arrivals for p in points):
+    if any(point.is_peaked for point in points):
         load.insert(0, Curve("at most", [p.peak_arrivals for p in points], "blue"))
     return Group(
         panel("records/s", load, width=width),
@@ -77,10 +76,7 @@ def charts(points: Sequence["Point"], objective_seconds: float | None, *, width:
 
 
 def check_place(path: Path) -> None:
-    """Raises `InvalidInput` where no drawing can be saved, which is better known before what it shows was worked out.
-
-    Nothing is left behind, and a file that is there stays as it is.
-    """
+    """Raise `InvalidInput` if no figure can be written there. Leaves no file, and an existing one unchanged."""
     if path.suffix.lower() != ".svg":
         raise InvalidInput(f"--plot: {path}: only .svg can be written")
     try:
@@ -91,7 +87,7 @@ def check_place(path: Path) -> None:
         before = path.exists()
         if before and not path.is_file():
             return  # a pipe would wait for its reader here
-        # Permissions do not tell all: some file systems refuse even an administrator.
+        # Some file systems refuse a writer whom the permissions allow.
         with path.open("ab"):
             pass
         if not before:
@@ -101,7 +97,7 @@ def check_place(path: Path) -> None:
 
 
 def save(path: Path, title: str, panels: Sequence[figure.Panel]) -> None:
-    """Write a figure as SVG. Raises `InvalidInput` where the file cannot be written."""
+    """Write a figure as SVG. Raises `InvalidInput` if the file cannot be written."""
     check_place(path)
     try:
         figure.write_svg(path, title, panels)
@@ -114,8 +110,8 @@ def _draw(cells: list[list[tuple[int, str]]], values: Sequence[float], top: floa
     last: int | None = None
     for x, value in enumerate(values):
         y = dots - 1 - min(dots - 1, round(max(0.0, value) / top * (dots - 1)))
-        # A jump is drawn as the upright line it is.
-        for at in range(min(y, y if last is None else last), max(y, y if last is None else last) + 1):
+        before = y if last is None else last
+        for at in range(min(y, before), max(y, before) + 1):  # a jump is a vertical line
             row, column = at // 4, x // 2
             bits = cells[row][column][0] | _DOTS[at % 4][x % 2]
             cells[row][column] = (bits, colour)
@@ -123,18 +119,8 @@ def _draw(cells: list[list[tuple[int, str]]], values: Sequence[float], top: floa
 
 
 def _stretched(values: Sequence[float], many: int) -> list[float]:
-    """So many values: the largest of those that fall together, repeated where there are too few."""
+    """Return `many` values: the largest of those that fall together, repeated where there are too few."""
     if not values:
         return []
-    found = []
-    for i in range(many):
-        first = i * len(values) // many
-        found.append(max(values[first : max(first + 1, (i + 1) * len(values) // many)]))
-    return found
-
-
-def _short(value: float) -> str:
-    for unit, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if value >= 0.9995 * unit:  # what is rounded to it
-            return f"{value / unit:.3g} {letter}"
-    return f"{value:,.0f}" if value >= 10 else f"{value:.3g}"
+    starts = [i * len(values) // many for i in range(many + 1)]
+    return [max(values[first : max(first + 1, last)]) for first, last in pairwise(starts)]

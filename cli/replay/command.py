@@ -1,7 +1,8 @@
-"""`weir replay`: its options, the run, and how it is told."""
+"""`weir replay`: options, run and output."""
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,14 +48,14 @@ def replay(
     plot: Annotated[Path | None, typer.Option(help="Write the curves here (.svg).")] = None,
     output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
 ) -> None:
-    """Run the whole loop on a simulated application: hours in seconds, no server, no cluster."""
+    """Run the loop on a simulated application: hours in seconds, no server, no cluster."""
     if output not in ("table", "json"):
         raise InvalidInput(f"--output: {output!r} is neither table nor json")
     if plot is not None:
         check_place(plot)
     if not 0 <= noise <= 1:
         raise InvalidInput(f"--noise: must lie between 0 and 1, is {noise:g}")
-    # The loop and the simulator are a second of imports, which no other command needs.
+    # These imports take a second, and no other command needs them.
     from replay.options import InvalidReplay, ReplayOptions, prepare
     from replay.run import run, run_panels
 
@@ -103,14 +104,7 @@ def _document(options: "ReplayOptions", prepared: "Replay", result: "Result") ->
         "wall_seconds": result.wall_seconds,
         "notes": result.notes,
         "points": [
-            {
-                "at_seconds": round(p.at_seconds, 1),
-                "arrivals": round(p.arrivals, 2),
-                "lag_seconds": round(p.lag_seconds, 2),
-                "slots": round(p.slots, 2),
-                "optimum_slots": round(p.optimum_slots, 2),
-                "peak_arrivals": round(p.peak_arrivals, 2),
-            }
+            {name: round(value, 1 if name == "at_seconds" else 2) for name, value in asdict(p).items()}
             for p in result.points
         ],
     }
@@ -146,8 +140,8 @@ def _times_optimum(score: "Score") -> str:
     times = score.times_optimum
     if times is None:
         return ""
-    told = f", {times:.2f} times the offline optimum"
+    text = f", {times:.2f} times the offline optimum"
     if round(times, 2) >= 1:
-        return told
+        return text
     # The optimum carries each load as it arrives; a planner that lets work wait needs fewer slots.
-    return told + (": the run was late, so it used less" if score.violation_share else ": some work waited")
+    return text + (": the run was late, so it used less" if score.violation_share else ": some work waited")

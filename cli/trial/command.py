@@ -15,9 +15,7 @@ def trial(
     ] = "step",
     mode: Annotated[
         str | None,
-        typer.Option(
-            help="act: rescale the job. advise: only say what would be done. By default the policy's, else act."
-        ),
+        typer.Option(help="act: rescale the job. advise: only publish decisions. By default the policy's, else act."),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write the report (JSON) here, too.")] = None,
     speedup: Annotated[float | None, typer.Option(help="Replay a recording this many times faster.")] = None,
@@ -27,17 +25,17 @@ def trial(
     ] = None,
     policy: Annotated[
         Path | None,
-        typer.Option(help="Use this policy; addresses are the trial's own, --mode and --planner go before it."),
+        typer.Option(help="Use this policy; with the trial's addresses; --mode and --planner override it."),
     ] = None,
     external_flink: Annotated[
         str | None, typer.Option(help="Run the job on this cluster (REST address) instead of starting one.")
     ] = None,
     port: Annotated[int, typer.Option(help="Port of the API.")] = 8080,
 ) -> None:
-    """Run the whole loop on this machine: Kafka, Redis, Flink, the five services, a real job and its load.
+    """Run the complete loop on this machine: Kafka, Redis, Flink, the five services, a real job and its load.
 
     Exit codes: 0 at least one rescale was verified and the job is within its objective at the end (by an independent
-    probe); 1 not, or a part failed; 2 the trial cannot start as asked; 130 interrupted.
+    probe); 1 not, or a part failed; 2 the trial cannot start with these options; 130 interrupted.
     """
     # The parts it starts are a second of imports, which no other command needs.
     from .options import TrialOptions

@@ -12,7 +12,7 @@ import httpx
 from runtime.http_client import ENDLESS, client
 
 BREAK_SECONDS = 1.0
-"""Between two connections."""
+"""Pause between two connections."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def parse_events(lines: Iterator[str]) -> Iterator[Event]:
 
 
 class EventFollower:
-    """Reads the feed on a thread of its own, resuming by `Last-Event-ID` after a break, until stopped.
+    """Reads the feed on a separate thread, resuming by `Last-Event-ID` after a break, until stopped.
 
     It may run for hours and keeps what it reads: only events of `kinds` (None: all), without the fields `without` of their data.
     """
@@ -67,7 +67,7 @@ class EventFollower:
         self._stopped.set()
 
     def events(self) -> list[Event]:
-        """All that came so far and is kept, oldest first."""
+        """Return the kept events so far, oldest first."""
         with self._lock:
             return list(self._events)
 

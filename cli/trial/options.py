@@ -1,4 +1,4 @@
-"""What a trial is asked to do, checked before anything starts. Pure but for reading the policy file."""
+"""Options of a trial, checked before anything starts. Pure except for reading the policy file."""
 
 import math
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from runtime.documents import Unreadable, read_file
 
 
 class TrialError(Exception):
-    """Why a trial cannot start or go on: one line that says what to do."""
+    """A trial cannot start or continue: one line with the reason and the remedy."""
 
 
 DEFAULT_PORT = 8080
-"""Of the API, where the other commands look for it, too."""
+"""Port of the API, the default of the other commands too."""
 NAMESPACE = "trial"
 APPLICATION = "orders"
 INPUT_TOPIC = "orders"
 OUTPUT_TOPIC = "orders-enriched"
 GROUP_ID = "orders"
 PARTITIONS = 12
-"""Of the input topic: many divisors, so that many parallelisms are balanced."""
+"""Partitions of the input topic: many divisors, so that many parallelisms are balanced."""
 
 OUTPUT_PARTITIONS = 4
 MAX_PARALLELISM = 120
@@ -45,7 +45,7 @@ class TrialOptions:
     policy_file: Path | None = None
     external_flink: str | None = None
     port: int = DEFAULT_PORT
-    """Of the knowledge API, the only address a person needs."""
+    """Port of the knowledge API, the only address that a user needs."""
     interval_seconds: float = 2.0
     objective_seconds: float = 30.0
     runs_folder: Path = Path("runs")
@@ -70,9 +70,8 @@ class TrialOptions:
 
 
 def trial_policy(options: TrialOptions, flink_url: str, bootstrap_servers: str) -> ScalingPolicy:
-    """The policy of this trial: the user's file with the trial's own addresses put in, else the default.
+    """Return the user's policy, else the default, with the trial's addresses. Options for mode and planner override the file.
 
-    A mode or a planner that was asked for goes before the file's.
     Raises `TrialError` that names file and field.
     """
     document = _written(options.policy_file) if options.policy_file else _default(options)
@@ -103,10 +102,10 @@ def trial_policy(options: TrialOptions, flink_url: str, bootstrap_servers: str) 
 
 def _choose_planner(spec: dict[str, Any], name: str) -> None:
     planner = spec.get("planner")
-    known = planner if isinstance(planner, dict) else {}
+    before = planner if isinstance(planner, dict) else {}
     # Parameters belong to the planner they were written for.
-    dropped = () if known.get("name", "rate") == name else ("parameters",)
-    spec["planner"] = {**{key: value for key, value in known.items() if key not in dropped}, "name": name}
+    dropped = () if before.get("name", "rate") == name else ("parameters",)
+    spec["planner"] = {**{key: value for key, value in before.items() if key not in dropped}, "name": name}
 
 
 def _written(file: Path) -> Any:

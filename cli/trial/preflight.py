@@ -1,4 +1,4 @@
-"""Whatever can be known to be wrong with a trial before anything starts: each is one line that says what to do."""
+"""Checks before a trial starts; each problem is one line with the remedy."""
 
 from pathlib import Path
 
@@ -13,14 +13,14 @@ from workloads.loadgen.trace import InvalidTrace, named
 
 from .options import TrialError, TrialOptions, trial_policy
 
-LEAST_DISK_MEGABYTES = 500
-"""For a run folder; jars and environment are there already."""
+MIN_DISK_MEGABYTES = 500
+"""Disk space of a run folder; jars and environment exist already."""
 
 CLUSTER_TIMEOUT_SECONDS = 3.0
 
 
 def preflight(options: TrialOptions) -> None:
-    """Raises `TrialError`. Asks the machine and, where one is named, the external cluster."""
+    """Check options, machine and external cluster; raises `TrialError`."""
     options.check()
     if options.report is not None:
         check_writable(options.report)
@@ -36,7 +36,7 @@ def preflight(options: TrialOptions) -> None:
         problem = bootstrap.missing(
             bootstrap.inspect_machine(),
             min_memory_megabytes=min_memory_megabytes,
-            min_disk_megabytes=LEAST_DISK_MEGABYTES,
+            min_disk_megabytes=MIN_DISK_MEGABYTES,
         )
     except bootstrap.SetupError as error:
         raise TrialError(str(error)) from None
@@ -49,7 +49,7 @@ def preflight(options: TrialOptions) -> None:
 
 
 def check_planners(policy: ScalingPolicy) -> None:
-    """Every planner that the policy names has to be built in: the trial's planner service begins without registrations."""
+    """Require that planners of the policy are built in, as the trial's planner service starts without registrations."""
     spec = policy.spec
     for choice in (spec.planner, spec.planner.fallback, *spec.shadows):
         if choice is None:
@@ -58,21 +58,21 @@ def check_planners(policy: ScalingPolicy) -> None:
             parse_parameters(choice.name, choice.parameters)
         except UnknownPlanner as error:
             raise TrialError(
-                f"{error}; one of your own is registered once the trial runs: docs/tutorials/own-planner.md"
+                f"{error}; your own planner is registered once the trial runs: docs/tutorials/own-planner.md"
             ) from None
         except InvalidParameters as error:
             raise TrialError(str(error)) from None
 
 
 def check_writable(path: Path) -> None:
-    """Whether the report can be written there at the end. What is there already is left as it is."""
+    """Require that the report can be written at the end. An existing file stays as it is."""
     if path.is_dir():
         raise TrialError(f"--report: {path} is a folder: name a file")
     if not path.parent.is_dir():
-        raise TrialError(f"--report: there is no folder {path.parent}: make it, or name another")
+        raise TrialError(f"--report: the folder {path.parent} does not exist: create it, or name another")
     existed = path.exists()
     try:
-        # Permissions do not tell it all: a file system may be read-only, and root may do anything.
+        # Permissions do not suffice: a file system may be read-only, and root may do anything.
         path.open("ab").close()
         if not existed:
             path.unlink()
@@ -81,7 +81,7 @@ def check_writable(path: Path) -> None:
 
 
 def check_cluster(url: str) -> None:
-    """Whether somebody else's cluster answers and can rescale a running job."""
+    """Require that the external cluster answers and can rescale a running job."""
     try:
         with client(timeout=CLUSTER_TIMEOUT_SECONDS) as http:
             answer = http.get(f"{url.rstrip('/')}/jobmanager/config")

@@ -1,6 +1,6 @@
-"""What a trial found: its samples, decisions and actions, the summary made of them, and the verdict. Pure.
+"""Report of a trial: samples, decisions, actions, their summary and the result. Pure.
 
-The verdict rests on an independent probe at the sink; Weir's own lag is reported beside it.
+The result depends on an independent probe at the sink; Weir's own lag is reported next to it.
 """
 
 import itertools
@@ -24,9 +24,9 @@ class Sample:
 
     t: float
     target_rate: float | None
-    """What the trace asks of the generator."""
+    """Rate of the trace."""
     input_rate: float | None
-    """What was produced."""
+    """Produced rate."""
     lag_records: float | None
     lag_seconds: float | None
     """By Weir."""
@@ -65,7 +65,7 @@ class ActionRecord:
     sentence: str
 
     def to_document(self) -> dict[str, Any]:
-        """With the names of the report, where `from` and `to` read better than they can be spelled in Python."""
+        """Return the action with the names of the report: `from` and `to` are no names in Python."""
         document = asdict(self)
         document["from"] = document.pop("before")
         document["to"] = document.pop("wanted")
@@ -86,7 +86,7 @@ class LoadStep:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TrialResult:
     passed: bool
     sentence: str
 
@@ -146,10 +146,10 @@ def _answered(
 
 
 def summary(samples: Sequence[Sample], actions: Sequence[ActionRecord], objective_seconds: float) -> dict[str, Any]:
-    """The figures of the whole trial.
+    """Return the figures of the trial.
 
     `violation_share` is the share of samples whose probe lag was above the objective; a sample without a probe reading
-    counts as violated, since nobody can say that it was not. `slot_seconds` is the integral of the slots in use.
+    counts as violated. `slot_seconds` is the integral of the slots in use.
     """
     judged = [s for s in samples if s.t >= 0]
     violated = sum(1 for s in judged if s.probe_lag_seconds is None or s.probe_lag_seconds > objective_seconds)
@@ -174,36 +174,36 @@ def summary(samples: Sequence[Sample], actions: Sequence[ActionRecord], objectiv
     }
 
 
-def verdict(
+def judge(
     samples: Sequence[Sample],
     actions: Sequence[ActionRecord],
     decisions: Sequence[Decision],
     objective_seconds: float,
     mode: str,
-) -> Verdict:
-    """Whether the trial did what it is for, in one sentence.
+) -> TrialResult:
+    """Return whether the trial passed, with a sentence.
 
     In mode `act`: at least one rescale verified and the job within its objective at the end, by the probe. In mode `advise`:
-    decisions were made and nothing was touched.
+    decisions were made and no action was taken.
     """
     if mode != "act":
         if actions:
-            return Verdict(False, f"the mode is {mode} and yet {len(actions)} actions were taken")
+            return TrialResult(False, f"the mode is {mode} and yet {len(actions)} actions were taken")
         if not decisions:
-            return Verdict(False, "no decision was made")
-        return Verdict(True, f"{len(decisions)} decisions were made and, as the mode is {mode}, none acted on")
+            return TrialResult(False, "no decision was made")
+        return TrialResult(True, f"{len(decisions)} decisions were made and, as the mode is {mode}, none acted on")
     verified = sum(1 for a in actions if a.verified_at is not None)
     if not verified:
-        return Verdict(False, f"no rescale was verified ({len(actions)} actions, {len(decisions)} decisions)")
+        return TrialResult(False, f"no rescale was verified ({len(actions)} actions, {len(decisions)} decisions)")
     last = [s.probe_lag_seconds for s in samples[-SETTLED_SAMPLES:]]
     if len(last) < SETTLED_SAMPLES or any(lag is None for lag in last):
-        return Verdict(False, "the probe saw no results at the end")
+        return TrialResult(False, "the probe saw no results at the end")
     worst = max(lag for lag in last if lag is not None)
     if worst > objective_seconds:
-        return Verdict(
+        return TrialResult(
             False, f"at the end the probe's lag was {worst:.1f} s, above the objective of {objective_seconds:g} s"
         )
-    return Verdict(
+    return TrialResult(
         True,
         f"{verified} rescale{'s' if verified > 1 else ''} verified; at the end the probe's lag was {worst:.1f} s, within the "
         f"objective of {objective_seconds:g} s",

@@ -22,7 +22,7 @@ from workloads.probe import ProbeError
 from .events import EventFollower
 from .options import DEFAULT_PORT, TrialError, TrialOptions
 from .preflight import preflight
-from .report import SAMPLE_SECONDS, Sample, Verdict, summary, verdict
+from .report import SAMPLE_SECONDS, Sample, TrialResult, judge, summary
 from .sampler import REPORTED_KINDS, UNREPORTED_FIELDS, Sampler, Snapshot, actions_of, decisions_of
 from .stack import TrialStack
 from .view import SPARKLINE_WIDTH, Screen, line, render
@@ -87,15 +87,15 @@ class Trial:
             with Live(console=self.console, refresh_per_second=4, transient=False) as live:
                 yield lambda screen: live.update(render(screen))
             return
-        said = -LINE_EVERY_SECONDS
+        printed_at = -LINE_EVERY_SECONDS
 
-        def say(screen: Screen) -> None:
-            nonlocal said
-            if screen.elapsed_seconds - said >= LINE_EVERY_SECONDS:
-                said = screen.elapsed_seconds
+        def report(screen: Screen) -> None:
+            nonlocal printed_at
+            if screen.elapsed_seconds - printed_at >= LINE_EVERY_SECONDS:
+                printed_at = screen.elapsed_seconds
                 self.console.print(line(screen), highlight=False, soft_wrap=True)
 
-        yield say
+        yield report
 
     def _screen(self, last: Snapshot) -> Screen:
         shown = self.samples[-SPARKLINE_WIDTH:]
@@ -121,20 +121,20 @@ class Trial:
         )
 
     def _options(self) -> dict[str, Any]:
-        """What the trial was run with: whatever was not asked for is as the policy has it."""
-        asked = {k: v for k, v in asdict(self.options).items() if not isinstance(v, Path)}
-        return {**asked, "mode": self.mode, "planner": self.stack.policy.spec.planner.name}
+        """Return the options, with the policy's mode and planner where no option was given."""
+        given = {k: v for k, v in asdict(self.options).items() if not isinstance(v, Path)}
+        return {**given, "mode": self.mode, "planner": self.stack.policy.spec.planner.name}
 
-    def report(self) -> tuple[dict[str, Any], Verdict]:
-        """The report as the file holds it, and the verdict."""
+    def report(self) -> tuple[dict[str, Any], TrialResult]:
+        """Return the report as a document, and the result."""
         events = self.events.events()
         decisions = decisions_of(events, self.began_epoch)
         actions = actions_of(events, self.began_epoch)
-        judged = verdict(self.samples, actions, decisions, self.objective_seconds, self.mode)
+        judged = judge(self.samples, actions, decisions, self.objective_seconds, self.mode)
         document = {
             "started_at": datetime.fromtimestamp(self.began_epoch, UTC).isoformat(),
             "options": self._options(),
-            "services": [asdict(facts) for facts in self.stack.facts()],
+            "services": [asdict(state) for state in self.stack.states()],
             "series": [asdict(sample) for sample in self.samples],
             "decisions": [asdict(decision) for decision in decisions],
             "actions": [action.to_document() for action in actions],
@@ -145,7 +145,7 @@ class Trial:
 
 
 def run_trial(options: TrialOptions, console: Console) -> int:
-    """The whole trial; returns the exit code: 0 held, 1 not held or a part failed, 2 cannot start as asked."""
+    """Run a trial; returns the exit code: 0 held, 1 not held or a part failed, 2 cannot start with these options."""
     try:
         preflight(options)
         folder = _run_folder(options.runs_folder)
@@ -153,7 +153,7 @@ def run_trial(options: TrialOptions, console: Console) -> int:
         _complain(error)
         return 2
     for name in reap_leftovers(options.runs_folder):
-        console.print(f"ended {name}, left behind by an earlier run", style="dim", highlight=False)
+        console.print(f"ended {name}, a process of an earlier run", style="dim", highlight=False)
     return _run_in(folder, options, console)
 
 
@@ -162,12 +162,12 @@ def _run_folder(runs: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TrialError(f"the run folder {folder} cannot be made: {error.strerror}") from None
+        raise TrialError(f"the run folder {folder} cannot be created: {error.strerror}") from None
     return folder
 
 
 def _run_in(folder: Path, options: TrialOptions, console: Console) -> int:
-    _say(console, f"run folder {folder}")
+    _print(console, f"run folder {folder}")
     try:
         trial = Trial(options, TrialStack(options, folder), console)
         with _ctrl_c(trial):
@@ -178,23 +178,23 @@ def _run_in(folder: Path, options: TrialOptions, console: Console) -> int:
 
 
 def _from_start_to_end(trial: Trial, folder: Path, console: Console) -> int:
-    def say(text: str) -> None:
-        _say(console, text)
+    def report(text: str) -> None:
+        _print(console, text)
 
     try:
-        trial.stack.start(say)
+        trial.stack.start(report)
         trial.begun = True
-        say(f"API {trial.stack.api_url}, interactive documentation {trial.stack.api_url}/docs")
-        say(_next_commands(trial))
+        report(f"API {trial.stack.api_url}, interactive documentation {trial.stack.api_url}/docs")
+        report(_next_commands(trial))
         trial.run()
         return _finish(trial, folder, console)
     except KeyboardInterrupt:
-        say("interrupted before the load began")
+        report("interrupted before the load began")
         return 130
     finally:
-        trial.stack.stop(say)
+        trial.stack.stop(report)
         _remove_data(folder)
-        say(f"everything is stopped; logs are in {folder}")
+        report(f"everything is stopped; logs are in {folder}")
 
 
 def _next_commands(trial: Trial) -> str:
@@ -216,11 +216,11 @@ def _remove_data(folder: Path) -> None:
 
 
 def _complain(error: Exception) -> None:
-    """As every command does: one line, apart from what a program reads."""
+    """Print an error as every command does: one line on standard error."""
     sys.stderr.write(f"weir: {error}\n")
 
 
-def _say(console: Console, text: str) -> None:
+def _print(console: Console, text: str) -> None:
     console.print(text, highlight=False, soft_wrap=True)
 
 

@@ -15,7 +15,7 @@ from runtime.http_client import client
 from testbed.flink import FlinkApi, FlinkCluster, FlinkError
 from testbed.jars import sample_job_jar
 from testbed.kafka import KafkaBroker
-from testbed.process import ManagedProcess, free_port, port_is_free, stop_all
+from testbed.process import Launcher, ManagedProcess, free_port, port_is_free, stop_all
 from testbed.redis import RedisServer
 from testbed.service import WeirService, loop_settings, wait_all_ready
 from workloads import sample_job
@@ -35,16 +35,16 @@ from .options import (
 
 SERVICES = ("knowledge", "monitor", "analyzer", "planner", "executor")
 PLANNER_PORT = 8093
-"""Where `weir planner` looks for it; another one where somebody else has it."""
+"""Default port of `weir planner`; another one if it is in use."""
 SLOTS = 16
 LOOP_PARTITIONS = 2
 """Of Weir's own topics: on a small machine every further Spark partition costs latency."""
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class ServiceFacts:
+class ServiceState:
     """A service of this trial, for the report."""
 
     name: str
@@ -96,28 +96,28 @@ class TrialStack:
         if self.load is not None:
             yield self.load
 
-    def start(self, say: Say) -> None:
+    def start(self, report: Report) -> None:
         """Start everything; `TestbedError` names the part that did not come up. Blocks until the load runs.
 
         Whatever interrupts it, `stop` ends what was started until then.
         """
-        self._start_parts(say)
-        self._start_services(say)
-        with _timed(say, "the sample job and its load"):
+        self._start_parts(report)
+        self._start_services(report)
+        with _timed(report, "the sample job and its load"):
             self._start_load()
             self.submit_job()
             self.probe = Probe(self.kafka.bootstrap_servers, OUTPUT_TOPIC, input_topic=INPUT_TOPIC).start()
-        with _timed(say, "the services are ready"):
+        with _timed(report, "the services are ready"):
             wait_all_ready(list(self.services.values()))
         self.put_policy(self.policy)
         self.begin_load()
 
-    def _start_parts(self, say: Say) -> None:
-        starts = {"Kafka": self.kafka.start, "Redis": self.redis.start}
+    def _start_parts(self, report: Report) -> None:
+        starts: dict[str, Callable[[], Launcher]] = {"Kafka": self.kafka.start, "Redis": self.redis.start}
         if self.cluster is not None:
             starts["Flink"] = self.cluster.start
         pool = ThreadPoolExecutor(len(starts), thread_name_prefix="trial-start")
-        with _timed(say, ", ".join(starts)):
+        with _timed(report, ", ".join(starts)):
             self._starting = [pool.submit(start) for start in starts.values()]
             pool.shutdown(wait=False)
             for future in self._starting:
@@ -129,18 +129,18 @@ class TrialStack:
         loop = loop_settings(self.kafka.bootstrap_servers, LOOP_PARTITIONS, self.api_url, self.redis.url, self.folder)
         return {
             **loop,
-            # Whoever tries their own planner runs it on this machine.
+            # A user's own planner runs on this machine.
             "WEIR_PLANNER_PLUGIN_SCHEMES": "http,https",
             "WEIR_PLANNER_PLUGIN_NETWORKS": "public,127.0.0.0/8,::1/128",
         }
 
-    def _start_services(self, say: Say) -> None:
+    def _start_services(self, report: Report) -> None:
         planner_port = PLANNER_PORT if port_is_free(PLANNER_PORT) else free_port()
         if planner_port != PLANNER_PORT:
-            say(f"the planner service answers at http://127.0.0.1:{planner_port}: set WEIR_PLANNER_SERVER to it")
+            report(f"the planner service answers at http://127.0.0.1:{planner_port}: set WEIR_PLANNER_SERVER to it")
         environment = {**self._environment(), "WEIR_KNOWLEDGE_PLANNER_URL": f"http://127.0.0.1:{planner_port}"}
         ports = {"knowledge": self.options.port, "planner": planner_port}
-        say(f"starting {', '.join(SERVICES)}")
+        report(f"starting {', '.join(SERVICES)}")
         for name in SERVICES:
             self.services[name] = WeirService(name, self.folder, environment, port=ports.get(name))
             self.services[name].start()
@@ -159,7 +159,7 @@ class TrialStack:
 
     def submit_job(self, savepoint: str | None = None) -> None:
         """Run the sample job, from where it was if a `savepoint` or retained checkpoint is named."""
-        # Known before it runs: whoever interrupts the start has to be able to end it.
+        # Set before it runs, so that an interrupted start can cancel it.
         self.job_id = self.start_job(APPLICATION, GROUP_ID, OUTPUT_TOPIC, savepoint=savepoint)
         self.flink.wait_running(self.job_id)
 
@@ -193,34 +193,34 @@ class TrialStack:
         """Since the load began."""
         return 0.0 if self.began_at is None else time.monotonic() - self.began_at
 
-    def facts(self) -> list[ServiceFacts]:
-        return [ServiceFacts(s.name, s.pid, s.ready_seconds) for s in self.services.values()]
+    def states(self) -> list[ServiceState]:
+        return [ServiceState(s.name, s.pid, s.ready_seconds) for s in self.services.values()]
 
     def check(self) -> None:
         """Raises `TestbedError` naming the first part that has died."""
         for process in self.processes():
             process.check()
 
-    def stop(self, say: Say | None = None) -> None:
-        """End everything, newest first, within 15 s. May be called again. What could not be ended is said."""
+    def stop(self, report: Report | None = None) -> None:
+        """End everything, newest first, within 15 s. May be called again. `report` gets what could not be ended."""
         if self.probe is not None:
             self.probe.stop()
         if self.options.external_flink and self.job_id:
-            self._cancel(self.job_id, say)
+            self._cancel(self.job_id, report)
         mine = [service.process for service in self.services.values()] + ([self.load] if self.load else [])
         stop_all([p for p in mine if p.started], timeout_seconds=7.0)
         stop_all([p for p in self.processes() if p not in mine], timeout_seconds=4.0)
-        # A part that was being started notices that its process is gone, but may just have started its next one.
+        # A starting part notices the end of its process, but may just have started its next one.
         wait(self._starting, timeout=2.0)
         stop_all([p for p in self.processes() if p.running], timeout_seconds=1.0)
 
-    def _cancel(self, job_id: str, say: Say | None) -> None:
-        """The rest has to be stopped all the same if somebody else's cluster is away by now."""
+    def _cancel(self, job_id: str, report: Report | None) -> None:
+        """Cancel the job on an external cluster; if it is unreachable, report that and go on stopping the rest."""
         try:
             self.flink.cancel(job_id)
         except FlinkError as error:
-            if say is not None:
-                say(f"job {job_id} could not be cancelled and may still run on {self.flink.rest_url}: {error}")
+            if report is not None:
+                report(f"job {job_id} could not be cancelled and may still run on {self.flink.rest_url}: {error}")
 
 
 def _answers(url: str) -> bool:
@@ -232,7 +232,7 @@ def _answers(url: str) -> bool:
 
 
 @contextmanager
-def _timed(say: Say, what: str) -> Iterator[None]:
+def _timed(report: Report, what: str) -> Iterator[None]:
     began = time.monotonic()
     yield
-    say(f"{what}: {time.monotonic() - began:.1f} s")
+    report(f"{what}: {time.monotonic() - began:.1f} s")

@@ -14,7 +14,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True)
 class Screen:
-    """Everything the view shows. None is unknown and drawn as a dash."""
+    """Content of the view. None is unknown and drawn as a dash."""
 
     elapsed_seconds: float
     duration_seconds: float | None
@@ -61,7 +61,7 @@ def _lag_text(value: float | None, objective_seconds: float) -> Text:
 
 
 def render(screen: Screen) -> RenderableType:
-    """The whole screen."""
+    """Return the screen."""
     return Panel(
         Group(_curves(screen), _operators(screen), _sentences(screen)),
         title=Text.assemble(("weir trial", "bold"), f" · {screen.trace} · mode {screen.mode}"),
@@ -96,7 +96,7 @@ def _operators(screen: Screen) -> RenderableType:
         table.add_column(heading, justify="right")
     for name in screen.operators:
         planned, requested, observed = (
-            facts.get(name) for facts in (screen.planned, screen.requested, screen.observed)
+            vector.get(name) for vector in (screen.planned, screen.requested, screen.observed)
         )
         moving = requested is not None and requested != observed
         table.add_row(name, number(planned), number(requested), Text(number(observed), "bold yellow" if moving else ""))

@@ -1,6 +1,6 @@
-"""The language of the loop: every value that crosses a process border, as frozen types.
+"""Contracts: every value that crosses a process border, as frozen types.
 
-`contracts/README.md` shows who says what to whom; `contracts/schemas` holds the exported JSON Schemas and
+`contracts/README.md` lists producers and consumers, `contracts/schemas` has the exported JSON Schemas and
 `contracts/examples` the golden examples.
 """
 

@@ -1,4 +1,4 @@
-"""What the observations of an application mean."""
+"""Analysis: rates, capacities, lag and symptoms of one application, computed from its observations."""
 
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -40,132 +40,175 @@ SymptomCode = Literal[
     "retention-gap",
     "ended",
 ]
-"""The codes that this version's analyzer publishes."""
+"""Codes that the analyzer of this version publishes."""
 
 
 class Symptom(Message):
-    """Something a person should know, with the numbers it rests on."""
+    """Condition that affects decisions or that the user should know of, with its evidence."""
 
     code: Code
     """One of `SymptomCode`, or a code of a newer version or of another engine, which readers pass on."""
     operator: OperatorName | None = None
+    """Operator that has the symptom. None: the application."""
     evidence: Sentence
+    """Sentence with the numbers that show the symptom."""
     numbers: Annotated[dict[str, float | None], Field(fail_fast=True)] = Field(default_factory=dict)
+    """The numbers of `evidence` by name, units in the names. None: unknown."""
 
 
 class CapacityPoint(Message):
-    """The greatest input rate an operator was seen to sustain at one parallelism; outlives runs."""
+    """Measured capacity of an operator at one parallelism; kept across runs."""
 
     parallelism: SubtaskCount
+    """Parallelism of the measurement, in subtasks."""
     records_per_second: Rate
-    """Of the whole operator, if busy all the time (true processing rate)."""
+    """Input rate of all subtasks together if they were busy all the time (true processing rate), in records/s."""
     confidence: Share
+    """Confidence in the rate, 0 to 1."""
     saturated: bool = False
-    """Taken while backlogged, from observed throughput; otherwise from busy time."""
+    """True: measured as throughput while records were waiting. False: computed from busy time."""
     samples: Count = 0
+    """Number of measurements that were merged."""
     measured_at: Timestamp
+    """Time of the last measurement."""
     job_id: Annotated[str, Field(max_length=200)] = ""
+    """Id of the job that was measured; empty if unknown."""
 
 
 class RestartTimes(Message):
-    """How long a rescale kept the application from processing, learnt from runs."""
+    """Time without processing that a rescale costs, measured between runs."""
 
     seconds: Seconds | None = None
-    """Smoothed; None until one was seen."""
+    """Restart time in seconds, smoothed. None until a restart was observed."""
     last_seconds: Seconds | None = None
+    """Time of the last restart, in seconds. None until a restart was observed."""
     samples: Count = 0
+    """Number of restarts observed."""
 
 
 class OperatorAnalysis(Message):
-    """Rates in records/s, of the whole operator unless named otherwise."""
+    """Rates and capacity of one operator. Rates are in records/s over all subtasks unless a name says otherwise."""
 
     operator: OperatorName
     parallelism: SubtaskCount
+    """Observed parallelism, in subtasks."""
     input_rate: Estimate
+    """Records/s that the operator takes in."""
     output_rate: Estimate
+    """Records/s that the operator emits."""
     true_processing_rate: Estimate
+    """Records/s that the operator would take in if its subtasks were busy all the time."""
     true_processing_rate_per_subtask: Estimate
+    """True processing rate of one subtask, in records/s."""
     least_processing_rate: Estimate | None = None
-    """What a hardly busy operator sustains at least, where a true rate would be noise. A bound and no rate: subtasks may be taken away
-    by it, never added."""
+    """Lower bound of the capacity in records/s, for an operator too idle to have a true processing rate. It justifies
+    removing subtasks, never adding them. None: no such bound."""
     utilisation: Estimate
-    """Busy share of the window, mean over subtasks."""
+    """Busy share of the window, 0 to 1, mean over subtasks."""
     backpressure: Estimate
+    """Share of the window in which the operator waited for its outputs, 0 to 1, mean over subtasks."""
     skew: Estimate
-    """Busiest subtask's busy share over the mean: 1 is even."""
+    """Busy share of the busiest subtask divided by the mean: 1 is even."""
     target_input_rate: Estimate
-    """What would arrive here if every source kept up with its arrivals and nothing held it back."""
+    """Records/s that would arrive at the operator if every source kept up with its arrivals."""
     capacities: Annotated[list[CapacityPoint], Field(max_length=64)] = Field(default_factory=list)
-    """Capacity seen at each parallelism, this one and others."""
+    """Measured capacities, one for each parallelism that was observed."""
 
 
 class EdgeAnalysis(Message):
+    """Flow along one edge of the graph."""
+
     source: OperatorName
     target: OperatorName
     selectivity: Estimate
-    """Records that reach `target` per record that `source` takes in."""
+    """Records that arrive at `target` for each record that `source` takes in."""
 
 
 class SourceAnalysis(Message):
-    """A source's demand and lag. Records and seconds over all its partitions; seconds are the largest of them."""
+    """Demand and lag of one source over all its partitions: sums of records, maxima of seconds."""
 
     operator: OperatorName
     arrival_rate: Estimate
+    """Records/s that producers append to the source's partitions."""
     arrival_rate_trend: Estimate
-    """Change of the arrival rate in records/s per second."""
+    """Change of the arrival rate, in records/s per second."""
     lag_records: Estimate
+    """Number of records that were appended and not processed yet."""
     lag_growth: Estimate
-    """Least squares over the window, records/s."""
+    """Change of the lag in records/s, by least squares over the window."""
     lag_seconds: Estimate
-    """Age of the oldest unprocessed record."""
+    """Age of the oldest unprocessed record, in seconds."""
     expected_latency_seconds: Estimate
-    """Lag records ÷ processing rate: when a record appended now will be done."""
+    """Time in seconds until a record appended now is processed: lag in records divided by the processing rate."""
     partitions: Count | None = None
+    """Number of partitions. None: unknown."""
 
 
 class Window(Message):
-    """The readings an analysis rests on; never of two runs."""
+    """Observations that an analysis rests on, all of one run."""
 
     started_at: Timestamp | None = None
+    """Time of the first observation in the window. None: the window is empty."""
     seconds: NonNegative = 0.0
+    """Length of the window in seconds."""
     samples: Count = 0
+    """Number of observations in the window."""
 
 
 class Analysis(Message):
-    """The application's readings, understood. Passes topology, deployment and policy on."""
+    """Rates, capacities, lag and symptoms of an application at one instant. Carries policy, topology and deployment."""
 
     id: UUID
     application: ApplicationId
     observation_id: UUID
+    """Id of the observation that was analysed."""
     observed_at: Timestamp
+    """Time of the observation."""
     policy: ScalingPolicy
+    """Policy in force at the observation."""
     status: ObservationStatus
+    """Status of the observation."""
     message: Annotated[str, Field(max_length=1000)] = ""
+    """Detail of the status, for people."""
     run: Run | None = None
+    """Run that was observed. None: the application does not run, or it is unknown."""
     deployment: Deployment | None = None
+    """Deployment that was observed. None: unknown."""
     topology: Topology | None = None
+    """Graph that was observed. None: unknown."""
     window: Window = Field(default_factory=Window)
+    """Observations that the estimates rest on."""
     operators: Annotated[list[OperatorAnalysis], Field(max_length=1000)] = Field(default_factory=list)
+    """Operators in topological order."""
     edges: Annotated[list[EdgeAnalysis], Field(max_length=5000)] = Field(default_factory=list)
+    """Edges of the graph with their selectivities."""
     sources: Annotated[list[SourceAnalysis], Field(max_length=1000)] = Field(default_factory=list)
+    """Sources with their demand and lag."""
     arrival_rate: Estimate
+    """Records/s that arrive at all sources together."""
     lag_records: Estimate
+    """Unprocessed records of all sources together."""
     lag_growth: Estimate
+    """Change of the lag of all sources together, in records/s."""
     lag_seconds: Estimate
+    """Age of the oldest unprocessed record of any source, in seconds."""
     expected_latency_seconds: Estimate
+    """Maximum over the sources of the time in seconds until a record appended now is processed."""
     bottleneck: OperatorName | None = None
+    """Operator that limits the throughput, or is nearest to its capacity. None: unknown."""
     symptoms: Annotated[list[Symptom], Field(max_length=100)] = Field(default_factory=list)
     restart_times: RestartTimes = Field(default_factory=RestartTimes)
     problems: Annotated[list[Problem], Field(max_length=100)] = Field(default_factory=list)
+    """Values that could not be read."""
     dropped_observations: Count = 0
-    """Observations of this application lost to a retention gap, a duplicate or a wrong order, since its state began."""
+    """Number of observations that were lost, duplicate or out of order since the analyzer's state began."""
     learnt: dict[str, Any] = Field(default_factory=dict)
-    """The analyzer's own, versioned: what re-seeds a lost state. Nobody else reads it."""
+    """Private, versioned state of the analyzer, which re-seeds a lost one. Other readers must ignore it."""
 
     def operator(self, name: str) -> OperatorAnalysis | None:
-        """The analysis of the operator called `name`."""
+        """Return the analysis of the operator `name`; None if there is none."""
         return next((o for o in self.operators if o.operator == name), None)
 
     def has(self, code: Code) -> bool:
-        """Whether a symptom is present."""
+        """Return whether a symptom is present."""
         return any(symptom.code == code for symptom in self.symptoms)

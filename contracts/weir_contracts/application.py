@@ -1,7 +1,7 @@
-"""What runs, what is scaled, and the signals beside: the part of a policy that collectors and drivers work on.
+"""Application, target and signals: the parts of a policy that collectors read from and drivers act on.
 
-`application` names the engine and its job, `target` names what is scaled. A Flink job may be scaled by Flink's own
-scheduler or by the containers of its TaskManagers, so the two are separate facts.
+`application` names an engine and its job, `target` names a driver and what it scales. They are separate because a Flink
+job is scaled by Flink's scheduler or by the number of its TaskManagers' containers.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
 
 def _plain(url: AnyHttpUrl) -> AnyHttpUrl:
     if url.username or url.password:
-        raise ValueError("must not carry credentials: a policy is shown to everyone who may read")
+        raise ValueError("must not contain credentials: every user with the role read sees policies")
     if url.query or url.fragment:
         raise ValueError("must not have a query or fragment")
     return url
@@ -29,30 +29,30 @@ JobName = Annotated[str, Field(min_length=1, max_length=300)]
 
 
 class FlinkApplication(Document):
-    """A job of a Flink session or application cluster."""
+    """Job of a Flink session or application cluster."""
 
     url: RestUrl
     """Address of Flink's REST API, without credentials, query or fragment."""
     job: JobName
-    """The job's name, which survives a resubmission, or its 32-digit id."""
+    """Name of the job, which a resubmission keeps, or its 32-digit id."""
 
     @property
     def cluster(self) -> str:
-        """The cluster's address in one form: host in small letters, port and path. The scheme does not distinguish clusters."""
+        """Normalised address of the cluster: host in lower case, port and path, without the scheme."""
         host = (self.url.host or "").lower().rstrip(".")
         return f"{'localhost' if host in _LOOPBACK else host}:{self.url.port}/{(self.url.path or '').strip('/')}"
 
 
 class Application(Document):
-    """What runs: an application of exactly one engine."""
+    """The job to scale, of exactly one engine."""
 
     flink: FlinkApplication | None = None
-    """A Flink job."""
+    """Flink job."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
         if self.flink is None:
-            raise ValueError("name exactly one engine; this version knows: flink")
+            raise ValueError("name exactly one engine; this version supports flink")
         return self
 
     @property
@@ -62,12 +62,12 @@ class Application(Document):
 
 
 class FlinkTarget(Document):
-    """Flink's adaptive scheduler, which scales each operator by itself."""
+    """Flink's adaptive scheduler, which scales each operator on its own."""
 
     url: RestUrl | None = None
-    """Address of Flink's REST API, where `spec.application` is not given."""
+    """Address of Flink's REST API. Required without `spec.application`, not allowed with it."""
     job: JobName | None = None
-    """Name or id of the job, where `spec.application` is not given."""
+    """Name or id of the job. Required without `spec.application`, not allowed with it."""
 
     @model_validator(mode="after")
     def _both_or_neither(self) -> Self:
@@ -78,7 +78,7 @@ class FlinkTarget(Document):
 
     @property
     def application(self) -> FlinkApplication | None:
-        """The job that this target names itself, as documents without `spec.application` do."""
+        """Job that the target names, in documents without `spec.application`; None if it names none."""
         if self.url is None or self.job is None:
             return None
         return FlinkApplication.model_construct(url=self.url, job=self.job)
@@ -86,7 +86,7 @@ class FlinkTarget(Document):
 
 @dataclass(frozen=True)
 class Unit:
-    """The parallelism that one instance brings, for a target that is scaled as a whole by its number of instances."""
+    """Parallelism that one instance adds, for a target that is scaled by its number of instances."""
 
     slots: int
     """Slots or threads of one instance."""
@@ -94,39 +94,39 @@ class Unit:
     """Noun for one instance in sentences: container, pod."""
 
     def instances_for(self, topology: Topology, parallelism: int) -> int:
-        """Return the smallest number of instances with which every operator runs at `parallelism` or more, and all at the same.
+        """Return the minimum number of instances that give all operators one parallelism of at least `parallelism`.
 
         A slot sharing group takes as many slots as its parallelism; several groups share the slots evenly.
         """
         groups = topology.slots({})
-        each = groups // gcd(groups, self.slots)
+        step = groups // gcd(groups, self.slots)
         needed = -(-parallelism * groups // self.slots)
-        return -(-needed // each) * each
+        return -(-needed // step) * step
 
     def parallelism_of(self, topology: Topology, instances: int) -> int:
-        """Return the parallelism that `instances` give each operator, if its key groups allow."""
+        """Return the parallelism of each operator with `instances`, before the limits of its key groups."""
         return max(1, instances * self.slots // topology.slots({}))
 
 
 class DockerTarget(FlinkTarget):
-    """The containers of a compose service that run the TaskManagers of a job that uses every slot (Flink in reactive
-    mode): one parallelism for all operators."""
+    """Containers of a compose service, each a TaskManager of a job in Flink's reactive mode, which uses every slot: all
+    operators have one parallelism."""
 
     project: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=100)]
-    """The compose project. The executor's setting `WEIR_EXECUTOR_DOCKER_PROJECTS` must list it."""
+    """Compose project. The executor's setting `WEIR_EXECUTOR_DOCKER_PROJECTS` must list it."""
     service: Annotated[str, Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]*$", max_length=100)]
-    """The compose service whose containers are identical TaskManagers."""
+    """Compose service whose containers are identical TaskManagers."""
     slots: Annotated[int, Field(ge=1, le=1024)] = 1
     """Slots of one container: its `taskmanager.numberOfTaskSlots`. Default 1, as Flink's."""
 
     @property
     def unit(self) -> Unit:
-        """What one container brings."""
+        """Parallelism that one container adds."""
         return Unit(self.slots, "container")
 
 
 class Target(Document):
-    """What is scaled, by exactly one driver."""
+    """The driver that scales the application, exactly one, and what it scales."""
 
     flink: FlinkTarget | None = None
     """Flink's adaptive scheduler: `flink: {}`. Default for a Flink application."""
@@ -136,12 +136,12 @@ class Target(Document):
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
         if (self.flink is None) == (self.docker is None):
-            raise ValueError("name exactly one driver; this version knows: flink, docker")
+            raise ValueError("name exactly one driver; this version supports flink and docker")
         return self
 
     @property
     def own(self) -> FlinkTarget:
-        """The driver's part of the document."""
+        """The part of the document that belongs to the driver."""
         return self.flink or self.docker or FlinkTarget()
 
     @property
@@ -151,15 +151,15 @@ class Target(Document):
 
     @property
     def unit(self) -> Unit | None:
-        """What one instance brings, or None for a target that scales each operator by itself."""
+        """Parallelism that one instance adds; None for a target that scales each operator on its own."""
         return None if self.docker is None else self.docker.unit
 
 
 class KafkaSignals(Document):
-    """Kafka brokers of the sources: every scrape reads demand and lag from them."""
+    """Kafka brokers of the sources. Every scrape reads demand and lag from them."""
 
     bootstrap_servers: Annotated[str, Field(pattern=r"^[^\s,/@]+:\d+(,[^\s,/@]+:\d+)*$", max_length=2000)]
-    """Brokers as `host:port`, separated by commas."""
+    """Addresses of the brokers as `host:port`, separated by commas."""
     group_id: Annotated[str | None, Field(min_length=1, max_length=249)] = None
     """Consumer group whose committed offsets replace a source's position where the source does not report it. Default:
     none."""
@@ -179,7 +179,7 @@ class Signals(Document):
 
 @dataclass(frozen=True)
 class Subject:
-    """What collectors read and drivers scale. An action keeps the subject it began with when the policy changes."""
+    """The application that collectors read and drivers scale. An action keeps its subject when the policy changes."""
 
     id: str
     """`namespace/name` of the application."""
@@ -189,12 +189,12 @@ class Subject:
 
     @property
     def unit(self) -> Unit | None:
-        """What one instance of the target brings, or None if each operator is scaled by itself."""
+        """Parallelism that one instance of the target adds; None if each operator is scaled on its own."""
         return self.target.unit
 
     @property
     def flink(self) -> FlinkApplication:
-        """The Flink job; `ValueError` for an application of another engine."""
+        """Flink job; `ValueError` for an application of another engine."""
         if self.application.flink is None:
             raise ValueError(f"{self.id} is not a Flink application")
         return self.application.flink

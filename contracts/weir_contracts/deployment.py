@@ -1,7 +1,7 @@
-"""The application as it stands: its graph, its run and its deployment.
+"""State of an application at one instant: its graph, its run and its deployment.
 
-A *run* separates readings (windows never span two). A *deployment* is what a plan is made for: a crash-looping job has
-many runs and one deployment, so it can still be scaled. Requested and observed parallelism are two facts.
+Readings of two *runs* are never combined. A plan is made for a *deployment*: a crash-looping job has many runs and one
+deployment, so it can still be scaled. Requested and observed parallelism are separate.
 """
 
 import hashlib
@@ -19,41 +19,46 @@ if TYPE_CHECKING:
 
 
 class OperatorLimits(NamedTuple):
-    """Smallest and largest parallelism of an operator: 1 ≤ min ≤ max ≤ max_allowed ≤ key groups."""
+    """Minimum and maximum parallelism of an operator: 1 ≤ min ≤ max ≤ max_allowed ≤ key groups."""
 
     min: int
-    """The policy's minimum, as far as the key groups allow. It counts even where a source has fewer partitions."""
+    """Minimum of the policy, at most the key groups. It applies even to a source with fewer partitions."""
     max: int
-    """The policy's maximum, the key groups or the partitions, whichever is smallest: more subtasks would be idle."""
+    """Minimum of the policy's maximum, key groups and partitions: more subtasks would be idle."""
     max_allowed: int
-    """The policy's maximum or the key groups: what may be requested, idle subtasks of a source included."""
+    """Minimum of the policy's maximum and key groups: may be requested, even if subtasks of a source are idle."""
 
 
 class Operator(Message):
-    """One node of the graph: the unit that has a parallelism (a Flink vertex)."""
+    """Node of the graph that is scaled as one unit (a Flink vertex)."""
 
     name: OperatorName
     id: Annotated[str, Field(max_length=200)]
-    """The engine's own id (a Flink vertex id); changes when the graph changes, the name does not."""
+    """Id of the operator in its engine (a Flink vertex id). It changes with the graph; the name does not."""
     max_parallelism: Annotated[int | None, Field(default=None, ge=1, le=MAX_COUNT)] = None
-    """Key groups: parallelism cannot go above; balance depends on it."""
+    """Number of key groups: the maximum parallelism. None: unknown."""
     slot_sharing_group: Annotated[str | None, Field(max_length=200)] = None
+    """Id of the group of operators whose subtasks share slots. None: unknown."""
     source_partitions: Annotated[int | None, Field(ge=1, le=MAX_COUNT)] = None
-    """Partitions a source reads; more subtasks than that stay idle. None: no source, or unknown."""
+    """Number of partitions that a source reads; further subtasks are idle. None: not a source, or unknown."""
 
 
 class Edge(Message):
+    """Stream of records from one operator to another."""
+
     source: OperatorName
     target: OperatorName
     ship_strategy: Annotated[str, Field(max_length=100)] = "UNKNOWN"
-    """HASH (keyed), REBALANCE, FORWARD, RESCALE, BROADCAST, …"""
+    """Partitioning of the stream: HASH (keyed), REBALANCE, FORWARD, RESCALE, BROADCAST or another of the engine's."""
 
 
 class Topology(Message):
-    """A directed acyclic graph of operators, in topological order, sources first."""
+    """Directed acyclic graph of operators."""
 
     operators: Annotated[list[Operator], Field(min_length=1, max_length=1000)]
+    """Operators in topological order, sources first; names are unique."""
     edges: Annotated[list[Edge], Field(max_length=5000)] = Field(default_factory=list)
+    """Edges between operators of `operators`."""
 
     @model_validator(mode="after")
     def _acyclic_and_ordered(self) -> Self:
@@ -75,7 +80,7 @@ class Topology(Message):
 
     @cached_property
     def sources(self) -> list[str]:
-        """Operators without inputs."""
+        """Names of the operators without inputs."""
         return [name for name in self.names if name not in self._inputs]
 
     @cached_property
@@ -94,11 +99,14 @@ class Topology(Message):
         return frozenset(edge.target for edge in self.edges if edge.ship_strategy.upper() == "HASH")
 
     def operator(self, name: str) -> Operator:
-        """The operator called `name`; `KeyError` if there is none."""
+        """Return the operator `name`; `KeyError` if there is none."""
         return self._by_name[name]
 
     def slots(self, parallelism: Mapping[str, int]) -> int:
-        """Σ over slot sharing groups of their largest parallelism: the slots that it takes. An operator left out counts 1."""
+        """Return the slots that a vector takes: the sum over slot sharing groups of their maximum parallelism.
+
+        An operator without an entry counts as 1.
+        """
         groups: dict[str | None, int] = {}
         for operator in self.operators:
             key, p = operator.slot_sharing_group, parallelism.get(operator.name, 1)
@@ -107,7 +115,7 @@ class Topology(Message):
         return sum(groups.values())
 
     def uniform(self, parallelism: int) -> Parallelism:
-        """Every operator at `parallelism`, or at what its key groups allow."""
+        """Return the vector of every operator at `parallelism`, at most its key groups."""
         return {o.name: min(parallelism, o.max_parallelism or parallelism) for o in self.operators}
 
     def limits(self, bounds: "Bounds") -> dict[str, OperatorLimits]:
@@ -136,30 +144,32 @@ class Topology(Message):
         return math.ceil(units / math.ceil(units / min(p, units)))
 
     def inputs(self, name: str) -> list[str]:
-        """Operators that feed `name`, each once."""
+        """Return the direct upstream operators of `name`, each once."""
         return list(self._inputs.get(name, ()))
 
     def outputs(self, name: str) -> list[str]:
-        """Operators that `name` feeds, each once."""
+        """Return the direct downstream operators of `name`, each once."""
         return list(dict.fromkeys(edge.target for edge in self.edges if edge.source == name))
 
     def is_keyed(self, name: str) -> bool:
-        """Whether an input of `name` is partitioned by key, so that key groups bind its parallelism."""
+        """Return whether an input of `name` is partitioned by key, so that key groups limit its parallelism."""
         return name in self._keyed
 
     def graph_hash(self) -> str:
-        """Identifies the graph by names and edges; parallelism and engine ids do not count."""
+        """Return a hash of names and edges; parallelism and ids of the engine do not change it."""
         text = "\n".join([*self.names, *(f"{e.source}\t{e.target}" for e in self.edges)])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Run(Message):
-    """One uninterrupted execution: readings of two runs are never subtracted from each other."""
+    """One uninterrupted execution. Counters of two runs must not be subtracted from each other."""
 
     key: Annotated[str | None, Field(max_length=200)] = None
-    """Identifies the run for as long as it lives, also to a restarted monitor. None: told apart by the other fields."""
+    """Identity of the run, the same for every monitor. None: the other fields identify it."""
     attempt: Count | None = None
+    """Number of restarts before this run, as the engine counts them. None: unknown."""
     running_since: Timestamp
+    """Time at which the run began."""
 
     def is_same(self, other: "Run") -> bool:
         """Return whether both are readings of one run."""
@@ -169,88 +179,119 @@ class Run(Message):
 
 
 class Slots(Message):
+    """Slots of the cluster."""
+
     total: Count
+    """Number of registered slots."""
     available: Count
-    """Free now; a rescale of this application may use these and the ones it holds already."""
+    """Number of free slots; a rescale may use these and the slots that the application has."""
 
 
 class Checkpoints(Message):
+    """Checkpoints of the job."""
+
     interval_seconds: Seconds | None = None
-    """None: checkpointing is off or unknown."""
+    """Checkpoint interval in seconds. None: checkpointing is off, or unknown."""
     last_completed_at: Timestamp | None = None
+    """Completion time of the last completed checkpoint. None: there is none, or unknown."""
     last_duration_seconds: Seconds | None = None
+    """Duration of the last completed checkpoint, in seconds. None: there is none, or unknown."""
     completed: Count | None = None
+    """Number of completed checkpoints. None: unknown."""
     failed: Count | None = None
+    """Number of failed checkpoints. None: unknown."""
 
 
 class RescaleSettings(Message):
-    """The cluster's own timings, from which deadlines are made (seconds)."""
+    """Rescale settings of the cluster, from which deadlines of an action are computed."""
 
     scheduler: Annotated[str | None, Field(max_length=50)] = None
-    """`adaptive` can rescale in place; anything else cannot. None: unknown."""
+    """Scheduler of the cluster; only `adaptive` rescales in place. None: unknown."""
     cooldown_seconds: Seconds | None = None
+    """Minimum time between two rescales, in seconds. None: unknown."""
     stabilization_seconds: Seconds | None = None
+    """Time in seconds that the cluster waits for all requested slots. None: not set, or unknown."""
     max_trigger_delay_seconds: Seconds | None = None
+    """Maximum time in seconds that the cluster waits for a checkpoint before a rescale. None: unknown."""
 
 
 class Pod(Message):
-    """A replica of the deployment, for planners that look at readiness or resources."""
+    """Replica of the deployment, for planners that read readiness or resources."""
 
     name: Annotated[str, Field(max_length=253)]
     ready: bool | None = None
+    """Whether the replica is ready. None: unknown."""
     started_at: Timestamp | None = None
+    """Start of the replica. None: unknown."""
     cpu_cores: NonNegative | None = None
+    """CPU in use, in cores. None: unknown."""
     cpu_request_cores: NonNegative | None = None
+    """CPU requested, in cores. None: unknown."""
     memory_bytes: Count | None = None
+    """Memory in use, in bytes. None: unknown."""
 
 
 class DeploymentRef(Message):
-    """What a plan is made for. A plan for another deployment is refused."""
+    """Identity of the deployment that a plan was made for; the executor refuses the plan for another one."""
 
     job_id: Annotated[str, Field(max_length=200)]
+    """Id of the job in its engine."""
     graph_hash: Annotated[str, Field(max_length=64)]
+    """Hash of the graph's names and edges."""
     requested: Parallelism | None = None
+    """Parallelism requested from the engine. None: unknown."""
     observed: Parallelism
+    """Running parallelism."""
 
 
 Health = Literal["running", "restarting", "failed", "ended"]
-"""State of a deployment in the words of every engine. `failed` and `ended` are final; `restarting` includes the first start."""
+"""State of a deployment, the same for every engine. `failed` and `ended` are final; `restarting` includes the first
+start."""
 
 
 class Deployment(Message):
-    """The application's state at one instant."""
+    """State of the application in its engine at one instant."""
 
     engine: Annotated[str, Field(max_length=50)] = "flink"
-    """What runs it: flink."""
+    """Name of the engine: flink."""
     health: Health | None = None
-    """None: unknown."""
+    """State, the same for every engine. `failed` and `ended` are final; `restarting` includes the first start. None:
+    unknown."""
     job_id: Annotated[str, Field(max_length=200)]
+    """Id of the job in its engine."""
     job_name: Annotated[str, Field(max_length=300)]
+    """Name of the job in its engine."""
     graph_hash: Annotated[str, Field(max_length=64)]
+    """Hash of the graph's names and edges."""
     state: Annotated[str, Field(max_length=50)]
-    """As the engine names it, for people; programs use `health`."""
+    """State as the engine names it, for people; programs use `health`."""
     started_at: Timestamp | None = None
+    """Start of the job. None: unknown."""
     requested: Parallelism | None = None
-    """What the engine has been asked for; None where it cannot tell."""
+    """Parallelism requested from the engine. None: unknown."""
     requested_lower: Parallelism | None = None
-    """The least the engine was asked to start with."""
+    """Minimum parallelism with which the engine may start the job. None: unknown."""
     observed: Parallelism
-    """What is running."""
+    """Running parallelism."""
     slots: Slots | None = None
+    """Slots of the cluster. None: unknown."""
     restarts: Count | None = None
-    """Restarts since the job's start, rescales included, as the engine counts them."""
+    """Number of restarts since the start of the job, rescales included, as the engine counts them. None: unknown."""
     checkpoints: Checkpoints | None = None
+    """Checkpoints of the job. None: unknown."""
     rescale: RescaleSettings = Field(default_factory=RescaleSettings)
     replicas: Count | None = None
+    """Number of replicas of the deployment. None: unknown, or it has none."""
     pods: Annotated[list[Pod], Field(max_length=1000)] = Field(default_factory=list)
+    """Replicas of the deployment; empty if they are not read."""
 
     @property
     def is_final(self) -> bool:
-        """Whether it will not run again by itself."""
+        """Whether the job does not run again without an outside action."""
         return self.health in ("failed", "ended")
 
     def ref(self) -> DeploymentRef:
-        """The part of the state that names which deployment this is."""
+        """Return the identity of the deployment."""
         return DeploymentRef(
             job_id=self.job_id, graph_hash=self.graph_hash, requested=self.requested, observed=self.observed
         )

@@ -1,4 +1,4 @@
-"""Documents that people write: the base of a policy's parts, strict reading, and one sentence for whatever is wrong."""
+"""Documents that users write: the base of a policy's parts, strict reading, and one sentence for all problems."""
 
 import json
 import re
@@ -13,10 +13,10 @@ from .base import VERSION
 
 M = TypeVar("M", bound=BaseModel)
 Problem = tuple[str, str]
-"""The dotted path of a field as the user wrote it, and what is wrong with it."""
+"""Dotted path of a field as the user wrote it, and the reason why it is invalid."""
 
 MAX_PROBLEMS = 5
-"""Problems that one error names; further ones are only counted."""
+"""Number of problems that one error names; further ones are counted."""
 _MAX_FIELD_CHARACTERS = 200
 _MAX_SENTENCE_CHARACTERS = 1000
 _SENTENCES = {
@@ -27,19 +27,19 @@ _SENTENCES = {
     "list_type": "must be a list",
     "string_type": "must be text",
     "tuple_type": "must be a list",
-    "int_type": "must be a whole number, without quotes",
-    "int_from_float": "must be a whole number",
-    "int_parsing": "must be a whole number",
+    "int_type": "must be an integer, without quotes",
+    "int_from_float": "must be an integer",
+    "int_parsing": "must be an integer",
     "float_parsing": "must be a number",
     "float_type": "must be a number, without quotes",
     "bool_type": "must be true or false, without quotes",
 }
-"""Sentences by pydantic's type of error, where its own speaks of Python; otherwise its own is used."""
+"""Sentences by pydantic's type of error, where pydantic's own mentions Python types."""
 _SHOULD = re.compile(r"^(Input|List|String|Dictionary|Tuple|Set) should ")
 
 
 class Document(BaseModel):
-    """Part of a policy document: camelCase outside, frozen inside. Strictness is the border's (`parse_policy`)."""
+    """Base of the parts of a user's document: frozen, camelCase in JSON. `read_document` reads it strictly."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -53,7 +53,8 @@ class Document(BaseModel):
 
 
 class InvalidDocument(ValueError):
-    """A document that cannot be used. `problems` are the first `MAX_PROBLEMS`, `more` counts the others; the text is one line."""
+    """Error of an invalid document, on one line: the first `MAX_PROBLEMS` in `problems`, the number of others in
+    `more`."""
 
     unknown_field: ClassVar[str] = "is not a field of this version"
 
@@ -64,15 +65,18 @@ class InvalidDocument(ValueError):
             for field, sentence in first
         ]
         self.more = more + len(problems) - len(first)
-        named = [f"{field}: {sentence}" if field else sentence for field, sentence in self.problems]
-        super().__init__("; ".join([*named, f"and {self.more:,} more"] if self.more else named))
+        listed = [f"{field}: {sentence}" if field else sentence for field, sentence in self.problems]
+        super().__init__("; ".join([*listed, f"and {self.more:,} more"] if self.more else listed))
 
     @classmethod
     def of(cls, error: ValidationError | Sequence[Mapping[str, Any]], root: str = "document", *, skip: int = 0) -> Self:
-        """The problems that pydantic found. `root` stands for the document itself; `skip` leading parts of each path are left out."""
+        """Return the error for pydantic's problems.
+
+        `root` is the name of the document itself; the first `skip` parts of each path are left out.
+        """
         found = error.errors(include_url=False, include_input=False) if isinstance(error, ValidationError) else error
         short = {each["loc"] for each in found if each["type"] == "too_short"}
-        # pydantic counts only the valid items: a list of one wrong item has "at least 1 item" as a second, false problem.
+        # pydantic counts valid items only: a list of one invalid item has "at least 1 item" as a second, false problem.
         false = short and {loc for loc in short if any(e["loc"][: len(loc)] == loc != e["loc"] for e in found)}
         true = [each for each in found if not (each["type"] == "too_short" and each["loc"] in false)]
         first = [
@@ -93,29 +97,31 @@ def example(contract: str, which: str = "full") -> Any:
 
 
 def sentence_of(error: Mapping[str, Any]) -> str:
-    """What is wrong, from one of pydantic's errors."""
+    """Return the reason of one of pydantic's errors."""
     return _SENTENCES.get(error["type"]) or _SHOULD.sub("must ", str(error["msg"]).removeprefix("Value error, "))
 
 
 def printable(text: str, max_characters: int) -> str:
-    """The text on one line: control characters and halves of characters escaped, a longer text cut."""
+    """Return the text on one line: cut to `max_characters`, control characters and lone surrogates escaped."""
     cut = text if len(text) <= max_characters else f"{text[:max_characters]}…"
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in cut)
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
 
 
 def read_document(
     model: type[M], document: Any, *, root: str, refusal: type[InvalidDocument] = InvalidDocument, by_name: bool = True
 ) -> M:
-    """Read what YAML or JSON text says, strictly: no text or truth value for a number, no unknown field, no name but the aliases
-    unless `by_name`. Raises `refusal`. Messages between services are read leniently instead (`model_validate_json`).
+    """Return the model of a parsed YAML or JSON document, or raise `refusal`.
+
+    Strict: no text or boolean for a number, no unknown field, and aliases only unless `by_name`. Messages between
+    services are read leniently instead (`model_validate_json`).
     """
     try:
-        # As JSON, where a list stands for a tuple and a date is its text.
+        # Strict mode accepts a list for a tuple and a text for a date only in JSON.
         text = json.dumps(document, default=str, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise refusal([(root, "holds half of a character (a lone surrogate), which is no text")]) from None
+        raise refusal([(root, "contains a lone surrogate (half of a character), which is not valid text")]) from None
     except (ValueError, TypeError, RecursionError) as error:
-        raise refusal([(root, f"holds what JSON cannot say: {str(error)[:200]}")]) from None
+        raise refusal([(root, f"cannot be written as JSON: {str(error)[:200]}")]) from None
     try:
         return model.model_validate_json(text, strict=True, extra="forbid", by_name=by_name, by_alias=True)
     except ValidationError as error:

@@ -39,19 +39,19 @@ CONTRACTS: dict[str, type[BaseModel]] = {
     "shadows": Shadows,
     "scores": Scores,
 }
-"""Every contract by the name its schema and examples go by."""
+"""Contracts by the name of their schema and examples."""
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS = f"contracts/schemas/{VERSION}"
 
 
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the contract's JSON Schema, its fields in the order of the types."""
+    """Return the contract's JSON Schema, with fields in the order of the type."""
     return model.model_json_schema(by_alias=True, schema_generator=JsonSchema)
 
 
 def schema_text(model: type[BaseModel], name: str) -> str:
-    """Return the contract's JSON Schema (draft 2020-12) as the file holds it."""
+    """Return the content of the contract's schema file (JSON Schema draft 2020-12)."""
     schema: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"https://weir.dev/schemas/{VERSION}/{name}.schema.json",
@@ -61,8 +61,7 @@ def schema_text(model: type[BaseModel], name: str) -> str:
 
 
 def documents() -> dict[str, str]:
-    """Return every exported file's text by its path from the project's root: the schemas, the planners' OpenAPI, the
-    policy's page."""
+    """Return the contents of all exported files by path from the project's root: schemas, OpenAPI, policy reference."""
     schemas = {f"{SCHEMAS}/{name}.schema.json": schema_text(model, name) for name, model in CONTRACTS.items()}
     return schemas | {
         f"{SCHEMAS}/planner.openapi.json": json.dumps(plugin_openapi(), indent=2, sort_keys=True) + "\n",
@@ -78,7 +77,7 @@ def drift(folder: Path = ROOT) -> list[str]:
         if not path.exists():
             found.append(f"{path.name} is missing: run `make schemas`")
         elif path.read_text() != text:
-            found.append(f"{path.name} is not what the types say: run `make schemas` and read the difference")
+            found.append(f"{path.name} differs from the types: run `make schemas` and read the difference")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Limits of a policy besides the bounds of single operators: totals, a budget, and excluded periods."""
+"""Limits of a policy other than the bounds of single operators: totals, a budget, and excluded periods."""
 
 import re
 from datetime import UTC, datetime, time, timedelta
@@ -35,19 +35,19 @@ _MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,3})?)(k|M|G|T|Ki|Mi|Gi|Ti)")
 
 
 def parse_memory(value: Any) -> int:
-    """Bytes of `512Mi`, `1.5Gi` or `4G`; what has been read already passes through."""
+    """Return the bytes of `512Mi`, `1.5Gi` or `4G`; an integer passes through."""
     if isinstance(value, str) and (found := _MEMORY.fullmatch(value)):
         size = round(float(found[1]) * _UNITS[found[2]])
         if 1 <= size <= 2**60:
             return size
     elif isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 2**60:
         return value
-    raise ValueError("must be a size with a unit such as 512Mi, 4Gi or 16G, or whole bytes, at most 2^60")
+    raise ValueError("must be a size with a unit such as 512Mi, 4Gi or 16G, or bytes as an integer, at most 2^60")
 
 
 def format_memory(size: int) -> str | int:
-    """The largest unit that tells it exactly."""
-    for unit, factor in sorted(_UNITS.items(), key=lambda each: -each[1]):
+    """Return the size in the largest unit that represents it exactly; an integer if none does."""
+    for unit, factor in sorted(_UNITS.items(), key=lambda item: -item[1]):
         if unit and size % factor == 0:
             return f"{size // factor}{unit}"
     return size
@@ -59,7 +59,7 @@ Memory = Annotated[
     PlainSerializer(format_memory, return_type=str | int),
     WithJsonSchema({"anyOf": [{"type": "string", "examples": ["4Gi"]}, {"type": "integer", "minimum": 1}]}),
 ]
-"""Bytes, as people write them: `4Gi`."""
+"""Bytes with a unit, such as `4Gi`, or as an integer."""
 
 Cores = Annotated[float, Field(gt=0, le=1_000_000)]
 
@@ -88,17 +88,17 @@ class Budget(Document):
 
     @model_validator(mode="after")
     def _countable(self) -> Self:
-        for what in ("cpu", "memory"):
-            whole, each = getattr(self, what), getattr(self.per_slot, what)
-            if whole is not None and each is None:
-                raise ValueError(f"{what} needs perSlot.{what}: what one slot takes of it")
-            if whole is not None and each > whole:
-                raise ValueError(f"{what} is less than a single slot takes (perSlot.{what})")
+        for resource in ("cpu", "memory"):
+            total, per_slot = getattr(self, resource), getattr(self.per_slot, resource)
+            if total is not None and per_slot is None:
+                raise ValueError(f"{resource} needs perSlot.{resource}, the {resource} of one slot")
+            if total is not None and per_slot > total:
+                raise ValueError(f"{resource} is less than a single slot takes (perSlot.{resource})")
         return self
 
     @property
     def limit(self) -> tuple[int, str] | None:
-        """Slots that may be taken, and which of the budget's parts says so; None: there is no limit."""
+        """Maximum number of slots and the resource that limits it; None if there is no limit."""
         limits = [] if self.slots is None else [(self.slots, "slots")]
         if self.cpu is not None and self.per_slot.cpu is not None:
             limits.append((int(self.cpu / self.per_slot.cpu + 1e-9), "CPU"))
@@ -130,12 +130,12 @@ def _check_cron(expression: str) -> None:
     if parts != 5:
         raise ValueError(f"must have five fields, minute hour day month weekday, and has {parts}")
     try:
-        # From a leap day on: the first time of any expression is within reach, or there is none.
+        # Starts at a leap day, so that an expression without a match soon after has none at all.
         next(CronSim(expression, datetime(2024, 2, 28, tzinfo=UTC)))
     except CronSimError as error:
         raise ValueError(f"is no cron expression: {str(error).lower()}") from None
     except StopIteration:
-        raise ValueError("names no day that ever comes") from None
+        raise ValueError("matches no date, such as 30 February") from None
 
 
 def _cron(expression: str) -> str:
@@ -157,7 +157,7 @@ def _zone(name: str) -> str:
 
 
 class ExcludedPeriod(Document):
-    """Times without changes: for `duration` from each time of `cron`, or every day between `from` and `to`."""
+    """Period without changes: for `duration` from each time of `cron`, or every day between `from` and `to`."""
 
     cron: Annotated[str | None, Field(default=None, max_length=200), AfterValidator(lambda v: v and _cron(v))] = None
     """Cron expression of five fields, minute to weekday, with the semantics of Debian's cron. Requires `duration`."""
@@ -183,5 +183,5 @@ class ExcludedPeriod(Document):
         if self.duration is not None and not timedelta(minutes=1) <= self.duration <= timedelta(days=31):
             raise ValueError("duration must lie between 1m and 31d")
         if self.begins is not None and self.begins == self.ends:
-            raise ValueError("from and to must differ; a whole day is cron '0 0 * * *' and duration 1d")
+            raise ValueError("from and to must differ; for all day use cron '0 0 * * *' and duration 1d")
         return self

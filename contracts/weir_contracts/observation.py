@@ -1,4 +1,4 @@
-"""One application at one instant, as its monitor saw it."""
+"""Observation: readings of one application at one instant."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -22,82 +22,109 @@ from .deployment import Deployment, Run, Topology
 from .policy import ScalingPolicy
 
 ObservationStatus = Literal["running", "not_running", "not_found", "unreachable", "ended"]
-"""running: readings are usable. not_running: found, but (re)starting, failed or finished. not_found: the cluster answers
-and has no such job. unreachable: nothing can be said. ended: the policy was deleted, forget the application."""
+"""running: readings are usable. not_running: the job is starting, restarting, failed or finished. not_found: the
+cluster answers and has no such job. unreachable: no answer, so the state is unknown. ended: the policy was deleted."""
 
 
 class OperatorReading(Message):
-    """An operator's cumulative counters and gauges. All counters start at 0 with a run; None is unknown."""
+    """Counters and gauges of one operator. Counters are sums over all subtasks that start at 0 with a run; None:
+    unknown."""
 
     operator: OperatorName
     parallelism: SubtaskCount
+    """Observed parallelism, in subtasks."""
     complete: bool = True
-    """False while the engine has not heard of every subtask: then nothing may be learnt from this reading."""
+    """False while the engine lacks the counters of a subtask: the reading must not be used for estimates."""
     records_in: Count | None = None
+    """Records taken in since the run began. None: unknown."""
     records_out: Count | None = None
+    """Records emitted since the run began. None: unknown."""
     busy_ms: NonNegative | None = None
-    """Accumulated over all subtasks since the run began. May fall between two readings (Flink books idle time late)."""
+    """Busy time of all subtasks since the run began, in ms. It may fall between two readings, since Flink counts idle
+    time late. None: unknown."""
     backpressured_ms: NonNegative | None = None
+    """Time that all subtasks waited for their outputs since the run began, in ms. None: unknown."""
     idle_ms: NonNegative | None = None
+    """Idle time of all subtasks since the run began, in ms. None: unknown."""
     busy_share_mean: Share | None = None
-    """Mean over subtasks of the engine's own gauge (Flink: a 60 s average)."""
+    """Busy share of time, 0 to 1, mean over subtasks of the engine's gauge (Flink: a 60 s average). None: unknown."""
     busy_share_max: Share | None = None
+    """Busy share of time, 0 to 1, maximum over subtasks of the engine's gauge. None: unknown."""
     backpressure_share_mean: Share | None = None
+    """Backpressured share of time, 0 to 1, mean over subtasks of the engine's gauge. None: unknown."""
     backpressure_share_max: Share | None = None
+    """Backpressured share of time, 0 to 1, maximum over subtasks of the engine's gauge. None: unknown."""
     pending_records: Count | None = None
-    """What a source says is waiting. Absent until the first record was read."""
+    """Unprocessed records that a source reports. None: not a source, or no record was read yet."""
 
 
 class PartitionReading(Message):
-    """One partition of a source, offsets as the broker and the source tell them."""
+    """Offsets of one partition of a source, from the broker and from the source."""
 
     operator: OperatorName
+    """Name of the source."""
     topic: Annotated[str, Field(max_length=249)]
     partition: Count
     log_start_offset: Count | None = None
+    """Offset of the first record in the log. None: unknown."""
     log_end_offset: Count | None = None
-    """Next offset to be written that a reader at the policy's isolation level would see."""
+    """Offset after the last record that is visible at the policy's isolation level. None: unknown."""
     committed_offset: Count | None = None
+    """Offset that the policy's consumer group has committed. None: unknown, or it has committed none."""
     committed_at: Timestamp | None = None
-    """When the monitor first saw this committed offset: its age is at least the time since."""
+    """Time at which the monitor first read this committed offset; the commit may be older. None: unknown."""
     current_offset: Count | None = None
-    """Next offset the source will process, from the source itself."""
+    """Next offset to process, as the source reports it. None: unknown."""
     position_appended_at: Timestamp | None = None
-    """When the record at the source's position was appended, where it was looked up in the log."""
+    """Append time of the record at the source's position. None: not looked up."""
 
 
 class Problem(Message):
-    """Something that could not be read: `where` names call and field, `what` says what came instead."""
+    """Value that could not be read."""
 
     where: Annotated[str, Field(max_length=300)]
+    """Call and field that failed."""
     what: Annotated[str, Field(max_length=1000)]
+    """Error, or the content that came instead."""
 
 
 class Observation(Message):
-    """Topology, readings, deployment and the policy in force, taken together; nobody joins topics to see them whole."""
+    """Topology, readings, deployment and policy of one application at one instant."""
 
     id: UUID
     application: ApplicationId
     observed_at: Timestamp
-    """The monitor's clock at the end of the scrape."""
+    """Time at the end of the scrape, by the monitor's clock."""
     source_time: Timestamp | None = None
-    """The engine's own clock in the same answer."""
+    """Time of the readings by the engine's clock. None: unknown."""
     scrape_seconds: NonNegative | None = None
+    """Duration of the scrape in seconds. None: nothing was scraped."""
     policy: ScalingPolicy
+    """Policy in force at the scrape."""
     status: ObservationStatus
+    """running: readings are usable. not_running: the job is starting, restarting, failed or finished. not_found: the
+    cluster answers and has no such job. unreachable: no answer, so the state is unknown. ended: the policy was
+    deleted."""
     message: Annotated[str, Field(max_length=1000)] = ""
+    """Detail of the status, for people."""
     run: Run | None = None
+    """Current run. None: the application does not run, or it is unknown."""
     deployment: Deployment | None = None
+    """State of the application in its engine. None: unknown."""
     topology: Topology | None = None
+    """Graph of operators. None: unknown."""
     operators: Annotated[list[OperatorReading], Field(max_length=1000)] = Field(default_factory=list)
+    """Readings of the operators."""
     partitions: Annotated[list[PartitionReading], Field(max_length=10000)] = Field(default_factory=list)
+    """Offsets of the sources' partitions."""
     signals: Annotated[dict[str, Quantity | None], Field(max_length=200, fail_fast=True)] = Field(default_factory=dict)
-    """Named readings of other collectors, for planners that want them."""
+    """Readings of other collectors by name, for planners that use them. None: unknown."""
     problems: Annotated[list[Problem], Field(max_length=100)] = Field(default_factory=list)
+    """Values that could not be read."""
 
 
 def ended_observation(policy: ScalingPolicy, at: datetime, message: str = "its policy was deleted") -> Observation:
-    """Return the last observation of an application: every service may forget it. `policy` is the last one it had."""
+    """Return the last observation of an application, after which services forget it. `policy` is its last policy."""
     return Observation(
         id=observation_id(policy.application, at),
         application=policy.application,

@@ -1,4 +1,4 @@
-"""What became of a plan: every transition of an action, and refusals."""
+"""Outcome: each transition of an action, and each refusal of a plan."""
 
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
@@ -30,139 +30,172 @@ Phase = Literal[
     "refused",
     "failed",
 ]
-"""intended: recorded, nothing done. applying: the request is on its way or was sent. verifying: accepted by the engine; waiting
-for it to run, then watching it. verified, rolled-back, superseded, refused, failed: the end."""
+"""intended: recorded, nothing done. applying: the request is being sent. verifying: the engine accepted the request;
+the executor waits for it to run and checks it. rolling-back: the former parallelism was requested. All others are
+final."""
 
 MAX_RESTARTS = 5
 FORGOTTEN_AFTER = timedelta(days=7)
-"""How long the topic of outcomes keeps the newest of an application at least."""
+"""Minimum retention of an application's newest outcome in its topic."""
 TERMINAL: frozenset[str] = frozenset({"verified", "rolled-back", "superseded", "refused", "failed"})
 
 
 class QuarantinedVector(Message):
-    """A parallelism vector that was rolled back: not to be tried again before `until`."""
+    """Parallelism vector that was rolled back and is not applied again for a time."""
 
     parallelism: Parallelism
+    """The vector, in subtasks by operator."""
     until: Timestamp
+    """End of the quarantine."""
     strikes: Annotated[int, Field(ge=1)]
-    """How often it was rolled back; the time doubles with each."""
+    """Number of rollbacks of the vector; each doubles the length of the quarantine."""
     because: Sentence
+    """Reason of the last rollback."""
 
 
 class OperatorBaseline(Message):
-    """How an operator did before an action, to judge it by afterwards."""
+    """Rates of an operator before an action, for the verification to compare with."""
 
     operator: OperatorName
     capacity_records_per_second: NonNegative | None = None
+    """Capacity at the former parallelism, in records/s. None: unknown."""
     input_rate: NonNegative | None = None
+    """Records/s that the operator took in. None: unknown."""
 
 
 class ActionState(Message):
-    """One action's progress, whole: enough to go on after a crash. `version` guards compare-and-swap."""
+    """Complete state of one action, from which another executor continues it after a crash."""
 
     id: UUID
-    """Derived from the plan's id: a plan is acted on once."""
+    """Id of the action, derived from the plan's id: a plan is executed once."""
     application: ApplicationId
     attempt_id: UUID
-    """Of the executor's process that wrote this: a conflict that shows my own id was a success."""
+    """Id of the executor process that wrote this version. After a conflict it shows a process its own earlier write."""
     plan_id: UUID
+    """Id of the plan that the action executes."""
     observation_id: UUID
+    """Id of the observation that the plan rests on."""
     version: Annotated[int, Field(ge=1)]
+    """Version of the state, one more with each write; a write must name the version it replaces (compare-and-swap)."""
     phase: Phase
+    """Phase of the action; verified, rolled-back, superseded, refused and failed are final."""
     cluster: Annotated[str | None, Field(max_length=2100)] = None
-    """URL of the cluster on which it restarts a job; None: an earlier version wrote it."""
+    """Address of the cluster on which the action restarts a job. None: written by an earlier version of Weir."""
     deployment: DeploymentRef
+    """Deployment that the plan was made for."""
     before: Parallelism
+    """Parallelism before the action, in subtasks by operator."""
     wanted: Parallelism
+    """Parallelism that the action requests, in subtasks by operator."""
     started_at: Timestamp
+    """Time at which the action was recorded."""
     requested_at: Timestamp | None = None
-    """When the engine accepted the request."""
+    """Time at which the engine accepted the request. None: not yet."""
     running_at: Timestamp | None = None
-    """When the wanted parallelism was first seen RUNNING."""
+    """Time at which the wanted parallelism was first observed to run. None: not yet."""
     checked_at: Timestamp | None = None
+    """Time of the last check of the action. None: never."""
     deadline_at: Timestamp | None = None
-    """Of the present phase."""
+    """Deadline of the current phase. None: it has none."""
     finished_at: Timestamp | None = None
+    """Time at which the action reached a final phase. None: not yet."""
     restarts_before: Count | None = None
+    """Number of the job's restarts before the action. None: unknown."""
     baselines: Annotated[list[OperatorBaseline], Field(max_length=1000)] = Field(default_factory=list)
+    """Rates of the operators before the action."""
     rollback_requested_at: Timestamp | None = None
+    """Time at which the rollback was requested. None: no rollback."""
     code: Code
+    """Reason of the last transition, for programs."""
     sentence: Sentence
+    """Reason of the last transition, for people."""
 
     @property
     def terminal(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether the phase is final."""
         return self.phase in TERMINAL
 
     @property
     def restart_seconds(self) -> float | None:
-        """From the engine's acceptance to the wanted parallelism RUNNING."""
+        """Time in seconds from the engine's acceptance until the wanted parallelism ran; None until it ran."""
         if self.requested_at is None or self.running_at is None:
             return None
         return (self.running_at - self.requested_at).total_seconds()
 
 
 class Outcome(Message):
-    """One transition of an action, or the refusal of a plan. The latest of an application tells all that is known about its
-    actions, so that an empty store can be rebuilt from the compacted topic."""
+    """One transition of an action, or the refusal of a plan. The newest outcome of an application holds the state of
+    all its actions, so that a compacted topic is enough to rebuild the executor's store."""
 
     id: UUID
     application: ApplicationId
     plan_id: UUID
+    """Id of the plan that was executed or refused."""
     observation_id: UUID
+    """Id of the observation that the plan rests on."""
     at: Timestamp
+    """Time of the transition."""
     phase: Phase
+    """Phase that the action reached; verified, rolled-back, superseded, refused and failed are final."""
     code: Code
+    """Reason of the transition, for programs."""
     sentence: Sentence
+    """Reason of the transition, for people."""
     before: Parallelism = Field(default_factory=dict)
+    """Parallelism before the action, in subtasks by operator."""
     wanted: Parallelism = Field(default_factory=dict)
+    """Parallelism that the action requests, in subtasks by operator."""
     observed: Parallelism | None = None
+    """Parallelism observed at the transition, in subtasks by operator. None: unknown."""
     restart_seconds: NonNegative | None = None
+    """Time in seconds from the engine's acceptance until the wanted parallelism ran. None: it does not run yet."""
     action: ActionState | None = None
-    """None for a plan refused before it became an action."""
+    """State of the action after the transition. None: the plan was refused before an action began."""
     last_action: ActionState | None = None
-    """The application's newest action, carried along by a refusal."""
+    """Newest action of the application, if `action` is None. None: there is none, or it is `action`."""
     last_written: Parallelism | None = None
-    """Requirements that Weir wrote last: others mean that somebody else scales, too."""
+    """Requirements that Weir wrote last; different ones in the engine were written by another program or user."""
     quarantine: Annotated[list[QuarantinedVector], Field(max_length=50)] = Field(default_factory=list)
+    """Vectors of the application that were rolled back and are not applied again for a time."""
     restarts_seconds: Annotated[list[NonNegative], Field(max_length=MAX_RESTARTS)] = Field(default_factory=list)
-    """What the application's last rescales took from request to RUNNING, newest first."""
+    """Times of the application's last rescales from request to running, in seconds, newest first."""
     original: Parallelism | None = None
-    """Requirements of the newest action's job when Weir first acted on it."""
+    """Requirements of the newest action's job before Weir first changed them. None: unknown."""
     contested_since: Timestamp | None = None
-    """Since when the requirements are another's; None: they are not."""
+    """Time since which the engine has requirements that Weir did not write. None: it has Weir's."""
     epoch: Count | None = None
-    """How often another executor took the application over before this was written; None: an earlier version wrote it."""
+    """Number of times that another executor had taken the application over. None: written by an earlier version of
+    Weir."""
     sequence: Count | None = None
-    """Outcomes of the application before this one, as far as its executor knew them."""
+    """Number of earlier outcomes of the application that its executor had read. None: unknown."""
 
     @property
     def terminal(self) -> bool:
-        """Whether this ends its action."""
+        """Whether the outcome ends its action."""
         return self.phase in TERMINAL
 
     @property
     def newest_action(self) -> ActionState | None:
-        """The application's newest action as of this outcome."""
+        """Newest action of the application as of this outcome; None if there is none."""
         return self.action if self.action is not None else self.last_action
 
     @property
     def order(self) -> "OutcomeOrder":
-        """What `precedes` compares two outcomes of an application by."""
+        """Key by which `precedes` compares two outcomes of an application."""
         if self.epoch is None or self.sequence is None:
             return None, self.at, self.id.int
         return (self.epoch, self.sequence), self.at, self.id.int
 
 
 OutcomeOrder = tuple[tuple[int, int] | None, datetime, int]
-"""(epoch, sequence) if known, time, id."""
+"""Epoch and sequence (None if unknown), time, id."""
 
 
 def precedes(one: OutcomeOrder, other: OutcomeOrder) -> bool:
-    """Return whether `other` is newer, in whatever order the two were read.
+    """Return whether `other` is newer, whatever the order in which the two were read.
 
-    An executor that lost an application may still publish an outcome after the new holder has: the new holder's counts. The
-    time decides if one has no numbers, and beyond the topic's retention, after which numbers may have begun again.
+    An executor that lost an application may publish an outcome after the new holder's, which has the higher epoch. The
+    time decides if one lacks epoch or sequence, and beyond the retention, after which both may start at 0 again.
     """
     if one[0] is None or other[0] is None or abs(one[1] - other[1]) > FORGOTTEN_AFTER:
         return one[1] < other[1]

@@ -1,4 +1,4 @@
-"""What a planner is asked, what it answers, and the plan that the guards make of the answer."""
+"""Request to a planner, its reply, and the plan that the guards make of the reply."""
 
 import json
 from datetime import timedelta
@@ -30,7 +30,7 @@ from .outcome import ActionState, Outcome, QuarantinedVector
 from .policy import ScalingPolicy
 
 MEMORY_LIMIT_BYTES = 16_384
-"""What a planner may hand back to itself with each reply, as JSON."""
+"""Maximum size of a planner's memory as JSON."""
 
 MAX_OBSERVATIONS = 120
 MAX_HISTORY = 50
@@ -40,7 +40,7 @@ MAX_OUTCOMES = 20
 def _within_memory_limit(memory: dict[str, Any]) -> dict[str, Any]:
     size = len(json.dumps(memory, separators=(",", ":"), default=str).encode()) if memory else 0
     if size > MEMORY_LIMIT_BYTES:
-        raise ValueError(f"is {size} bytes, more than the {MEMORY_LIMIT_BYTES} a planner may keep")
+        raise ValueError(f"is {size} bytes; a planner may keep {MEMORY_LIMIT_BYTES}")
     return memory
 
 
@@ -49,164 +49,207 @@ Number = float | int | str | bool | None
 
 
 class ScaleAction(Message):
-    """Set the parallelism of every operator of the topology."""
+    """Sets the parallelism of every operator of the topology."""
 
     kind: Literal["scale"] = "scale"
     parallelism: Parallelism
+    """Parallelism by operator, in subtasks."""
 
 
 Action = ScaleAction
-"""What can be done to an application: a union by `kind`, with room for more."""
+"""Change of an application; a union by `kind` once there is a second one."""
 
 
 class TrajectoryPoint(Message):
-    """The predicted state `at_seconds` after now."""
+    """Predicted state at one instant."""
 
     at_seconds: Derived
+    """Time from now, in seconds."""
     lag_seconds: Derived
+    """Age of the oldest unprocessed record, in seconds."""
     backlog_records: Derived
+    """Number of unprocessed records."""
     throughput: Derived
-    """Records/s taken from the sources."""
+    """Records/s that all sources together take in."""
 
 
 class Prediction(Message):
-    """What the predictor expects of one parallelism vector over the horizon."""
+    """Predicted course of one parallelism vector over the horizon, the restart of a change included."""
 
     horizon_seconds: Derived
+    """Length of the horizon, in seconds from now."""
     max_lag_seconds: Derived
+    """Maximum lag within the horizon, in seconds."""
     final_lag_seconds: Derived
+    """Lag at the end of the horizon, in seconds."""
     violation_seconds: Derived
-    """Time above the objective."""
+    """Time within the horizon in which the lag is above the objective, in seconds."""
     objective_left_at_seconds: Derived | None = None
-    """When it is first above the objective; None: not within the horizon."""
+    """Time from now at which the lag first exceeds the objective, in seconds. None: not within the horizon."""
     objective_met_at_seconds: Derived | None = None
-    """From when on the objective holds until the horizon's end; None: not within it."""
+    """Time from now after which the lag stays within the objective, in seconds. None: not within the horizon."""
     downtime_seconds: Derived = 0.0
+    """Time without processing that the change costs, in seconds."""
     max_utilisation: Derived | None = None
+    """Demand of the busiest operator divided by its capacity. None: unknown."""
     bottleneck: OperatorName | None = None
+    """Operator that limits the throughput. None: unknown."""
     points: Annotated[list[TrajectoryPoint], Field(max_length=200)] = Field(default_factory=list)
+    """Course over time."""
 
 
 class Alternative(Message):
-    """A vector that was considered and not taken."""
+    """Vector that the planner considered and did not choose."""
 
     parallelism: Parallelism
+    """The vector, in subtasks by operator."""
     cost_slots: Count
+    """Number of slots that the vector takes."""
     violation_seconds: Derived
+    """Predicted time above the objective, in seconds."""
     because: Sentence
+    """Reason why it was not chosen."""
 
 
 class Infeasible(Message):
-    """What was wanted and cannot be had."""
+    """Need that a limit prevents."""
 
     operator: OperatorName | None = None
+    """Operator that has the need. None: the application."""
     wanted: Derived | None = None
+    """Needed value, in the unit of `limit`. None: unknown."""
     limit: Derived | None = None
+    """Maximum that the limit allows. None: unknown."""
     code: Code
+    """Limit, for programs."""
     because: Sentence
+    """Limit, for people."""
 
 
 class Recommendation(Message):
-    """What a planner wanted at one time; kept in plans for stabilisation."""
+    """Vector that a planner recommended, kept for the stabilisation windows."""
 
     at: Timestamp
+    """Time of the recommendation."""
     parallelism: Parallelism
+    """The vector, in subtasks by operator."""
 
 
 class Amendment(Message):
-    """One guard's change to a plan. `after is None`: it turned the plan into a hold."""
+    """Change of a plan by one guard."""
 
     guard: Name
+    """Name of the guard."""
     code: Code
+    """Reason, for programs."""
     because: Sentence
+    """Reason, for people."""
     before: Parallelism | None = None
+    """Vector before the change, in subtasks by operator. None: the plan was a hold."""
     after: Parallelism | None = None
+    """Vector after the change, in subtasks by operator. None: the guard made the plan a hold."""
 
 
 class LoopResult(Message):
-    """One past turn of the loop, in short, newest first in a request."""
+    """Summary of one past cycle of the loop."""
 
     at: Timestamp
+    """Time of the plan."""
     plan_id: UUID
     kind: Literal["scale", "hold"]
+    """Whether the plan was a change or a hold."""
     code: Code
+    """Reason of the plan, for programs."""
     current: Parallelism
+    """Observed parallelism when the plan was made, in subtasks by operator."""
     approved: Parallelism | None = None
+    """Vector that the guards approved, in subtasks by operator. None: a hold."""
     lag_seconds: NonNegative | None = None
+    """Lag when the plan was made, in seconds. None: unknown."""
     arrival_rate: NonNegative | None = None
+    """Records/s that arrived at all sources when the plan was made. None: unknown."""
     outcome: Annotated[str | None, Field(max_length=64)] = None
+    """Last phase of the plan's action. None: no action, or no outcome yet."""
 
 
 class UsualArrivals(Message):
-    """What arrives at all sources together when nothing is wrong upstream."""
+    """Usual arrival rate at all sources together, from which the guards recognise an upstream outage."""
 
     at: Timestamp
-    """When they were last looked at."""
+    """Time of the last update."""
     records_per_second: NonNegative
-    """The highest of late, fading."""
+    """Decaying maximum of the arrival rate, in records/s."""
     collapsed_since: Timestamp | None = None
-    """Since when most of it is missing; None: it is not."""
+    """Time since which most arrivals are missing. None: they are not."""
     lately: NonNegative | None = None
-    """The mean of the last minutes, newer ones counting more."""
+    """Exponentially weighted mean arrival rate of the last minutes, in records/s. None: unknown."""
     fell_from: NonNegative | None = None
-    """What `lately` was before most of it went missing."""
+    """Value of `lately` before most arrivals went missing, in records/s. None: it did not fall."""
 
 
 class PastAction(Message):
-    """An action that the engine accepted, as the guards remember it."""
+    """Action of the last hour that the engine accepted, for the guards."""
 
     id: UUID
     at: Timestamp
-    """When it was accepted."""
+    """Time at which the engine accepted the request."""
     before: Parallelism = Field(default_factory=dict)
-    """Of the operators it changed."""
+    """Former parallelism of the operators that the action changed, in subtasks."""
     after: Parallelism = Field(default_factory=dict)
+    """New parallelism of the operators that the action changed, in subtasks."""
     undone: bool = False
-    """Whether it was rolled back."""
+    """Whether the action was rolled back."""
 
 
 class PlanState(Message):
-    """What the next plan of this application needs from this one; bounded, so that no planner owns a database."""
+    """State that one plan of an application hands to the next one; bounded in size."""
 
     recommendations: Annotated[list[Recommendation], Field(max_length=400)] = Field(default_factory=list)
-    """What the planner wanted in the stabilisation windows, oldest first."""
+    """Recommendations of the planner within the stabilisation windows, oldest first."""
     memory: PlannerMemory = Field(default_factory=dict)
-    """The planner's own."""
+    """Memory of the planner, at most 16,384 bytes as JSON."""
     planner: Name | None = None
-    """Whose memory it is: another planner starts with none."""
+    """Planner that wrote `memory`; another planner starts with an empty one. None: it is empty."""
     arrivals: UsualArrivals | None = None
-    """None until the arrival rates were known once."""
+    """Usual arrival rate. None until arrival rates were known once."""
     actions: Annotated[list[PastAction], Field(max_length=60)] = Field(default_factory=list)
-    """Of the last hour, oldest first."""
+    """Actions of the last hour, oldest first."""
 
 
 class PlanRequest(Message):
-    """All a planner may know, taken at one instant. Obligations of a planner: answer within `policy.planner.timeout`, keep no
-    state but `memory`, give the same answer to the same request, cover every operator of the topology or hold."""
+    """Input of a planner, taken at one instant. A planner answers within `policy.planner.timeout`, keeps no state but
+    `memory`, gives the same answer to the same request, and covers every operator of the topology or holds."""
 
     id: UUID
     application: ApplicationId
     now: Timestamp
+    """Time of the request; a planner uses it instead of a clock."""
     policy: ScalingPolicy
+    """Policy in force."""
     analysis: Analysis
+    """Analysis to decide on."""
     topology: Topology | None = None
+    """Graph of operators. None: unknown, so the planner must hold."""
     deployment: Deployment | None = None
+    """State of the application in its engine. None: unknown."""
     observations: Annotated[list[Observation], Field(max_length=MAX_OBSERVATIONS)] = Field(default_factory=list)
-    """Recent raw observations, newest last."""
+    """Recent observations, newest last."""
     signals: Annotated[dict[str, Quantity | None], Field(max_length=200, fail_fast=True)] = Field(default_factory=dict)
+    """Readings of other collectors by name. None: unknown."""
     history: Annotated[list[LoopResult], Field(max_length=MAX_HISTORY)] = Field(default_factory=list)
-    """Past turns of the loop, newest first."""
+    """Past cycles of the loop, newest first."""
     outcomes: Annotated[list[Outcome], Field(max_length=MAX_OUTCOMES)] = Field(default_factory=list)
-    """Last outcomes of actions, newest first."""
+    """Last outcomes of the application's actions, newest first."""
     quarantine: Annotated[list[QuarantinedVector], Field(max_length=50)] = Field(default_factory=list)
+    """Vectors that were rolled back and are not applied again for a time."""
     memory: PlannerMemory = Field(default_factory=dict)
-    """What this planner returned with its last reply."""
+    """Memory that this planner returned with its last reply, at most 16,384 bytes as JSON."""
     state: PlanState = Field(default_factory=PlanState)
-    """What the last plan left for the guards: wishes of the stabilisation windows, usual arrivals."""
+    """State that the last plan left for the guards."""
 
     @property
     def newest_action(self) -> ActionState | None:
-        """The application's newest action, as far as its outcomes tell."""
+        """Newest action of the application in `outcomes`; None if there is none."""
         return next((o.newest_action for o in self.outcomes if o.newest_action is not None), None)
 
     @model_validator(mode="after")
@@ -221,22 +264,30 @@ class PlanRequest(Message):
 
 
 class PlanReply(Message):
-    """A planner's answer: a vector for the whole topology, or a hold. Either way with its reason."""
+    """Reply of a planner: a vector for all operators, or a hold, with its reason."""
 
     kind: Literal["scale", "hold"]
+    """`scale` proposes a vector, `hold` proposes no change."""
     parallelism: Parallelism | None = None
+    """Proposed parallelism of every operator, in subtasks. None for a hold."""
     code: Code
+    """Reason, for programs."""
     sentence: Sentence
+    """Reason, for people: one sentence with its numbers."""
     evidence: Annotated[dict[str, Number], Field(max_length=200, fail_fast=True)] = Field(default_factory=dict)
-    """The numbers used, named with their units."""
+    """Numbers that the decision rests on, by name, units in the names. None: unknown."""
     prediction: Prediction | None = None
-    """Of what is proposed (of staying, for a hold)."""
+    """Prediction for the proposed vector, or for no change if the reply is a hold. None: not predicted."""
     hold_prediction: Prediction | None = None
-    """Of staying as it is, to compare with."""
+    """Prediction for no change, to compare with. None: not predicted."""
     infeasible: Annotated[list[Infeasible], Field(max_length=100)] = Field(default_factory=list)
+    """Needs that limits prevent."""
     alternatives: Annotated[list[Alternative], Field(max_length=20)] = Field(default_factory=list)
+    """Vectors that were considered and not chosen."""
     confidence: Share | None = None
+    """Confidence in the proposal, 0 to 1. None: unknown."""
     memory: PlannerMemory = Field(default_factory=dict)
+    """Memory for the next request of the same application, at most 16,384 bytes as JSON."""
 
     @model_validator(mode="after")
     def _scale_has_a_vector(self) -> Self:
@@ -249,38 +300,56 @@ class PlanReply(Message):
 
 
 class Plan(Message):
-    """The decision of one turn of the loop; a hold is a plan too."""
+    """Decision of one cycle of the loop; a hold is a plan as well."""
 
     id: UUID
     application: ApplicationId
     analysis_id: UUID
+    """Id of the analysis that the plan rests on."""
     observation_id: UUID
-    """Correlates reading, analysis, plan and outcome."""
+    """Id of the observation that the plan rests on; analysis, plan and outcomes of one cycle share it."""
     observed_at: Timestamp
+    """Time of the observation."""
     created_at: Timestamp
+    """Time of the plan."""
     expires_at: Timestamp
+    """Time after which the executor refuses the plan."""
     policy_version: Annotated[int | None, Field(default=None, ge=1)] = None
+    """Version of the policy that the plan follows. None: unknown."""
     mode: Literal["advise", "act", "paused"]
+    """Mode of the policy; only plans with `act` are executed."""
     planner: Name
+    """Name of the planner that decided."""
     deployment: DeploymentRef | None = None
-    """The deployment this plan was made for; a plan for another one is refused."""
+    """Deployment that the plan was made for; the executor refuses the plan for another one. None: unknown."""
     current: Parallelism = Field(default_factory=dict)
-    """Observed when the plan was made."""
+    """Observed parallelism when the plan was made, in subtasks by operator."""
     proposed: Parallelism | None = None
-    """The planner's wish, before the guards; None: it held."""
+    """Vector that the planner recommended, before the guards. None: it held."""
     kind: Literal["scale", "hold"]
+    """`scale` changes the parallelism, `hold` does not."""
     action: Action | None = None
-    """What the guards let through; None for a hold."""
+    """Action that the guards approved. None for a hold."""
     code: Code
+    """Reason, for programs."""
     sentence: Sentence
+    """Reason, for people."""
     evidence: Annotated[dict[str, Number], Field(max_length=200, fail_fast=True)] = Field(default_factory=dict)
+    """Numbers that the decision rests on, by name, units in the names. None: unknown."""
     prediction: Prediction | None = None
+    """Prediction for the plan. None: not predicted."""
     hold_prediction: Prediction | None = None
+    """Prediction for no change, to compare with. None: not predicted."""
     infeasible: Annotated[list[Infeasible], Field(max_length=100)] = Field(default_factory=list)
+    """Needs that limits prevent."""
     alternatives: Annotated[list[Alternative], Field(max_length=20)] = Field(default_factory=list)
+    """Vectors that the planner considered and did not choose."""
     amendments: Annotated[list[Amendment], Field(max_length=100)] = Field(default_factory=list)
+    """Changes by the guards, in their order."""
     planning_seconds: NonNegative | None = None
+    """Duration of planning in seconds. None: not measured."""
     state: PlanState = Field(default_factory=PlanState)
+    """State for the next plan of the application."""
 
     @model_validator(mode="after")
     def _scale_acts(self) -> Self:
@@ -292,11 +361,11 @@ class Plan(Message):
 
     @property
     def approved(self) -> Parallelism | None:
-        """The vector to be applied, None for a hold."""
+        """Vector to apply; None for a hold."""
         return self.action.parallelism if self.action else None
 
     def in_short(self, lag_seconds: float | None, arrival_rate: float | None) -> LoopResult:
-        """This turn of the loop with what was known of lag (s) and arrivals (records/s) when it was planned."""
+        """Return a summary of this cycle, with lag (s) and arrival rate (records/s) when the plan was made."""
         return LoopResult(
             at=self.created_at,
             plan_id=self.id,

@@ -1,4 +1,4 @@
-"""The OpenAPI document of what a planner elsewhere implements, obligations beside the fields."""
+"""OpenAPI document of the API that a remote planner implements, with its obligations."""
 
 from datetime import timedelta
 from typing import Any
@@ -10,18 +10,18 @@ from .planning import PlanReply, PlanRequest
 from .plugins import PLAN_OBLIGATIONS, PlannerDescription
 
 _DESCRIBES = (
-    "Says who it is. Asked when the planner is registered or checked. Parameters of policies are checked against its schema by Weir; what "
-    "it means is the planner's own."
+    "Returns the planner's description. Weir calls it when the planner is registered or checked, and validates the "
+    "parameters of policies against the schema in it."
 )
 _ERROR = {
     "type": "object",
-    "description": "RFC 9457, or anything with a text `detail` or `message`, of which 300 characters are shown to people",
+    "description": "RFC 9457, or any object with a text `detail` or `message`, whose first 300 characters users see",
     "properties": {"detail": {"type": "string"}},
 }
 
 
 class JsonSchema(GenerateJsonSchema):
-    """JSON Schema with durations' defaults as a policy writes them: `1m`, not `PT1M`."""
+    """JSON Schema whose defaults of durations have a policy's form: `1m`, not `PT1M`."""
 
     def encode_default(self, dft: Any) -> Any:
         """Return a default as JSON."""
@@ -29,7 +29,7 @@ class JsonSchema(GenerateJsonSchema):
 
 
 def plugin_openapi() -> dict[str, Any]:
-    """OpenAPI 3.1: `GET /` and `POST /plan` below the planner's URL."""
+    """Return the OpenAPI 3.1 document: `GET /` and `POST /plan` below the planner's URL."""
     _, definitions = models_json_schema(
         [(PlannerDescription, "serialization"), (PlanRequest, "validation"), (PlanReply, "validation")],
         ref_template="#/components/schemas/{model}",
@@ -39,37 +39,33 @@ def plugin_openapi() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "A planner of Weir",
+            "title": "Planner of Weir",
             "version": VERSION,
-            "description": "What a server implements so that policies can name it as their planner, and what it owes:\n\n"
+            "description": "API of a server that policies name as their planner. Its obligations:\n\n"
             + "\n".join(f"- {obligation}" for obligation in PLAN_OBLIGATIONS)
-            + "\n\nWhere it gives no usable answer, the policy's fallback decides or nothing changes; the plan says why. After five "
-            "failures in a row it is not asked for 10 s, then for twice as long after each single try that fails.",
+            + "\n\nWithout a valid reply the policy's fallback decides, or the plan is a hold with the reason. "
+            "After five failures in a row Weir does not call the planner for 10 s, "
+            "and twice as long after each further failure.",
         },
         "paths": {
             "/": {
                 "get": {
                     "operationId": "describe",
-                    "summary": "Who it is",
+                    "summary": "Describe the planner",
                     "description": _DESCRIBES,
-                    "responses": {"200": _json("PlannerDescription", "What policies may give it")},
+                    "responses": {"200": _json("PlannerDescription", "Description of the planner")},
                 }
             },
             "/plan": {
                 "post": {
                     "operationId": "plan",
-                    "summary": "What should be",
+                    "summary": "Plan for one application",
                     "description": "\n\n".join(PLAN_OBLIGATIONS),
                     "requestBody": {"required": True, **_content("PlanRequest")},
                     "responses": {
-                        "200": _json(
-                            "PlanReply", "A parallelism for every operator, or a hold; either with its reason"
-                        ),
-                        "4XX": {
-                            "description": "This is no request, or has parameters that it does not take",
-                            **problem,
-                        },
-                        "5XX": {"description": "A fault of the planner's own", **problem},
+                        "200": _json("PlanReply", "Parallelism of every operator, or a hold, with its reason"),
+                        "4XX": {"description": "Not a valid request, or parameters that are not accepted", **problem},
+                        "5XX": {"description": "Internal error of the planner", **problem},
                     },
                 }
             },

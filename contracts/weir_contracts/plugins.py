@@ -1,7 +1,7 @@
-"""Planners that others run: what one says of itself, and how Weir keeps it.
+"""Remote planners: their descriptions and registrations.
 
-What a plugin of kind `http` implements: `GET {url}/` → `PlannerDescription`, `POST {url}/plan` with a `PlanRequest` →
-`PlanReply`. Its obligations stand beside the fields here and in `PLAN_OBLIGATIONS`.
+A planner of kind `http` implements `GET {url}/` → `PlannerDescription` and `POST {url}/plan` with a `PlanRequest` →
+`PlanReply`, with the obligations in `PLAN_OBLIGATIONS`.
 """
 
 from typing import Annotated, Any, Literal
@@ -12,27 +12,28 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from .base import Message, Name, Sentence, Timestamp, writable
 
 MAX_REPLY_BYTES = 1_000_000
-"""The largest answer that is read of a planner, description or reply."""
+"""Maximum size of a planner's response, description or reply."""
 MAX_REQUEST_BYTES = 8_000_000
-"""The largest request that a planner must be able to take."""
+"""Maximum size of a request; a planner must accept one of this size."""
 MAX_JSON_DEPTH = 64
-"""How deep lists and objects of an answer may be nested."""
+"""Maximum depth of nested lists and objects in a response."""
 MAX_SCHEMA_BYTES = 100_000
+"""Maximum size of the schema of a planner's parameters, as JSON."""
 
 PLAN_OBLIGATIONS = (
-    "Answer 200 with a PlanReply within the policy's `spec.planner.timeout`, which counts for the whole exchange: connecting, "
-    "sending and the last byte of the answer.",
-    "Cover every operator of `topology` with a parallelism of at least 1, no other, or hold with a reason.",
-    "Give the same answer to the same request: a request may come twice. Keep no state but `memory`, which comes back with "
-    "the next request of the same application and is at most 16384 bytes as JSON.",
-    f"Take requests of up to {MAX_REQUEST_BYTES} bytes, and ignore fields that you do not know. An answer has at most "
-    f"{MAX_REPLY_BYTES} bytes, nested at most {MAX_JSON_DEPTH} deep, with content type application/json, no redirect and no "
-    "compression.",
-    "What is missing is null and never 0: hold rather than guess.",
-    "Answer 4xx to what is no PlanRequest or has parameters you do not take, 5xx for a fault of your own.",
+    "Answer 200 with a PlanReply within the policy's `spec.planner.timeout`, which covers the entire exchange: "
+    "connecting, sending and the last byte of the response.",
+    "Give every operator of `topology`, and no other, a parallelism of at least 1, or hold with a reason.",
+    "Give the same answer to the same request: a request may be sent twice. Keep no state but `memory`, which is sent "
+    "with the next request of the same application and has at most 16384 bytes as JSON.",
+    f"Accept requests of up to {MAX_REQUEST_BYTES} bytes, and ignore unknown fields. A response has at most "
+    f"{MAX_REPLY_BYTES} bytes, nested at most {MAX_JSON_DEPTH} deep, with content type application/json, no redirect "
+    "and no compression.",
+    "An unknown value is null, never 0: hold rather than guess.",
+    "Answer 4xx to an invalid PlanRequest or to parameters that are not accepted, 5xx after an internal error.",
 )
-"""What happens otherwise: the plan is what the policy's fallback says, or a hold, with the reason; after several failures in a
-row the planner is not asked for a while."""
+"""Obligations of a remote planner. After a violation the policy's fallback decides, or the plan is a hold with the
+reason; after several failures in a row the planner is not called for a while."""
 
 
 def _url(value: str) -> str:
@@ -40,14 +41,14 @@ def _url(value: str) -> str:
         parts = urlsplit(value)
         port = parts.port
     except ValueError as error:
-        raise ValueError(f"is no address: {error}") from None
+        raise ValueError(f"is not an address: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise ValueError("must look like https://host:port/path")
     if parts.username is not None or parts.password is not None:
         raise ValueError("must not carry credentials: name one that the planner service knows in `credential`")
     if parts.query or parts.fragment or "?" in value or "#" in value:
         raise ValueError("must not have a query or fragment")
-    if not value.isascii() or not value.isprintable() or any(sign in value for sign in ' \\"<>^`{|}'):
+    if not value.isascii() or not value.isprintable() or any(character in value for character in ' \\"<>^`{|}'):
         raise ValueError("must be written in plain ASCII without blanks; write a host of another script as xn--…")
     return value.rstrip("/")
 
@@ -57,26 +58,27 @@ PlannerUrl = Annotated[
     Field(min_length=1, max_length=2000, pattern=r"^https?://", examples=["https://planner.example.org/mine"]),
     AfterValidator(_url),
 ]
-"""Where a planner answers; without a slash at its end."""
+"""Address of a planner, without a slash at the end."""
 
 
 class PlannerDescription(Message):
-    """What `GET {url}/` answers."""
+    """Description of a planner by itself: the response to `GET {url}/`."""
 
     name: Name
-    """What the planner calls itself; it may be registered under another name."""
+    """Name that the planner gives itself; it may be registered under another one."""
     version: Annotated[str, Field(min_length=1, max_length=100, examples=["1.4.0"])]
+    """Version of the planner."""
     contract_versions: Annotated[list[Annotated[str, Field(min_length=1, max_length=50)]], Field(max_length=50)]
-    """The versions of these contracts that it speaks; must contain the one Weir speaks."""
+    """Versions of these contracts that the planner supports; Weir's own must be one of them."""
     parameters: Annotated[dict[str, Any], AfterValidator(writable)] = Field(default_factory=lambda: {"type": "object"})
-    """JSON Schema (2020-12) of a policy's `spec.planner.parameters`, an object. Policies that do not fit are refused when they are
-    written. References only within itself; patterns without look-around."""
+    """JSON Schema (2020-12) of a policy's `spec.planner.parameters`, an object. A policy that does not match is
+    refused. References must stay within the schema, and patterns must not use look-around."""
     scope: Literal["operator", "application"]
-    """operator: gives each operator a parallelism of its own. application: one for all of them (the reply names each all the same)."""
+    """operator: each operator gets its own parallelism. application: all get the same; the reply still names each."""
     description: Sentence
-    """What it does, for people."""
+    """Method of the planner in one sentence, for users."""
     reads: Annotated[list[Literal["observations", "history"]] | None, Field(max_length=10)] = None
-    """Which of a request's large parts it looks at; the others come empty, which is faster. None: all."""
+    """Large parts of a request that the planner reads; the others are sent empty, which is faster. None: all."""
 
 
 PlannerKind = Literal["http", "kta"]
@@ -84,28 +86,33 @@ _NEEDED: dict[str, tuple[str, ...]] = {"http": ("url",), "kta": ("monitor_url", 
 
 
 class NewPlanner(Message):
-    """What somebody registers. Kind `http` has a `url`; kind `kta` has the addresses of its steps, analyze being optional."""
+    """Registration request of a remote planner."""
 
     name: Name
-    """What policies call it; none of the built-in names."""
+    """Name of the planner in policies; not the name of a built-in planner."""
     kind: PlannerKind = "http"
+    """Protocol: `http` is this API, `kta` is KTA's monitor, analyze and plan steps."""
     url: PlannerUrl | None = Field(default=None, validate_default=True)
+    """Kind `http`, required: address of the planner."""
     monitor_url: PlannerUrl | None = Field(default=None, validate_default=True)
+    """Kind `kta`, required: address of the monitor step."""
     analyze_url: PlannerUrl | None = Field(default=None, validate_default=True)
+    """Kind `kta`: address of the analyze step. None: the planner has none."""
     plan_url: PlannerUrl | None = Field(default=None, validate_default=True)
+    """Kind `kta`, required: address of the plan step."""
     credential: Name | None = None
-    """The name of a bearer token that the planner service has; never the token itself."""
+    """Name of a bearer token in the planner service's settings, never the token. None: no authentication."""
     result_history_length: Annotated[int | None, Field(default=None, ge=1, le=1000)] = None
-    """Kind `kta`: how many earlier results are sent along, at most; None: as many as fit."""
+    """Kind `kta`: maximum number of earlier results in a request. None: as many as fit."""
     offer_analysis: bool | None = None
-    """Kind `kta`: false leaves Weir's own field `weir` out of every request; None: it is sent."""
+    """Kind `kta`: false leaves Weir's own field `weir` out of every request. None: it is sent."""
 
     @field_validator("url", "monitor_url", "analyze_url", "plan_url", "result_history_length", "offer_analysis")
     @classmethod
     def _of_its_kind(cls, value: Any, info: ValidationInfo) -> Any:
         kind, field = info.data.get("kind"), str(info.field_name)
         if kind is None:
-            return value  # wrong itself, which has been said
+            return value  # the invalid kind is reported already
         if value is None and field in _NEEDED[kind]:
             raise ValueError(f"a planner of kind {kind} needs one")
         if value is not None and (field == "url") != (kind == "http"):
@@ -114,16 +121,18 @@ class NewPlanner(Message):
 
     @property
     def urls(self) -> list[str]:
-        """All addresses it is asked at."""
+        """All addresses of the planner."""
         return [url for url in (self.url, self.monitor_url, self.analyze_url, self.plan_url) if url is not None]
 
 
 class PlannerRegistration(NewPlanner):
-    """A planner as all replicas know it: a record of the topic of planners, keyed by its name."""
+    """Registered planner: a record of the topic of planners, with its name as the key."""
 
     version: Annotated[int, Field(ge=1)]
-    """Grows with each registration of the name, and none comes twice."""
+    """Version of the registration; it grows with each registration of the name and never repeats."""
     description: PlannerDescription | None = None
-    """What it said of itself when it was registered; None for kind `kta`, which cannot say."""
+    """Description of the planner at its registration. None for kind `kta`, whose protocol has none."""
     registered_at: Timestamp
+    """Time of the registration."""
     registered_by: Annotated[str, Field(min_length=1, max_length=200)]
+    """Token name of the user who registered the planner."""

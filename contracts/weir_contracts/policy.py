@@ -1,4 +1,4 @@
-"""The policy, as a user writes it: one document for the file, the REST body and the Kubernetes resource.
+"""Scaling policy: one document for the file, the REST body and the Kubernetes resource.
 
 Policies use camelCase and durations such as `30s`; all other messages use snake_case with units in the names.
 """
@@ -13,9 +13,8 @@ from .base import MAX_COUNT, Duration, Name, OperatorName, Parameters, Timestamp
 from .document import Document, InvalidDocument, read_document
 from .limits import Budget, ExcludedPeriod, TotalBounds
 
-LONGEST_CALLER = 200
-"""Characters of the name of who changes policies."""
-
+MAX_CALLER_CHARACTERS = 200
+"""Maximum length of a token's name."""
 
 _Label = Annotated[str, Field(max_length=317)]
 Labels = Annotated[dict[_Label, Annotated[str, Field(max_length=63)]], Field(max_length=100, fail_fast=True)]
@@ -23,11 +22,11 @@ Annotations = Annotated[dict[_Label, Annotated[str, Field(max_length=1000)]], Fi
 
 
 class Metadata(Document):
-    """Identity and version of the policy. Fields that Kubernetes sets are carried, so that a document may come from
-    either side."""
+    """Identity and version of the policy. Fields that Kubernetes sets are kept, so that a document may come from either
+    side."""
 
     namespace: Name
-    """Namespace of the application, as Kubernetes writes one. Policies of several teams stay apart by it."""
+    """Namespace of the application, in the form of a Kubernetes namespace. It separates the policies of teams."""
     name: Name
     """Name of the application, unique within its namespace."""
     version: Annotated[int | None, Field(default=None, ge=1, le=MAX_COUNT)] = None
@@ -35,7 +34,7 @@ class Metadata(Document):
     you have read. It grows with each change; no version repeats, even after a deletion."""
     updated_at: Timestamp | None = None
     """Time of the last change, set by the knowledge service."""
-    updated_by: Annotated[str | None, Field(default=None, max_length=LONGEST_CALLER)] = None
+    updated_by: Annotated[str | None, Field(default=None, max_length=MAX_CALLER_CHARACTERS)] = None
     """Token name of the last change's author, set by the knowledge service."""
     labels: Labels = Field(default_factory=dict)
     """Labels, at most 100. Default: none."""
@@ -62,7 +61,7 @@ class Metadata(Document):
 
 
 class Objective(Document):
-    """The goal: exactly one of the three fields."""
+    """Goal of the policy: exactly one of the three fields."""
 
     max_lag: Duration | None = None
     """Upper bound on the age of the oldest unprocessed record, at least 1s."""
@@ -84,7 +83,7 @@ class Objective(Document):
 
     @property
     def bound_seconds(self) -> float | None:
-        """The time bound in seconds, whichever of the two was given; None for a utilisation objective."""
+        """Upper bound on lag or latency in seconds; None for a utilisation objective."""
         bound = self.max_lag if self.max_lag is not None else self.max_latency
         return None if bound is None else bound.total_seconds()
 
@@ -93,6 +92,8 @@ ParallelismBound = Annotated[int, Field(ge=1, le=32768)]
 
 
 class OperatorBounds(Document):
+    """Parallelism limits of one operator."""
+
     min: ParallelismBound | None = None
     """Minimum parallelism of this operator, in subtasks. Default: `bounds.min`."""
     max: ParallelismBound | None = None
@@ -105,8 +106,8 @@ class OperatorBounds(Document):
         return self
 
 
-def _at_most_500(operators: Any) -> Any:
-    """Counted before they are read: each wrong one is named, and a million of them would be a million sentences."""
+def _limit_count(operators: Any) -> Any:
+    """Count before validation, which would make a sentence for each of a million invalid operators."""
     if isinstance(operators, dict) and len(operators) > 500:
         raise ValueError(f"has {len(operators)} operators, more than 500")
     return operators
@@ -122,7 +123,7 @@ class Bounds(Document):
     cluster offers."""
     total: TotalBounds | None = None
     """Limits of the sum of all operators' subtasks. Default: none."""
-    operators: Annotated[dict[OperatorName, OperatorBounds], BeforeValidator(_at_most_500)] = Field(
+    operators: Annotated[dict[OperatorName, OperatorBounds], BeforeValidator(_limit_count)] = Field(
         default_factory=dict, max_length=500
     )
     """Limits of single operators by name, at most 500; not allowed with a `docker` target. Default: none."""
@@ -138,7 +139,7 @@ class Bounds(Document):
         return self
 
     def of(self, operator: str) -> tuple[int, int]:
-        """Smallest and largest allowed parallelism of `operator`."""
+        """Return the minimum and maximum parallelism of `operator`."""
         own = self.operators.get(operator)
         if own is None:
             return self.min, self.max
@@ -146,7 +147,7 @@ class Bounds(Document):
 
 
 class PlannerFallback(Document):
-    """A planner that answers when the chosen one gives no usable answer. It keeps no planner memory between calls."""
+    """Planner that decides when the chosen one gives no valid reply. It keeps no memory between calls."""
 
     name: Name
     """Name of a built-in or registered planner."""
@@ -155,6 +156,8 @@ class PlannerFallback(Document):
 
 
 class PlannerChoice(Document):
+    """Planner of the application, with its parameters and its fallback."""
+
     name: Name = "rate"
     """Name of a built-in or registered planner. Default `rate`, Weir's own."""
     parameters: Parameters = Field(default_factory=dict)
@@ -168,14 +171,14 @@ class PlannerChoice(Document):
 
 
 class ShadowChoice(PlannerChoice):
-    """A planner that is called and scored next to the chosen one; its plans are never executed."""
+    """Planner that is simulated and scored next to the chosen one; its plans are never executed."""
 
     label: Name | None = None
     """Name of its scores. Default: the planner's name. Labels let one planner run with several sets of parameters."""
 
     @property
     def called(self) -> str:
-        """The label, or the planner's name."""
+        """Name of the scores: the label, or the planner's name."""
         return self.label or self.name
 
 
@@ -230,19 +233,19 @@ class Behavior(Document):
 
 class PolicySpec(Document):
     application: Application | None = None
-    """What runs. Default: the Flink job that `target` names."""
+    """The job to scale. Default: the Flink job that `target` names."""
     target: Target = Field(default_factory=lambda: Target(flink=FlinkTarget()))
-    """What is scaled, and by which driver. Default `flink: {}`, Flink's own scheduler."""
+    """The driver that scales the application, and what it scales. Default `flink: {}`, Flink's adaptive scheduler."""
     signals: Signals = Field(default_factory=Signals)
     """External systems that measure demand and lag."""
     objective: Objective
-    """The goal that Weir holds."""
+    """Goal that Weir keeps."""
     bounds: Bounds = Field(default_factory=Bounds)
     """Parallelism limits."""
     budget: Budget = Field(default_factory=Budget)
     """Upper limits on slots, CPU and memory of the application."""
     planner: PlannerChoice = Field(default_factory=PlannerChoice)
-    """The planner that decides."""
+    """Planner that decides. Default `rate`."""
     shadows: Annotated[list[ShadowChoice], Field(max_length=5)] = Field(default_factory=list)
     """Planners that run on a simulated copy of the application with the real arrivals and are scored, never executed;
     at most 5. Default: none."""
@@ -271,7 +274,7 @@ class PolicySpec(Document):
         return self
 
     @model_validator(mode="after")
-    def _scaled_as_a_whole(self) -> Self:
+    def _fits_instances(self) -> Self:
         unit = self.target.unit
         if unit is None:
             return self
@@ -282,17 +285,18 @@ class PolicySpec(Document):
             )
         if self.bounds.max // unit.slots * unit.slots < self.bounds.min:
             raise ValueError(
-                f"bounds: no whole number of {unit.instance}s of {unit.slots} slots gives {self.bounds.min} to {self.bounds.max}"
+                f"bounds: no number of {unit.instance}s of {unit.slots} slots gives {self.bounds.min} to "
+                f"{self.bounds.max}"
             )
         return self
 
     @model_validator(mode="after")
-    def _shadows_can_be_told_apart(self) -> Self:
-        taken = {self.planner.name: "the planner", "observed": "what really runs"}
+    def _shadow_labels_are_unique(self) -> Self:
+        taken = {self.planner.name: "the planner", "observed": "the real application"}
         for i, shadow in enumerate(self.shadows):
             if shadow.called in taken:
                 raise ValueError(
-                    f"shadows.{i}: {shadow.called!r} is the name of {taken[shadow.called]} already: give it another label"
+                    f"shadows.{i}: {shadow.called!r} is already the name of {taken[shadow.called]}: set another label"
                 )
             if not timedelta(milliseconds=50) <= shadow.timeout <= timedelta(seconds=60):
                 raise ValueError(f"shadows.{i}.timeout must lie between 50ms and 60s")
@@ -301,7 +305,7 @@ class PolicySpec(Document):
 
 
 class ScalingPolicy(Document):
-    """The goal for one application and the limits within which Weir scales it."""
+    """Goal for one application, and limits within which Weir scales it."""
 
     api_version: Literal["weir.dev/v1alpha1"]
     """Version of the policy's format."""
@@ -310,37 +314,37 @@ class ScalingPolicy(Document):
     metadata: Metadata
     """Identity and version of the policy."""
     spec: PolicySpec
-    """The desired state."""
+    """Desired state of the application."""
 
     @property
     def application(self) -> str:
-        """`namespace/name`, the key of every topic."""
+        """Id of the application: `namespace/name`, the key of its messages in every topic."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
     def subject(self) -> Subject:
-        """What collectors read and drivers scale."""
+        """The application that collectors read and drivers scale."""
         spec = self.spec
-        runs = spec.application or Application.model_construct(flink=spec.target.own.application)
-        return Subject(self.application, runs, spec.target, spec.signals)
+        application = spec.application or Application.model_construct(flink=spec.target.own.application)
+        return Subject(self.application, application, spec.target, spec.signals)
 
     def job_field(self, name: str) -> str:
-        """Return the path of a field of the Flink job (`url`, `job`) where this document has it."""
+        """Return the path in this document of a field of the Flink job (`url`, `job`)."""
         return f"spec.{'application.flink' if self.spec.application else f'target.{self.spec.target.driver}'}.{name}"
 
     def to_document(self) -> dict[str, Any]:
-        """The policy as a user would write it, unset fields left out."""
+        """Return the policy as a user writes it, without unset fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 class InvalidPolicy(InvalidDocument):
-    """A policy that cannot be used; fields are named as the user wrote them."""
+    """Error of an invalid policy; it names fields as the user wrote them."""
 
 
 def parse_policy(document: Any) -> ScalingPolicy:
-    """Read a document at the users' border, where an unknown field is a mistake and not a newer version.
+    """Return the policy of a user's document, in which an unknown field is a mistake and not a newer version.
 
-    Raises `InvalidPolicy` that names the first wrong fields and counts the others.
+    Raises `InvalidPolicy`, which names the first invalid fields and counts the others.
     """
     policy = read_document(
         ScalingPolicy, _without_cluster_state(document), root="policy", refusal=InvalidPolicy, by_name=False
@@ -355,7 +359,7 @@ _CLUSTER_STATE = ("managedFields", "ownerReferences", "finalizers", "selfLink", 
 
 
 def _without_cluster_state(document: Any) -> Any:
-    """Return the document without what `kubectl get -o yaml` adds and Weir does not carry."""
+    """Return the document without the fields that `kubectl get -o yaml` adds and Weir does not keep."""
     metadata = document.get("metadata") if isinstance(document, dict) else None
     if not isinstance(metadata, dict):
         return document
@@ -366,23 +370,24 @@ def _without_cluster_state(document: Any) -> Any:
 
 
 def _contradictions(policy: ScalingPolicy) -> list[tuple[str, str]]:
-    """Find limits that no application could keep, whatever its graph, and addresses that cannot exist. Checked only
-    where policies are written: one that was stored before stays readable."""
+    """Return the fields whose limits no application can keep or whose addresses cannot exist, each with the reason.
+
+    Checked only where policies are written, so that stored policies stay readable.
+    """
     spec = policy.spec
-    least, total, limit = spec.bounds.min, spec.bounds.total, spec.budget.limit
+    minimum, total, limit = spec.bounds.min, spec.bounds.total, spec.budget.limit
     found = []
     if policy.subject.flink.url.port == 0:
         found.append((policy.job_field("url"), "its port must lie between 1 and 65535"))
     for broker in spec.signals.kafka.bootstrap_servers.split(",") if spec.signals.kafka else ():
         if not broker.isprintable() or not 1 <= int(broker.rpartition(":")[2][:6]) <= 65_535:
-            what = f"{broker[:100]!r} must be host:port with a port between 1 and 65535"
-            found.append(("spec.signals.kafka.bootstrapServers", what))
-    if total is not None and total.max is not None and total.max < least:
-        found.append(
-            ("spec.bounds.total.max", f"{total.max} for all operators together is below bounds.min, {least} for each")
-        )
-    if limit is not None and limit[0] < least:
-        found.append(
-            ("spec.budget", f"its {limit[1]} pays for {limit[0]} slots, and bounds.min wants {least} for each operator")
-        )
+            reason = f"{broker[:100]!r} must be host:port with a port between 1 and 65535"
+            found.append(("spec.signals.kafka.bootstrapServers", reason))
+    if total is not None and total.max is not None and total.max < minimum:
+        reason = f"{total.max} for all operators together is below bounds.min, {minimum} for each"
+        found.append(("spec.bounds.total.max", reason))
+    if limit is not None and limit[0] < minimum:
+        slots, resource = limit
+        reason = f"allows {slots} slots ({resource}), and bounds.min requires {minimum} for each operator"
+        found.append(("spec.budget", reason))
     return found

@@ -14,7 +14,7 @@ Generated from the contracts by `make schemas`; do not edit. Fields are in camel
 
 
 def policy_page(schema: Schema) -> str:
-    """Return the page. `schema` is the policy's JSON Schema with its definitions in `$defs`."""
+    """Return the page of a policy's JSON Schema that has its definitions in `$defs`."""
     sections: dict[str, list[str]] = {}
     for path, field, is_required in fields(schema):
         top = ".".join(path.replace("[]", "").split(".")[:2]) if path.startswith("spec.") else path.split(".")[0]

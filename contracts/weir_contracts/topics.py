@@ -1,5 +1,4 @@
-"""The topics of the loop, as one table. All are keyed by application id (planners: by their name) and have the same number of
-partitions."""
+"""Topics of the loop. Keys are application ids (of planners: names); all topics have the same number of partitions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,17 +32,17 @@ _COMPACTED_AND_TIMED = {
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic's name, the contract its values follow (None: a tombstone is its delete), and the broker's settings."""
+    """Topic: its name, the contract of its values, and its settings at the broker."""
 
     name: str
     contract: type[Message] | type[ScalingPolicy]
     type: str
-    """The CloudEvents type in each message's headers."""
+    """CloudEvents type in the headers of each message."""
     configs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_compacted(self) -> bool:
-        """Whether a record without a value is the delete of its key there."""
+        """Whether a record without a value (a tombstone) deletes its key."""
         return "compact" in self.configs.get("cleanup.policy", "")
 
 
@@ -62,8 +61,8 @@ PLANS = _topic("plans", Plan, _COMPACTED_AND_TIMED)
 OUTCOMES = _topic("outcomes", Outcome, _COMPACTED_AND_TIMED)
 DEAD_LETTERS = _topic("dead-letters", DeadLetter, {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * _HOUR_MS)})
 PLANNERS = _topic("planners", PlannerRegistration, _COMPACTED)
-"""Planners that were registered; a tombstone is their removal. Every replica of the planner reads it whole."""
+"""Registered planners; a tombstone removes one. Every replica of the planner service reads all records."""
 SHADOWS = _topic("shadows", Shadows, _COMPACTED_AND_TIMED)
-"""What is simulated beside an application, and the scores of the last hours; a tombstone ends it."""
+"""Simulated applications and the scores of the last hours; a tombstone ends the simulation."""
 
 TOPICS: tuple[Topic, ...] = (POLICIES, OBSERVATIONS, ANALYSES, PLANS, OUTCOMES, DEAD_LETTERS, PLANNERS, SHADOWS)

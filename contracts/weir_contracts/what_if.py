@@ -1,4 +1,4 @@
-"""What an application would do at a parallelism and a load that somebody asks about."""
+"""Predicted behaviour of an application at a requested parallelism and load."""
 
 from typing import Annotated, Literal
 from uuid import UUID
@@ -10,72 +10,87 @@ from .planning import Infeasible, Prediction
 
 
 class WhatIfOperator(Message):
-    """One operator at the asked parallelism and load. Rates in records/s, once nothing waits any more."""
+    """One operator at the requested parallelism and load, after any backlog is processed."""
 
     operator: OperatorName
     parallelism_now: Annotated[int | None, Field(default=None, ge=1)] = None
+    """Current parallelism, in subtasks. None: unknown."""
     parallelism: Annotated[int, Field(ge=1)]
+    """Requested parallelism, in subtasks."""
     arrival_rate: Derived | None = None
-    """What would arrive if nothing held the sources back."""
+    """Records/s that would arrive without backpressure. None: unknown."""
     input_rate: Derived | None = None
-    """What it would take in: less than what arrives where an operator that cannot follow slows its sources."""
+    """Records/s that it would take in; below the arrival rate if backpressure slows its sources. None: unknown."""
     capacity: Derived | None = None
-    """The most it sustains at this parallelism, from what was learnt; None where that is unknown."""
+    """Maximum sustained input rate at the requested parallelism, in records/s. None: unknown."""
     utilisation: Share | None = None
-    """Input rate over capacity: its busy share."""
+    """Input rate divided by capacity, 0 to 1. None: unknown."""
     least_parallelism: Annotated[int | None, Field(default=None, ge=1)] = None
-    """The smallest parallelism that sustains what arrives; None: unknown, or there is none."""
+    """Minimum parallelism that sustains the arrivals, in subtasks. None: unknown, or there is none."""
     seen_at: Annotated[list[int], Field(max_length=65)] = Field(default_factory=list)
-    """The parallelisms at which its capacity was seen; with one of them only, it is a straight line."""
+    """Parallelisms at which the capacity was measured; with a single one, capacity is assumed proportional."""
     confidence: Share | None = None
+    """Confidence in the capacity, 0 to 1. None: unknown."""
 
 
 class Unknown(Message):
-    """Something the answer would need and that is not known."""
+    """Input of the prediction that is unknown."""
 
     operator: OperatorName
+    """Operator whose input is unknown."""
     what: Literal["arrival rate", "lag", "capacity", "input"]
+    """The unknown input."""
     because: Sentence
+    """Reason why it is unknown."""
 
 
 class WhatIf(Message):
-    """The answer. What rests on something unknown is None, and `unknown` says what and why."""
+    """Prediction for a requested parallelism and load. None: depends on an unknown input, which `unknown` lists."""
 
     application: ApplicationId
     analysis_id: UUID
+    """Id of the analysis that the prediction rests on."""
     observed_at: Timestamp
-    """Of the readings it rests on."""
+    """Time of the analysed observation."""
     sentence: Sentence
+    """Prediction in one sentence."""
     possible: bool
-    """Whether bounds, key groups and slots allow the asked parallelism."""
+    """Whether bounds, key groups and slots allow the requested parallelism."""
     keeps_up: bool | None = None
-    """Whether every operator sustains what arrives at it. None: those that are known do."""
+    """Whether every operator sustains its arrivals. None: all operators with a known capacity do."""
     parallelism_now: Parallelism
+    """Current parallelism by operator, in subtasks."""
     parallelism: Parallelism
-    """As asked; operators that were not named stay as they are."""
+    """Requested parallelism by operator, in subtasks; operators without a request keep the current one."""
     slots_now: Count
+    """Number of slots that the current parallelism takes."""
     slots: Count
+    """Number of slots that the requested parallelism takes."""
     arrival_rate_now: Derived
+    """Records/s that arrive at all sources together now."""
     arrival_rate: Derived
-    """Records/s at all sources together, as asked."""
+    """Requested records/s at all sources together."""
     load_factor: Derived | None = None
-    """Of the present arrivals; None where nothing arrives now."""
+    """Requested arrival rate divided by the current one. None: nothing arrives now."""
     throughput: Derived | None = None
-    """Records/s that the sources would take in for good."""
+    """Records/s that all sources together would sustain. None: unknown."""
     throughput_at_most: Derived
-    """The same as far as operators are known: the unknown ones can only make it less."""
+    """Upper bound of the throughput in records/s, from the operators with a known capacity."""
     bottleneck: OperatorName | None = None
-    """The operator that is full first as the load grows, of those that are known."""
+    """First operator with a known capacity that reaches it as the load grows. None: unknown."""
     breaks_at_load: Derived | None = None
-    """Load, as a factor of the present arrivals, beyond which the bottleneck cannot follow at the asked parallelism."""
+    """Load beyond which the bottleneck cannot keep up, as a factor of the current arrival rate. None: unknown."""
     breaks_at_rate: Derived | None = None
-    """The same in records/s at all sources together."""
+    """Load beyond which the bottleneck cannot keep up, in records/s at all sources together. None: unknown."""
     objective_seconds: Derived | None = None
+    """Upper bound of the policy's objective, in seconds. None: the objective is a utilisation."""
     prediction: Prediction | None = None
-    """The trajectory from now on, the restart that the change costs included."""
+    """Predicted course from now, the restart of the change included. None: unknown."""
     operators: Annotated[list[WhatIfOperator], Field(max_length=1000)] = Field(default_factory=list)
+    """Operators of the application."""
     infeasible: Annotated[list[Infeasible], Field(max_length=100)] = Field(default_factory=list)
-    """What forbids the asked parallelism, makes it useless, or keeps the bottleneck from getting what it would need."""
+    """Limits that prevent the requested parallelism, leave subtasks idle, or prevent the bottleneck's need."""
     unknown: Annotated[list[Unknown], Field(max_length=4000)] = Field(default_factory=list)
+    """Unknown inputs of the prediction."""
     notes: Annotated[list[Sentence], Field(max_length=100)] = Field(default_factory=list)
-    """What to bear in mind: extrapolations, skew, an assumed restart."""
+    """Caveats: extrapolation, skew, an assumed restart time."""

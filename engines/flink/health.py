@@ -1,4 +1,4 @@
-"""Flink's job states in the words of every engine."""
+"""Health of a deployment from Flink's job states."""
 
 from weir_contracts import Health
 
@@ -15,15 +15,15 @@ _HEALTH: dict[str, Health] = {
     "FINISHED": "ended",
     "SUSPENDED": "ended",
 }
-"""By the constants of Flink's `JobStatus`."""
+"""Health by constant of Flink's `JobStatus`."""
 TERMINAL = frozenset({"FINISHED", "CANCELED", "FAILED"})
-"""States in which a job has released its slots: Flink calls them globally terminal."""
+"""States in which a job has released its slots (in Flink: globally terminal)."""
 
 
 def health_of(state: str, *, all_running: bool = True) -> Health | None:
-    """Return the health of a job in `state`; None for a state that this version does not know.
+    """Return the health of a job in `state`, or None for an unknown state.
 
-    `all_running` is whether every task runs: a RUNNING job whose tasks are still deployed is restarting.
+    A RUNNING job is restarting until every task runs (`all_running`).
     """
     found = _HEALTH.get(state.upper())
     return "restarting" if found == "running" and not all_running else found

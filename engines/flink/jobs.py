@@ -1,4 +1,4 @@
-"""Jobs of one Flink session cluster over a blocking client: for programs without an event loop that submit and cancel jobs."""
+"""Blocking client for programs that submit and cancel jobs of a Flink session cluster."""
 
 import re
 from collections.abc import Sequence
@@ -13,17 +13,18 @@ from .values import count, mapping, text
 
 
 class Jobs:
-    """One trusted cluster. The client brings the base URL and its timeouts; `CallFailed` quotes the cluster's own reason."""
+    """Jobs of one trusted cluster; `CallFailed` quotes the cluster's reason. The HTTP client has base URL and
+    timeouts."""
 
     def __init__(self, client: httpx.Client) -> None:
         self._client = client
 
     def get(self, path: str) -> Any:
-        """The JSON answer; `CallFailed` or `Unreadable` without one."""
+        """Return the JSON response; `CallFailed` or `Unreadable` without one."""
         return self.call("GET", path)
 
     def call(self, method: str, path: str, **arguments: Any) -> Any:
-        """The JSON answer; `CallFailed` for any status but 2xx. `arguments` are httpx's."""
+        """Return the JSON response; `CallFailed` for any status but 2xx. `arguments` are httpx's."""
         where = f"{method} {path}"
         try:
             response = self._client.request(method, path, **arguments)
@@ -34,14 +35,14 @@ class Jobs:
         return decode(response.content, where)
 
     def slots_total(self) -> int | None:
-        """Registered slots; None while the cluster does not answer."""
+        """Return the number of registered slots; None while the cluster does not answer."""
         try:
             return count(mapping(self.get("/overview"), "/overview").get("slots-total"))
         except CallFailed:
             return None
 
     def find(self, wanted: str) -> JobEntry | None:
-        """The newest job of this name or id, one that has not ended before those that have."""
+        """Return the newest job of this name or id that has not ended, else the newest, else None."""
         return find_job(self.get("/jobs/overview"), wanted)[0]
 
     def submit(
@@ -53,7 +54,7 @@ class Jobs:
         entry_class: str | None = None,
         savepoint: str | None = None,
     ) -> str:
-        """Upload and run a job; returns its id. `savepoint` may be a retained checkpoint's path."""
+        """Upload and run a job, and return its id. `savepoint` may be the path of a retained checkpoint."""
         with jar.open("rb") as content:
             files = {"jarfile": (jar.name, content, "application/x-java-archive")}
             uploaded = mapping(self.call("POST", "/jars/upload", files=files), "/jars/upload")
@@ -64,7 +65,7 @@ class Jobs:
         return text(started.get("jobid"), "/jars/:id/run jobid")
 
     def cancel(self, job_id: str) -> None:
-        """Ask the job to stop; one that is gone already is no error."""
+        """Cancel the job; no error if it has ended already or does not exist."""
         try:
             self.call("PATCH", f"/jobs/{job_id}?mode=cancel")
         except CallFailed as error:

@@ -1,4 +1,4 @@
-"""Flink's metrics: a vertex's aggregates over its subtasks, and what a source reports of its partitions."""
+"""Flink's metrics: aggregates of a vertex over its subtasks, and offsets of a source."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,17 +12,17 @@ _COUNTER = re.compile(r"Source__[^.]*\.(?P<what>numRecordsIn|numRecordsOut)$")
 
 
 def metric_names(document: Any) -> list[str]:
-    """`GET …/subtasks/metrics` without `get=`."""
+    """Parse `GET …/subtasks/metrics` without `get=`."""
     entries = sequence(document, "subtasks/metrics")
     return [e["id"] for e in entries if isinstance(e, dict) and isinstance(e.get("id"), str)]
 
 
 Aggregates = dict[str, Mapping[str, float | None]]
-"""min, max, avg and sum over subtasks, by metric name."""
+"""Minimum (min), maximum (max), mean (avg) and sum over subtasks, by metric name."""
 
 
 def aggregates(document: Any) -> Aggregates:
-    """`GET …/subtasks/metrics?get=…`. A name that nobody knows makes Flink answer with none."""
+    """Parse `GET …/subtasks/metrics?get=…`. An unlisted name in the request makes Flink's response empty."""
     found: Aggregates = {}
     for entry in sequence(document, "subtasks/metrics?get="):
         if isinstance(entry, dict) and isinstance(entry.get("id"), str):
@@ -31,14 +31,14 @@ def aggregates(document: Any) -> Aggregates:
 
 
 def plain_metrics(document: Any) -> dict[str, float | None]:
-    """`GET …/metrics?get=…`: values, which Flink writes as texts, by name."""
+    """Parse `GET …/metrics?get=…`, whose values are texts, by name."""
     entries = sequence(document, "metrics?get=")
     return {e["id"]: number(e.get("value")) for e in entries if isinstance(e, dict) and isinstance(e.get("id"), str)}
 
 
 @dataclass(frozen=True)
 class SourceOffsets:
-    """What a source tells of its partitions: position (next offset to process) by metric topic name and partition."""
+    """Offsets and counters of a source: position (next offset to process) by metric topic name and partition."""
 
     positions: Mapping[tuple[str, int], int | None] = field(default_factory=dict)
     pending_records: int | None = None
@@ -46,21 +46,21 @@ class SourceOffsets:
 
 
 def wanted_source_metrics(names: Sequence[str]) -> list[str]:
-    """Of a source's listed metrics, those that are needed: asking for an unlisted one would give nothing at all."""
+    """Return the listed metrics of a source that a scrape needs."""
     return [name for name in names if name.endswith((".pendingRecords", ".currentOffset")) or _COUNTER.fullmatch(name)]
 
 
 def source_offsets(found: Aggregates) -> SourceOffsets:
-    """A source's own account from its aggregated metrics."""
+    """Return the offsets and counters in a source's aggregated metrics."""
     positions: dict[tuple[str, int], int | None] = {}
     pending: list[float] = []
     counted: dict[str, float] = {}
     for name, values in found.items():
         if offset := _OFFSET.search(name):
             place = (offset["topic"], int(offset["partition"]))
-            # The last record sent; -1, which `number` reads as unknown, until there is one in this run.
+            # The offset of the last record; -1, which `number` reads as unknown, before the first record of a run.
             last = values.get("max")
-            # One place under two names is read from two clusters: whose position it is cannot be told.
+            # A partition with two metrics is read from two clusters: the position may be of either.
             positions[place] = None if last is None or place in positions else int(last) + 1
             continue
         total = values.get("sum")

@@ -1,4 +1,4 @@
-"""One scrape of a Flink cluster, and what it says in the words of every engine."""
+"""Readings of one scrape of a Flink cluster, and their translation into a neutral `Scrape`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ from weir_contracts import Checkpoints, Deployment, ObservationStatus, OperatorR
 from engines.scrape import Scrape
 
 from .metrics import SourceOffsets
-from .rescale import CheckpointFacts, Requirements, bounds_by_name, rescale_settings
+from .rescale import CheckpointStatistics, Requirements, bounds_by_name, rescale_settings
 from .topology import Job, VertexReading
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Flink's own 60 s gauges of a vertex, as shares of time; None where it does not report them."""
+    """Flink's 60 s gauges of a vertex, as shares of time (0 to 1); None if not reported."""
 
     busy_mean: float | None = None
     busy_max: float | None = None
@@ -24,9 +24,9 @@ class Shares:
 
 @dataclass(frozen=True)
 class FlinkReadings:
-    """The answers of one scrape, by vertex id unless named otherwise.
+    """Parsed responses of one scrape; mappings are by vertex id.
 
-    `reachable` is False if the state of the job is unknown; `job` is None if the cluster answers and has no such job.
+    `reachable` is False if the state of the job is unknown; `job` is None if the cluster has no such job.
     """
 
     job: Job | None = None
@@ -35,9 +35,9 @@ class FlinkReadings:
     shares: Mapping[str, Shares] = field(default_factory=dict)
     sources: Mapping[str, SourceOffsets] = field(default_factory=dict)
     requirements: Requirements | None = None
-    checkpoints: CheckpointFacts | None = None
+    checkpoints: CheckpointStatistics | None = None
     checkpoint_interval_seconds: float | None = None
-    """None: off or unknown."""
+    """Checkpoint interval in seconds. None: checkpointing is off, or unknown."""
     checkpointing_off: bool = False
     slots_total: int | None = None
     slots_available: int | None = None
@@ -84,7 +84,7 @@ def _status(flink: FlinkReadings) -> tuple[ObservationStatus, str]:
 
 
 def _run(job: Job, flink: FlinkReadings) -> Run | None:
-    """The run, told apart by when it began: the count of restarts comes with the metrics, seconds later."""
+    """Return the run with its start in the key: the number of restarts comes seconds later, with the metrics."""
     if job.running_since is None:
         return None
     key = f"{job.id}@{job.running_since.isoformat()}"
@@ -96,8 +96,8 @@ def _reported_partitions(source: SourceOffsets | None) -> int | None:
 
 
 def _commits_expected(flink: FlinkReadings) -> str:
-    """Flink commits at checkpoints what a source has read, so a young job says nothing about its group's name."""
-    if flink.checkpoints is not None and flink.checkpoints.completed:
+    """Return why offsets are committed by now: Flink commits shortly after a checkpoint, so surely once the next one is complete."""
+    if flink.checkpoints is not None and (flink.checkpoints.completed or 0) > 1:
         return f"after {flink.checkpoints.completed} checkpoints"
     return "as the job makes no checkpoints" if flink.checkpointing_off else ""
 
@@ -107,8 +107,8 @@ def _operator(vertex: VertexReading, name: str, flink: FlinkReadings, *, is_sour
     source = flink.sources.get(vertex.id)
     records_in = vertex.read_records
     if is_source and not records_in:
-        # Sources count nothing as read: their own counter, else what they sent. A counter that was not read is unknown:
-        # the other one in its place for one scrape would look like a jump.
+        # The vertex of a source counts no records as read: take the source's counter, else the records that it sent.
+        # Without the metrics of a source its counter is unknown: the other one would look like a jump.
         records_in = (
             None if source is None else source.records_in if source.records_in is not None else vertex.write_records
         )

@@ -13,7 +13,9 @@ _ADAPTIVE = "jobmanager.adaptive-scheduler."
 
 
 @dataclass(frozen=True)
-class CheckpointFacts:
+class CheckpointStatistics:
+    """Checkpoints of a job; None: unknown, or there is none."""
+
     last_completed_at: datetime | None = None
     last_duration_seconds: float | None = None
     completed: int | None = None
@@ -21,14 +23,14 @@ class CheckpointFacts:
     in_progress: int | None = None
 
 
-def checkpoints(document: Any) -> CheckpointFacts:
-    """`GET /jobs/:id/checkpoints`."""
+def checkpoints(document: Any) -> CheckpointStatistics:
+    """Parse `GET /jobs/:id/checkpoints`."""
     raw = mapping(document, "/jobs/:id/checkpoints")
     counts = mapping(raw.get("counts") or {}, "/jobs/:id/checkpoints counts")
     latest = mapping(raw.get("latest") or {}, "/jobs/:id/checkpoints latest")
     done = mapping(latest.get("completed") or {}, "/jobs/:id/checkpoints latest.completed")
     duration = number(done.get("end_to_end_duration"))
-    return CheckpointFacts(
+    return CheckpointStatistics(
         last_completed_at=instant(done.get("latest_ack_timestamp")),
         last_duration_seconds=None if duration is None else within(duration / 1000, MAX_SECONDS),
         completed=count(counts.get("completed")),
@@ -38,7 +40,7 @@ def checkpoints(document: Any) -> CheckpointFacts:
 
 
 def checkpoint_interval_seconds(document: Any) -> float | None:
-    """`GET /jobs/:id/checkpoints/config`; None: off, which Flink writes as the largest long."""
+    """Parse `GET /jobs/:id/checkpoints/config`. None: off, which Flink writes as the maximum of a long."""
     where = "/jobs/:id/checkpoints/config"
     milliseconds = number(mapping(document, where).get("interval"))
     if milliseconds is None and mapping(document, where).get("interval") != 2**63 - 1:
@@ -51,7 +53,7 @@ Requirements = Mapping[str, tuple[int | None, int | None]]
 
 
 def requirements(document: Any) -> Requirements:
-    """`GET /jobs/:id/resource-requirements`: lower and upper bound by vertex id; None: unset, which Flink writes as -1."""
+    """Parse `GET /jobs/:id/resource-requirements`. None: unset, which Flink writes as -1."""
     found = {}
     for vertex_id, entry in mapping(document, "resource-requirements").items():
         where = f"resource-requirements {vertex_id[:60]}"
@@ -66,7 +68,7 @@ def _bound(value: Any) -> int | None:
 
 
 def configuration(document: Any) -> dict[str, str]:
-    """`GET /jobmanager/config`: explicitly set keys."""
+    """Parse `GET /jobmanager/config`: the keys that are set explicitly."""
     entries = sequence(document, "/jobmanager/config")
     return {
         e["key"]: e["value"]
@@ -76,7 +78,7 @@ def configuration(document: Any) -> dict[str, str]:
 
 
 def bounds_by_name(wanted: Requirements | None, graph: Topology) -> tuple[Parallelism | None, Parallelism | None]:
-    """Lower and upper bounds by operator name; None for a vector in which one is missing or unset."""
+    """Return lower and upper bounds by operator name, each None if the bound of an operator is missing or unset."""
     lower, upper = (
         ({o.name: wanted[o.id][i] for o in graph.operators if o.id in wanted} for i in (0, 1)) if wanted else ({}, {})
     )
@@ -84,12 +86,15 @@ def bounds_by_name(wanted: Requirements | None, graph: Topology) -> tuple[Parall
 
 
 def _complete(bounds: Mapping[str, int | None], graph: Topology) -> Parallelism | None:
-    known = {name: bound for name, bound in bounds.items() if bound is not None}
-    return known if len(known) == len(graph.operators) else None
+    given = {name: bound for name, bound in bounds.items() if bound is not None}
+    return given if len(given) == len(graph.operators) else None
 
 
 def request_body(graph: Topology, parallelism: Parallelism) -> dict[str, Any]:
-    """`PUT /jobs/:id/resource-requirements`. A lower bound above 1 would make the next restart wait for slots, and fail without."""
+    """Return the body of `PUT /jobs/:id/resource-requirements`.
+
+    The lower bound is 1: with a higher one the next restart would wait for slots, and fail without them.
+    """
     return {o.id: {"parallelism": {"lowerBound": 1, "upperBound": parallelism[o.name]}} for o in graph.operators}
 
 
@@ -101,16 +106,16 @@ def rescale_settings(
     checkpointing_off: bool = False,
     web_rescale: bool | None = None,
 ) -> RescaleSettings:
-    """The cluster's timings, unset ones at Flink's own defaults, which changed their names and meaning with 2.0.
+    """Return the cluster's settings, unset ones at Flink's defaults. Names and meanings changed with Flink 2.0.
 
-    `web_rescale` is the cluster's own answer to whether it rescales in place (`GET /config`); None: not asked.
+    `web_rescale` says whether the cluster rescales in place (`GET /config`); None: not requested.
     """
     scheduler = None if web_rescale is None else "adaptive" if web_rescale else "default"
     if configuration is None:
         return RescaleSettings(scheduler=scheduler)
     scheduler = scheduler or configuration.get("jobmanager.scheduler", "default").lower()[:50]
     if configuration.get("scheduler-mode", "").strip().lower() == "reactive":
-        scheduler = "reactive"  # adaptive, too, but it takes no requirements
+        scheduler = "reactive"  # also adaptive, but without resource requirements
     own = {key.removeprefix(_ADAPTIVE): value for key, value in configuration.items() if key.startswith(_ADAPTIVE)}
     if (version or "2").startswith("1."):
         return RescaleSettings(

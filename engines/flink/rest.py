@@ -1,4 +1,4 @@
-"""Calls one Flink cluster's REST API over a client that the caller makes, limits and closes."""
+"""REST API of one Flink cluster over an HTTP client that the caller creates, limits and closes."""
 
 import asyncio
 import re
@@ -22,11 +22,12 @@ _REASONS = re.compile(
     r"|The maximum number of queued checkpoint requests exceeded"
     r"|The minimum time between checkpoints is still pending"
 )
-"""Flink's own words for what it refuses. Nothing else of a refusal is repeated: a policy names the address it came from."""
+"""Reasons of refusals that are passed on. No other text is: a policy's author chooses the address that it comes
+from."""
 
 
 class CallFailed(Exception):
-    """A call without an answer, or refused with `status`; `where` is the call."""
+    """Error of a call (`where`) without a response, or refused with `status`."""
 
     def __init__(self, where: str, what: str, status: int | None = None) -> None:
         self.where = where
@@ -36,15 +37,18 @@ class CallFailed(Exception):
 
     @property
     def is_final(self) -> bool:
-        """Whether asking again is useless. Flink answers 500 also for what will never work: the default scheduler, a job that
-        is not there; other 5xx may be a JobManager in the middle of an election."""
+        """Whether a retry is useless.
+
+        Flink answers 500 also to a call that can never succeed (default scheduler, unknown job). Another 5xx may come
+        from a JobManager during a leader election.
+        """
         if self.status is not None and 400 <= self.status < 500:
             return self.status not in (408, 429)
         return "does not support changing the parallelism" in self.what or "Could not find Flink job" in self.what
 
 
 class Cluster:
-    """One cluster. A whole call ends within `answer_seconds`; at most `calls_at_once` run."""
+    """One cluster. A call ends within `answer_seconds`; at most `calls_at_once` run at a time."""
 
     def __init__(self, client: httpx.AsyncClient, url: str, answer_seconds: float, calls_at_once: int = 64) -> None:
         self._client = client
@@ -53,14 +57,14 @@ class Cluster:
         self._calls = asyncio.Semaphore(calls_at_once)
 
     async def get(self, path: str, parse: Callable[[Any], T]) -> T:
-        """The parsed answer; `CallFailed` or `Unreadable` without one."""
+        """Return the parsed response; `CallFailed` or `Unreadable` without one."""
         return parse(decode(await self.send("GET", path), _where("GET", path)))
 
     async def send(self, method: str, path: str, **arguments: Any) -> bytes:
-        """The answer's body; `CallFailed` for any status but 2xx. `arguments` are httpx's."""
+        """Return the body of the response; `CallFailed` for any status but 2xx. `arguments` are httpx's."""
         where = _where(method, path)
         try:
-            # httpx bounds each wait for bytes; the whole is bounded here, or a trickle would hold the caller.
+            # httpx limits each wait for bytes: without this limit of the call a slow response would block the caller.
             async with self._calls, asyncio.timeout(self._answer_seconds):
                 response = await self._client.request(method, f"{self._url}{path}", **arguments)
         except (httpx.TimeoutException, TimeoutError):
@@ -69,13 +73,13 @@ class Cluster:
             raise CallFailed(where, str(error)[:300] or type(error).__name__) from None
         status = response.status_code
         if not response.is_success:
-            why = reason(response.content) or httpx.codes.get_reason_phrase(status)
-            raise CallFailed(where, f"status {status} {why}".rstrip(), status)
+            detail = reason(response.content) or httpx.codes.get_reason_phrase(status)
+            raise CallFailed(where, f"status {status} {detail}".rstrip(), status)
         return response.content
 
 
 def decode(content: bytes, where: str) -> Any:
-    """The JSON document; `Unreadable` if it is none. A lone surrogate is refused too, since no message could carry it."""
+    """Return the JSON document. `Unreadable` if it is invalid or has a lone surrogate, which no message can carry."""
     try:
         return from_json(content)
     except ValueError:
@@ -87,6 +91,6 @@ def _where(method: str, path: str) -> str:
 
 
 def reason(content: bytes) -> str | None:
-    """The first of Flink's known reasons in a refusal's body, or None."""
+    """Return the first known reason in the body of a refusal, or None."""
     found = _REASONS.search(content.decode(errors="replace"))
     return found and found[0]

@@ -1,4 +1,4 @@
-"""A job's graph and counters out of `GET /jobs/overview` and `GET /jobs/:id`."""
+"""Graph and counters of a job, from `GET /jobs/overview` and `GET /jobs/:id`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,25 +10,25 @@ from weir_contracts import Edge, Health, Operator, Topology
 from .health import health_of
 from .values import MAX_PARALLELISM, Unreadable, count, identifier, instant, mapping, number, sequence, text
 
-_LONGEST_NAME = 380
-"""Longer vertex names are cut, which leaves room for a number."""
-_MOST_VERTICES = 1_000
-_MOST_LINKS = 5_000
+_MAX_NAME_CHARACTERS = 380
+"""Longer vertex names are cut, which leaves room for a suffix."""
+_MAX_VERTICES = 1_000
+_MAX_LINKS = 5_000
 
 
 @dataclass(frozen=True)
 class JobEntry:
-    """A line of `GET /jobs/overview`. Its counts are of tasks; None: not given."""
+    """Entry of `GET /jobs/overview`, with numbers of tasks; None: not given."""
 
     id: str
     name: str
     state: str
     started_at: datetime | None = None
     last_modified_at: datetime | None = None
-    """When a task last changed its state."""
+    """Time of the last change of a task's state."""
     tasks: int | None = None
     tasks_running: int | None = None
-    """Running or finished."""
+    """Number of tasks that run or have finished."""
 
     @property
     def all_running(self) -> bool:
@@ -36,9 +36,10 @@ class JobEntry:
 
 
 def find_job(document: Any, wanted: str) -> tuple[JobEntry | None, str | None]:
-    """Out of `GET /jobs/overview` the job of this name or id: the newest that has not ended, else the newest. Also what is odd about it.
+    """Return the newest job of this name or id that has not ended, else the newest, and a warning if several run.
 
-    A line that cannot be read is left out, as it may be of anybody's job; `Unreadable` if it would be the only one of this job.
+    Unreadable entries of `GET /jobs/overview` are skipped, since they may be other users' jobs; `Unreadable` if only
+    such an entry matches.
     """
     entries = sequence(mapping(document, "/jobs/overview").get("jobs"), "/jobs/overview jobs")
     found, unreadable = [], None
@@ -56,7 +57,7 @@ def find_job(document: Any, wanted: str) -> tuple[JobEntry | None, str | None]:
     if len(alive) < 2:
         return (ordered[-1] if ordered else None), None
     others = ", ".join(entry.id for entry in ordered[:10])
-    return ordered[-1], f"{len(alive)} jobs of this name run ({others}); the newest, {ordered[-1].id}, is meant"
+    return ordered[-1], f"{len(alive)} jobs of this name run ({others}); the newest, {ordered[-1].id}, is used"
 
 
 def _entry(raw: Mapping[str, Any], where: str) -> JobEntry:
@@ -76,7 +77,7 @@ def _entry(raw: Mapping[str, Any], where: str) -> JobEntry:
 
 @dataclass(frozen=True)
 class VertexReading:
-    """A vertex as `GET /jobs/:id` shows it. Times in ms, over all subtasks since the run began."""
+    """Vertex of `GET /jobs/:id`. Times are in ms, over all subtasks since the run began."""
 
     id: str
     name: str
@@ -101,7 +102,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Job:
-    """A job's graph and counters. Vertices in topological order, sources first; links by vertex id."""
+    """Graph and counters of a job: vertices in topological order, sources first; links by vertex id."""
 
     id: str
     name: str
@@ -114,7 +115,7 @@ class Job:
 
     @property
     def health(self) -> Health | None:
-        """Its state in the words of every engine; None for a state that this version does not know."""
+        """Health of the job; None for an unknown state."""
         return health_of(self.state, all_running=self.all_running)
 
     @property
@@ -127,11 +128,11 @@ class Job:
         return tuple(vertex for vertex in self.vertices if vertex.id not in fed)
 
     def names(self) -> dict[str, str]:
-        """Operator name by vertex id: the vertex's own, made unique in topological order by ` #2`, ` #3`, …"""
+        """Return operator names by vertex id: the vertex names, made unique in topological order by ` #2`, ` #3`, …"""
         names: dict[str, str] = {}
         taken: set[str] = set()
         for vertex in self.vertices:
-            base = name = vertex.name[:_LONGEST_NAME]
+            base = name = vertex.name[:_MAX_NAME_CHARACTERS]
             number = 1
             while name in taken:
                 number += 1
@@ -141,7 +142,7 @@ class Job:
         return names
 
     def topology(self, source_partitions: Mapping[str, int | None] | None = None) -> Topology:
-        """The graph as plans name it; partitions by vertex id. `Unreadable` if it has no vertices."""
+        """Return the graph in contract values; `source_partitions` is by vertex id. `Unreadable` without vertices."""
         if not self.vertices:
             raise Unreadable("/jobs/:id vertices", "expected at least one")
         names, partitions = self.names(), source_partitions or {}
@@ -162,19 +163,19 @@ class Job:
         )
 
     def observed(self) -> dict[str, int]:
-        """Running parallelism by operator name."""
+        """Return the running parallelism by operator name."""
         names = self.names()
         return {names[vertex.id]: vertex.parallelism for vertex in self.vertices}
 
 
 def job(document: Any) -> Job:
-    """`GET /jobs/:id`."""
+    """Parse `GET /jobs/:id`."""
     raw = mapping(document, "/jobs/:id")
     times = mapping(raw.get("timestamps") or {}, "/jobs/:id timestamps")
     vertices = {v.id: v for v in _vertices(sequence(raw.get("vertices"), "/jobs/:id vertices"))}
     nodes = sequence(mapping(raw.get("plan"), "/jobs/:id plan").get("nodes"), "/jobs/:id plan.nodes")
     links = tuple(_links(nodes, vertices))
-    if len(vertices) > _MOST_VERTICES or len(links) > _MOST_LINKS:
+    if len(vertices) > _MAX_VERTICES or len(links) > _MAX_LINKS:
         raise Unreadable("/jobs/:id", f"a graph of {len(vertices)} vertices and {len(links)} edges is too large")
     return Job(
         id=identifier(raw.get("jid"), "/jobs/:id jid"),
@@ -205,7 +206,7 @@ def _vertices(entries: Sequence[Any]) -> Iterator[VertexReading]:
             max_parallelism=count(raw.get("maxParallelism")) or None,
             slot_sharing_group=_group(raw.get("slotSharingGroupId")),
             running=running >= parallelism if tasks else raw.get("status") == "RUNNING",
-            # The first answer after a start shows zeros that are not readings.
+            # The first response after a start has zeros that are not readings.
             complete=metrics.get("read-records-complete") is True and metrics.get("write-records-complete") is True,
             read_records=count(metrics.get("read-records")),
             write_records=count(metrics.get("write-records")),
@@ -234,12 +235,12 @@ def _links(nodes: Sequence[Any], vertices: Mapping[str, VertexReading]) -> Itera
                     raise Unreadable(f"{where}.inputs.{j}", f"names the unknown vertex {end[:40]}")
             yield Link(source, target, str(given.get("ship_strategy") or "UNKNOWN")[:100])
     if missing := vertices.keys() - planned:
-        # Without its inputs a vertex would pass for a source.
+        # A vertex without its inputs would count as a source.
         raise Unreadable("/jobs/:id plan.nodes", f"lack the vertex {min(missing)}")
 
 
 def _ordered(vertices: Mapping[str, VertexReading], links: Sequence[Link]) -> Iterator[VertexReading]:
-    """Topological order; among the ready ones as Flink lists them (Kahn 1962)."""
+    """Yield the vertices in topological order (Kahn 1962), otherwise in Flink's order."""
     waiting = {vertex_id: {link.source for link in links if link.target == vertex_id} for vertex_id in vertices}
     while waiting:
         ready = next((vertex_id for vertex_id, inputs in waiting.items() if not inputs), None)

@@ -1,6 +1,6 @@
-"""Single values of Flink's REST answers. Pure; each answer is parsed once, where it arrives.
+"""Values in responses of Flink's REST API.
 
-A value that may be missing is `None`; a value of the wrong form raises `Unreadable` with its place.
+A missing optional value is `None`; a value of the wrong form raises `Unreadable` with its place.
 """
 
 import re
@@ -15,7 +15,7 @@ MAX_PARALLELISM = 32_768
 
 
 class Unreadable(ValueError):
-    """An answer that is not what the documentation says: `where` names call and field."""
+    """Error of a response that differs from Flink's documentation; `where` names call and field."""
 
     def __init__(self, where: str, what: str) -> None:
         self.where = where
@@ -42,14 +42,15 @@ def text(value: Any, where: str) -> str:
 
 
 def identifier(value: Any, where: str) -> str:
-    """An id that may become part of a request's path."""
+    """Return an id that is safe in the path of a request."""
     if not isinstance(value, str) or not _ID.fullmatch(value):
         raise Unreadable(where, "expected an id of letters, digits, - and _")
     return value
 
 
 def number(value: Any) -> float | None:
-    """A number of 0 or more within the bounds of messages, from a number or a text; None for anything else (NaN, -1, 'unknown')."""
+    """Return a number or numeric text as a float of 0 or more within the bounds of messages, else None (NaN, -1,
+    text)."""
     if isinstance(value, bool) or value is None:
         return None
     try:
@@ -65,7 +66,7 @@ def count(value: Any) -> int | None:
 
 
 def instant(milliseconds: Any) -> datetime | None:
-    """An instant from milliseconds since the epoch; None for 0, -1 and what is no time."""
+    """Return the instant of milliseconds since the epoch; None for 0, -1 and anything but a time."""
     parsed = number(milliseconds)
     if not parsed or parsed > 32_503_680_000_000:
         return None
@@ -86,8 +87,10 @@ _ISO_DURATION = re.compile(r"pt(?=\d)(?:(\d{1,12})h)?(?:(\d{1,12})m)?(?:(\d{1,12
 
 
 def flink_seconds(value: str | None, default: float | None) -> float | None:
-    """A duration as Flink writes it (`30 s`, `1 min`, `PT30S`, plain milliseconds); `default` if unset, None if unreadable
-    or longer than a year."""
+    """Return the seconds of a duration in Flink's form (`30 s`, `1 min`, `PT30S`, plain milliseconds).
+
+    `default` if it is unset, None if it is unreadable or longer than 366 days.
+    """
     if value is None:
         return default
     cleaned = value.strip().strip("'\"").lower()

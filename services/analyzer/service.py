@@ -1,4 +1,4 @@
-"""The shell: keeps one stream going while it holds the lease, says what it does, and starts it again when it dies."""
+"""The shell: runs one stream while it holds the lease, reports it, and restarts it when it dies."""
 
 import asyncio
 import contextlib
@@ -11,12 +11,12 @@ from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS
 from runtime.bus import Bus, Reader
 from runtime.clock import Clock
 from runtime.envelope import Undecodable, decode
+from runtime.kafka_thread import ClientThread
 from runtime.lease import Lease, Terms, judge
 from runtime.loop import MAX_BACKOFF_SECONDS, Stop, run_forever
 from runtime.schema_version import NEWER_VERSION, NewerMessages
 
 from .adapters.processing import SERVICE
-from .adapters.thread import BlockingThread
 from .stream import Batch, NotYet, StateUnusable, Stream, StreamDied
 
 _BATCHES = Counter("weir_analyzer_batches_total", "Micro-batches finished")
@@ -32,16 +32,17 @@ _LEASES_LOST = Counter("weir_analyzer_leases_lost_total", "Times the lease was l
 
 _POLL_SECONDS = 0.5
 _GUARD_SECONDS = 0.2
+_MIN_BACKOFF_SECONDS = 0.5
 _DEATHS_OF_ITS_STATE = 3
-"""A stream that dies of its state so often before it finishes a batch cannot use it: it starts anew from the analyses. Whatever else it
-dies of (a full disk, no memory) is no fault of the state, which is kept."""
+"""After so many deaths by its state without a finished batch the stream starts again from the analyses. Any other death (a
+full disk, no memory) keeps the state."""
 _SUSPEND_SECONDS = 3.0
 _STOP_SECONDS = 4.0
 """Less than a service gets to end, so that the lease is given back in time; a driver that is still starting cannot be asked to stop."""
 
 
 class LeaseLost(RuntimeError):
-    """The stream's owner has no lease any more, so the stream was let go; says why."""
+    """The stream's owner has no lease any more, so the stream was stopped; holds the reason."""
 
 
 class NotRunning(RuntimeError):
@@ -49,54 +50,54 @@ class NotRunning(RuntimeError):
 
 
 class Analyzer:
-    """Keeps the stream of observations to analyses going, if it is its turn."""
+    """Runs the stream of observations to analyses while it holds the lease."""
 
     def __init__(self, stream: Stream, lease: Lease, clock: Clock, terms: Terms) -> None:
         self._stream = stream
         self._lease = lease
         self._clock = clock
         self._terms = terms
-        self._thread = BlockingThread("spark")
+        self._thread = ClientThread("spark")
         self._log = structlog.get_logger("analyzer")
         self._why_not = "the stream has not been started"
         self._unusable = 0
         self._prepared = False
         self.refused: str | None = None
-        """Why this analyzer must not work: another one does."""
+        """The reason this analyzer must not work: another one does."""
 
     async def ping(self) -> None:
-        """Returns while the stream runs; `NotRunning` says why it does not."""
+        """Returns while the stream runs; `NotRunning` with the reason otherwise."""
         if self._why_not:
             raise NotRunning(self._why_not)
 
     async def run(self, stop: Stop) -> None:
         """Run until stopped or refused: prepare, wait for the lease, start, watch; after a death back off and start again."""
-        backoff_seconds = 0.5
+        backoff_seconds = _MIN_BACKOFF_SECONDS
         while not stop.requested:
             begun = self._clock.monotonic()
             try:
                 await self._once(stop)
+                continue
             except asyncio.CancelledError:
                 raise
+            except LeaseLost as error:
+                await self._let_go(error)
+                continue
             except NotYet as error:
                 self._why_not = str(error)
                 self._log.warning("waiting", reason=str(error)[:500], retry_in_seconds=backoff_seconds)
-                await stop.wait(backoff_seconds)
-                backoff_seconds = min(MAX_BACKOFF_SECONDS, backoff_seconds * 2)
-            except LeaseLost as error:
-                await self._let_go(error)
-            except Exception as error:  # noqa: BLE001 - the border of a cycle: whatever ended it, it is started again
+            except Exception as error:  # noqa: BLE001 - the border of a cycle: after any error the stream starts again
                 self._died(error, backoff_seconds)
                 if self._unusable >= _DEATHS_OF_ITS_STATE:
                     await self._set_aside(str(error))
                 if self._clock.monotonic() - begun > 60:
-                    backoff_seconds = 0.5
-                await stop.wait(backoff_seconds)
-                backoff_seconds = min(MAX_BACKOFF_SECONDS, backoff_seconds * 2)
+                    backoff_seconds = _MIN_BACKOFF_SECONDS
+            await stop.wait(backoff_seconds)
+            backoff_seconds = min(MAX_BACKOFF_SECONDS, backoff_seconds * 2)
         await self._end()
 
     async def _once(self, stop: Stop) -> None:
-        """One life of the stream. What takes long is prepared while the lease is waited for."""
+        """Run the stream once. It prepares itself before it waits for the lease, since that takes long."""
         self._lease.open()
         self._prepared = True
         self._why_not = "Spark is starting; on a cluster it waits for a worker"
@@ -142,10 +143,9 @@ class Analyzer:
         return None
 
     async def _guard(self, epoch: int) -> None:
-        """Returns never; `LeaseLost` as soon as the lease may be another's.
+        """Never returns; raises `LeaseLost` as soon as the lease may be another's.
 
-        Where that is known, and not only feared, whatever could still write is ended at once. So it is when this process itself
-        was stopped for a while: others had the time to take over.
+        Where it certainly is, or this process itself was paused so long that another could take over, the stream is aborted.
         """
         looked = self._clock.monotonic()
         while True:
@@ -196,7 +196,7 @@ class Analyzer:
         )
 
     async def _let_go(self, error: LeaseLost) -> None:
-        """Without a lease nothing may be written: the query ends, by force if it must."""
+        """End the query, by force if needed: without a lease nothing may be written."""
         self._why_not = f"the lease was lost: {error}"[:500]
         _RUNNING.set(0)
         _HOLDS_LEASE.set(0)
@@ -204,13 +204,13 @@ class Analyzer:
         self._log.error("lease-lost", reason=str(error)[:500])
         try:
             await asyncio.wait_for(self._thread.call(self._stream.suspend), _SUSPEND_SECONDS)
-        except Exception:  # noqa: BLE001 - whatever kept it from ending, this ends it
+        except Exception:  # noqa: BLE001 - a query that does not end is killed
             self._stream.abort()
 
     async def _set_aside(self, reason: str) -> None:
         self._unusable = 0
         if judge(self._lease.state(), self._clock.monotonic(), self._terms).kind != "works":
-            return  # the state is another's now, and so is whatever happened to it
+            return  # another analyzer owns the state
         self._log.error("state-set-aside", deaths=_DEATHS_OF_ITS_STATE, reason=reason[:500])
         with contextlib.suppress(Exception):
             await self._thread.call(self._stream.set_aside)

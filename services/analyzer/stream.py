@@ -1,4 +1,4 @@
-"""The stream as the service sees it: prepared, started, asked, let go, stopped. Spark is one; tests have another."""
+"""The stream that the service runs: prepare, start, poll, suspend, stop. Spark is one; tests have another."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,51 +12,51 @@ class Batch:
     records: int
     seconds: float
     lost: int
-    """Records that had been promised by their offsets and were gone when read: retention overtook the stream."""
+    """Records between the batch's offsets that retention had deleted before they were read."""
 
 
 class StreamDied(RuntimeError):
-    """The stream ended by itself; says why."""
+    """The stream ended by itself; holds the reason."""
 
 
 class StateUnusable(StreamDied):
-    """The stream ended because the state it was started from is damaged, incomplete or of another form; says in what way."""
+    """The stream ended because its state is damaged, incomplete or of another format."""
 
 
 class NotYet(RuntimeError):
-    """The stream cannot be started yet: something it needs is away. Says what."""
+    """The stream cannot be started yet: something it needs is away."""
 
 
 class Stream(Protocol):
     """Blocking; called from one thread, but for `abort`."""
 
     def prepare(self) -> None:
-        """Do what takes long and touches no state that another analyzer may be using. Returns at once if it is done already."""
+        """Do what takes long and touches no state that another analyzer may use. Returns at once if it is done already."""
         ...
 
     def start(self) -> str:
-        """Start from where it was, or seeded from the latest analyses; returns where its state is kept.
+        """Start from the checkpoint, or seeded from the latest analyses; returns where the state is kept.
 
         `NotYet` while the brokers are away, `StateUnusable`, `StreamDied`.
         """
         ...
 
     def batches(self) -> list[Batch]:
-        """The batches finished since the last call; `StreamDied` if it is over, `StateUnusable` if its state is why."""
+        """Return the batches finished since the last call; `StreamDied` if it ended, `StateUnusable` if by its state."""
         ...
 
     def set_aside(self) -> None:
-        """Give up the state it was started from: the next start is a new one, seeded from the latest analyses."""
+        """Rename the state: the next start is a new one, seeded from the latest analyses."""
         ...
 
     def suspend(self) -> None:
-        """End the query and keep what was prepared."""
+        """End the query and keep the session."""
         ...
 
     def abort(self) -> None:
-        """End everything that could still write, at once, from any thread, whatever else is under way."""
+        """End everything that could still write, at once, from any thread."""
         ...
 
     def stop(self) -> None:
-        """End it, and whatever it runs in."""
+        """End the query and the session."""
         ...

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from weir_contracts import ActionState, Analysis, Outcome, Parallelism, Plan, ScalingPolicy, Subject
+from weir_contracts import ActionState, Outcome, Parallelism, Plan, ScalingPolicy, Subject
 
 from runtime.bus import Bus
 from runtime.clock import Clock
@@ -18,39 +18,28 @@ from runtime.envelope import child_traceparent, new_traceparent
 from runtime.log import canonical_line
 
 from . import telemetry
+from .analyses import LatestAnalyses
 from .applications import Application, Applications
-from .core import (
+from .core.capacity import judge
+from .core.gate import Context, admit, is_for_us, precheck
+from .core.history import Transition, expected, recall, record_refusal, record_transition, taken_over
+from .core.observed import (
     Answer,
-    Context,
-    Event,
     Instruction,
     Observed,
     PolicyReading,
     Record,
     Refusal,
     Request,
-    Rules,
     Snapshot,
     Step,
     TargetChanged,
-    Transition,
     TriggerCheckpoint,
     Unanswered,
-    admit,
-    expected,
-    is_for_us,
-    is_watched,
-    judge,
-    late_rollback,
-    next_step,
-    precheck,
-    recall,
-    record_refusal,
-    record_transition,
-    resume,
-    supersede,
-    taken_over,
 )
+from .core.rules import Rules
+from .core.steps import is_watched, late_rollback, next_step, resume, supersede
+from .core.table import Event
 from .driver import Driver, Knowledge
 from .effects import ActionStore, OutcomePublisher
 from .fence import ActionFence, Ownership
@@ -91,7 +80,7 @@ class ActionRunner:
         *,
         attempt_id: UUID,
         ownership: Ownership,
-        analyses: Mapping[str, Analysis],
+        analyses: LatestAnalyses,
         policies: Mapping[str, ScalingPolicy],
         applications: Applications,
         pace: Pace = Pace(),
@@ -112,19 +101,14 @@ class ActionRunner:
 
     # -- plans -----------------------------------------------------------------------------------------------------
 
-    async def consider(self, app: Application, plan: Plan, traceparent: str | None, applications: Applications) -> bool:
+    async def consider(self, app: Application, plan: Plan, traceparent: str | None) -> bool:
         """Pass a plan to the gate; return whether an action is in flight now."""
         if not is_for_us(plan, app.history):
             return False
         trace = traceparent or new_traceparent(plan.observation_id)
         fields = {"application": app.id, "plan_id": str(plan.id), "traceparent": trace}
         with canonical_line(self._log, "considered", self._clock, **fields) as line:
-            refusal = precheck(plan, app.history, applications.fleet(), self._clock.now(), self._rules)
-            if refusal is not None:
-                await self._publish_refusal(app, plan, refusal, snapshot=None, traceparent=trace)
-                decision: Refusal | ActionState | None = refusal
-            else:
-                decision = await self._gate(app, plan, trace, applications)
+            decision = await self._decide(app, plan, trace)
             line["decision"] = "admitted" if isinstance(decision, ActionState) else "refused" if decision else "ignored"
             line["code"] = decision.code if decision else None
         return app.in_flight
@@ -135,43 +119,47 @@ class ActionRunner:
             refusal = Refusal("superseded-plan", f"plan {newer.id} is newer and arrived with it")
             await self._publish_refusal(app, plan, refusal, snapshot=None, traceparent=traceparent)
 
-    async def _gate(
-        self, app: Application, plan: Plan, traceparent: str, applications: Applications
-    ) -> Refusal | ActionState | None:
-        """Read policy and target, decide, and begin an admitted action; None: the plan needs no answer."""
-        policy, snapshot = await self._gather(app.id)
-        if policy.policy is not None and not app.recalled:
-            policy = await self._recall(app, policy)
-        context = Context(
+    async def _decide(self, app: Application, plan: Plan, traceparent: str) -> Refusal | ActionState | None:
+        """Refuse a plan or begin its action; None: the plan needs no answer. Reads policy and target if they matter."""
+        policy, snapshot = PolicyReading(reachable=False), None
+        decision: Refusal | ActionState | None = precheck(
+            plan, app.history, self._applications.fleet(), self._clock.now(), self._rules
+        )
+        if decision is None:
+            policy, snapshot = await self._gather(app.id)
+            if policy.policy is not None and not app.recalled:
+                policy = await self._recall(app, policy)
+            decision = admit(plan, self._context(app, policy, snapshot))
+        if isinstance(decision, Refusal):
+            await self._publish_refusal(app, plan, decision, snapshot=snapshot, traceparent=traceparent)
+        elif decision is not None and policy.policy is not None:
+            # No await between the gate and this line: the next gate must see this action in its counts.
+            self._applications.reserve(app.id, policy.policy.subject.cluster)
+            telemetry.admitted(plan, self._clock.now())
+            try:
+                await self._begin(app, decision, policy.policy, snapshot, traceparent)
+            finally:
+                self._applications.release(app.id)
+        return decision
+
+    def _context(self, app: Application, policy: PolicyReading, snapshot: Snapshot) -> Context:
+        return Context(
             now=self._clock.now(),
             history=app.history,
             policy=policy,
             snapshot=snapshot,
             attempt_id=self._attempt_id,
             analysis=self._analyses.get(app.id),
-            fleet=applications.fleet(),
+            fleet=self._applications.fleet(),
             rules=self._rules,
         )
-        decision = admit(plan, context)
-        if isinstance(decision, Refusal):
-            await self._publish_refusal(app, plan, decision, snapshot=snapshot, traceparent=traceparent)
-        if not isinstance(decision, ActionState) or policy.policy is None:
-            return decision if isinstance(decision, Refusal) else None
-        # No await between the gate and this line: the next gate must see this action in its counts.
-        applications.reserve(app.id, policy.policy.subject.cluster)
-        telemetry.admitted(plan, self._clock.now())
-        try:
-            await self._begin(app, decision, policy.policy, snapshot, traceparent)
-        finally:
-            applications.release(app.id)
-        return decision
 
     async def _begin(
         self,
         app: Application,
         intent: ActionState,
         policy: ScalingPolicy,
-        snapshot: Snapshot,
+        snapshot: Snapshot | None,
         traceparent: str | None,
     ) -> None:
         last = app.history.action
@@ -187,7 +175,7 @@ class ActionRunner:
         """Restore the history from knowledge if the topic no longer holds the application's outcomes."""
         outcome = await self._knowledge.outcome(app.id)
         if isinstance(outcome, Unanswered):
-            return PolicyReading(reachable=False, because=outcome.reason)
+            return PolicyReading(reachable=False, reason=outcome.reason)
         if outcome is not None:
             app.history = taken_over(recall(app.history, outcome))
         app.recalled = True
@@ -199,11 +187,11 @@ class ActionRunner:
             async with asyncio.timeout(GATE_SECONDS):
                 policy = await self._knowledge.policy(application)
                 if policy.policy is None:
-                    return policy, Snapshot(now, reachable=False, because="not observed without a policy")
+                    return policy, Snapshot(now, reachable=False, reason="not observed without a policy")
                 return policy, await self._driver(policy.policy.subject).observe(policy.policy.subject)
         except TimeoutError:
             reason = f"no answer within {GATE_SECONDS:.0f} s"
-            return PolicyReading(reachable=False, because=reason), Snapshot(now, reachable=False, because=reason)
+            return PolicyReading(reachable=False, reason=reason), Snapshot(now, reachable=False, reason=reason)
 
     # -- actions --------------------------------------------------------------------------------------------------
 
@@ -257,7 +245,7 @@ class ActionRunner:
         action = app.history.action
         if subject is None:
             reason = "the policy was deleted, so the target is unknown"
-            snapshot = Snapshot(self._clock.now(), reachable=True, because=reason)
+            snapshot = Snapshot(self._clock.now(), reachable=True, reason=reason)
         else:
             snapshot = await self._driver(subject).observe(subject)
         policy, crowded, contended = None, None, False

@@ -3,7 +3,7 @@
 Analyses are large and arrive at every scrape; the executor needs one when an action begins and while it is verified.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 
 import structlog
 from weir_contracts import Analysis
@@ -12,45 +12,29 @@ from runtime.envelope import Undecodable, decode
 from runtime.records import Record
 
 
-class LatestAnalyses(Mapping[str, Analysis]):
-    """View by application id; an undecodable analysis counts as absent."""
+class LatestAnalyses:
+    """Analyses by application id; an undecodable one counts as absent."""
 
     def __init__(self) -> None:
-        self._records: dict[str, Record] = {}
-        self._read: dict[str, tuple[Record, Analysis | None]] = {}
+        self._latest: dict[str, Record | Analysis | None] = {}
         self._log = structlog.get_logger("executor")
 
     def note(self, records: Iterable[Record]) -> None:
-        """Store the newest record of each application; within a partition a later offset is newer."""
+        """Store the last record of each application."""
         for record in records:
-            if record.key is None:
-                continue
-            last = self._records.get(record.key)
-            if record.value is None:
-                self.forget(record.key)
-            elif last is None or (record.partition, record.offset) != (last.partition, last.offset):
-                self._records[record.key] = record
+            if record.key is not None:
+                self._latest[record.key] = None if record.value is None else record
 
     def forget(self, application: str) -> None:
         """Drop an application whose partition another replica owns."""
-        self._records.pop(application, None)
-        self._read.pop(application, None)
+        self._latest.pop(application, None)
 
-    def __getitem__(self, application: str) -> Analysis:
-        record = self._records[application]
-        cached = self._read.get(application)
-        if cached is None or cached[0] is not record:
-            cached = (record, self._decoded(record))
-            self._read[application] = cached
-        if cached[1] is None:
-            raise KeyError(application)
-        return cached[1]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._records)
-
-    def __len__(self) -> int:
-        return len(self._records)
+    def get(self, application: str) -> Analysis | None:
+        """Return the newest analysis, or None."""
+        found = self._latest.get(application)
+        if isinstance(found, Record):
+            found = self._latest[application] = self._decoded(found)
+        return found
 
     def _decoded(self, record: Record) -> Analysis | None:
         try:

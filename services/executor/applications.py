@@ -9,7 +9,9 @@ from weir_contracts import ActionState, Outcome, Plan, Subject, precedes
 
 from runtime.envelope import new_traceparent
 
-from .core import ActionHistory, Fleet, Recommendation, Rules, recommendation_after
+from .core.fleet import Fleet, Recommendation, recommendation_after
+from .core.history import ActionHistory
+from .core.rules import Rules
 
 
 @dataclass

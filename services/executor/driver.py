@@ -4,7 +4,17 @@ from typing import Protocol
 
 from weir_contracts import ActionState, Outcome, Parallelism, Subject
 
-from .core import Accepted, Conflict, PolicyReading, Recorded, Refusal, Rejected, Snapshot, TargetChanged, Unanswered
+from .core.observed import (
+    Accepted,
+    Conflict,
+    PolicyReading,
+    Recorded,
+    Refusal,
+    Rejected,
+    Snapshot,
+    TargetChanged,
+    Unanswered,
+)
 
 
 class Fence(Protocol):

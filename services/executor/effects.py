@@ -13,7 +13,8 @@ from runtime.bus import Bus, BusError
 from runtime.envelope import child_traceparent, encode, new_traceparent
 
 from .applications import Application
-from .core import CompareAndSwap, Conflict, Recorded, Unanswered, resolve_conflict
+from .core.history import CompareAndSwap, resolve_conflict
+from .core.observed import Conflict, Recorded, Unanswered
 from .driver import Knowledge
 from .fence import LostPartition, Ownership
 

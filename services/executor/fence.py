@@ -15,7 +15,8 @@ from runtime.bus import Consumer
 from runtime.clock import Clock
 
 from .applications import Application
-from .core import Refusal, Unanswered, still_wanted
+from .core.gate import still_wanted
+from .core.observed import Refusal, Unanswered
 from .driver import Knowledge
 
 CONFIRMED_SECONDS = 4.0
@@ -73,7 +74,7 @@ class ActionFence:
         held = await self.go_on()
         refusal = still_wanted(self._action, policy, None, self._clock.now(), self._app.planned_version)
         if refusal is None and not policy.reachable:
-            return Unanswered(f"the policy cannot be read from knowledge: {policy.because}")
+            return Unanswered(f"the policy cannot be read from knowledge: {policy.reason}")
         return refusal or held
 
     async def go_on(self) -> Unanswered | None:

@@ -26,7 +26,8 @@ from runtime.table import GlobalTable
 from .action_runner import ActionRunner, Pace
 from .analyses import LatestAnalyses
 from .applications import Application, Applications, NewestOutcomes
-from .core import ActionHistory, Rules, recall, taken_over
+from .core.history import ActionHistory, recall, taken_over
+from .core.rules import Rules
 from .driver import Driver, Knowledge
 from .fence import LostPartition, Ownership
 
@@ -179,7 +180,7 @@ class Executor:
         app = self.applications.get(plan.application, decoded.record.partition)
         try:
             async with self._gates, app.lock:
-                begun = await self._runner.consider(app, plan, decoded.traceparent, self.applications)
+                begun = await self._runner.consider(app, plan, decoded.traceparent)
                 if begun and self._owns(app):  # the partition may have been taken meanwhile
                     self._drive(app)
         except LostPartition as lost:

@@ -5,8 +5,7 @@ from pydantic_settings import SettingsConfigDict
 
 from runtime.settings import TargetSettings, http_port
 
-from .core import Rules
-from .core.rules import RuleSettings
+from .core.rules import Rules, RuleSettings
 
 
 class Settings(RuleSettings, TargetSettings):

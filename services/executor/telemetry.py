@@ -5,7 +5,7 @@ from datetime import datetime
 from prometheus_client import Counter, Histogram
 from weir_contracts import ActionState, Outcome, Plan
 
-from .core import EventName
+from .core.table import EventName
 
 _LONG = (1, 2, 3, 5, 8, 13, 20, 30, 60, 120, 300)
 _OUTCOMES = Counter("weir_executor_outcomes_total", "Outcomes published", ["phase", "code"])

@@ -16,6 +16,7 @@ from runtime.kafka_bus import KafkaBus
 from runtime.kafka_lease import TOPIC as LEASES
 from runtime.kafka_lease import KafkaLease
 from runtime.loop import Stop, retry_until_ready
+from runtime.problems import Problem, answer
 from runtime.records import partition_of
 from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
@@ -36,7 +37,7 @@ from .service import Knowledge
 from .settings import KnowledgeSettings
 from .store import StoreUnavailable
 
-DESCRIPTION = "Policies, what is known of every application, why it was decided, and what happens now."
+DESCRIPTION = "Policies, the state of every application, the reasons of decisions, and events."
 
 
 def api() -> FastAPI:
@@ -45,8 +46,7 @@ def api() -> FastAPI:
 
     @app.exception_handler(StoreUnavailable)
     async def _away(_request: Request, error: StoreUnavailable) -> JSONResponse:
-        body = {"type": "about:blank", "title": "Not available", "status": 503, "detail": str(error)}
-        return JSONResponse(body, status_code=503, media_type="application/problem+json")
+        return answer(Problem(503, str(error)))
 
     @app.get("/", include_in_schema=False)
     async def welcome() -> dict[str, str]:
@@ -119,9 +119,9 @@ async def run(settings: KnowledgeSettings) -> int:
             return
         if not await retry_until_ready("redis", store.ping, stop):
             return
-        # Four topics are read one after the other, each within its time.
+        # Four topics are read in sequence, each within its time.
         max_seconds = 4 * settings.rebuild_seconds + 5
-        if await retry_until_ready("the rebuilt memory", knowledge.rebuild, stop, timeout_seconds=max_seconds):
+        if await retry_until_ready("the rebuilt store", knowledge.rebuild, stop, timeout_seconds=max_seconds):
             await asyncio.gather(
                 knowledge.follow(stop),
                 publisher.run(stop),

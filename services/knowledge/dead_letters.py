@@ -1,14 +1,16 @@
-"""Counts the dead letters of every service. A stage that runs elsewhere, as the analyzer's does in Spark, cannot count its own."""
+"""Counts the dead letters of every service. The analyzer's are written in Spark workers, without a counter."""
 
 from prometheus_client import Counter
 from weir_contracts import DeadLetter
 from weir_contracts.topics import DEAD_LETTERS
 
-from runtime.bus import Bus, Consumer
+from runtime.bus import Bus
 from runtime.envelope import Undecodable, decode
 from runtime.labels import CardinalityLimiter
-from runtime.loop import Stop, run_forever
+from runtime.loop import Stop
 from runtime.records import Record
+
+from .batches import Batches
 
 GROUP = "weir-knowledge-dead-letters"
 _COUNT = Counter(
@@ -18,29 +20,22 @@ _service, _topic = CardinalityLimiter(20), CardinalityLimiter(50)
 
 
 class DeadLetterCount:
-    """Follows `weir.dead-letters`; a replica counts its share."""
+    """Follows `weir.dead-letters`; each replica counts the letters of its partitions."""
 
     def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+        self._batches = Batches(bus, [DEAD_LETTERS.name], GROUP, self._take)
 
     async def follow(self, stop: Stop) -> None:
         """Count until stopped."""
-        consumer = self._bus.consumer([DEAD_LETTERS.name], GROUP)
-        try:
-            await run_forever("dead-letters", lambda: self._cycle(consumer, stop), stop)
-        finally:
-            await consumer.close()
+        await self._batches.follow("dead-letters", stop)
 
-    async def _cycle(self, consumer: Consumer, stop: Stop) -> None:
-        records = await stop.race(consumer.receive(max_records=500, timeout_seconds=1.0)) or []
+    async def _take(self, records: list[Record]) -> None:
         for record in records:
             self.count(record)
-        if records:
-            await consumer.commit()
 
     @staticmethod
     def count(record: Record) -> None:
-        """Count one. An undecodable record counts as `unknown`: a dead letter of it would be one more, for ever."""
+        """Count one. An undecodable record counts as `unknown`: its dead letter would be undecodable again."""
         if record.value is None:
             return
         try:

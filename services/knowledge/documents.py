@@ -43,11 +43,11 @@ Writer = Annotated[Caller, Depends(requires("write"))]
 Next = Annotated[str | None, Field(description="`after` of the next page; null: this was the last one")]
 
 
-def duration_between(text: str, least: str, most: str) -> timedelta:
+def duration_between(text: str, minimum: str, maximum: str) -> timedelta:
     """Parse a duration with bounds such as `10s` and `1d`. `ValueError` outside of them."""
     found = parse_duration(text)
-    if not parse_duration(least) <= found <= parse_duration(most):
-        raise ValueError(messages.outside(least, most))
+    if not parse_duration(minimum) <= found <= parse_duration(maximum):
+        raise ValueError(messages.outside(minimum, maximum))
     return found
 
 

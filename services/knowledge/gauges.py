@@ -1,7 +1,7 @@
-"""Prometheus gauges of every application: its newest messages, in numbers.
+"""Prometheus gauges of every application, from its newest messages.
 
-The series of an application come and go with its messages: they vanish when it ends, when its policy is deleted, and when its partition
-goes to another replica. Unknown is no series, never 0. How many there can be is bounded, applications as well as operators of each.
+An application's series vanish when it ends, when its policy is deleted, and when its partition goes to another replica. An unknown value
+has no series. The numbers of applications and of operators are bounded.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ from runtime.labels import CardinalityLimiter
 from .core import Event
 
 Sample = tuple[str, tuple[str, ...], float]
-"""Metric, values of the labels after `application`, value."""
+"""Metric, values of its labels without `application`, value."""
 
 APPLICATION: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "weir_application_status": ("What the newest observation found: 1 for the status it is in", ("status",)),
@@ -57,18 +57,18 @@ LEFT_OUT = "weir_knowledge_applications_left_out"
 MAX_CODES = 200
 _code = CardinalityLimiter(MAX_CODES)
 _GRACE = timedelta(seconds=60)
-"""An application without a policy is forgotten once it has been silent for so long: its policy may just be on its way."""
+"""Silence after which the series of an application without a policy are dropped: its policy may arrive later."""
 
 
 @dataclass
 class _Application:
-    """An application's series by the stage that gave them."""
+    """An application's series by the stage of their message."""
 
     stages: dict[str, tuple[datetime, list[Sample]]] = field(default_factory=dict)
 
 
 class ApplicationGauges(Collector):
-    """Takes messages in and hands the series out when Prometheus asks."""
+    """Collects messages, and gives their series to Prometheus."""
 
     def __init__(
         self, *, applications: int = 500, operators: int = 50, partition: Callable[[str], int] = lambda _: 0
@@ -76,54 +76,54 @@ class ApplicationGauges(Collector):
         self._applications = applications
         self._operators = operators
         self._partition = partition
-        self._cache: dict[str, _Application] = {}
+        self._shown: dict[str, _Application] = {}
         self._left_out: set[str] = set()
 
     def saw(self, message: Event) -> None:
-        """Take a message in; the end of an application takes its series away. Outcomes add no value to the others."""
+        """Add a message; the end of an application removes its series. Outcomes have no series."""
         if isinstance(message, Outcome):
             return
         name = message.application
         if isinstance(message, (Observation, Analysis)) and message.status == "ended":
             self._forget(name)
             return
-        if name not in self._cache and len(self._cache) >= self._applications:
+        if name not in self._shown and len(self._shown) >= self._applications:
             self._left_out.add(name)
             return
         self._left_out.discard(name)
         stage, samples = _read(message, self._operators)
         samples.append(("weir_application_last_message_timestamp_seconds", (stage,), message.observed_at.timestamp()))
-        self._cache.setdefault(name, _Application()).stages[stage] = (message.observed_at, samples)
+        self._shown.setdefault(name, _Application()).stages[stage] = (message.observed_at, samples)
 
     def lost(self, partitions: Collection[int]) -> None:
-        """Another replica has them now, and shows what belongs to them."""
-        for name in [n for n in (*self._cache, *self._left_out) if self._partition(n) in partitions]:
+        """Drop the applications of these partitions, which another replica owns."""
+        for name in [n for n in (*self._shown, *self._left_out) if self._partition(n) in partitions]:
             self._forget(name)
 
     def keep_only(self, with_policy: Collection[str], now: datetime) -> None:
-        """Forget applications without a policy: while the monitor is away, no message says that they ended."""
-        newest = {name: max(at for at, _ in current.stages.values()) for name, current in self._cache.items()}
+        """Drop silent applications without a policy: without a monitor no message ends them."""
+        newest = {name: max(at for at, _ in current.stages.values()) for name, current in self._shown.items()}
         for name, at in newest.items():
             if name not in with_policy and now - at > _GRACE:
                 self._forget(name)
         self._left_out.intersection_update(with_policy)
 
     def _forget(self, name: str) -> None:
-        self._cache.pop(name, None)
+        self._shown.pop(name, None)
         self._left_out.discard(name)
 
     def describe(self) -> Iterable[Metric]:
-        """All families, without a sample."""
+        """Return all families, without samples."""
         return self._families().values()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the present values; called from a thread, while messages come."""
+        """Yield the present values; called from a thread while messages are added."""
         families = self._families()
-        for name, current in list(self._cache.items()):
+        for name, current in list(self._shown.items()):
             for _, samples in list(current.stages.values()):
                 for metric, labels, value in samples:
                     families[metric].add_metric((name, *labels), value)
-        families[SHOWN].add_metric((), len(self._cache))
+        families[SHOWN].add_metric((), len(self._shown))
         families[LEFT_OUT].add_metric((), len(self._left_out))
         yield from families.values()
 

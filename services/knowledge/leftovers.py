@@ -1,7 +1,7 @@
-"""Forgets what is kept of applications that have no policy and are silent: they vanished without an end that was heard.
+"""Deletes silent applications without a policy that never ended.
 
-An application's end comes from its monitor, or from the publisher when its policy is deleted. Neither comes where the policy itself was
-lost, or where a late message brought a part of the state back.
+An application's end comes from its monitor, or from the publisher when its policy is deleted. Neither comes if the policy itself was
+lost, or if a late message restored a part of the state.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from .publisher import end_record
 from .store import Store
 
 DELETIONS_KEPT = timedelta(days=30)
-"""Much longer than a tombstone is kept by its topic, and than any process is paused and goes on."""
+"""Much longer than a topic keeps a tombstone, and than a process may be paused."""
 MAX_PAUSE_SECONDS = 300.0
 
 
 class Leftovers:
-    """Looks for applications without a policy, on the replica that publishes policies (`publishes`)."""
+    """Deletes silent applications without a policy, on the replica that publishes policies (`publishes`)."""
 
     def __init__(
         self, bus: Bus, store: Store, clock: Clock, publishes: Callable[[], bool], forget_after_seconds: float
@@ -34,16 +34,16 @@ class Leftovers:
         self._publishes = publishes
         self._forget_after_seconds = forget_after_seconds
         self._since: dict[tuple[str, datetime | None], float] = {}
-        """Monotonic seconds since which an application has had no policy and this newest message: no two clocks are compared."""
+        """Monotonic seconds since which an application has no policy and this newest message."""
         self._log = structlog.get_logger("knowledge")
 
     async def run(self, stop: Stop) -> None:
-        """Look ten times in `forget_after_seconds`, and at least every five minutes, until stopped."""
+        """Check ten times in `forget_after_seconds`, and at least every five minutes, until stopped."""
         pause_seconds = min(MAX_PAUSE_SECONDS, self._forget_after_seconds / 10)
         await run_forever("leftovers", self.tidy, stop, pause_seconds=pause_seconds)
 
     async def tidy(self) -> None:
-        """Look once; end and forget applications that have been silent for long enough."""
+        """Check once; end and delete applications that have been silent for long enough."""
         if not self._publishes():
             self._since.clear()
             return
@@ -57,12 +57,12 @@ class Leftovers:
         await self._store.forget_deletions(int(oldest.timestamp() * 1000))
 
     async def _forget(self, application: str, newest: datetime | None) -> None:
-        """Publish its end, so that the analyzer drops its state, too; it is forgotten here even if nothing names its policy."""
+        """Publish the end if a message has the policy, so that the analyzer drops its state as well; delete the application."""
         messages = await self._store.newest(application, ["observation", "analysis"])
         last = None if messages is None else messages.observation or messages.analysis
         if last is not None:
             after = max(self._clock.now(), (newest or last.observed_at) + timedelta(milliseconds=1))
-            record = end_record(ended_observation(last.policy, after, "it has no policy, and nothing was heard of it"))
+            record = end_record(ended_observation(last.policy, after, "it has no policy and sends no messages"))
             await self._bus.publish(record.topic, record.key, record.value, record.headers)
         await self._store.forget(application)
         self._log.info("forgotten", application=application, silent_seconds=self._forget_after_seconds)

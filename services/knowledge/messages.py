@@ -30,8 +30,8 @@ def no_scores(application: str, has_shadows: bool) -> str:
     return f"{application} has no scores of this time: {reason}"
 
 
-def outside(least: str, most: str) -> str:
-    return f"must lie between {least} and {most}"
+def outside(minimum: str, maximum: str) -> str:
+    return f"must lie between {minimum} and {maximum}"
 
 
 def streams_exhausted(count: int) -> str:

@@ -1,7 +1,7 @@
-"""Publishes policies from the outbox: of all replicas the one that holds the lease (docs/adr/0007).
+"""Publishes policies from the outbox, on the replica that holds the lease (docs/adr/0007).
 
-A record carries its version and the epoch of its publisher's lease, so that consumers ignore one that comes late. It is still the last of
-its key in the topic, and compaction would keep it alone: so the holder reads the topic, too, and publishes again what is newer.
+A record carries its version and the epoch of its publisher's lease, so that consumers ignore late ones. Compaction would keep a late
+record as the last of its key, so the holder reads the topic as well and publishes the newer version again.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ from runtime.versions import RecordVersion, version_of
 
 from .store import OutboxEntry, Store, StoreFull, StoreUnavailable
 
-LOOK_SECONDS = 0.25
-"""How often the holder looks for what other replicas have put into the outbox."""
+POLL_SECONDS = 0.25
+"""Between two polls of the outbox for entries of other replicas."""
 _OUTBOX = Gauge("weir_knowledge_outbox", "Policies stored and not yet published")
 _HOLDS_LEASE = Gauge("weir_knowledge_lease_held", "1 while this replica is the one that publishes policies")
 
 
 class PolicyPublisher:
-    """Publishes each change once it is stored, in the order of the changes, while this replica holds the lease.
+    """Publishes stored changes in order, while this replica holds the lease.
 
-    `rebuilt`: set while the store holds what the topics say. Until then the replica publishes nothing and gives the lease back, as
+    `rebuilt` is set while the store has all data of the topics. Until then the replica publishes nothing and releases the lease, as
     another replica may reach the store.
     """
 
@@ -57,26 +57,26 @@ class PolicyPublisher:
         self._read_seconds = read_seconds
         self._reader: Reader | None = None
         self._compared_in: int | None = None
-        """The epoch in which the topic was compared with the store, and from when on it is followed."""
+        """The epoch in which the topic was compared with the store; it is followed since then."""
         self._log = structlog.get_logger("outbox")
         self.outbox_filled = asyncio.Event()
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of the lease that this replica holds now; None while it must not publish."""
+        """The epoch of the lease that this replica holds; None while it must not publish."""
         state = None if self._lease is None else self._lease.state()
         if state is None or judge(state, self._clock.monotonic(), self._terms).kind != "works":
             return None
         return None if state.own is None else state.own.epoch
 
     async def run(self, stop: Stop) -> None:
-        """Publish what the outbox holds, soon after it was filled, until stopped."""
+        """Publish entries of the outbox soon after they were written, until stopped."""
         try:
             await run_forever("outbox", lambda: self._cycle(stop), stop)
         finally:
-            await self._give_back()
+            await self._release()
 
-    async def _give_back(self) -> None:
+    async def _release(self) -> None:
         await self._close_reader()
         lease, self._lease = self._lease, None
         _HOLDS_LEASE.set(0)
@@ -85,18 +85,18 @@ class PolicyPublisher:
 
     async def _cycle(self, stop: Stop) -> None:
         if not self._rebuilt.is_set():
-            await self._give_back()
+            await self._release()
             await stop.race(self._rebuilt.wait())
             return
         self.outbox_filled.clear()
         try:
-            # Before, as publishing lasts while the brokers are away; by every replica, as there may be no holder.
+            # Before publishing, which takes long while the brokers are away; by every replica, as there may be no holder.
             _OUTBOX.set(await self._store.outbox_size())
-            # Cut short by the stop: with the brokers away it lasts, and what was sent and not noted is sent once more, the same.
+            # The stop interrupts it: a record that was sent and not removed is sent again, unchanged.
             if await stop.race(self.publish()):
                 _OUTBOX.set(await self._store.outbox_size())
         except StoreUnavailable as error:
-            # Redis may have come back without its last second: the topic is compared with it again first.
+            # Redis may have lost its last second: compare it with the topic first.
             if not isinstance(error, StoreFull):
                 self._rebuilt.clear()
             raise
@@ -104,12 +104,12 @@ class PolicyPublisher:
 
     async def _filled(self) -> None:
         try:
-            await asyncio.wait_for(self.outbox_filled.wait(), LOOK_SECONDS)
+            await asyncio.wait_for(self.outbox_filled.wait(), POLL_SECONDS)
         except TimeoutError:
             return
 
     async def publish(self) -> int:
-        """Publish what waits, and again what came too late; returns how many entries of the outbox went. 0 without the lease."""
+        """Publish the outbox, and newer versions after late records; return the number of entries published, 0 without the lease."""
         if self._lease is None:
             self._lease = self._new_lease()
             self._lease.open()
@@ -132,7 +132,7 @@ class PolicyPublisher:
             for entry in entries:
                 for record in await self._records(entry, epoch):
                     if self.epoch != epoch:
-                        return count  # another replica may hold the lease: the entry is its to publish
+                        return count  # another replica may hold the lease, and publishes the entry
                     await self._bus.publish(record.topic, record.key, record.value, record.headers)
                 await self._store.published([entry])
                 count += 1
@@ -153,7 +153,7 @@ class PolicyPublisher:
 
     def _policy_record(self, policy: ScalingPolicy, epoch: int) -> Outgoing:
         now = self._clock.now()
-        # The same for the same change, however often it has to be published.
+        # The same id for each publication of a change.
         message_id = derive_id(observation_id(policy.application, policy.metadata.updated_at or now), "policy")
         body, headers = encode(
             policy,
@@ -167,8 +167,7 @@ class PolicyPublisher:
         return Outgoing(POLICIES.name, policy.application, body, headers | version.headers())
 
     async def _end(self, policy: ScalingPolicy, version: int) -> Observation:
-        """Return the application's end, dated by the deletion's version and after the newest message: readers ignore an older one. A
-        monitor publishes another one, if it runs."""
+        """Return the application's end, dated by the deletion's version and later than the newest message: readers ignore an older one."""
         deleted_at = (
             datetime.fromtimestamp(version / 1000, UTC) if version < self._clock.now().timestamp() * 1000 else None
         )
@@ -182,7 +181,7 @@ class PolicyPublisher:
     # -- the topic -----------------------------------------------------------------------------------------------------
 
     async def _compare(self, epoch: int) -> None:
-        """Read the topic, and publish the stored policy again where the topic's last record of it is older."""
+        """Read the topic, and publish stored policies again whose last record is older."""
         await self._close_reader()
         self._reader = self._bus.reader(POLICIES.name)
         last: dict[str, int] = {}
@@ -203,7 +202,7 @@ class PolicyPublisher:
         self._log.info("publishes-policies", epoch=epoch, published_again=[n for n in behind if n not in pending])
 
     async def _published_too_late(self, epoch: int) -> bool:
-        """Return whether another publisher's record came behind a newer one, and put what is stored into the outbox again."""
+        """Return whether another publisher wrote a record behind a newer one; the stored version goes into the outbox again."""
         found = False
         for record in await self._reader.receive(timeout_seconds=0.02) if self._reader is not None else ():
             version = version_of(record.headers)
@@ -224,7 +223,7 @@ class PolicyPublisher:
 
 
 def end_record(observation: Observation) -> Outgoing:
-    """The record of an application's end, as a monitor would publish it."""
+    """Return the record of an application's end, as a monitor would publish it."""
     body, headers = encode(
         observation,
         type=OBSERVATIONS.type,
@@ -237,7 +236,7 @@ def end_record(observation: Observation) -> Outgoing:
 
 
 def _number(record: Record) -> int:
-    """The version that a record of a policy carries, in its headers or, by an earlier version of Weir, in its value; else 0."""
+    """Return a policy record's version from its headers or, of an earlier version of Weir, its value; else 0."""
     version = version_of(record.headers)
     if version is not None or record.value is None:
         return version.number if version is not None else 0

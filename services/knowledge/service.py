@@ -1,4 +1,4 @@
-"""The shell: remembers what the loop says, and rebuilds an emptied memory. `publisher` publishes policies from the outbox."""
+"""The shell: stores the messages of the loop, and rebuilds an emptied store. `publisher` publishes policies from the outbox."""
 
 import asyncio
 from collections import Counter as Tally
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy, precedes
 from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
 
-from runtime.bus import Bus, Consumer, Reader
+from runtime.bus import Bus, Reader
 from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
 from runtime.envelope import Undecodable, decode
@@ -24,9 +24,10 @@ from runtime.records import Record
 from runtime.schema_version import NewerMessages
 from runtime.versions import NewestVersions, version_of
 
-from .core import Event, HistoryEntry, HistoryLimits, Kind, NewestTimes, State, history_entries, remember
+from .batches import Batches
+from .core import Event, HistoryEntry, HistoryLimits, Kind, NewestTimes, State, history_entries, kind_of, remember
 from .gauges import ApplicationGauges
-from .store import RETRY_SECONDS, Store, StoreFull, StoreFullBackoff, StoreUnavailable, VersionConflict
+from .store import RETRY_SECONDS, Store, StoreFull, StoreUnavailable, VersionConflict
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -38,7 +39,7 @@ READ: Mapping[str, tuple[type[Observation | Analysis | Plan | Outcome], Kind]] =
     PLANS.name: (Plan, "plan"),
     OUTCOMES.name: (Outcome, "outcome"),
 }
-_REMEMBERED = Counter("weir_knowledge_messages_total", "Messages remembered", ["kind"])
+_REMEMBERED = Counter("weir_knowledge_messages_total", "Messages stored", ["kind"])
 
 
 class Knowledge:
@@ -64,24 +65,25 @@ class Knowledge:
         self._rebuild_seconds = rebuild_seconds
         self._dead_letters = DeadLetters(bus, "knowledge", clock, newer)
         self._log = structlog.get_logger("knowledge")
-        self._backoff = StoreFullBackoff(self._log, retry_seconds)
-        self._pending: list[Record] = []
+        self._batches = Batches(
+            bus, list(READ), GROUP, self._take_rebuilt, on_revoked=self._gauges.lost, retry_seconds=retry_seconds
+        )
         self.rebuilt = asyncio.Event()
 
     async def check_rebuilt(self) -> None:
-        """Readiness: raises until the memory is known to hold what the topics say."""
+        """Readiness: raises until the store was compared with the topics."""
         if not self.rebuilt.is_set():
-            raise RuntimeError("the memory is being compared with the topics")
+            raise RuntimeError("the store is being compared with the topics")
 
     async def rebuild(self) -> None:
-        """Bring back what the topics know and the store does not: an empty store deletes nothing. May be called again."""
+        """Restore the data of the topics that the store lacks: an empty store deletes nothing. May be called again."""
         await self._store.migrate()
         restored = 0
         for record in (await self._latest(POLICIES)).values():
             restored += await self._restore_policy(record)
         if not await self._store.is_complete():
             await self._restore_states()
-            # Last, so that a rebuild that was cut short is begun again.
+            # Last, so that an interrupted rebuild starts again.
             await self._store.mark_complete()
         else:
             await self._complete_actions()
@@ -89,7 +91,7 @@ class Knowledge:
         self.rebuilt.set()
 
     async def _restore_policy(self, record: Record) -> bool:
-        """Restore a policy from the topic, unless the store has a newer one; returns whether it has a policy."""
+        """Restore a policy from the topic, unless the store has a newer one; return whether the record has a policy."""
         version = version_of(record.headers)
         if record.value is None:
             if version is not None and record.key is not None:
@@ -102,7 +104,7 @@ class Knowledge:
         return True
 
     async def _restore_states(self) -> None:
-        """The newest of each stage, and actions. Messages of an application without a policy stay forgotten."""
+        """Restore the newest message of each stage, and actions, of applications with a policy."""
         current = {policy.application for policy in await self._store.policies()}
         states: dict[str, State] = {}
         newest: dict[str, dict[Kind, str]] = defaultdict(dict)
@@ -126,7 +128,7 @@ class Knowledge:
         await self._store.save(list(states.values()), [], entries, newest)
 
     async def _lacks(self, application: str, kind: Kind, times: NewestTimes) -> bool:
-        """Whether what a state has seen is not there itself: the store may have been emptied just before that state was written."""
+        """Return whether a state's newest message is missing: the store may have been emptied just before the state was written."""
         found = await self._store.newest(application, [kind])
         return found is None or getattr(found.times(), kind) != getattr(times, kind)
 
@@ -136,17 +138,17 @@ class Knowledge:
             try:
                 await self._store.put_action(action, 0)
             except VersionConflict:
-                return  # the executor was faster, and knows better
+                return  # the executor was faster
 
     async def _complete_actions(self) -> None:
-        """After an outage: actions whose end was published, and could not be written or was lost with the store's last second."""
+        """Store ends of actions that were published but not stored, or were lost with the store's last second."""
         for record in (await self._latest(OUTCOMES)).values():
             outcome = await self._read(record, Outcome)
             if outcome is not None:
                 await self._end_action(outcome)
 
     async def _end_action(self, outcome: Outcome) -> None:
-        """Store the end of a stored action from its outcome too: the executor writes it itself, but goes on where it cannot."""
+        """Store the end of an action from its outcome: the executor writes it as well, but continues if it cannot."""
         action = outcome.newest_action
         if action is None or not action.terminal:
             return
@@ -157,7 +159,7 @@ class Knowledge:
                 await self._store.put_action(action, stored.version)
 
     async def _latest(self, topic: Topic) -> dict[str, Record]:
-        """The newest record of each key, by its version where it has one."""
+        """Return the newest record of each key, by version if it has one."""
         reader: Reader = self._bus.reader(topic.name)
         latest: dict[str, Record] = {}
         versions = NewestVersions()
@@ -178,72 +180,61 @@ class Knowledge:
         return None if decoded is None else decoded.message
 
     async def follow(self, stop: Stop) -> None:
-        """Remember what the loop says until stopped."""
+        """Store the messages of the loop until stopped."""
         await stop.race(self.rebuilt.wait())
-        consumer = self._bus.consumer(list(READ), GROUP, on_revoked=self._gauges.lost)
-        try:
-            await run_forever("knowledge", lambda: self._cycle(consumer, stop), stop)
-        finally:
-            await consumer.close()
+        await self._batches.follow("knowledge", stop)
 
-    async def _cycle(self, consumer: Consumer, stop: Stop) -> None:
-        # What was received is kept until it is stored: an outage of Redis must not skip it.
-        if not self._pending:
-            self._pending = await stop.race(consumer.receive(max_records=500, timeout_seconds=0.5)) or []
+    async def _take_rebuilt(self, records: list[Record]) -> None:
         try:
-            # Redis may have come back empty, or without its last second: nothing is right until it was compared again.
+            # Redis may have lost all data, or its last second: compare it with the topics before the next write.
             if not self.rebuilt.is_set() or not await self._store.is_complete():
                 self.rebuilt.clear()
                 await self.rebuild()
-            if self._pending:
-                await self.take(self._pending)
-                await consumer.commit()
-                self._pending = []
-            self._backoff.written()
-        except StoreFull as error:
-            # It has lost nothing: what was rebuilt stays so.
-            await self._backoff.refused(error, stop)
+            if records:
+                await self.take(records)
+        except StoreFull:
+            raise  # it has lost nothing
         except StoreUnavailable:
             self.rebuilt.clear()
             raise
 
     async def take(self, records: list[Record]) -> None:
-        """Remember a batch; after `StoreUnavailable` the batch is to be taken again."""
+        """Store a batch; `StoreUnavailable` repeats it."""
         refused: StoreFull | None = None
         with canonical_line(self._log, "remembered", self._clock) as line:
-            by_application: dict[str, list[tuple[Event, Kind]]] = defaultdict(list)
+            by_application: dict[str, list[Event]] = defaultdict(list)
             kinds: Tally[str] = Tally()
             for record in records:
                 model, kind = READ[record.topic]
                 message = await self._read(record, model)
                 kinds[kind if message is not None else "skipped"] += 1
                 if message is not None:
-                    by_application[message.application].append((message, kind))
+                    by_application[message.application].append(message)
             line.update(records=len(records), kinds=dict(kinds), applications=len(by_application))
-            line.update(_whose(records, by_application))
+            line.update(_subject(records, by_application))
             try:
                 line["new"] = await self._store_all(by_application)
             except StoreFull as error:
-                # Told once by who tries again, not at each try.
+                # `Batches` logs it once, not at each attempt.
                 refused = error
                 line.clear()
         if refused is not None:
             raise refused
 
-    async def _store_all(self, by_application: Mapping[str, list[tuple[Event, Kind]]]) -> int:
-        """Returns how many messages said something new."""
+    async def _store_all(self, by_application: Mapping[str, list[Event]]) -> int:
+        """Store the messages; return how many changed something."""
         current = await self._store.states(by_application)
         after = [await self._after(name, current[name], messages) for name, messages in by_application.items()]
         changed = [each for each in after if each.state is not current[each.application]]
-        events = [(kind, each.application, text) for each in after for kind, text in each.told]
+        events = [(kind, each.application, text) for each in after for kind, text in each.events]
         await self._save([each for each in changed if not each.ended], events)
-        # Published before it is forgotten: a refused batch is taken again, and its end must still be published then.
+        # The feed first: a refused batch is repeated, and must publish the end then.
         for each in after:
             if each.ended:
                 await self._store.forget(each.application)
         await self._save([each for each in changed if each.ended], [])
         for each in after:
-            for message, _ in by_application[each.application]:
+            for message in by_application[each.application]:
                 late = isinstance(message, Outcome) and each.state is not None and each.state.times.newer_than(message)
                 if isinstance(message, Outcome) and not late:
                     await self._end_action(message)
@@ -257,24 +248,22 @@ class Knowledge:
         if states or events:
             await self._store.save(states, events, entries, {each.application: each.newest for each in changed})
 
-    async def _after(self, application: str, state: State | None, messages: list[tuple[Event, Kind]]) -> "_After":
-        """Apply `messages` to the state.
-
-        What is still on its way when an application ends must not bring it back: without a policy only a reading of it does.
-        """
+    async def _after(self, application: str, state: State | None, messages: list[Event]) -> "_After":
+        """Apply `messages` to the state. Without a policy and a state only an observation counts: late messages do not restore an ended
+        application."""
         after = _After(application, state)
-        for message, kind in sorted(messages, key=_instant):
-            if after.state is None and not _is_reading(message) and await self._store.policy(application) is None:
+        for message in sorted(messages, key=_instant):
+            if after.state is None and not _is_live(message) and await self._store.policy(application) is None:
                 continue
             changed = remember(after.state or State(application=application), message, self._limits)
             if changed is after.state:
                 continue
-            after.take(changed, kind, message)
+            after.take(changed, message)
             self._gauges.saw(message)
         return after
 
     async def tidy_gauges(self, stop: Stop) -> None:
-        """Let the series of applications go whose policy was deleted while they were not monitored, until stopped."""
+        """Drop series of applications whose policy was deleted while they were not monitored, until stopped."""
 
         async def cycle() -> None:
             policies = await self._store.policies()
@@ -284,7 +273,7 @@ class Knowledge:
 
 
 def _is_late(record: Record, newest: Record | None) -> bool:
-    """Whether a record is an outcome that an earlier holder of its application published after a newer one."""
+    """Return whether a record is an outcome of an application's earlier owner, published after a newer one."""
     if record.topic != OUTCOMES.name or newest is None or record.value is None or newest.value is None:
         return False
     try:
@@ -299,17 +288,17 @@ class _After:
 
     application: str
     state: State | None
-    told: list[tuple[Kind, str]] = field(default_factory=list)
+    events: list[tuple[Kind, str]] = field(default_factory=list)
     """For the feed: each message as JSON."""
     newest: dict[Kind, str] = field(default_factory=dict)
     entries: list[tuple[str, HistoryEntry]] = field(default_factory=list)
     ended: bool = False
-    """In between: what was known before is to be forgotten."""
+    """The application ended in this batch: its earlier data is to be deleted."""
 
-    def take(self, changed: State, kind: Kind, message: Event) -> None:
-        """One message that has changed the state."""
-        text = message.model_dump_json()
-        self.told.append((kind, text))
+    def take(self, changed: State, message: Event) -> None:
+        """Add a message that has changed the state."""
+        kind, text = kind_of(message), message.model_dump_json()
+        self.events.append((kind, text))
         if isinstance(message, Observation) and message.status == "ended":
             self.state, self.newest, self.entries, self.ended = None, {}, [], True
             return
@@ -318,20 +307,19 @@ class _After:
         self.entries += history_entries(message, changed)
 
 
-def _whose(records: list[Record], applications: Collection[str]) -> dict[str, str]:
-    """Application and trace of a batch that concerns just one."""
+def _subject(records: list[Record], applications: Collection[str]) -> dict[str, str]:
+    """Return application and trace of a batch with only one."""
     found = {} if len(applications) != 1 else {"application": next(iter(applications))}
     if len(records) == 1 and "traceparent" in records[0].headers:
         found["traceparent"] = records[0].headers["traceparent"]
     return found
 
 
-def _is_reading(message: Event) -> bool:
+def _is_live(message: Event) -> bool:
     return isinstance(message, Observation) and message.status != "ended"
 
 
-def _instant(item: tuple[Event, str]) -> tuple[float, int]:
-    message, _ = item
+def _instant(message: Event) -> tuple[float, int]:
     at = message.at if isinstance(message, Outcome) else message.observed_at
     order = (Observation, Analysis, Plan, Outcome).index(type(message))
     return at.timestamp(), order

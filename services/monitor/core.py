@@ -1,4 +1,4 @@
-"""`observe(readings, now) -> Observation`: one scrape and the brokers' offsets, put together as a message. Pure."""
+"""Core of the monitor: `observe(readings, now)` makes the observation of one scrape and the brokers' offsets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _MAX_PARTITIONS = 10_000
 
 @dataclass(frozen=True)
 class PartitionOffsets:
-    """One partition as the brokers report it; `metric_topic` is its topic's name in the engine's metrics."""
+    """Offsets of one partition at the brokers; `metric_topic` is the topic's name in the engine's metrics."""
 
     topic: str
     metric_topic: str
@@ -40,16 +40,16 @@ class PartitionOffsets:
 
 @dataclass(frozen=True)
 class Readings:
-    """Everything read in one scrape of one application."""
+    """Readings of one scrape of one application."""
 
     policy: ScalingPolicy
     scrape: Scrape
     partitions: tuple[tuple[str, PartitionOffsets], ...] = ()
-    """Source operator and partition."""
+    """Name of the source operator, and partition."""
     problems: tuple[Problem, ...] = ()
     scrape_seconds: float | None = None
     previous: Observation | None = None
-    """The application's last observation, if this monitor made it."""
+    """Last observation of the application with a topology, if this monitor made it."""
 
 
 def observe(readings: Readings, now: datetime) -> Observation:
@@ -57,7 +57,7 @@ def observe(readings: Readings, now: datetime) -> Observation:
     scrape, previous = readings.scrape, readings.previous
     run = _run(scrape, previous)
     same_run = previous is not None and previous.run is not None and run is not None and run.is_same(previous.run)
-    operators = _not_fallen(scrape.operators, previous) if previous and same_run else list(scrape.operators)
+    operators = _checked(scrape.operators, previous) if previous and same_run else list(scrape.operators)
     partitions = [
         _partition(name, p, scrape.sources[name]) for name, p in readings.partitions if name in scrape.sources
     ]
@@ -81,24 +81,27 @@ def observe(readings: Readings, now: datetime) -> Observation:
 
 
 def next_due(due: float, now: float, interval_seconds: float) -> tuple[float, int]:
-    """Return when the next scrape is due, in monotonic seconds, and how many were missed because the last took too long.
+    """Return when the next scrape is due, in monotonic seconds, and how many were skipped because of a long one.
 
-    The cadence stays fixed: missed scrapes are left out, not made up for.
+    The cadence stays fixed: skipped scrapes are not made up for.
     """
     missed = max(0, floor((now - due) / interval_seconds))
     return due + (missed + 1) * interval_seconds, missed
 
 
 def _run(scrape: Scrape, previous: Observation | None) -> Run | None:
-    """Return the run as it was first read with its count of restarts, so that a late count does not look like another run."""
-    known = previous.run if previous else None
-    if scrape.run is not None and known is not None and known.attempt is not None and scrape.run.is_same(known):
-        return known
+    """Return the run with the first number of restarts that was read: a late number must not look like another run."""
+    before = previous.run if previous else None
+    if scrape.run is not None and before is not None and before.attempt is not None and scrape.run.is_same(before):
+        return before
     return scrape.run
 
 
-def _not_fallen(operators: Sequence[OperatorReading], previous: Observation) -> list[OperatorReading]:
-    """Within a run counters only grow. Where one fell, counters of one run came with the graph of another: no sample."""
+def _checked(operators: Sequence[OperatorReading], previous: Observation) -> list[OperatorReading]:
+    """Mark readings with a counter that fell as incomplete.
+
+    Counters only grow within a run: after a fall, the counters of one run came with the graph of another.
+    """
     before = {reading.operator: reading for reading in previous.operators}
     return [
         reading.model_copy(update={"complete": False})
@@ -132,7 +135,7 @@ def _group_problem(readings: Readings) -> list[Problem]:
         return []
     positions = [at for source in scrape.sources.values() for at in source.values()]
     if positions and all(at is None for at in positions):
-        return []  # idle: nothing was read that could be committed
+        return []  # idle: the sources have read nothing to commit
     topics = ", ".join(sorted({p.topic for _, p in readings.partitions})[:5])
     what = (
         f"does not exist or has committed nothing for {topics}, {scrape.commits_expected}: "
@@ -142,9 +145,10 @@ def _group_problem(readings: Readings) -> list[Problem]:
 
 
 def _topology(readings: Readings) -> Topology | None:
-    """Return the graph with each source's partitions: the brokers list also those that a source has not read from yet.
+    """Return the graph with the number of each source's partitions.
 
-    While the application does not run the source reports nothing, but still has as many as before.
+    The brokers also list partitions that a source has not read from yet. While the application does not run, the source
+    reports none, and the previous number still applies.
     """
     topology, previous = readings.scrape.topology, readings.previous
     if topology is None:
@@ -180,7 +184,7 @@ def _partition(operator: str, partition: PartitionOffsets, positions: Positions)
 
 
 def _deployment(deployment: Deployment | None, policy: ScalingPolicy) -> Deployment | None:
-    """What an application that is scaled by instances requests is every slot; what was requested only its driver sees."""
+    """Return the deployment without its request if instances are scaled: such a job requests every slot."""
     if deployment is None or policy.spec.target.unit is None:
         return deployment
     return deployment.model_copy(update={"requested": None, "requested_lower": None})

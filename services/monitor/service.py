@@ -26,11 +26,11 @@ _UNPUBLISHED = Gauge("weir_monitor_unpublished_observations", "Observations in a
 
 @dataclass
 class _Inbox:
-    """Policy records not yet acted on, the newest of each application; one that is older by its version is ignored, whenever it
-    comes. `last` is the newest that had a value, so that a policy and its deletion, read together, still end the application properly."""
+    """Policy records not yet acted on, the newest of each application; one that is older by its version is ignored."""
 
     newest: dict[str, Record] = field(default_factory=dict)
     last: dict[str, Record] = field(default_factory=dict)
+    """The newest with a value: a policy and its deletion, read together, still end the application properly."""
     versions: NewestVersions = field(default_factory=NewestVersions)
 
     def add(self, record: Record) -> None:
@@ -44,13 +44,13 @@ class _Inbox:
         self.last.pop(key, None)
 
     def keep(self, partitions: frozenset[int]) -> None:
-        """Forget what is no longer ours."""
+        """Drop the records of partitions that another replica owns now."""
         for key in [key for key, record in self.newest.items() if record.partition not in partitions]:
             self.done(key)
 
 
 class Monitor:
-    """Watches the applications of its share of the policies."""
+    """Scrapes the applications whose policies lie in the partitions assigned to this replica."""
 
     def __init__(
         self,
@@ -69,42 +69,41 @@ class Monitor:
         self._pause = pause
         self._dead_letters = DeadLetters(bus, "monitor", clock, newer)
         self._watched: dict[str, tuple[int, Watch]] = {}
-        self._owned: frozenset[int] = frozenset()
+        self._assignment: frozenset[int] = frozenset()
         self._inbox = _Inbox()
-        self._known = False
+        self._caught_up = False
         self._refused = 0
         self._log = structlog.get_logger("monitor")
 
     @property
     def applications(self) -> list[str]:
-        """The applications watched now."""
+        """Return the applications that this replica scrapes."""
         return sorted(self._watched)
 
     async def ping(self) -> None:
-        """Returns if all policies of its share are known and observations are taken; `BusError` otherwise."""
-        if not self._known:
-            raise BusError("its share of the policies is not read yet")
+        """Return once all assigned policies are read and the brokers accept observations; `BusError` otherwise."""
+        if not self._caught_up:
+            raise BusError("the assigned partitions of the policies are not read yet")
         if self._refused:
             raise BusError(f"the brokers refused the last {self._refused} observations")
 
     async def run(self, stop: Stop) -> None:
-        """Watch until stopped. Group membership gives the share; what is in it is read from the topic's beginning, so that a
-        partition taken over is known whole."""
+        """Scrape until stopped. The group assigns partitions; each is read from its beginning, with all older policies."""
         member = self._bus.consumer([POLICIES.name], GROUP)
         policies = self._bus.reader(POLICIES.name, partitions=[])
 
         async def cycle() -> None:
-            # The member's records are only its heartbeat: the reader sees the same ones, and the older ones.
+            # The member's records are only its heartbeat: the reader gets the same ones, and the older ones.
             if await member.receive(timeout_seconds=0.1):
                 await member.commit()
-            if member.assignment != self._owned:
-                await self._take_share(member.assignment, policies)
+            if member.assignment != self._assignment:
+                await self._take_over(member.assignment, policies)
             for record in await stop.race(policies.receive(timeout_seconds=0.4)) or []:
                 self._inbox.add(record)
-            # While the topic is replayed only the last word on each application counts.
+            # While the topic is replayed only the newest record of each application counts.
             if await policies.caught_up():
                 await self._act()
-                self._known = True
+                self._caught_up = True
 
         try:
             await run_forever("monitor", cycle, stop)
@@ -113,16 +112,16 @@ class Monitor:
             await policies.close()
             await member.close()
 
-    async def _take_share(self, share: frozenset[int], policies: Reader) -> None:
-        self._known = False
-        await self._forget([name for name, (partition, _) in self._watched.items() if partition not in share])
-        self._inbox.keep(share)
-        await policies.assign(share)
-        self._owned = share
-        self._log.info("share", partitions=sorted(share))
+    async def _take_over(self, assignment: frozenset[int], policies: Reader) -> None:
+        self._caught_up = False
+        await self._forget([name for name, (partition, _) in self._watched.items() if partition not in assignment])
+        self._inbox.keep(assignment)
+        await policies.assign(assignment)
+        self._assignment = assignment
+        self._log.info("assignment", partitions=sorted(assignment))
 
     async def _act(self) -> None:
-        """Act on each record; one that could not be dealt with stays, so that nothing is lost while the brokers are away."""
+        """Act on each record; one that failed stays, so that nothing is lost while the brokers are away."""
         for key, record in list(self._inbox.newest.items()):
             await self._take(key, record)
             self._inbox.done(key)
@@ -154,21 +153,21 @@ class Monitor:
         )
 
     async def _end(self, application: str) -> None:
-        watched = self._watched.get(application)
-        if watched is None:
-            # Deleted while nobody watched: what is left of the policy still names it.
+        entry = self._watched.get(application)
+        if entry is None:
+            # deleted while no replica scraped it: the policy's last record still names it
             try:
                 last = _policy_of(self._inbox.last[application])
             except (KeyError, Undecodable):
                 return
-            watched = self._watched[application] = (-1, self._watch(last))
-        await watched[1].end()
+            entry = self._watched[application] = (-1, self._watch(last))
+        await entry[1].end()
         del self._watched[application]
         self._log.info("ended", application=application)
 
     async def _forget(self, applications: list[str]) -> None:
-        gone = [self._watched.pop(name)[1] for name in applications]
-        await asyncio.gather(*(watch.stop() for watch in gone))
+        watches = [self._watched.pop(name)[1] for name in applications]
+        await asyncio.gather(*(watch.stop() for watch in watches))
         _APPLICATIONS.set(len(self._watched))
 
     async def _publish(self, observation: Observation) -> None:
@@ -187,7 +186,7 @@ class Monitor:
             _UNPUBLISHED.set(self._refused)
             self._log.warning("not-published", application=observation.application, reason=str(error))
             if observation.status == "ended":
-                raise  # said once and for all, so it must not be lost
+                raise  # an end is published once, so it must not be lost
             return
         self._refused = 0
         _UNPUBLISHED.set(0)

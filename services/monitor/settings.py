@@ -19,5 +19,5 @@ class MonitorSettings(TargetSettings):
         default=10.0,
         gt=0,
         le=300,
-        description="the longest a whole scrape may take, in s; then the application counts as unreachable",
+        description="the longest a scrape may take, in s; then the application counts as unreachable",
     )

@@ -1,4 +1,4 @@
-"""Watches one application: scrapes it at a fixed cadence and publishes what it saw."""
+"""Watch of one application: scrapes it at a fixed cadence and publishes the observations."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ from typing import Protocol
 
 import structlog
 from prometheus_client import Counter, Histogram
-from weir_contracts import Observation, Problem, ScalingPolicy, ended_observation
+from weir_contracts import Observation, Problem, ScalingPolicy, Subject, ended_observation
 
 from engines.scrape import Scrape
 from runtime.clock import Clock
@@ -26,7 +26,7 @@ _MISSED = Counter(
 
 
 class Collector(Protocol):
-    """Reads one application; does not raise for what the application does wrong."""
+    """Reader of one application. It reports failures of the application in the readings and does not raise them."""
 
     async def read(self, policy: ScalingPolicy) -> Readings: ...
 
@@ -36,18 +36,18 @@ class Collector(Protocol):
 CollectorFactory = Callable[[ScalingPolicy], Collector]
 Publish = Callable[[Observation], Awaitable[None]]
 Pause = Callable[[asyncio.Event, float], Awaitable[None]]
-"""Waits so many seconds, or less if the event is set."""
+"""Wait for the number of seconds, or until the event is set."""
 
 
 async def pause(event: asyncio.Event, seconds: float) -> None:
-    """The pause of real time."""
+    """Wait in real time."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
 
 
 class Watch:
-    """One application, from its policy until it is forgotten."""
+    """Watch of one application, from its first policy until the policy is deleted."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Watch:
         self._scrape_timeout_seconds = scrape_timeout_seconds
         self._pause = pause
         self._collector: Collector | None = None
-        self._made_for: object = None
+        self._subject: Subject | None = None
         self._previous: Observation | None = None
         self._changed = asyncio.Event()
         self._late = False
@@ -74,19 +74,19 @@ class Watch:
         self._task = asyncio.create_task(self._run(), name=f"watch-{policy.application}")
 
     def change(self, policy: ScalingPolicy) -> None:
-        """Another version of the policy: it is in force from the scrape that begins now."""
+        """Use another version of the policy, and scrape at once."""
         if policy != self.policy:
             self.policy = policy
             self._changed.set()
 
     async def stop(self) -> None:
-        """No scrape after this."""
+        """End the scrapes and close the collector."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        await self._let_go()
+        await self._close_collector()
 
     async def end(self) -> None:
-        """The policy is gone: after the last scrape, say so."""
+        """Stop after the policy was deleted, and publish the last observation."""
         await self.stop()
         await self._publish(ended_observation(self.policy, self._clock.now()))
 
@@ -103,15 +103,15 @@ class Watch:
                 due = self._clock.monotonic()
 
     def _note_missed(self, missed: int, policy: ScalingPolicy) -> None:
-        """Say once that scrapes take longer than their interval, and once that they no longer do."""
+        """Log once that scrapes take longer than their interval, and once that they no longer do."""
         _MISSED.inc(missed)
         if (missed > 0) != self._late:
             self._late = missed > 0
-            say = self._log.warning if self._late else self._log.info
-            say("overrun" if self._late else "in-time", interval_seconds=policy.spec.interval.total_seconds())
+            log = self._log.warning if self._late else self._log.info
+            log("overrun" if self._late else "in-time", interval_seconds=policy.spec.interval.total_seconds())
 
     async def _scrape(self, policy: ScalingPolicy) -> None:
-        """One scrape and its one message. The border of a cycle: an unexpected error is this application's alone."""
+        """Scrape once and publish the observation. An unexpected error stays within this application's cycle."""
         try:
             observation = await self._observe(policy)
             if observation.topology is not None:
@@ -133,45 +133,45 @@ class Watch:
         try:
             return observe(readings, self._clock.now())
         except ValueError as error:
-            # What no border caught does not fit an observation. It is said in one that does.
+            # Readings that do not fit an observation are reported in an observation without readings.
             _FAILURES.labels("unfit").inc()
             self._log.exception("observation-unfit")
-            return observe(_nothing(policy, str(error)), self._clock.now())
+            return observe(_failed(policy, str(error)), self._clock.now())
 
     async def _read(self, policy: ScalingPolicy) -> Readings:
         try:
             collector = await self._collector_for(policy)
-            # Not `wait_for`: before Python 3.12 it swallows a cancellation that comes just as the work is done, and the watch
-            # would go on for good.
+            # Not `wait_for`: before Python 3.12 it ignores a cancellation at the moment the work is done, and the watch
+            # would never end.
             async with asyncio.timeout(self._scrape_timeout_seconds):
                 return await collector.read(policy)
         except TimeoutError:
             _FAILURES.labels("timeout").inc()
-            return _nothing(policy, f"the scrape took longer than {self._scrape_timeout_seconds:g} s")
-        except Exception as error:  # noqa: BLE001 - what it is belongs into the observation
+            return _failed(policy, f"the scrape took longer than {self._scrape_timeout_seconds:g} s")
+        except Exception as error:  # noqa: BLE001 - reported in the observation
             _FAILURES.labels("unexpected").inc()
             self._log.exception("collector-failed")
-            return _nothing(policy, str(error) or type(error).__name__)
+            return _failed(policy, str(error) or type(error).__name__)
 
     async def _collector_for(self, policy: ScalingPolicy) -> Collector:
-        """The collector in use, unless the policy now names another place to look."""
-        wanted = policy.subject
-        if self._collector is None or self._made_for != wanted:
-            await self._let_go()
-            self._collector, self._made_for = self._new_collector(policy), wanted
+        """Return the current collector, or a new one if the policy's subject has changed."""
+        subject = policy.subject
+        if self._collector is None or self._subject != subject:
+            await self._close_collector()
+            self._collector, self._subject = self._new_collector(policy), subject
             self._previous = None
         return self._collector
 
-    async def _let_go(self) -> None:
+    async def _close_collector(self) -> None:
         collector, self._collector = self._collector, None
         if collector is None:
             return
         try:
             await collector.close()
-        except Exception as error:  # noqa: BLE001 - it is thrown away
+        except Exception as error:  # noqa: BLE001 - the collector is not used again
             self._log.warning("close-failed", reason=str(error) or type(error).__name__)
 
 
-def _nothing(policy: ScalingPolicy, why: str) -> Readings:
-    problem = Problem(where="scrape", what=why[:1000])
-    return Readings(policy, Scrape("unreachable", why[:1000], problems=(problem,)))
+def _failed(policy: ScalingPolicy, reason: str) -> Readings:
+    problem = Problem(where="scrape", what=reason[:1000])
+    return Readings(policy, Scrape("unreachable", reason[:1000], problems=(problem,)))

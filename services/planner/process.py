@@ -84,7 +84,7 @@ class WorkerProcess:
             await _result(result, kill_at - asyncio.get_running_loop().time())
         except (TimeoutError, BrokenProcessPool):
             self._replace()
-        except Exception:  # noqa: BLE001, S110 - the caller of the late call is gone
+        except Exception:  # noqa: BLE001, S110 - its caller no longer waits
             pass
         self._overdue = None
 

@@ -1,4 +1,4 @@
-"""What plan requests are built from, by application: observations, history, outcomes and plans, read from the topics."""
+"""Cache of the parts of plan requests by application: observations, history, outcomes and plans, read from the topics."""
 
 import zlib
 from collections import defaultdict, deque

@@ -19,7 +19,7 @@ class PlannerSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="WEIR_PLANNER_", frozen=True, extra="ignore", populate_by_name=True)
 
     http_port: int = http_port(8093)
-    workers: int = Field(default=1, ge=1, le=64, description="processes that planners run in, beside the event loop")
+    workers: int = Field(default=1, ge=1, le=64, description="processes that planners run in, next to the event loop")
     observations_kept: int = Field(
         default=30, ge=0, le=120, description="raw observations of each application a planner may look at, newest"
     )

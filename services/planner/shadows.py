@@ -1,4 +1,4 @@
-"""Run shadows beside the loop: after a plan is published, in a separate process, with a time budget; the loop never waits.
+"""Run shadows outside the loop: after a plan is published, in a separate process, with a time budget; the loop never waits.
 
 What exceeds the budget is dropped and counted. The state of the simulated applications is in `weir.shadows`, from which a replica
 reads its partitions when it takes them over.
@@ -308,7 +308,7 @@ def _reply(call: Call, left_seconds: float) -> tuple[PlanReply, float]:
     clock = SystemClock()
     began = clock.monotonic()
     try:
-        with _at_most(seconds):
+        with _time_limit(seconds):
             reply = ask(call.request, name)
     except _TooSlowError:
         reply = _hold(TIMEOUT, f"planner {name} did not reply within {seconds:g} s")
@@ -328,7 +328,7 @@ class _TooSlowError(BaseException):
 
 
 @contextmanager
-def _at_most(seconds: float) -> Iterator[None]:
+def _time_limit(seconds: float) -> Iterator[None]:
     """Interrupt the block after so long; only in a process's main thread, where a pool's work runs."""
 
     def interrupt(_number: int, _frame: Any) -> None:

@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import docker
 from docker.errors import ImageNotFound
 
 from testbed.bootstrap import CACHE, PROJECT, digest
-from testbed.jars import jars, standalone_jar
+from testbed.jars import class_path, jars
 from testbed.process import TestbedError
 
 RELEASE = "bookworm"
@@ -55,6 +57,12 @@ BUILD_ARGUMENTS: Mapping[str, str] = {
     "MAVEN_IMAGE": LOCAL["maven"],
 }
 """The Dockerfiles' own arguments, for images without an image registry."""
+
+
+SOURCES = PROJECT / "tests" / "containers" / "java"
+COMPILE_SECONDS = 120
+ENTRY_POINT = "org.apache.flink.container.entrypoint.StandaloneApplicationClusterEntryPoint"
+"""Runs one job by itself. Flink's images and archives have it, Maven's central repository does not."""
 
 
 def missing() -> str | None:
@@ -214,6 +222,35 @@ class Images:
         command = ["docker", "build", "--network", "host", "--label", f"{RECIPE_LABEL}={recipe}", "-t", tag]
         run([*command, str(context)], CACHE / "logs" / f"image-{name}.log")
         return recipe
+
+
+def standalone_jar() -> Path:
+    """Return a jar with `ENTRY_POINT`, compiled once against Flink's jars; raises `TestbedError` without a JDK."""
+    inputs = digest(SOURCES)[:16] + digest(*jars("flink"))[:16]
+    jar = CACHE / "jars" / "standalone" / f"flink-standalone-{inputs}.jar"
+    if jar.exists():
+        return jar
+    if shutil.which("javac") is None:
+        raise TestbedError("javac is not on the PATH: install a JDK 17")
+    jar.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=jar.parent) as folder:
+        classes = Path(folder) / "classes"
+        command = ["javac", "-nowarn", "--release", "11", "-cp", class_path("flink"), "-d", str(classes)]
+        done = subprocess.run(
+            [*command, *map(str, sorted(SOURCES.rglob("*.java")))],
+            capture_output=True,
+            text=True,
+            timeout=COMPILE_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise TestbedError(f"javac: {done.stderr.strip()[-1000:]}")
+        half = Path(folder) / jar.name
+        with zipfile.ZipFile(half, "w") as archive:
+            for path in sorted(classes.rglob("*.class")):
+                archive.write(path, path.relative_to(classes))
+        half.rename(jar)
+    return jar
 
 
 def readable_by_all(folder: Path) -> None:

@@ -175,7 +175,7 @@ class Driven:
 
     def requested(self) -> dict[str, int] | None:
         seen = asyncio.run(self.driver.observe(self.subject))
-        assert seen.deployment is not None, seen.because
+        assert seen.deployment is not None, seen.reason
         return seen.deployment.requested
 
 

@@ -1,4 +1,4 @@
-"""The golden examples and exported schemas: what other programs rely on."""
+"""Golden examples and exported schemas, on which other programs rely."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def test_an_example_survives_being_read_and_written(name: str, which: str) -> No
 
 @pytest.mark.parametrize("name", list(CONTRACTS))
 def test_each_contract_has_its_examples(name: str) -> None:
-    """The least and the most that may be said; others may stand beside them."""
+    """One with the required fields and one with all; there may be more."""
     assert {"minimal", "full"} <= {which for contract, which in CASES if contract == name}
 
 
@@ -58,12 +58,12 @@ def test_the_full_example_shows_every_field(name: str) -> None:
     assert shown == {info.serialization_alias or info.alias or field for field, info in model.model_fields.items()}
 
 
-def test_exported_schemas_are_what_the_types_say() -> None:
+def test_exported_schemas_match_the_types() -> None:
     """`make schemas` was run after the last change of a type."""
     assert drift() == []
 
 
-def test_drift_is_noticed(tmp_path: Path) -> None:
+def test_drift_is_reported(tmp_path: Path) -> None:
     """An edited and a missing schema are each named."""
     paths = export(tmp_path)
     paths[0].write_text("{}")
@@ -90,8 +90,8 @@ def test_defaults_match_the_patterns_of_their_fields() -> None:
     assert [field for field in found if not re.search(field["pattern"], field["default"])] == []
 
 
-def test_readers_ignore_what_a_newer_writer_added() -> None:
-    """Within a version a writer may be newer than its reader."""
+def test_readers_ignore_fields_of_a_newer_writer() -> None:
+    """A writer may be newer than its reader within a version."""
     document = _load("observation", "full") | {"colour": "blue"}
     assert "colour" not in CONTRACTS["observation"].model_validate(document).model_dump()
 
@@ -106,18 +106,33 @@ def test_no_required_field_may_be_null(name: str) -> None:
         assert any(error["loc"][0] in (field, CONTRACTS[name].__name__) for error in caught.value.errors())
 
 
-def test_what_a_planner_implements_is_a_whole_document() -> None:
-    """Valid OpenAPI whose references lead somewhere, with every obligation beside what it is about."""
+def test_the_planners_openapi_is_complete() -> None:
+    """Every reference has its schema, and every obligation is in the description of the call."""
     document = plugin_openapi()
     plan = document["paths"]["/plan"]["post"]
     assert all(obligation in plan["description"] for obligation in PLAN_OBLIGATIONS)
-    told = " ".join(PLAN_OBLIGATIONS)
-    assert all(word in told for word in ("timeout", "same answer", "bytes", "null"))
+    obligations = " ".join(PLAN_OBLIGATIONS)
+    assert all(word in obligations for word in ("timeout", "same answer", "bytes", "null"))
     references = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
     assert {"PlannerDescription", "PlanRequest", "PlanReply"} <= references <= set(document["components"]["schemas"])
 
 
-def test_a_symptom_that_this_version_does_not_know_is_read() -> None:
-    """Engines bring symptoms of their own; a reader of an earlier version passes them on."""
+@pytest.mark.parametrize("name", ["plan-request", "plan-reply", "planner-description"])
+def test_every_field_that_a_planner_reads_or_writes_is_described(name: str) -> None:
+    """A planner's author reads the meaning in the schema. Names, ids and parts whose type has a description need none."""
+    schema = schema_of(CONTRACTS[name])
+    models = {CONTRACTS[name].__name__: schema, **schema.get("$defs", {})}
+    obvious = {"id", "application", "operator", "plan_id", "name", "topic", "partition", "source", "target", "kind"}
+    missing = [
+        f"{model}.{field}"
+        for model, definition in models.items()
+        for field, content in definition.get("properties", {}).items()
+        if field not in obvious and "description" not in content and "$ref" not in json.dumps(content)
+    ]
+    assert missing == []
+
+
+def test_an_unknown_symptom_is_read() -> None:
+    """Engines have symptoms of their own; a reader of an earlier version passes them on."""
     symptom = Symptom.model_validate_json('{"code": "hot-partition", "evidence": "orders-3 gets 61 % of the records."}')
     assert symptom.code == "hot-partition"

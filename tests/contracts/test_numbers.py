@@ -1,4 +1,4 @@
-"""Numbers are bounded where they enter, so that what is computed of them stays a number."""
+"""Numbers are bounded where they are read, so that results of computations stay finite."""
 
 import json
 import math
@@ -30,24 +30,24 @@ from runtime.records import Record
 from tests.effort import examples
 
 EXAMPLES = Path(__file__).parents[2] / "contracts" / "examples" / "v1alpha1"
-BEYOND = st.floats(min_value=MAX_NUMBER, exclude_min=True, allow_infinity=False)
-NEXT_TO_NOTHING = st.floats(min_value=0, max_value=MIN_NUMBER, exclude_min=True, exclude_max=True)
+TOO_LARGE = st.floats(min_value=MAX_NUMBER, exclude_min=True, allow_infinity=False)
+TINY = st.floats(min_value=0, max_value=MIN_NUMBER, exclude_min=True, exclude_max=True)
 INSIDE = st.floats(min_value=MIN_NUMBER, max_value=MAX_NUMBER)
 
 
 @examples(50)
-@given(BEYOND, NEXT_TO_NOTHING, INSIDE, st.sampled_from([1.0, -1.0]))
-def test_an_estimate_is_bounded_in_size(beyond: float, tiny: float, inside: float, sign: float) -> None:
-    """Refused beyond the largest, 0 below the smallest, exact between them."""
+@given(TOO_LARGE, TINY, INSIDE, st.sampled_from([1.0, -1.0]))
+def test_an_estimate_is_bounded_in_size(too_large: float, tiny: float, inside: float, sign: float) -> None:
+    """Invalid above the maximum, 0 below the minimum, exact between them."""
     assert Estimate(value=sign * inside, basis="").value == within(sign * inside) == sign * inside
     assert Estimate(value=sign * tiny, basis="").value == within(sign * tiny) == 0.0
-    assert within(sign * beyond) is None
+    assert within(sign * too_large) is None
     with pytest.raises(ValidationError, match="value"):
-        Estimate(value=sign * beyond, basis="")
+        Estimate(value=sign * too_large, basis="")
 
 
-def test_the_borders_themselves_are_inside() -> None:
-    """Of rates, counts and seconds, too."""
+def test_the_bounds_themselves_are_valid() -> None:
+    """Bounds of estimates, counts and seconds are inclusive."""
     assert Estimate(value=MAX_NUMBER, basis="").value == MAX_NUMBER
     assert Estimate(value=MIN_NUMBER, basis="").value == MIN_NUMBER
     assert OperatorReading(operator="a", parallelism=32768, records_in=MAX_COUNT).records_in == MAX_COUNT
@@ -66,8 +66,8 @@ def test_the_borders_themselves_are_inside() -> None:
         (Checkpoints, {"last_duration_seconds": 1e9}),
     ],
 )  # fmt: skip
-def test_what_is_beyond_names_its_field(model: Any, values: dict[str, Any]) -> None:
-    """One error, at the last of these fields or at its rate."""
+def test_a_number_out_of_bounds_is_refused_with_its_field(model: Any, values: dict[str, Any]) -> None:
+    """There is one error, at one of the given fields."""
     with pytest.raises(ValidationError) as caught:
         model.model_validate(values)
     (error,) = caught.value.errors()
@@ -80,7 +80,7 @@ def _example(name: str) -> dict[str, Any]:
 
 
 def test_a_message_out_of_bounds_is_undecodable_and_names_field_and_place() -> None:
-    """So the loop puts it aside as a dead letter."""
+    """The loop sends it to the dead-letter topic."""
     analysis = _example("analysis")
     analysis["sources"][0]["lag_records"]["value"] = 1e306
     record = Record("weir.analyses.v1alpha1", 3, 41, "shop/orders", json.dumps(analysis).encode())
@@ -90,8 +90,8 @@ def test_a_message_out_of_bounds_is_undecodable_and_names_field_and_place() -> N
     assert "weir.analyses.v1alpha1" in caught.value.place and "41" in caught.value.place
 
 
-def test_a_rate_next_to_nothing_in_a_request_is_0() -> None:
-    """1e-310 records/s is what a division leaves of 0."""
+def test_a_tiny_rate_in_a_request_is_0() -> None:
+    """1e-310 records/s is a rounding error of a division."""
     request = _example("plan-request")
     request["analysis"]["operators"][0]["true_processing_rate"]["value"] = 1e-310
     assert PlanRequest.model_validate(request).analysis.operators[0].true_processing_rate.value == 0.0

@@ -1,4 +1,4 @@
-"""The users' border: a policy that is wrong is refused with the field and the reason."""
+"""Policies that users write: an invalid one is refused with the field and the reason."""
 
 import json
 from copy import deepcopy
@@ -34,17 +34,17 @@ def _with(path: str, value: Any) -> dict[str, Any]:
     return document
 
 
-def test_limits_that_nothing_could_keep_are_refused_where_they_are_written() -> None:
-    """A budget of two slots, and at least three subtasks of each operator. What was stored before stays readable."""
+def test_contradictory_limits_are_refused_where_they_are_written() -> None:
+    """A budget of two slots contradicts three subtasks of each operator. A stored policy stays readable."""
     document = _with("spec.bounds", {"min": 3})
     document["spec"]["budget"] = {"slots": 2}
-    with pytest.raises(InvalidPolicy, match=r"spec\.budget: its slots pays for 2 slots, and bounds\.min wants 3"):
+    with pytest.raises(InvalidPolicy, match=r"spec\.budget: allows 2 slots \(slots\), and bounds\.min requires 3"):
         parse_policy(document)
     assert ScalingPolicy.model_validate(document).spec.budget.slots == 2
 
 
 def test_a_new_policy_is_safe() -> None:
-    """Written with the least, a policy only advises, and never goes below one or above 32 subtasks."""
+    """A policy with the required fields only advises, and stays within 1 to 32 subtasks."""
     policy = parse_policy(DOCUMENT)
     assert policy.application == "shop/orders"
     assert policy.spec.mode == "advise"
@@ -52,8 +52,8 @@ def test_a_new_policy_is_safe() -> None:
     assert policy.spec.objective.bound_seconds == 30
 
 
-def test_a_docker_target_is_scaled_as_a_whole() -> None:
-    """It names a job to watch like flink's and containers to scale, one slot each unless told; single operators have no bounds there."""
+def test_a_docker_target_has_one_parallelism() -> None:
+    """It names a job and the containers to scale, by default with one slot each; bounds of single operators are refused."""
     policy = parse_policy(_with("spec.target", {"docker": DOCKER}))
     subject = policy.subject
     assert (subject.target.driver, subject.flink.job) == ("docker", "orders")
@@ -64,8 +64,8 @@ def test_a_docker_target_is_scaled_as_a_whole() -> None:
         parse_policy(narrowed)
 
 
-def test_what_a_user_wrote_comes_back() -> None:
-    """The document is kept as written: camelCase, durations as text, nothing added."""
+def test_a_policy_is_written_as_the_user_wrote_it() -> None:
+    """The document has camelCase, durations as text, and no added fields."""
     document = _with("spec.behavior", {"scaleDown": {"stabilization": "5m", "maxFactor": 2}})
     assert parse_policy(document).to_document()["spec"]["behavior"] == {
         "scaleDown": {"stabilization": "5m", "maxFactor": 2.0}
@@ -73,7 +73,7 @@ def test_what_a_user_wrote_comes_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "field", "says"),
+    ("path", "value", "field", "sentence"),
     [
         ("spec.objective", {}, "spec.objective", "exactly one"),
         ("spec.objective", {"maxLag": "30s", "utilization": 0.7}, "spec.objective", "exactly one"),
@@ -86,7 +86,7 @@ def test_what_a_user_wrote_comes_back() -> None:
         ("spec.target", {"docker": {**DOCKER, "project": "Shop/.."}}, "spec.target.docker.project", "match"),
         ("spec.target", {"docker": {**DOCKER, "service": ""}}, "spec.target.docker.service", "match"),
         ("spec.target", {"docker": {**DOCKER, "slots": 0}}, "spec.target.docker.slots", "greater than or equal to 1"),
-        ("spec.target", {"docker": {**DOCKER, "slots": 64}}, "spec", "no whole number of containers of 64 slots"),
+        ("spec.target", {"docker": {**DOCKER, "slots": 64}}, "spec", "no number of containers of 64 slots gives"),
         ("spec.target", {"docker": {**DOCKER, "url": "http://me:secret@x:1"}}, "spec.target.docker.url", "credentials"),
         ("spec.target.flink.url", "ftp://x", "spec.target.flink.url", "http"),
         ("spec.target.flink.url", "http://me:secret@x:1", "spec.target.flink.url", "credentials"),
@@ -111,12 +111,12 @@ def test_what_a_user_wrote_comes_back() -> None:
         ("spec.behavior.maxActionsPerHour", 0, "spec.behavior.maxActionsPerHour", "greater than or equal to 1"),
         ("spec.shadow", [], "spec.shadow", "not a field"),
         ("metadata.name", "Orders!", "metadata.name", "match"),
-        ("spec.bounds.max", True, "spec.bounds.max", "must be a whole number"),
-        ("spec.bounds.max", "12", "spec.bounds.max", "must be a whole number"),
-        ("spec.bounds.max", 12.0, "spec.bounds.max", "must be a whole number"),
+        ("spec.bounds.max", True, "spec.bounds.max", "must be an integer"),
+        ("spec.bounds.max", "12", "spec.bounds.max", "must be an integer"),
+        ("spec.bounds.max", 12.0, "spec.bounds.max", "must be an integer"),
         ("spec.behavior.tolerance", "0.1", "spec.behavior.tolerance", "must be a number"),
-        ("spec.budget", {"slots": True}, "spec.budget.slots", "must be a whole number"),
-        ("metadata.version", "3", "metadata.version", "must be a whole number"),
+        ("spec.budget", {"slots": True}, "spec.budget.slots", "must be an integer"),
+        ("metadata.version", "3", "metadata.version", "must be an integer"),
         ("spec.bounds", [], "spec.bounds", "must be a mapping"),
         ("spec.target.flink.url", "http://a:99999", "spec.target.flink.url", "port"),
         ("spec.target.flink.url", "http://a:0", "spec.target.flink.url", "between 1 and 65535"),
@@ -135,22 +135,22 @@ def test_what_a_user_wrote_comes_back() -> None:
         ("apiVersion", "weir.dev/v2", "apiVersion", "weir.dev/v1alpha1"),
     ],
 )
-def test_a_wrong_field_is_named(path: str, value: Any, field: str, says: str) -> None:
-    """The error names the field as the user wrote it, and what is wrong with it."""
+def test_an_invalid_field_is_named(path: str, value: Any, field: str, sentence: str) -> None:
+    """The error names the field as the user wrote it, and the reason."""
     with pytest.raises(InvalidPolicy) as caught:
         parse_policy(_with(path, value))
-    assert any(named == field and says in what for named, what in caught.value.problems), caught.value.problems
+    assert any(name == field and sentence in reason for name, reason in caught.value.problems), caught.value.problems
 
 
-def test_what_is_stored_stays_readable() -> None:
-    """A message's reader takes what an earlier version let in: numbers in quotes, and a port that is none."""
+def test_a_stored_policy_stays_readable() -> None:
+    """Readers of messages accept policies that an earlier version accepted: numbers in quotes, an invalid port."""
     stored = _with("spec.signals", {"kafka": {"bootstrapServers": "a:99999"}})
     stored["spec"]["bounds"] = {"max": "12"}
     assert ScalingPolicy.model_validate_json(json.dumps(stored)).spec.bounds.max == 12
 
 
-def test_a_policy_that_was_read_can_be_written_again() -> None:
-    """With the service's own fields, the time of the last change among them."""
+def test_a_policy_from_the_api_can_be_sent_back() -> None:
+    """The fields that the knowledge service sets are accepted, such as the time of the last change."""
     document = deepcopy(DOCUMENT)
     document["metadata"] |= {"version": 3, "updatedAt": "2026-01-01T12:00:00Z", "updatedBy": "me"}
     policy = parse_policy(document)
@@ -159,7 +159,7 @@ def test_a_policy_that_was_read_can_be_written_again() -> None:
 
 
 def test_many_problems_are_one_short_line() -> None:
-    """100,000 unknown fields: the first five are named, the others counted, and no name is longer than a line."""
+    """The error names the first five of 100,000 unknown fields, counts the others, and cuts a long name."""
     document = deepcopy(DOCUMENT)
     document["spec"] |= {f"field{i}": 1 for i in range(99_999)} | {"x" * 100_000: 1}
     with pytest.raises(InvalidPolicy) as caught:
@@ -169,26 +169,26 @@ def test_many_problems_are_one_short_line() -> None:
     assert len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize("sign", ["\n", "\r", "\x1b[31m", "\x00", "\u2028", "\u202e", "\x85"])
-def test_a_field_s_name_is_shown_escaped(sign: str) -> None:
-    """Nothing breaks the line, moves the cursor or turns the text around."""
+@pytest.mark.parametrize("character", ["\n", "\r", "\x1b[31m", "\x00", "\u2028", "\u202e", "\x85"])
+def test_the_name_of_a_field_is_escaped(character: str) -> None:
+    """A control character in a name must not break the line, move the cursor or reverse the text."""
     with pytest.raises(InvalidPolicy) as caught:
-        parse_policy(_with(f"spec.a{sign}b", 1))
+        parse_policy(_with(f"spec.a{character}b", 1))
     assert str(caught.value).isprintable()
     assert caught.value.problems[0][0].startswith("spec.a\\")
 
 
-def test_a_wrong_item_is_not_a_missing_one() -> None:
-    """pydantic itself counts the valid ones only, and says that there is none."""
+def test_an_invalid_item_is_not_reported_as_missing() -> None:
+    """pydantic counts valid items only, and reports the list as too short as well."""
     period = {"from": "22:00", "to": "23:00", "directions": ["sideways"]}
     with pytest.raises(InvalidPolicy) as caught:
         parse_policy(_with("spec.behavior.excludedPeriods", [period]))
     assert [field for field, _ in caught.value.problems] == ["spec.behavior.excludedPeriods.0.directions.0"]
 
 
-def test_half_a_character_is_refused() -> None:
-    """JSON text can hold one as an escape; no message could carry it."""
-    with pytest.raises(InvalidPolicy, match="policy: holds half of a character"):
+def test_a_lone_surrogate_is_refused() -> None:
+    """JSON can contain one as an escape, but no message can carry it."""
+    with pytest.raises(InvalidPolicy, match="policy: contains a lone surrogate"):
         parse_policy(_with("spec.target.flink.job", "\ud800"))
 
 
@@ -197,7 +197,7 @@ OFFICE = {"cron": "0 9 * * MON-FRI", "duration": "8h"}
 
 
 @pytest.mark.parametrize(
-    ("period", "field", "says"),
+    ("period", "field", "sentence"),
     [
         ({}, "", "either cron and duration, or from and to"),
         ({"cron": "0 9 * * *"}, "", "either cron and duration, or from and to"),
@@ -217,16 +217,17 @@ OFFICE = {"cron": "0 9 * * MON-FRI", "duration": "8h"}
         ({**NIGHT, "zone": "UTC"}, ".zone", "not a field"),
     ],
 )
-def test_a_wrong_excluded_period_is_told_apart(period: dict[str, Any], field: str, says: str) -> None:
-    """By its place in the list and its field."""
+def test_an_invalid_excluded_period_is_named(period: dict[str, Any], field: str, sentence: str) -> None:
+    """The error has its place in the list and its field."""
     with pytest.raises(InvalidPolicy) as caught:
         parse_policy(_with("spec.behavior", {"excludedPeriods": [OFFICE, period]}))
     found = caught.value.problems
-    assert any(named == f"spec.behavior.excludedPeriods.1{field}" and says in what for named, what in found), found
+    path = f"spec.behavior.excludedPeriods.1{field}"
+    assert any(name == path and sentence in reason for name, reason in found), found
 
 
-def test_an_excluded_period_and_a_budget_come_back_as_they_were_written() -> None:
-    """Times of day, days of the week and sizes as text."""
+def test_an_excluded_period_and_a_budget_are_written_as_the_user_wrote_them() -> None:
+    """Times of day, days of the week and sizes are text."""
     behavior = {"excludedPeriods": [{**NIGHT, "directions": ["down"], "timeZone": "Europe/Berlin"}, OFFICE]}
     assert parse_policy(_with("spec.behavior", behavior)).to_document()["spec"]["behavior"] == behavior
     budget = {"memory": "16Gi", "perSlot": {"memory": "1536Mi"}}
@@ -236,30 +237,30 @@ def test_an_excluded_period_and_a_budget_come_back_as_they_were_written() -> Non
 
 
 def test_an_error_never_repeats_a_secret() -> None:
-    """Credentials in an address are refused without being shown again."""
+    """Credentials in an address are refused, and the error does not contain them."""
     with pytest.raises(InvalidPolicy) as caught:
         parse_policy(_with("spec.target.flink.url", "http://me:hunter2@x:1"))
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("nonsense", [None, 5, "text", [], {"spec": []}])
-def test_anything_but_a_policy_is_refused_in_words(nonsense: Any) -> None:
-    """Whatever a file may hold, the answer is a list of problems and not an accident."""
+def test_a_document_that_is_not_a_policy_is_refused(nonsense: Any) -> None:
+    """The result is a list of problems for any content of a file, never another error."""
     with pytest.raises(InvalidPolicy) as caught:
         parse_policy(nonsense)
     assert caught.value.problems
 
 
 @given(st.integers(min_value=0, max_value=366 * 86_400_000))
-def test_a_duration_survives_being_written_and_read(milliseconds: int) -> None:
-    """Exact to the millisecond, whatever the units."""
+def test_a_duration_is_exact_after_being_written_and_read(milliseconds: int) -> None:
+    """It is exact to the millisecond, whatever the units."""
     duration = timedelta(milliseconds=milliseconds)
     assert parse_duration(format_duration(duration)) == duration
 
 
 @pytest.mark.parametrize("text", ["30", "", "s", "-5s", "1 h", "5m 3s", "1e3s", "999999d", 5, None, True])
-def test_a_duration_without_a_unit_is_a_guess_and_refused(text: Any) -> None:
-    """Bare numbers, signs, blanks and absurd lengths are all refused."""
+def test_an_invalid_duration_is_refused(text: Any) -> None:
+    """Numbers without a unit, signs, blanks and lengths above the maximum are refused."""
     with pytest.raises(ValueError, match=r"duration|between"):
         parse_duration(text)
 
@@ -287,8 +288,8 @@ status: {mode: advise}
 """
 
 
-def test_a_document_of_kubernetes_is_read() -> None:
-    """As `kubectl get -o yaml` prints it. Its resource version is not the policy's; labels, annotations and identity are carried."""
+def test_a_document_from_kubernetes_is_read() -> None:
+    """`kubectl get -o yaml` prints it. Its resource version is not the policy's; labels, annotations and uid are kept."""
     policy = parse_policy(yaml.safe_load(FROM_KUBERNETES))
     metadata = policy.metadata
     assert (metadata.version, metadata.resource_version, metadata.generation) == (None, "48613", 3)
@@ -298,8 +299,8 @@ def test_a_document_of_kubernetes_is_read() -> None:
     assert parse_policy(shown) == policy
 
 
-def test_a_policy_of_the_version_before_is_read() -> None:
-    """It named its own version `resourceVersion`, and its job under the target."""
+def test_a_policy_of_the_previous_version_is_read() -> None:
+    """It has its version in `resourceVersion`, and its job under the target."""
     document = _with("metadata.resourceVersion", 7)
     before = ScalingPolicy.model_validate_json(json.dumps(document))
     assert (before.metadata.version, before.metadata.resource_version) == (7, None)
@@ -310,7 +311,7 @@ def test_a_policy_of_the_version_before_is_read() -> None:
 
 
 def test_a_flink_application_is_scaled_by_flink_unless_a_target_is_named() -> None:
-    """The application says what runs; the target, what is scaled."""
+    """The target defaults to Flink's scheduler; a docker target takes the job from the application."""
     document = _with("spec.application", {"flink": FLINK})
     del document["spec"]["target"]
     subject = parse_policy(document).subject
@@ -332,14 +333,14 @@ def test_a_flink_application_is_scaled_by_flink_unless_a_target_is_named() -> No
     ],
 )
 def test_the_job_is_named_once(spec: dict[str, Any], problem: str) -> None:
-    """In the application, or in the target as documents of the version before do."""
+    """The application names it, or the target as in documents of the previous version, but not both or neither."""
     document = {**DOCUMENT, "spec": {"objective": {"maxLag": "30s"}, **spec}}
     with pytest.raises(InvalidPolicy, match=problem.replace(".", r"\.")):
         parse_policy(document)
 
 
 def test_a_cluster_has_one_key() -> None:
-    """Whatever the case of its host, the scheme and a trailing slash: actions on one cluster are limited together."""
+    """Case of the host, scheme and a trailing slash do not change it, so that actions on one cluster share their limit."""
     one, other = (
         _with("spec.target.flink.url", url) for url in ("http://JobManager:8081", "https://jobmanager.:8081/")
     )

@@ -5,8 +5,8 @@ from pydantic import ValidationError
 from weir_contracts import Amendment, PlanReply, bounded, one_line
 
 
-def test_a_longer_sentence_is_cut_when_it_is_read() -> None:
-    """Nobody who writes a sentence has to count its letters; the cut is shown."""
+def test_a_long_sentence_is_cut_on_validation() -> None:
+    """Writers of sentences need not count characters; an ellipsis shows the cut."""
     reply = PlanReply(kind="hold", code="too-long", sentence="é" * 5000)
     assert (len(reply.sentence), reply.sentence[-2:]) == (2000, "é…")
     document = {"guard": "bounds", "code": "bounds", "because": "w" * 2001, "before": {"a": 1}, "after": {"a": 2}}
@@ -14,14 +14,14 @@ def test_a_longer_sentence_is_cut_when_it_is_read() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", None, 7, ["a sentence"]])
-def test_a_sentence_is_a_text_that_says_something(wrong: object) -> None:
-    """Cutting does not let anything else pass."""
+def test_a_sentence_is_text_and_not_empty(wrong: object) -> None:
+    """The cut does not accept any other value."""
     with pytest.raises(ValidationError):
         PlanReply.model_validate({"kind": "hold", "code": "odd", "sentence": wrong})
 
 
-def test_texts_of_other_programs_are_shown_on_one_line() -> None:
-    """An error without a text is shown by its class."""
+def test_external_texts_are_shown_on_one_line() -> None:
+    """An error without a text is shown as its class."""
     assert bounded("short") == "short"
     assert bounded("0123456789", 5) == "0123…"
     assert one_line("two\nlines\t and  more") == "two lines and more"

@@ -1,4 +1,4 @@
-"""The graph and the identity of what a plan is made for."""
+"""Graph, runs, ids, and vectors in plans."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -33,8 +33,8 @@ DIAMOND = _topology(
 )
 
 
-def test_a_diamond_tells_its_neighbours() -> None:
-    """Sources have no inputs; a join is keyed and has two."""
+def test_a_diamond_has_its_edges() -> None:
+    """The source has no inputs; the join is keyed and has two."""
     assert DIAMOND.sources == ["in"]
     assert DIAMOND.inputs("join") == ["left", "right"]
     assert DIAMOND.outputs("in") == ["left", "right"]
@@ -51,8 +51,8 @@ def test_the_graph_hash_ignores_parallelism_and_engine_ids() -> None:
     assert _topology("in", "left", edges=[("in", "left", "HASH")]).graph_hash() != DIAMOND.graph_hash()
 
 
-def test_a_cycle_or_an_unknown_end_is_refused() -> None:
-    """Operators are listed sources first, so an edge that goes back cannot be written down."""
+def test_a_cycle_or_an_unknown_operator_is_refused() -> None:
+    """Operators are listed sources first, so an edge backwards is invalid."""
     with pytest.raises(ValidationError, match="topological order"):
         _topology("a", "b", edges=[("b", "a", "HASH")])
     with pytest.raises(ValidationError, match="unknown operator 'c'"):
@@ -62,31 +62,31 @@ def test_a_cycle_or_an_unknown_end_is_refused() -> None:
 
 
 @given(st.integers(max_value=0))
-def test_no_plan_can_ask_for_nothing(parallelism: int) -> None:
-    """Zero cannot be built: a missing number can never stop an application."""
+def test_a_plan_cannot_request_zero_subtasks(parallelism: int) -> None:
+    """Zero is invalid, so that a missing number can never stop an application."""
     with pytest.raises(ValidationError):
         ScaleAction(parallelism={"enrich": parallelism})
 
 
 def test_a_reply_scales_with_a_vector_or_holds_without_one() -> None:
-    """Neither half can be left out."""
+    """Kind and vector must agree, and the planner's memory is limited."""
     with pytest.raises(ValidationError, match="parallelism"):
         PlanReply(kind="scale", code="up", sentence="up")
     with pytest.raises(ValidationError, match="parallelism"):
         PlanReply(kind="hold", code="stay", sentence="stay", parallelism={"a": 1})
-    with pytest.raises(ValidationError, match="may keep"):
+    with pytest.raises(ValidationError, match="a planner may keep"):
         PlanReply(kind="hold", code="stay", sentence="stay", memory={"blob": "x" * 20_000})
 
 
 def test_a_replay_repeats_its_ids() -> None:
-    """The same reading gives the same ids down to the action; another stage another."""
-    reading = observation_id("shop/orders", datetime(2026, 1, 1, tzinfo=UTC))
-    assert derive_id(reading, "plan") == derive_id(reading, "plan")
-    assert derive_id(reading, "plan") != derive_id(reading, "analysis")
+    """One observation and stage always give the same id; another stage gives another."""
+    observation = observation_id("shop/orders", datetime(2026, 1, 1, tzinfo=UTC))
+    assert derive_id(observation, "plan") == derive_id(observation, "plan")
+    assert derive_id(observation, "plan") != derive_id(observation, "analysis")
 
 
-def test_a_run_is_known_by_its_key() -> None:
-    """A restarted monitor reads the count of restarts later; without a key, the other fields tell runs apart."""
+def test_a_run_is_identified_by_its_key() -> None:
+    """A restarted monitor reads the number of restarts later; without a key the other fields identify a run."""
     first = Run(key="a@1", attempt=None, running_since=NOON)
     assert first.is_same(Run(key="a@1", attempt=2, running_since=NOON + timedelta(seconds=1)))
     assert not first.is_same(Run(key="a@2", attempt=None, running_since=NOON))

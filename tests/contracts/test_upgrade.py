@@ -1,4 +1,4 @@
-"""An upgrade finds messages in the topics that the version before has written."""
+"""Messages that the previous version wrote are read after an upgrade."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ def _git(*arguments: str) -> str:
 
 
 def _earlier_commits() -> list[str]:
-    """The commits before the last few changes of the contracts, newest first."""
+    """Return the commits before the last few changes of the contracts, newest first."""
     if shutil.which("git") is None:
         return []
     changes = _git("log", "--format=%H", "-n", "5", "--", "contracts/weir_contracts").split()
@@ -32,7 +32,7 @@ def _examples_of(commit: str) -> list[str]:
 
 
 def test_examples_of_earlier_commits_are_still_read() -> None:
-    """Each golden example as it was before each of the last changes to the contracts."""
+    """Golden examples from before each of the last changes to the contracts are valid."""
     cases = [(commit, path) for commit in _earlier_commits() for path in _examples_of(commit)]
     if not cases:
         pytest.skip("no history here: not a git checkout, or a shallow one")

@@ -14,7 +14,7 @@ from tests.e2e.scraped import Scraped
 
 @pytest.fixture(scope="package")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
-    """Prometheus beside the trial of `report`; use it together with that."""
+    """Prometheus next to the trial of `report`; use it together with that."""
     watching = Scraped(tmp_path_factory.mktemp("trial"), tmp_path_factory.mktemp("prometheus"))
     yield watching
     watching.close()

@@ -22,5 +22,5 @@ def descendants(run: str) -> list[psutil.Process]:
 
 
 def left(folder: Path) -> list[object]:
-    """What a trial in `folder` left running: what it started itself, by its register, and what that started, by the mark."""
+    """Return processes that a trial in `folder` left running: its own by its register, their children by the mark."""
     return [*living(folder / "runs"), *descendants(str(folder))]

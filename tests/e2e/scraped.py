@@ -19,7 +19,7 @@ SERVICES = ("monitor", "analyzer", "planner", "executor", "knowledge")
 
 
 class Scraped:
-    """What was scraped of one trial. It stays to be asked after the trial's end, until `close`."""
+    """Scraped metrics of one trial, which can be queried after its end until `close`."""
 
     def __init__(self, trial: Path, folder: Path) -> None:
         self.trial = trial

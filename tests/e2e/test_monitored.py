@@ -1,4 +1,4 @@
-"""What Prometheus saw of a trial: a real loop, its metrics and its dashboards."""
+"""Prometheus next to a trial: a real loop, its metrics and its dashboards."""
 
 import shutil
 from pathlib import Path
@@ -43,13 +43,13 @@ def test_each_service_was_scraped(view: View) -> None:
 
 def test_real_services_export_what_is_documented(view: View) -> None:
     """Names as they come out of the processes, not as the source says them."""
-    known = documented()
+    measured = documented()
     names = {name for name in view.prometheus.get("/api/v1/label/__name__/values") if name.startswith("weir_")}
-    histograms = {name for name, metric in known.items() if metric.kind == "histogram"}
+    histograms = {name for name, metric in measured.items() if metric.kind == "histogram"}
     parts = {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
-    created = {f"{name.removesuffix('_total')}_created" for name in known}
-    assert names - created - parts <= set(known)
-    assert len(names & set(known)) > 35
+    created = {f"{name.removesuffix('_total')}_created" for name in measured}
+    assert names - created - parts <= set(measured)
+    assert len(names & set(measured)) > 35
 
 
 def test_every_panel_had_something_to_show(view: View) -> None:
@@ -59,16 +59,18 @@ def test_every_panel_had_something_to_show(view: View) -> None:
 
 
 def test_the_rescale_can_be_read_off_the_metrics(view: View) -> None:
-    """What ran followed what was asked for, which followed the plan; and the stages of the action were timed."""
-    facts = ("planned", "requested", "observed")
-    seen = {
+    """The observed parallelism followed the requested one, which followed the plan; and the stages of the action were timed."""
+    stages = ("planned", "requested", "observed")
+    observed = {
         fact: view.over_time(f"max(weir_operator_parallelism_{fact}{{application='$application', operator='enrich'}})")
-        for fact in facts
+        for fact in stages
     }
-    highest = {fact: max(value for points in series.values() for _, value in points) for fact, series in seen.items()}
-    assert highest["observed"] > 1
+    maximum = {
+        fact: max(value for points in series.values() for _, value in points) for fact, series in observed.items()
+    }
+    assert maximum["observed"] > 1
     # A plan may have been refused.
-    assert highest["observed"] == highest["requested"] <= highest["planned"]
+    assert maximum["observed"] == maximum["requested"] <= maximum["planned"]
     for stage in ("plan_age", "accept", "restart", "verify"):
         counted = view.at_the_end(f"max(max_over_time(weir_executor_{stage}_seconds_count[10m]))")
         assert max(value for points in counted.values() for _, value in points) >= 1, stage
@@ -79,6 +81,6 @@ def test_its_dashboards_in_a_browser(dashboard: Path, view: View, tmp_path: Path
     """As in tests/integration/monitoring, of a real loop."""
     if browser() is None:
         pytest.skip("no chromium on the PATH: install Debian's package chromium")
-    seen = picture(dashboard, view, tmp_path)
-    assert seen.drawn > 10
-    assert len(seen.path.read_bytes()) > 40_000
+    observed = picture(dashboard, view, tmp_path)
+    assert observed.drawn > 10
+    assert len(observed.path.read_bytes()) > 40_000

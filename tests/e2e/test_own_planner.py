@@ -1,4 +1,4 @@
-"""The tutorial to its end: a planner of one's own, registered beside a real trial, rescales a real job."""
+"""The complete tutorial: a user's planner, registered with a real trial, rescales a real job."""
 
 import os
 import re
@@ -24,7 +24,7 @@ ELSEWHERE = re.compile(r"the planner service answers at (\S+): set")
 
 @contextmanager
 def trial(folder: Path) -> Iterator[dict[str, str]]:
-    """`weir trial --trace sine` in the background; gives the settings of a shell beside it once it shows the application."""
+    """`weir trial --trace sine` in the background; yields the settings of a second shell once it shows the application."""
     port = free_port()
     environment = shell() | {"WEIR_SERVER": f"http://127.0.0.1:{port}"}
     log = folder / "trial.log"
@@ -35,7 +35,7 @@ def trial(folder: Path) -> Iterator[dict[str, str]]:
 
     def shown() -> bool:
         assert running.poll() is None, log.read_text()
-        return bool(turns(environment))
+        return bool(cycles(environment))
 
     try:
         wait_until(shown, timeout_seconds=300, what="the trial shows the application")
@@ -48,7 +48,7 @@ def trial(folder: Path) -> Iterator[dict[str, str]]:
         running.wait()
 
 
-def turns(environment: dict[str, str]) -> list[dict[str, Any]]:
+def cycles(environment: dict[str, str]) -> list[dict[str, Any]]:
     """The last decisions, as `weir explain` gets them."""
     try:
         answer = httpx.get(f"{environment['WEIR_SERVER']}/v1/applications/{APPLICATION}/explain?limit=20", timeout=10)
@@ -67,10 +67,10 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
             reader.reads()
 
             def verified() -> dict[str, Any] | None:
-                for turn in turns(environment):
-                    is_mine = turn["plan"] is not None and turn["plan"]["planner"] == "my-planner"
-                    if is_mine and "verified" in {outcome["phase"] for outcome in turn["outcomes"]}:
-                        return turn
+                for cycle in cycles(environment):
+                    is_mine = cycle["plan"] is not None and cycle["plan"]["planner"] == "my-planner"
+                    if is_mine and "verified" in {outcome["phase"] for outcome in cycle["outcomes"]}:
+                        return cycle
                 return None
 
             yield wait_until(verified, timeout_seconds=1.5 * PERIOD_SECONDS, what="a verified rescale by my-planner")

@@ -1,4 +1,4 @@
-"""The whole loop on real parts, through the public door: a load step on a real job is answered and held."""
+"""The complete loop on real parts through its public API: a load step on a real job is answered and held."""
 
 import itertools
 import os
@@ -48,8 +48,10 @@ def test_the_series_is_regular_and_complete(report: dict[str, Any]) -> None:
     assert len(series) >= 80
     gaps = [b["t"] - a["t"] for a, b in itertools.pairwise(series)]
     assert sorted(gaps)[len(gaps) // 2] == pytest.approx(2.0, abs=0.2)
-    known = [s for s in series if s["lag_seconds"] is not None and s["parallelism"] and s["slots"] and s["input_rate"]]
-    assert len(known) > 0.8 * len(series)
+    measured = [
+        s for s in series if s["lag_seconds"] is not None and s["parallelism"] and s["slots"] and s["input_rate"]
+    ]
+    assert len(measured) > 0.8 * len(series)
 
 
 def test_every_decision_explains_itself(report: dict[str, Any]) -> None:

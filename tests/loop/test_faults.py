@@ -1,4 +1,4 @@
-"""What goes wrong around the loop: readings, jobs, rescales. It holds, says why, and goes on by itself."""
+"""Faults of readings, jobs and rescales: the loop holds, gives the reason, and continues by itself."""
 
 from collections.abc import Callable
 
@@ -10,17 +10,17 @@ from tests.loop.world import JOB_ID, WORK, World, job, settled
 
 
 def partitions(**fields: None) -> Callable[[Observation], Observation]:
-    """The observation with fields of its partitions unknown."""
+    """Return an edit that makes fields of the partitions unknown."""
 
     def edit(observation: Observation) -> Observation:
-        blind = [p.model_copy(update=fields) for p in observation.partitions]
-        return observation.model_copy(update={"partitions": blind})
+        unknown = [p.model_copy(update=fields) for p in observation.partitions]
+        return observation.model_copy(update={"partitions": unknown})
 
     return edit
 
 
 def commits_only(observation: Observation) -> Observation:
-    """What a group's commits alone would show: no position of the source, nothing that it says waits."""
+    """Leave only the group's commits: no position and no pending records of the source."""
     silent = [o.model_copy(update={"pending_records": None}) for o in observation.operators]
     return partitions(current_offset=None)(observation.model_copy(update={"operators": silent}))
 
@@ -39,9 +39,9 @@ def commits_only(observation: Observation) -> Observation:
     ],
     ids=["no busy time", "no counts", "nothing of one operator", "frozen", "brokers away"],
 )
-def test_a_reading_that_is_gone_never_shrinks_the_job(fault: Fault) -> None:
+def test_a_missing_reading_never_shrinks_the_job(fault: Fault) -> None:
     """A NaN or a missing metric reaches the loop as unknown, and unknown is not zero; a frozen counter is no standstill. When the
-    reading is back, the loop goes on."""
+    reading is back, the loop continues."""
     world = settled(1200.0, start=4, faults=[fault])
     world.live(150)
     assert all(wanted >= current for current, wanted in world.moves())
@@ -54,8 +54,8 @@ def test_a_reading_that_is_gone_never_shrinks_the_job(fault: Fault) -> None:
 
 def test_a_missing_metric_is_a_hold_that_names_it() -> None:
     """Without log ends and counters the arrival rate is unknown: whatever else falls to 0, nothing changes."""
-    gone = [Fault("brokers-away", since_seconds=100), Fault("missing", since_seconds=100)]
-    world = settled(1200.0, start=4, faults=gone)
+    faults = [Fault("brokers-away", since_seconds=100), Fault("missing", since_seconds=100)]
+    world = settled(1200.0, start=4, faults=faults)
     before = len(world.moves())
     world.live(120)
     assert len(world.moves()) == before
@@ -63,16 +63,16 @@ def test_a_missing_metric_is_a_hold_that_names_it() -> None:
     assert "unknown" in world.plans[-1].sentence
 
 
-def test_an_unknown_lag_is_said_and_nothing_shrinks() -> None:
+def test_an_unknown_lag_shrinks_nothing() -> None:
     """Neither commits nor positions: how old the oldest record is cannot be known."""
     world = settled(1200.0, start=4)
     nowhere = partitions(committed_offset=None, committed_at=None, current_offset=None)
 
-    def blind(observation: Observation) -> Observation:
+    def without_position(observation: Observation) -> Observation:
         operators = [o.model_copy(update={"pending_records": None}) for o in observation.operators]
         return nowhere(observation).model_copy(update={"operators": operators})
 
-    world.edit = blind
+    world.edit = without_position
     world.live(120)
     assert all(wanted >= current for current, wanted in world.moves())
     assert world.analysis is not None
@@ -80,7 +80,7 @@ def test_an_unknown_lag_is_said_and_nothing_shrinks() -> None:
 
 
 def test_an_unreachable_cluster_is_waited_for() -> None:
-    """Its last reading is no reason to act on anything: hold, say so, and go on by itself when it is back."""
+    """Its last reading is no reason to act on anything: hold with the reason, and continue when it is back."""
     world = settled()
     world.simulation.conditions.away = "connection refused"
     world.load = 1200.0
@@ -94,12 +94,12 @@ def test_an_unreachable_cluster_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("interval", [60.0, 600.0])
-@pytest.mark.parametrize("told", [True, False], ids=["positions", "commits only"])
-def test_rare_commits_are_not_misread_as_lag(interval: float, told: bool) -> None:
-    """Offsets are committed with each checkpoint only. Where the source tells its position it tells the lag; else the age of the commit
-    is taken off. Nothing is scaled for the sawtooth, and a rescale does not wait ten minutes for a checkpoint."""
+@pytest.mark.parametrize("has_positions", [True, False], ids=["positions", "commits only"])
+def test_rare_commits_are_not_misread_as_lag(interval: float, has_positions: bool) -> None:
+    """Offsets are committed with each checkpoint only. The source's position gives the lag; without it, the age of the commit
+    is subtracted. Nothing is scaled for the sawtooth, and a rescale does not wait ten minutes for a checkpoint."""
     world = World(job(2).on(checkpoint_interval_seconds=interval), 600.0)
-    if not told:
+    if not has_positions:
         world.edit = commits_only
     world.live(200)
     assert world.moves() == []
@@ -116,7 +116,7 @@ def test_rare_commits_are_not_misread_as_lag(interval: float, told: bool) -> Non
 
 
 def test_a_job_that_vanishes_is_found_again_under_its_name() -> None:
-    """Canceled, gone for a minute, then resubmitted with another id and one subtask: held, then scaled again."""
+    """Canceled, missing for a minute, then resubmitted with another id and one subtask: held, then scaled again."""
     world = settled(1200.0, start=4, faults=[Fault("not-found", 120, 161)])
     world.simulation.end("CANCELED")
     world.live(15)
@@ -130,7 +130,7 @@ def test_a_job_that_vanishes_is_found_again_under_its_name() -> None:
     assert {o.action.deployment.job_id for o in world.outcomes if o.action and o.before[WORK] == 1} == {JOB_ID}
 
 
-def test_a_job_that_restarts_by_itself_is_neither_shrunk_nor_learnt_anew() -> None:
+def test_a_job_that_restarts_by_itself_keeps_its_size_and_its_learned_capacity() -> None:
     """A task fails and everything begins again from the last checkpoint: counters from 0, a cold start, a little lag."""
     world = settled(1200.0, start=4)
     before = len(world.moves())
@@ -144,14 +144,14 @@ def test_a_job_that_restarts_by_itself_is_neither_shrunk_nor_learnt_anew() -> No
     assert world.p() >= 6
 
 
-def test_another_graph_under_the_same_name_is_learnt_anew() -> None:
+def test_another_graph_under_the_same_name_is_learned_from_the_start() -> None:
     """The new version of the job has a sink and allows less: a plan for the old graph does not reach it, what comes after it does."""
     world = settled(1200.0, start=4)
     world.keep = (type(world.plans[-1]),)
     world.load = 2400.0
     world.live(10)
     (old,) = [plan for plan in world.kept if plan.kind == "scale"][:1]
-    # As large as the old one runs: only the graph tells them apart.
+    # As large as the old one runs: only the graph differs.
     new = job(old.current[WORK], max_parallelism=6)
     sink = OperatorSpec(name="sink", service_seconds=20e-6)
     graph = {"operators": (*new.operators, sink), "links": (*new.links, Link(source=WORK, target="sink"))}
@@ -175,7 +175,7 @@ def test_a_crash_loop_from_overload_is_ended_by_scaling() -> None:
 
 
 def test_a_machine_that_becomes_slower_is_answered() -> None:
-    """A noisy neighbour takes a third of every operator's capacity: what was learnt does not stand in the way."""
+    """A noisy neighbour takes a third of every operator's capacity: the learned capacity is corrected."""
     world = settled(850.0, start=2)
     world.simulation.conditions.capacity_factor = 0.66
     world.live(240)
@@ -186,22 +186,22 @@ def test_a_machine_that_becomes_slower_is_answered() -> None:
 # -- rescales ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_refused_rescale_is_said_and_tried_again_later() -> None:
-    """The engine says no for a while; no storm of requests, and one that passes ends it."""
+def test_a_refused_rescale_is_reported_and_repeated_later() -> None:
+    """The engine refuses for a while: few requests are made, and the first accepted one ends it."""
     world = settled()
     world.simulation.conditions.refuses = "the job is being stopped with a savepoint"
     world.load = 1200.0
     world.live(40)
-    told = [o for o in world.outcomes if o.phase == "failed"]
-    assert told
-    assert "savepoint" in told[0].sentence
-    assert len(told) <= 8
+    failed = [o for o in world.outcomes if o.phase == "failed"]
+    assert failed
+    assert "savepoint" in failed[0].sentence
+    assert len(failed) <= 8
     world.simulation.conditions.refuses = None
     world.live(60)
     assert world.p() >= 3
 
 
-def test_a_rescale_that_never_begins_times_out_and_is_said() -> None:
+def test_a_rescale_that_never_begins_times_out() -> None:
     """The engine takes the request and does nothing: after its deadline the action ends, and nothing hangs."""
     world = settled()
     world.simulation._may_rescale = lambda: False  # type: ignore[method-assign]
@@ -228,7 +228,7 @@ def test_a_rescale_that_hangs_is_rolled_back_and_its_vector_kept_away() -> None:
 
 
 def test_a_crashing_parallelism_is_rolled_back_and_not_tried_again() -> None:
-    """Above 2 subtasks the job restarts all the time: back to 1, quarantined, said, and what runs is used."""
+    """Above 2 subtasks the job restarts all the time: back to 1, quarantined, and the loop continues with what runs."""
     world = settled()
     world.simulation.conditions.crash_above = 2
     world.load = 1200.0
@@ -269,8 +269,8 @@ def test_a_slow_rescale_is_waited_for_and_its_price_is_known_from_then_on() -> N
     assert world.lag < 5
 
 
-def test_somebody_else_rescales_what_is_being_verified() -> None:
-    """The action ends as contested, is not rolled back, and nothing is asked for against the other's wish."""
+def test_another_client_rescales_during_verification() -> None:
+    """The action ends as contested, is not rolled back, and nothing is requested against the other client's requirements."""
     world = settled()
     world.load = 1200.0
     while not world.outcomes or world.outcomes[-1].phase != "verifying":
@@ -282,7 +282,7 @@ def test_somebody_else_rescales_what_is_being_verified() -> None:
     assert world.simulation.requested[WORK] == 7
 
 
-def test_somebody_else_rescales_and_weir_stands_back() -> None:
+def test_another_client_rescales_and_weir_holds() -> None:
     """Requirements that are not what Weir wrote last: contested, hold."""
     world = settled()
     world.load = 1200.0

@@ -1,4 +1,4 @@
-"""Stories of the guards around planners that know less than `rate`: each holds what would not help, and nothing that would."""
+"""Stories of the guards around planners that know less than `rate`: each holds only what would not help."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,7 +14,7 @@ RULE: dict[str, Any] = {"name": "threshold", "parameters": {"up_above": 0.8, "do
 
 
 def held_by(world: World, guard: str) -> Iterator[str]:
-    """What the guard said in each plan that it amended."""
+    """Return the guard's reasons in the plans that it amended."""
     return (a.because for plan in world.plans for a in plan.amendments if a.guard == guard)
 
 
@@ -100,7 +100,7 @@ def swinging(**behavior: Any) -> World:
 
 @pytest.mark.thorough
 def test_a_swing_is_answered_by_fewer_rescales_and_no_violation() -> None:
-    """What went up, down and up again stays up for a while; without the guard every swing is followed."""
+    """After up, down and up again, the parallelism stays up for a while; without the guard it follows every swing."""
     held, followed = swinging(), swinging(down={"reversalHold": "0s"})
     assert any(held_by(held, "reversal"))
     assert not any(held_by(followed, "reversal"))
@@ -112,9 +112,9 @@ def test_the_hours_actions_are_counted_and_the_last_of_them_grows() -> None:
     """The same swing with 4 actions an hour: never more within any hour, and the last one was upwards, so that nothing is late at the
     end."""
     world = swinging(maxActionsPerHour=4)
-    asked = [o for o in world.outcomes if o.phase == "verifying" and o.code == "accepted"]
+    accepted = [o for o in world.outcomes if o.phase == "verifying" and o.code == "accepted"]
     assert 1 <= len(world.moves()) <= 4
-    assert all((b.at - a.at).total_seconds() >= 0 for a, b in pairwise(asked))
+    assert all((b.at - a.at).total_seconds() >= 0 for a, b in pairwise(accepted))
     assert any(held_by(world, "action-budget"))
     assert world.moves()[-1][1] > world.moves()[-1][0]
     assert world.lag < 30

@@ -1,4 +1,4 @@
-"""What happens between the services: policies that change under a plan, messages that are late, lost, doubled, out of order or too many."""
+"""Events between the services: policies that change under a plan; messages that are late, lost, doubled, out of order or too many."""
 
 from itertools import chain, repeat
 
@@ -60,7 +60,7 @@ def test_a_policy_that_changes_while_a_plan_waits(changed: ScalingPolicy | None,
     """It was made under the old one: refused at the last gate, whatever it says."""
     world = settled()
     plan = waiting(world)
-    world.says(changed)
+    world.executor_reads(changed)
     world.late(plan)
     assert (world.outcomes[-1].phase, world.outcomes[-1].code) == ("refused", code)
     world.live(10)
@@ -69,11 +69,11 @@ def test_a_policy_that_changes_while_a_plan_waits(changed: ScalingPolicy | None,
 
 
 @CHANGES
-def test_a_policy_that_changes_between_the_gate_and_the_deed(changed: ScalingPolicy | None, code: str) -> None:
-    """The intent is told already; nothing was asked of the engine yet, and nothing is."""
+def test_a_policy_that_changes_between_gate_and_request(changed: ScalingPolicy | None, code: str) -> None:
+    """The intent is published; the engine was not asked yet, and is not."""
     world = settled()
     plan = waiting(world)
-    world.reads(chain([world.policy], repeat(changed)))
+    world.executor_reads_each(chain([world.policy], repeat(changed)))
     world.late(plan)
     assert [o.phase for o in world.outcomes[-2:]] == ["intended", "refused"]
     assert world.outcomes[-1].code == code
@@ -82,12 +82,12 @@ def test_a_policy_that_changes_between_the_gate_and_the_deed(changed: ScalingPol
 
 @CHANGES
 def test_a_policy_that_changes_in_the_middle_of_an_action(changed: ScalingPolicy | None, code: str) -> None:
-    """What was asked for is not taken back and is seen to its end; nothing more is asked for by the old plans."""
+    """The action continues to its end; the old plans request nothing more."""
     world = settled()
     world.simulation.conditions.restart_factor = 5.0
     world.late(waiting(world))
     assert world.outcomes[-1].phase == "verifying"
-    world.says(changed)
+    world.executor_reads(changed)
     world.load = 4000.0
     world.live(60)
     assert "verified" in world.phases
@@ -95,7 +95,7 @@ def test_a_policy_that_changes_in_the_middle_of_an_action(changed: ScalingPolicy
     assert set(world.codes[-3:]) == {code}
 
 
-def test_a_gate_that_cannot_be_asked_lets_nothing_new_through() -> None:
+def test_a_policy_that_cannot_be_read_admits_no_action() -> None:
     """Knowledge is away: no new action; the next one comes when it is back."""
     world = settled()
     world.loop.knowledge.away = "connection refused"
@@ -112,7 +112,7 @@ def test_a_gate_that_cannot_be_asked_lets_nothing_new_through() -> None:
 
 
 def test_two_plans_in_flight() -> None:
-    """Both were made before either arrived: the first is acted on, the second is not, and the next one is of what is there then."""
+    """Both were made before either arrived: the first is acted on, the second is not, the next one is made for the new deployment."""
     world = settled()
     first = waiting(world)
     world.keep, world.kept = (Plan,), []
@@ -145,14 +145,14 @@ def test_a_plan_that_comes_twice_is_acted_on_once() -> None:
     plan = waiting(world)
     world.late(plan, plan)
     world.live(10)
-    told = len(world.outcomes)
+    published = len(world.outcomes)
     world.late(plan)
-    assert len(world.outcomes) == told
+    assert len(world.outcomes) == published
     assert len(world.moves()) == 1
 
 
 def test_a_plan_that_waited_too_long_is_not_acted_on() -> None:
-    """It sat in Kafka for ten minutes while nobody executed: refused as expired, and a fresh one is acted on."""
+    """It was in Kafka for ten minutes without an executor: refused as expired, and a new one is acted on."""
     world = settled()
     plan = waiting(world)
     world.keep = (Plan,)
@@ -170,18 +170,18 @@ def test_a_plan_that_waited_too_long_is_not_acted_on() -> None:
 def test_lost_and_repeated_observations_change_nothing() -> None:
     """Every third is lost, every fifth comes twice: the step is still answered, and each plan is acted on once."""
     world = settled()
-    seen: list[Observation] = []
+    scraped: list[Observation] = []
 
     def lossy(observation: Observation) -> Observation | None:
-        seen.append(observation)
-        return None if len(seen) % 3 == 0 else observation
+        scraped.append(observation)
+        return None if len(scraped) % 3 == 0 else observation
 
     world.edit = lossy
     world.load = 1200.0
     for _ in range(20):
         world.live(5)
-        if len(seen) % 5 == 0:
-            world.late(seen[-1], seen[-2])
+        if len(scraped) % 5 == 0:
+            world.late(scraped[-1], scraped[-2])
     assert world.p() >= 3
     acted = [o.plan_id for o in world.outcomes if o.phase == "applying"]
     assert len(acted) == len(set(acted)) == len(world.moves())
@@ -273,14 +273,14 @@ def fleet(**rules: float) -> list[World]:
     given = Rules(fleet_hold_seconds=HOLD_SECONDS, **rules)  # type: ignore[arg-type]
     policies = [policy(f"app-{i}", interval="10s") for i in range(5)]
     first = World(job(4), 1200.0, policy=policies[0], rules=given)
-    worlds = [first, *(World(job(4), 1200.0, policy=each, beside=first) for each in policies[1:])]
+    worlds = [first, *(World(job(4), 1200.0, policy=each, shares=first) for each in policies[1:])]
     first.live(60)
     return worlds
 
 
 def test_a_fleet_that_would_shrink_in_the_same_minute_is_held() -> None:
-    """What all of them read from has an outage, or what measures them has: not even the first shrinks, what needs more gets it at once, and
-    after a while it is believed."""
+    """Their common input, or what measures them, has an outage: not even the first shrinks, one that needs more grows at once, and
+    after a while all shrink."""
     worlds = fleet()
     for world in worlds:
         world.load = 300.0

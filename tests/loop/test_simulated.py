@@ -1,4 +1,4 @@
-"""Stories that need a whole application: windows, hot keys, joins, moving bottlenecks, limits behind it. With noisy readings."""
+"""Stories that need several operators: windows, hot keys, joins, moving bottlenecks, limits behind it. With noisy readings."""
 
 from itertools import pairwise
 from typing import Any
@@ -86,25 +86,25 @@ def test_a_join_of_two_sources_keeps_up_with_both() -> None:
 
 
 def test_a_hot_key_is_reported_and_not_scaled_for_ever() -> None:
-    """60 % of all records have one key: its subtask is full whatever the parallelism. It is said, and the slots are not all taken."""
+    """60 % of all records have one key: its subtask is full whatever the parallelism. It is reported, and some slots stay free."""
     world = story(changed(chain(1), "enrich", hot_key_share=0.6), 1200.0).live(250)
     assert world.analysis is not None
     assert world.analysis.has("skewed")
-    asked = len(world.moves("enrich"))
-    assert asked <= 2
+    requested = len(world.moves("enrich"))
+    assert requested <= 2
     assert world.p("enrich") <= 8
     world.live(150)
-    assert len(world.moves("enrich")) == asked
+    assert len(world.moves("enrich")) == requested
     assert world.plans[-1].kind == "hold"
 
 
 def test_a_limit_downstream_is_not_scaled_against_for_ever() -> None:
-    """The database behind the sink takes 600 records/s, however many subtasks write to it: that is found out, and said."""
+    """The database behind the sink takes 600 records/s, however many subtasks write to it: that is measured and reported."""
     limited = changed(chain(1), "sink: Writer", limit_per_second=600.0)
     world = story(changed(limited, "aggregate", window_seconds=None, window_keys=None), 900.0).live(250)
-    asked = len(world.moves("enrich"))
+    requested = len(world.moves("enrich"))
     world.live(150)
-    assert len(world.moves("enrich")) == asked <= 3
+    assert len(world.moves("enrich")) == requested <= 3
     assert world.plans[-1].code == "nothing-helps"
     assert world.analysis is not None
     assert world.analysis.bottleneck == "sink: Writer"

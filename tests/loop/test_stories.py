@@ -28,7 +28,7 @@ def test_load_triples_and_the_job_is_rescaled_before_its_lag_is_out_of_bounds() 
 
 
 def test_load_falls_and_what_is_not_needed_is_given_back_once() -> None:
-    """Down only after it was wanted for the whole window, in few steps, without hurting the objective."""
+    """Down only after it was wanted throughout the window, in few steps, without hurting the objective."""
     world = settled(1200.0, start=4)
     world.load = 300.0
     before = len(world.moves())
@@ -49,7 +49,7 @@ def test_a_slow_wave_is_followed_without_a_violation() -> None:
 
 
 def test_a_spike_shorter_than_a_rescale_makes_no_zigzag() -> None:
-    """Six times the load for 4 s, which nobody can know beforehand: answered at most once, and given back step by step."""
+    """Six times the load for 4 s, which no planner can foresee: answered at most once, and given back step by step."""
     world = settled(350.0)
     world.load = lambda t: 2100.0 if 100 <= t < 104 else 350.0
     world.live(120)
@@ -131,7 +131,7 @@ def test_key_groups_bind() -> None:
 
 
 def test_what_is_hardly_busy_gives_its_slots_back() -> None:
-    """Two records/s on 8 subtasks, whose capacity nobody can tell from that: known enough to need fewer."""
+    """Two records/s on 8 subtasks, too few to measure their capacity: its lower bound suffices to need fewer."""
     world = World(job(8), 2.0, interval="10s").live(900)
     assert world.p() == 1
     assert f"capacity_at_least[{WORK}]" in world.plans[-1].evidence

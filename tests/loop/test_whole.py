@@ -6,7 +6,7 @@ QUICK = {"scaleDown": {"stabilization": "15s"}, "cooldown": "10s"}
 
 
 def test_load_comes_and_goes_and_all_operators_move_as_one() -> None:
-    """A job that takes every slot is planned in whole containers of two slots: up for the load, down after it, never uneven."""
+    """A job that takes every slot is planned in containers of two slots: up for the load, down after it, never uneven."""
     docker = {
         "url": "http://orders.test:8081",
         "job": "orders",

@@ -1,6 +1,6 @@
-"""What a story is told with: the loop of `weir replay` around a simulated application.
+"""World of a story: the loop of `weir replay` around a simulated application.
 
-Time is the simulation's; nothing waits. `load` is in records/s, a number or a function of seconds, and may be changed at any time.
+Time is simulated; nothing waits. `load` is in records/s, a number or a function of seconds, and may be changed at any time.
 """
 
 from collections.abc import Callable, Iterator
@@ -57,7 +57,7 @@ def job(parallelism: int = 1, source: int = 1, **work: Any) -> Application:
 
 
 class World:
-    """A story's loop around one application; `beside` another world, that one's loop.
+    """A loop around one application; one that `shares` another world's loop is added to that.
 
     `edit` may change an observation on its way or drop it (None); `kept` are the messages of the types in `keep`, which do not arrive.
     """
@@ -69,7 +69,7 @@ class World:
         application: Application | None = None,
         load: Load = 400.0,
         *,
-        beside: "World | None" = None,
+        shares: "World | None" = None,
         policy: ScalingPolicy | None = None,
         **options: Any,
     ) -> None:
@@ -87,9 +87,9 @@ class World:
         self.simulation.on_step = lambda _: self.lags.append((self.simulation.now, self.simulation.lag_seconds))
         spec = policy or _policy(**options)
         self.remembered = State(application=spec.application)
-        self._worlds: dict[str, World] = {} if beside is None else beside._worlds
+        self._worlds: dict[str, World] = {} if shares is None else shares._worlds
         self._worlds[spec.application] = self
-        self.loop = Loop(carry=self._route, **of_loop) if beside is None else beside.loop
+        self.loop = Loop(carry=self._route, **of_loop) if shares is None else shares.loop
         self.application = self.loop.add(self.simulation, spec, **of_application)
         World.opened.append(self)
 
@@ -102,7 +102,7 @@ class World:
         """Let messages arrive that were kept, in this order."""
         self.loop.deliver(*messages)
 
-    def says(self, policy: ScalingPolicy | None) -> None:
+    def executor_reads(self, policy: ScalingPolicy | None) -> None:
         """Change the policy that the executor reads; None: it was deleted. Observations still carry the one before."""
         policies = self.loop.knowledge.policies
         if policy is None:
@@ -110,7 +110,7 @@ class World:
         else:
             policies[self.policy.application] = policy
 
-    def reads(self, readings: Iterator[ScalingPolicy | None]) -> None:
+    def executor_reads_each(self, readings: Iterator[ScalingPolicy | None]) -> None:
         """Let the executor read these policies, one after the other."""
 
         async def read(_application: str) -> PolicyReading:
@@ -140,7 +140,7 @@ class World:
             return None
         return arriving
 
-    # -- what is asked of it afterwards -------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------
 
     @property
     def policy(self) -> ScalingPolicy:
@@ -175,11 +175,11 @@ class World:
 
     def moves(self, name: str = WORK) -> list[tuple[int, int]]:
         """Return (from, to) of an operator in each action that was requested, oldest first."""
-        seen: dict[UUID, tuple[int, int]] = {}
+        found: dict[UUID, tuple[int, int]] = {}
         for outcome in self.outcomes:
             if outcome.action is not None and outcome.action.requested_at is not None:
-                seen[outcome.action.id] = (outcome.before[name], outcome.wanted[name])
-        return list(seen.values())
+                found[outcome.action.id] = (outcome.before[name], outcome.wanted[name])
+        return list(found.values())
 
 
 _policy = policy

@@ -1,4 +1,4 @@
-"""Outputs of the generator: a Kafka topic, or memory."""
+"""Output of the generator: a Kafka topic."""
 
 import time
 from typing import Any, Protocol
@@ -33,29 +33,6 @@ class Output(Protocol):
 
     def close(self, timeout_seconds: float) -> None:
         """Wait for records in flight."""
-
-
-class MemoryOutput:
-    """Keeps records in a list of at most `room`: full, it looks like a broker that does not answer."""
-
-    def __init__(self, room: int = 1_000_000) -> None:
-        self.records: list[tuple[bytes, bytes, int]] = []
-        self.room = room
-        self.delivered = 0
-        self.failed = 0
-        self.problem: str | None = None
-
-    def send(self, key: bytes, value: bytes, produced_at_millis: int) -> bool:
-        if len(self.records) >= self.room:
-            return False
-        self.records.append((key, value, produced_at_millis))
-        return True
-
-    def serve(self, timeout_seconds: float = 0.0) -> None:
-        self.delivered = len(self.records)
-
-    def close(self, timeout_seconds: float) -> None:
-        self.serve()
 
 
 class KafkaOutput:

@@ -1,7 +1,6 @@
 """Writes dashboards/*.json: `python -m deploy.monitoring.grafana.generate`. Each query is written here once.
 
-A dashboard is rows of panels (panels.py). Whoever changes one in Grafana saves it under another name: these are provisioned and come back
-as they are.
+A dashboard is rows of panels (panels.py). Grafana restores provisioned dashboards: save a changed one under another name.
 """
 
 import json
@@ -55,10 +54,10 @@ def loop() -> dict[str, Any]:
                         about="The chosen quantile over the actions of the last half hour.",
                     ),
                     lines(
-                        "Age of what each stage said last",
+                        "Age of each stage's last message",
                         (SILENCE, "{{stage}}"),
                         unit="s",
-                        about="Of the application that it has said nothing of for longest.",
+                        about="For the application that has waited longest for a message of the stage.",
                     ),
                 ],
             ),
@@ -135,7 +134,7 @@ def loop() -> dict[str, Any]:
                         "Alerts",
                         "ALERTS{alertstate='firing'}",
                         ["Time", "Value", "__name__", "alertstate"],
-                        about="What to do about each: docs/how-to/runbook.md",
+                        about="Remedies: docs/how-to/runbook.md",
                     )
                 ],
             ),
@@ -199,7 +198,7 @@ def application() -> dict[str, Any]:
                         "Load",
                         (of_application("weir_application_arrival_records_per_second"), "arrives"),
                         unit=RECORDS,
-                        about="What is appended to the topics that the sources read.",
+                        about="Records appended to the topics that the sources read.",
                     ),
                     lines(
                         "Lag against the objective",
@@ -221,10 +220,14 @@ def application() -> dict[str, Any]:
                         (f"sum({of_operators('parallelism_planned')})", "planned"),
                         (f"sum({of_operators('parallelism_requested')})", "requested"),
                         (f"sum({of_operators('parallelism_observed')})", "observed"),
-                        about="What Weir wants, what the engine was asked for, what runs. Choose one operator to see it alone.",
+                        about="Planned by Weir, requested from the engine, running. Choose an operator to see it alone.",
                     ),
                     steps("Parallelism observed", (of_operators("parallelism_observed"), "{{operator}}")),
-                    steps("Slots", (of_application("weir_application_slots"), "taken"), about="What it costs."),
+                    steps(
+                        "Slots",
+                        (of_application("weir_application_slots"), "taken"),
+                        about="Slots that the application occupies.",
+                    ),
                 ],
             ),
             (
@@ -233,20 +236,20 @@ def application() -> dict[str, Any]:
                     lines(
                         "The bottleneck's capacity",
                         (of_bottleneck("capacity"), "{{operator}}: capacity"),
-                        (of_bottleneck("target_input"), "{{operator}}: to come in"),
+                        (of_bottleneck("target_input"), "{{operator}}: target input"),
                         unit=RECORDS,
-                        about="What it could take in as it runs now, and what would come in if nothing were held back.",
+                        about="The input it could process at its parallelism, and the input without backpressure.",
                     ),
                     lines(
-                        "To come in, as a share of capacity",
+                        "Target input as a share of capacity",
                         (
                             f"{of_operators('target_input_records_per_second')} / {of_operators('capacity_records_per_second')}",
                             "{{operator}}",
                         ),
                         unit="percentunit",
-                        about="Above 100 % an operator holds the application back.",
+                        about="Above 100 % the operator limits the application.",
                     ),
-                    lines("Utilisation", (of_operators("utilisation"), "{{operator}}"), unit="percentunit"),
+                    lines("Utilization", (of_operators("utilisation"), "{{operator}}"), unit="percentunit"),
                     lines("Backpressure", (of_operators("backpressure"), "{{operator}}"), unit="percentunit"),
                 ],
             ),
@@ -263,11 +266,9 @@ def application() -> dict[str, Any]:
             (
                 7,
                 [
-                    lines("Age of what each stage said last", (f"time() - {ages}", "{{stage}}"), unit="s"),
+                    lines("Age of each stage's last message", (f"time() - {ages}", "{{stage}}"), unit="s"),
                     steps("Restarts", (of_application("weir_application_restarts"), "since the job's start")),
-                    steps(
-                        "Readings that did not come", (of_application("weir_application_reading_problems"), "problems")
-                    ),
+                    steps("Missing readings", (of_application("weir_application_reading_problems"), "problems")),
                 ],
             ),
         ],

@@ -1,1 +1,1 @@
-"""Adapters of the core: Spark, and its in-memory twin."""
+"""Adapters of the core: Spark, and an in-memory one."""

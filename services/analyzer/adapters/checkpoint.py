@@ -1,4 +1,4 @@
-"""Where the stream's state is kept, and what can be read of it."""
+"""The checkpoint of the stream: its place, its offsets, and its damage."""
 
 import json
 import re
@@ -27,11 +27,15 @@ def checkpoint_of(settings: AnalyzerSettings, cluster_id: str) -> str:
     return f"{base_of(settings)}/{parts}"
 
 
+def located(session: Any, place: str) -> tuple[Any, Any]:
+    """Return Hadoop's path of a folder or URL, and its file system."""
+    path = session.sparkContext._jvm.org.apache.hadoop.fs.Path(place)
+    return path, path.getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
+
+
 def offsets_in(session: Any, checkpoint: str) -> dict[int, int] | None:
-    """The next offset of each partition of the observations, as the checkpoint knows them; None if it is new."""
-    jvm = session.sparkContext._jvm
-    folder = jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/offsets")
-    files = folder.getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
+    """The next offset of each partition of the observations in the checkpoint; None if it is new."""
+    folder, files = located(session, f"{checkpoint}/offsets")
     if not files.exists(folder):
         return None
     batches = [status.getPath() for status in files.listStatus(folder) if status.getPath().getName().isdigit()]
@@ -39,7 +43,7 @@ def offsets_in(session: Any, checkpoint: str) -> dict[int, int] | None:
         return None
     stream = files.open(max(batches, key=lambda path: int(path.getName())))
     try:
-        text = str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        text = str(session.sparkContext._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
     finally:
         stream.close()
     return parse_offsets(text)
@@ -53,8 +57,8 @@ _DAMAGED = re.compile(
     r"|Incomplete log file|batch \d+ doesn't exist|Corruption: "
     r"|\.(OffsetSeqLog|CommitLog|HDFSMetadataLog|StateSchema\w*|OperatorStateMetadata\w*)\$?\.(deserialize|fromJson)|\.StreamMetadata\$?\.read"
 )
-"""Spark's error conditions, and what it and RocksDB say without one, of logs and state that are damaged or of another form; and where
-Spark was when it read a log that is cut off, of which it says nothing."""
+"""Spark's error conditions, and messages of it and RocksDB without one, of logs and state that are damaged or of another
+form; and the place in Spark's code that reads a truncated log, which has no message."""
 _UNREADABLE = re.compile(
     r"ChecksumException|EOFException|FileNotFoundException|NoSuchFileException|ZipException|JsonParseException|MismatchedInputException"
 )
@@ -67,7 +71,7 @@ _AROUND_IT = re.compile(
 
 
 def is_damaged(causes: Sequence[str], checkpoint: str) -> bool:
-    """Return whether the causes of a death, with their stack traces, tell of the checkpoint itself and of nothing around it.
+    """Return whether the causes of a death, with their stack traces, name damage of the checkpoint and nothing around it.
 
     A full disk also shows as a file that cannot be read: in doubt the checkpoint is kept.
     """
@@ -103,13 +107,8 @@ def lost_between(next_offsets: Mapping[int, int] | None, log_starts: Mapping[int
 def why_new(session: Any, checkpoint: str, *, seeded: bool) -> str:
     """Describe how a new state begins, and name the same cluster's older states that are not used any more."""
     begins = "new, seeded from the latest analyses" if seeded else "new"
-    jvm = session.sparkContext._jvm
-    path = jvm.org.apache.hadoop.fs.Path(checkpoint)
-    files = path.getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
-    cluster = path.getName().rsplit("-p", 1)[0]
-    names = [
-        s.getPath().getName()
-        for s in files.globStatus(jvm.org.apache.hadoop.fs.Path(path.getParent(), f"{cluster}-p*"))
-    ]
+    path, files = located(session, checkpoint)
+    pattern, _ = located(session, f"{checkpoint.rsplit('-p', 1)[0]}-p*")
+    names = [status.getPath().getName() for status in files.globStatus(pattern)]
     others = sorted(name for name in names if name != path.getName())
     return f"{begins}; not used, as partitions, split or version differ: {', '.join(others)}" if others else begins

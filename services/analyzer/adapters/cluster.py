@@ -1,7 +1,7 @@
 """The analyzer on machines that share nothing with Spark's driver but the place of its state.
 
-Executors get the connector's jars and this very code from the driver, so that they cannot run another version of it; the packages it
-needs (pydantic, pyarrow, pandas, PySpark itself) are theirs, under the interpreter that `PYSPARK_PYTHON` names.
+Executors get the connector's jars and this code from the driver, so that they cannot run another version of it; they have
+its packages (pydantic, pyarrow, pandas, PySpark) themselves, under the interpreter that `PYSPARK_PYTHON` names.
 """
 
 import hashlib
@@ -30,9 +30,9 @@ class View(NamedTuple):
 
     host: str
     sees: bool
-    """The place of the state, or it is none that could be looked for."""
+    """Whether the task sees the place of the state; True for a URL."""
     code: str
-    """Where the code it runs comes from."""
+    """Path of the code it runs."""
 
 
 def on_cluster(settings: AnalyzerSettings) -> bool:
@@ -46,14 +46,14 @@ def cluster_conf(settings: AnalyzerSettings, java_options: str) -> dict[str, str
         "spark.executor.memory": f"{settings.executor_memory_megabytes}m",
         "spark.executor.cores": "" if settings.executor_cores is None else str(settings.executor_cores),
         "spark.executor.extraJavaOptions": java_options,
-        # Sent files land in an executor's working directory. Only this way Spark's factory of Python workers finds it, too: what
-        # is sent as a Python file is known to the workers alone.
+        # Sent files land in an executor's working directory. Spark's factory of Python workers finds the code only by this:
+        # files sent as Python files reach the workers alone.
         "spark.executorEnv.PYTHONPATH": code_name(),
-        # A share of the state goes back to the executor that has it in memory: elsewhere it is read from the checkpoint first.
+        # A part of the state goes back to the executor that has it in memory: elsewhere it is read from the checkpoint first.
         "spark.locality.wait": "500ms",
-        # An executor whose machine vanished is given up after this long, not after 2 min.
+        # Spark replaces an executor whose machine vanished after this long, not after 2 min.
         "spark.network.timeout": "40s",
-        # How often that is looked at; Spark refuses its own default with a shorter timeout.
+        # Spark refuses its own default with a shorter timeout.
         "spark.network.timeoutInterval": "10s",
         "spark.executor.heartbeatInterval": "5s",
     }
@@ -82,16 +82,16 @@ def send_code(session: Any) -> None:
     """Hand the zip to all executors that are there or come later."""
     with tempfile.NamedTemporaryFile(prefix="weir-", suffix=".zip", delete=False) as written:
         written.write(_code())
-    # the driver hands it out from there as long as it lives; another user could own a name known beforehand
+    # the driver serves it from there as long as it lives; another user could own a predictable name
     path = Path(tempfile.gettempdir()) / code_name()
     Path(written.name).replace(path)
     session.sparkContext.addFile(str(path))
 
 
 def unfit(session: Any, base: str) -> str | None:
-    """Why the workers cannot work as they are: which machine does not see the place of the state, or runs other code; None if all can.
+    """Return which machine does not see the place of the state, or runs other code; None if all workers can work.
 
-    Asked of as many tasks as there are cores: an executor that comes later is not asked.
+    It runs on the executors that are there: one that comes later is not checked.
     """
     context = session.sparkContext
     marker = None if "://" in base else Path(base) / f".seen-{uuid4().hex[:8]}"
@@ -110,7 +110,7 @@ def unfit(session: Any, base: str) -> str | None:
 
 
 def judged(views: Collection[View], base: str) -> str | None:
-    """Return why the workers cannot work; empty if they can."""
+    """Return why the workers cannot work; None if they can."""
     unsighted = sorted({view.host for view in views if not view.sees})
     if unsighted:
         return (
@@ -127,7 +127,7 @@ def judged(views: Collection[View], base: str) -> str | None:
 
 
 class Look:
-    """The task that says so."""
+    """The task that returns a worker's view."""
 
     def __init__(self, marker: str | None) -> None:
         self._marker = marker

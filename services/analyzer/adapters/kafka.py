@@ -2,26 +2,21 @@
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from runtime.kafka_thread import connection
 from services.analyzer.stream import NotYet
 
 
 class Brokers:
-    """Blocking questions, each with its own deadline; called from the stream's thread."""
+    """Blocking requests, each with its own deadline; called from the stream's thread."""
 
     def __init__(self, bootstrap_servers: str, timeout_seconds: float = 10.0) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._timeout_seconds = timeout_seconds
 
     def look(self, *topics: str) -> tuple[str, dict[str, dict[int, tuple[int, int]]]]:
-        """The cluster's id, and first and next offset of each partition of `topics`; `NotYet` if they do not answer."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap_servers,
-                "group.id": "weir-analyzer-look",
-                "enable.auto.commit": False,
-                "log_level": 0,
-            }
-        )
+        """Return the cluster's id, and first and next offset of each partition of `topics`; `NotYet` without a response."""
+        own = {"group.id": "weir-analyzer-look", "enable.auto.commit": False}
+        consumer = Consumer(connection(self._bootstrap_servers, own))
         marks: dict[str, dict[int, tuple[int, int]]] = {}
         try:
             for topic in topics:

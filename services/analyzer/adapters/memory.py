@@ -1,6 +1,6 @@
-"""The twin of Spark for unit and loop tests: the same records through the same `process`, state in a dictionary.
+"""In-memory adapter for unit and loop tests: the same records through the same `process`, state in a dictionary.
 
-It is no analyzer to deploy: its state dies with it, and nothing checkpoints it.
+It is not for deployment: nothing checkpoints its state.
 """
 
 from collections import defaultdict
@@ -12,7 +12,7 @@ from runtime.loop import Stop
 from runtime.records import Outgoing, Record
 from services.analyzer.core import AnalysisSettings
 
-from .processing import State, process, seeded
+from .processing import StoredState, process, seeded
 
 GROUP = "weir-analyzer"
 
@@ -23,7 +23,7 @@ class MemoryAnalyzer:
     def __init__(self, bus: Bus, settings: AnalysisSettings | None = None) -> None:
         self._bus = bus
         self._settings = settings or AnalysisSettings()
-        self.states: dict[str, State] = {}
+        self.states: dict[str, StoredState] = {}
 
     async def run(self, stop: Stop) -> None:
         """Seed from the latest analyses, then work until stopped."""

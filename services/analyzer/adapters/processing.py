@@ -1,10 +1,10 @@
 """One application's records of a batch: bytes in, bytes out, around the pure `advance`.
 
-Used by Spark's Python workers and by the in-memory twin alike. A failure of one application never
+Spark's Python workers and the in-memory adapter use it alike. A failure of one application never
 leaves here as an exception: it becomes that application's dead letter.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import uuid5
@@ -24,10 +24,10 @@ _CLOCKS_APART = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """An application's entry in the state store: its memory, and the last record that went into it."""
+class StoredState:
+    """An application's entry in the state store: the analyzer state, and the last record that went into it."""
 
-    memory: bytes
+    state: bytes
     partition: int = -1
     offset: int = -1
 
@@ -42,20 +42,28 @@ class Lost:
 
 def process(
     key: str,
-    state: State | None,
-    records: Iterable[Record],
+    stored: StoredState | None,
+    records: Sequence[Record],
     settings: AnalysisSettings,
     lost: Mapping[int, Lost] | None = None,
-) -> tuple[State | None, list[Outgoing]]:
+) -> tuple[StoredState | None, list[Outgoing]]:
     """Advance one application by its records of a batch, in the order of (observed_at, offset).
 
-    Returns the new state (None: remove it) and what to publish, in order. `lost` holds by partition the records deleted
-    unread: the first record behind such a gap carries it into its analysis. A damaged state becomes a dead letter of the first record.
+    Returns the new state (None: remove it) and the records to publish, in order. `lost` holds by partition the records
+    deleted unread: the first record behind such a gap carries it into its analysis. A damaged state becomes a dead letter
+    of the first record.
     """
-    records = list(records)
-    memory, out = _memory_of(state, records)
+    state: AnalyzerState | None = None
+    partition, offset = -1, -1
+    out: list[Outgoing] = []
+    if stored is not None:
+        partition, offset = stored.partition, stored.offset
+        try:
+            state = AnalyzerState.from_bytes(stored.state)
+        except UnreadableState as error:
+            # only damage comes here: another version has another checkpoint directory, seeded from the analyses
+            out += [_damaged(stored, str(error), record) for record in records[:1]]
     readable: list[tuple[datetime, int, Observation, Record]] = []
-    partition, offset = (-1, -1) if state is None else (state.partition, state.offset)
     for record in records:
         try:
             observation = _read(key, record)
@@ -67,14 +75,14 @@ def process(
     for _, _, observation, record in readable:
         gap = _gap(lost, partition, offset, record)
         try:
-            memory, analysis = advance(memory, observation, settings, lost_records=gap)
+            state, analysis = advance(state, observation, settings, lost_records=gap)
             if analysis is not None:
                 out.append(_published(analysis, record))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this application's alone
+        except Exception as error:  # noqa: BLE001 - any error is this application's alone
             failed = f"the analysis failed: {type(error).__name__}: {error}"
             out.append(_dead_letter(Undecodable(record, failed, code="analysis-failed")))
         partition, offset = record.partition, max(offset, record.offset)
-    return (None if memory is None else State(memory.to_bytes(), partition, offset)), out
+    return (None if state is None else StoredState(state.to_bytes(), partition, offset)), out
 
 
 def _gap(lost: Mapping[int, Lost] | None, partition: int, offset: int, record: Record) -> int | None:
@@ -85,26 +93,15 @@ def _gap(lost: Mapping[int, Lost] | None, partition: int, offset: int, record: R
     return missing if missing > 0 else None
 
 
-def _memory_of(state: State | None, records: Sequence[Record]) -> tuple[AnalyzerState | None, list[Outgoing]]:
-    """Return the memory in the state; for a damaged one None and a dead letter."""
-    if state is None:
-        return None, []
-    try:
-        return AnalyzerState.from_bytes(state.memory), []
-    except UnreadableState as error:
-        # only damage comes here: another version has another checkpoint directory, seeded from the analyses
-        return None, [_damaged(state, str(error), record) for record in records[:1]]
-
-
-def seeded(value: bytes | None) -> State | None:
-    """The state to go on from after the analysis in `value`; None if there is nothing to go on from."""
+def seeded(value: bytes | None) -> StoredState | None:
+    """Return the state after the analysis in `value`; None if it holds none."""
     if value is None:
         return None
     try:
-        memory = seed(Analysis.model_validate_json(value))
+        state = seed(Analysis.model_validate_json(value))
     except ValidationError:
         return None
-    return None if memory is None else State(memory.to_bytes())
+    return None if state is None else StoredState(state.to_bytes())
 
 
 def _read(key: str, record: Record) -> Observation:
@@ -138,11 +135,11 @@ def _dead_letter(error: Undecodable) -> Outgoing:
     return _outgoing(error.record, dead_letter(SERVICE, _time_of(error.record), error))
 
 
-def _damaged(state: State, damage: str, record: Record) -> Outgoing:
+def _damaged(stored: StoredState, damage: str, record: Record) -> Outgoing:
     reason = f"the application's earlier state is discarded and learned again: {damage}"
     letter = dead_letter(SERVICE, _time_of(record), Undecodable(record, reason, "state", code="damaged-state"))
     own_id = uuid5(letter.id, "state")
-    return _outgoing(record, letter.model_copy(update={"id": own_id, **value_fields(state.memory)}))
+    return _outgoing(record, letter.model_copy(update={"id": own_id, **value_fields(stored.state)}))
 
 
 def _time_of(record: Record) -> datetime:

@@ -5,6 +5,7 @@
 import gc
 import os
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from pyspark.sql import Row
@@ -14,12 +15,17 @@ from weir_contracts.topics import OBSERVATIONS
 from runtime.records import Outgoing, Record
 from services.analyzer.core import AnalysisSettings
 
-from .processing import Lost, State, process, seeded
-
-_FROZEN: set[int] = set()
+from .processing import Lost, StoredState, process, seeded
 
 STATE_SCHEMA = "memory BINARY, partition INT, offset BIGINT"
 OUTPUT_SCHEMA = "topic STRING, key STRING, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+
+
+@cache
+def _freeze_imports(process_id: int) -> None:
+    """Exempt the imports from garbage collection, once in each process: PySpark collects after each task."""
+    del process_id
+    gc.freeze()
 
 
 class ApplicationProcessor(StatefulProcessor):  # type: ignore[misc]
@@ -31,21 +37,17 @@ class ApplicationProcessor(StatefulProcessor):  # type: ignore[misc]
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Called once for each task."""
-        # PySpark collects garbage after each task: without what was imported, that is free
-        if os.getpid() not in _FROZEN:
-            gc.freeze()
-            _FROZEN.add(os.getpid())
+        _freeze_imports(os.getpid())
         self._state = handle.getValueState("application", STATE_SCHEMA)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """All new records of one application in this batch."""
         del timerValues
-        # of the three fields only `memory` is large; the state is read once, a missing one comes as None
         stored = self._state.get()
-        before = None if stored is None else State(bytes(stored[0]), stored[1], stored[2])
+        before = None if stored is None else StoredState(bytes(stored[0]), stored[1], stored[2])
         after, out = process(str(key[0]), before, [_record(row) for row in rows], self._settings, self._lost)
         if after is not None:
-            self._state.update((after.memory, after.partition, after.offset))
+            self._state.update((after.state, after.partition, after.offset))
         elif before is not None:
             self._state.clear()
         for record in out:
@@ -56,7 +58,7 @@ class ApplicationProcessor(StatefulProcessor):  # type: ignore[misc]
         del key, timerValues
         state = seeded(None if initialState.value is None else bytes(initialState.value))
         if state is not None:
-            self._state.update((state.memory, state.partition, state.offset))
+            self._state.update((state.state, state.partition, state.offset))
 
     def close(self) -> None:
         """Nothing is held beyond a call."""

@@ -1,4 +1,4 @@
-"""Spark: the session, the one query, and what can be read of its checkpoint."""
+"""Spark: the session and the one query."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from runtime.envelope import MAX_MESSAGE_BYTES
 from services.analyzer.settings import AnalyzerSettings
 from services.analyzer.stream import Batch, NotYet, StateUnusable, StreamDied
 
-from .checkpoint import base_of, checkpoint_of, is_damaged, lost_between, offsets_in, why_new
+from .checkpoint import base_of, checkpoint_of, is_damaged, located, lost_between, offsets_in, why_new
 from .cluster import cluster_conf, on_cluster, send_code, unfit
 from .kafka import Brokers
 from .processing import Lost
@@ -30,7 +30,7 @@ _START_BACK = timedelta(minutes=10)
 
 
 _WARM_UP_SECONDS = 30.0
-_MOST_CAUSES = 30
+_MAX_CAUSES = 30
 
 _JAVA_OPTIONS = (
     # a parallel collector has nothing to do in a small heap
@@ -116,9 +116,9 @@ def start_session(settings: AnalyzerSettings) -> Any:
 
 
 def warm_up(session: Any, settings: AnalyzerSettings) -> None:
-    """Run the stateful step once on a record that is none: loads classes and native code, starts the Python workers.
+    """Run the stateful step once on an empty record: load classes and native code, start the Python workers.
 
-    The first batch of a cold driver takes many times the usual; better before it says that it is ready than after.
+    The first batch of a cold driver takes many times the usual; it should come before readiness.
     """
     from pyspark.sql import functions as f
 
@@ -134,7 +134,7 @@ def warm_up(session: Any, settings: AnalyzerSettings) -> None:
         "timestamp": f.col("timestamp"),
     }
     ticks = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    answers = (
+    outputs = (
         ticks.select(*[column.alias(name) for name, column in columns.items()])
         .groupBy("application")
         .transformWithState(
@@ -144,21 +144,20 @@ def warm_up(session: Any, settings: AnalyzerSettings) -> None:
             timeMode="None",
         )
     )
-    jvm = session.sparkContext._jvm
     # a standby warms up at the same time as the active analyzer
-    folder = jvm.org.apache.hadoop.fs.Path(f"{base_of(settings)}/warm-up-{uuid4().hex[:8]}")
-    files = folder.getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
-    old_before = jvm.System.currentTimeMillis() - 600_000
-    for left in files.globStatus(jvm.org.apache.hadoop.fs.Path(f"{base_of(settings)}/warm-up*")) or []:
+    folder, files = located(session, f"{base_of(settings)}/warm-up-{uuid4().hex[:8]}")
+    pattern, _ = located(session, f"{base_of(settings)}/warm-up*")
+    old_before = session.sparkContext._jvm.System.currentTimeMillis() - 600_000
+    for left in files.globStatus(pattern) or []:
         if left.getModificationTime() < old_before:  # its process was killed meanwhile
             files.delete(left.getPath(), True)
     query = (
-        answers.writeStream.format("noop")
+        outputs.writeStream.format("noop")
         .option("checkpointLocation", folder.toString())
         .trigger(availableNow=True)
         .start()
     )
-    # A machine so slow that this is not enough goes on cold.
+    # a machine that is slower starts cold
     if not query.awaitTermination(_WARM_UP_SECONDS):
         query.stop()
     files.delete(folder, True)
@@ -185,7 +184,7 @@ def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
         "kafka.bootstrap.servers": settings.kafka_bootstrap_servers,
         "failOnDataLoss": "false",
     }
-    # A key or header that is no text would end the query wherever Python reads it, at every start again.
+    # a key or header that is not UTF-8 would end the query in Python, after every restart
     application = f.coalesce(f.make_valid_utf8(f.col("key").cast("string")), f.lit("")).alias("application")
     header = "try_validate_utf8(cast(get(filter(headers, h -> h.key = '{}'), 0).value as string))"
     trace, type_ = (
@@ -196,7 +195,7 @@ def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
         session.readStream.format("kafka")
         .options(**kafka)
         .option("subscribe", OBSERVATIONS.name)
-        # each batch asks for the log's range on the connection where the last one's fetch still waits for more: that wait
+        # each batch requests the log's range on the connection where the last one's fetch still waits for more: that wait
         # (500 ms by default) would be added to every batch
         .option("kafka.fetch.max.wait.ms", "10")
         .option("includeHeaders", "true")
@@ -230,11 +229,11 @@ def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
         .options(**kafka)
         .option("kafka.acks", "all")
         .option("kafka.enable.idempotence", "true")
-        # as in the other services: a first batch that is refused while the next one is taken would be retried in vain for minutes
+        # as in the other services: a first batch refused while the next one is accepted would be retried in vain for minutes
         .option("kafka.max.in.flight.requests.per.connection", "1")
         .option("kafka.linger.ms", "0")
         .option("kafka.compression.type", "lz4")
-        # as large as the envelope and the topics let through; the client's own limit is 1 MB
+        # as large as envelope and topics accept; the client's own limit is 1 MB
         .option("kafka.max.request.size", str(MAX_MESSAGE_BYTES + 100_000))
         .option("includeHeaders", "true")
         .option("checkpointLocation", begin.checkpoint)
@@ -256,7 +255,7 @@ class SparkStream:
         self._seen = -1
 
     def prepare(self) -> None:
-        """Start the session, unless one lives; on a cluster see that its workers can work."""
+        """Start the session, unless one lives; on a cluster check that its workers can work."""
         self._forget_dead_session()
         if self._session is None:
             self._session = start_session(self._settings)
@@ -291,7 +290,7 @@ class SparkStream:
         )
 
     def batches(self) -> list[Batch]:
-        """Finished since the last call; a query that ended by itself has died."""
+        """Return the batches finished since the last call; raises `StreamDied` once the query has ended."""
         try:
             if not self._query.isActive:
                 raise self._death(self._query.exception())
@@ -307,7 +306,7 @@ class SparkStream:
         return [_batch(p) for p in finished]
 
     def _death(self, error: Any) -> StreamDied:
-        """What the query died of: the first line and the innermost cause, and whether its state is why."""
+        """Return the error with its first line and innermost cause; `StateUnusable` if the checkpoint is damaged."""
         causes = _causes(error)
         first, inner = _first_line(error), _first_line(causes[-1]) if causes else ""
         sentence = first if inner in first else f"{first[:300]}: {inner}"[:500]
@@ -315,20 +314,18 @@ class SparkStream:
         return StateUnusable(sentence) if checkpoint and is_damaged(causes, checkpoint) else StreamDied(sentence)
 
     def _go_on_unseeded(self, begin: Start) -> None:
-        """All states are in the checkpoint now: go on from there without reading the analyses for each batch."""
+        """Continue from the checkpoint, which has all states now, without reading the analyses for each batch."""
         self._query.stop()
         self._begin = replace(begin, seeded=False)
         self._query = start_query(self._session, self._settings, self._begin)
 
     def set_aside(self) -> None:
-        """Rename the checkpoint, so that nothing is lost that a person may want to look at."""
+        """Rename the checkpoint, and keep it for diagnosis."""
         if self._session is None or self._begin is None:
             return
-        jvm = self._session.sparkContext._jvm
-        path = jvm.org.apache.hadoop.fs.Path(self._begin.checkpoint)
-        files = path.getFileSystem(self._session.sparkContext._jsc.hadoopConfiguration())
-        aside = f"{self._begin.checkpoint}.unusable-{self._clock.now():%Y%m%dT%H%M%S}"
-        files.rename(path, jvm.org.apache.hadoop.fs.Path(aside))
+        path, files = located(self._session, self._begin.checkpoint)
+        aside, _ = located(self._session, f"{self._begin.checkpoint}.unusable-{self._clock.now():%Y%m%dT%H%M%S}")
+        files.rename(path, aside)
 
     def suspend(self) -> None:
         """Stop the query; the session stays for the next one."""
@@ -337,7 +334,7 @@ class SparkStream:
             query.stop()
 
     def abort(self) -> None:
-        """Kill Spark's driver: it is not asked."""
+        """Kill Spark's driver."""
         from pyspark import SparkContext
 
         driver = getattr(SparkContext._gateway, "proc", None)
@@ -399,7 +396,7 @@ def _records_between(start: str | None, end: str | None) -> int | None:
 def _causes(error: Any) -> list[str]:
     """The exceptions that an error of PySpark stands for, outermost first, with their Java stack traces."""
     causes: list[str] = []
-    while error is not None and len(causes) < _MOST_CAUSES:
+    while error is not None and len(causes) < _MAX_CAUSES:
         causes.append(f"{getattr(error, '_desc', None) or error}\n{getattr(error, '_stackTrace', '')}")
         error = getattr(error, "_cause", None)
     return causes

@@ -1,4 +1,4 @@
-"""Demand: how fast records arrive at a source, from the brokers' log-end offsets.
+"""Demand: the rate at which records arrive at a source, from the brokers' log-end offsets.
 
 Over a short window, so that a step shows within two scrapes; from burst to burst where the log grows in bursts (a
 transactional producer moves the stable offset once a commit).
@@ -33,12 +33,12 @@ def arrival_rate(
     if late > 2 * settings.arrival_window_seconds:
         reason = f"the brokers' offsets are {late:.0f} s old"
         return unknown(reason), unknown(reason)
-    ends = _burst_ends(intervals)
-    flowing = _flowing_again(intervals)
-    if flowing is not None:
-        intervals = flowing
-    elif len(ends) >= 3:
-        return _over_bursts(intervals, ends), unknown("the log grows in bursts: no trend within them")
+    if not all(interval.records > 0 for interval in intervals):
+        ends = _burst_ends(intervals)
+        flowing = _flowing_again(intervals)
+        if flowing is None and len(ends) >= 3:
+            return _over_bursts(intervals, ends), unknown("the log grows in bursts: no trend within them")
+        intervals = flowing or intervals
     rate = _over_short_window(intervals, settings.arrival_window_seconds)
     if late > 1e-6:
         rate = rate.model_copy(update={"confidence": round(rate.confidence * 0.7, 3)})
@@ -57,10 +57,8 @@ def _burst_ends(intervals: Sequence[Interval]) -> list[int]:
 def _flowing_again(intervals: list[Interval]) -> list[Interval] | None:
     """The newest intervals, if they show that the bursts are over: growth in each, and more of it than any burst brought.
 
-    So a load that comes back after a trickle is seen at its height, not thinned out over the trickle's pauses.
+    So a load that returns after a trickle is measured at its height, not averaged over the trickle's pauses.
     """
-    if all(interval.records > 0 for interval in intervals):
-        return None
     peaks = list(accumulate((interval.records for interval in intervals), max))
     smallest = inf
     flowing = None
@@ -102,8 +100,8 @@ def _step(intervals: Sequence[Interval]) -> Sequence[Interval] | None:
     """The intervals of a new level, if the newest show one.
 
     Upwards the newest alone counts while it is the higher (the step fell into the one before), and a doubling needs no
-    second witness unless records had been held up before it. Downwards both count, because demand told too low costs
-    more than demand told too high.
+    second interval unless records had been held up before it. Downwards both count, because underestimated demand costs
+    more than overestimated demand.
     """
     if len(intervals) < 4:
         return None

@@ -19,7 +19,7 @@ from weir_contracts import Estimate, unknown
 from .numbers import estimate, since
 from .propagation import MAX_CACHED, Graph
 from .settings import AnalysisSettings
-from .state import EdgeState, Mark, Ratio, Row, RunState
+from .state import COUNTERS, MISSING, EdgeState, Mark, Ratio, Row, RunState
 
 _MARKS = 16
 _BURSTS = 3
@@ -34,7 +34,7 @@ def edge_key(source: str, target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """The counters of an edge's records: indices into a row's cells, -1 for an operator without readings."""
+    """The counters of an edge's records: where an operator's begin in a row, -1 for an operator without readings."""
 
     source: int
     source_is_first: bool
@@ -48,7 +48,7 @@ class Wiring:
 @lru_cache(maxsize=MAX_CACHED)
 def wirings_of(graph: Graph, names: tuple[str, ...]) -> dict[tuple[str, str], Wiring]:
     """Return how each edge, a pair of source and target, is counted in rows of `names`."""
-    index = {name: i for i, name in enumerate(names)}
+    index = {name: i * COUNTERS for i, name in enumerate(names)}
     wirings = {}
     for source, target in graph.edges:
         others = [name for name in graph.inputs[target] if name != source]
@@ -80,26 +80,27 @@ def track(run: RunState, wirings: Mapping[tuple[str, str], Wiring], settings: An
 
 
 def _counts(wiring: Wiring, row: Row) -> Mark | None:
-    at, operators = row
-    source = operators[wiring.source] if wiring.source >= 0 else None
-    if source is None:
-        return None
-    taken, given = source[0], source[1]
+    at, counters = row
+
+    def records(i: int) -> tuple[int | None, int | None]:
+        """Return an operator's records in and out; unknown without its reading."""
+        return (None, None) if i < 0 or counters[i] == MISSING else (counters[i], counters[i + 1])
+
+    taken, given = records(wiring.source)
     if taken is None and wiring.source_is_first:
         taken = given
     if taken is None:
         return None
-    target = operators[wiring.target] if wiring.target >= 0 else None
-    arrived = None if target is None else target[0]
+    arrived, _ = records(wiring.target)
     if wiring.others == ():
         if arrived is None and wiring.only_output:
             arrived = given
         return None if arrived is None else Mark(at, taken, arrived)
     if arrived is not None and wiring.others is not None:
-        cells = [operators[i] if i >= 0 else None for i in wiring.others]
-        parts = [cell[1] for cell in cells if cell is not None and cell[1] is not None]
-        if len(parts) == len(wiring.others):
-            return Mark(at, taken, arrived - sum(parts))
+        parts = [records(i)[1] for i in wiring.others]
+        present = [part for part in parts if part is not None]
+        if len(present) == len(parts):
+            return Mark(at, taken, arrived - sum(present))
     return None if given is None else Mark(at, taken, given)
 
 

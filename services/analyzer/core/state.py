@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 """Raised whenever an older state cannot be read any more. Part of the checkpoint directory's name."""
 
 MAX_POINTS = 64
@@ -21,12 +21,12 @@ class UnreadableState(ValueError):
     """A state written by another version, or damaged. The application starts again from its last analysis."""
 
 
-Cell = list[int | None]
-"""An operator's counters in one snapshot: records in, records out, and busy, backpressured and idle time in ms."""
-
-
-Row = tuple[float, list[Cell | None]]
-"""Time and all operators of one fresh snapshot, in the order of `RunState.names`; None: incomplete or missing."""
+COUNTERS = 5
+"""Counters of an operator in a row: records in, records out, and busy, backpressured and idle time in ms."""
+MISSING = -1
+"""First counter of an operator whose reading is missing or incomplete; the others are None."""
+Row = tuple[float, list[int | None]]
+"""Time and counters of one fresh snapshot: those of the first operator of `RunState.names`, those of the second, …"""
 
 
 class Mark(NamedTuple):
@@ -69,8 +69,8 @@ class RunState:
     names: tuple[str, ...]
     parallelism: tuple[int, ...]
     rows: tuple[Row, ...] = ()
-    snapshot: tuple[Cell | None, ...] = ()
-    """The latest snapshot, sample or not, to recognise an unchanged one."""
+    snapshot: tuple[int | None, ...] = ()
+    """Counters of the latest snapshot, sample or not, to recognise an unchanged one."""
     snapshot_at: float = 0.0
     """When it was first observed."""
     positions: int | None = None
@@ -136,7 +136,7 @@ class RestartState:
 
 @dataclass(frozen=True, slots=True)
 class AnalyzerState:
-    """What `advance` keeps of an application from one observation to the next."""
+    """State of one application from one observation to the next."""
 
     observed_at: float
     dropped: int = 0
@@ -218,7 +218,7 @@ def _run_in(stored: list[Any]) -> RunState:
         attempt=attempt,
         names=tuple(names),
         parallelism=tuple(parallelism),
-        rows=tuple([(at, cells) for at, cells in rows]),
+        rows=tuple([(at, counters) for at, counters in rows]),
         snapshot=tuple(snapshot),
         snapshot_at=at,
         positions=positions,

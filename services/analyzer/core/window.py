@@ -12,7 +12,7 @@ from weir_contracts import Observation, OperatorReading, Run
 
 from .numbers import since, slope_weights, thinned, weighted
 from .settings import AnalysisSettings
-from .state import Cell, Row, RunState
+from .state import COUNTERS, MISSING, Row, RunState
 
 RATE_WINDOW_SECONDS = 15.0
 """Window of the input and output rates of operators."""
@@ -20,6 +20,7 @@ _MIN_ROWS = 5
 """Kept however old they are: an application scraped every minute has few of them in any window."""
 _MAX_ROWS = 40
 _MAX_CELLS = 12_000
+_MISSING_READING = (MISSING, None, None, None, None)
 
 Counts = tuple[int | None, ...]
 
@@ -58,52 +59,59 @@ def extend(
     run: RunState, readings: Sequence[OperatorReading], at: float, settings: AnalysisSettings
 ) -> tuple[RunState, bool]:
     """Take an observation's counters in. Returns the ring and whether the snapshot was a new one."""
-    cells = [_cell(reading) for reading in readings]
-    if run.snapshot and _unchanged(run.snapshot, cells):
+    counters = _counters(readings)
+    if run.snapshot and _unchanged(run.snapshot, counters):
         return run, False
     rows = run.rows
     if run.snapshot:
-        kept, row = _without_fallen(rows, cells)
+        kept, row = _without_fallen(rows, counters)
         rows = _bounded([*kept, (at, row)], at, len(run.names), settings.trend_window_seconds)
-    return replace(run, snapshot=tuple(cells), snapshot_at=at, rows=rows), True
+    return replace(run, snapshot=tuple(counters), snapshot_at=at, rows=rows), True
 
 
-def _cell(reading: OperatorReading) -> Cell | None:
-    if not reading.complete:
-        return None
-    # rounded to milliseconds: a tenth of the state would be digits below the engine's resolution
-    times = (reading.busy_ms, reading.backpressured_ms, reading.idle_ms)
-    return [reading.records_in, reading.records_out, *[None if time is None else round(time) for time in times]]
+def _counters(readings: Sequence[OperatorReading]) -> list[int | None]:
+    counters: list[int | None] = []
+    for reading in readings:
+        if reading.complete:
+            # rounded to milliseconds: a tenth of the state would be digits below the engine's resolution
+            times = (reading.busy_ms, reading.backpressured_ms, reading.idle_ms)
+            counters += (reading.records_in, reading.records_out)
+            counters += [None if time is None else round(time) for time in times]
+        else:
+            counters += _MISSING_READING
+    return counters
 
 
-def _unchanged(before: Sequence[Cell | None], now: Sequence[Cell | None]) -> bool:
+def _unchanged(before: Sequence[int | None], now: Sequence[int | None]) -> bool:
     """Equal counters are the same snapshot if they hold accumulated times: those never stand still for all."""
-    return list(before) == list(now) and any(cell is not None and any(cell[2:]) for cell in now)
+    return list(before) == list(now) and any(any(now[i + 2 : i + COUNTERS]) for i in range(0, len(now), COUNTERS))
 
 
-def _without_fallen(rows: Sequence[Row], cells: list[Cell | None]) -> tuple[Sequence[Row], list[Cell | None]]:
+def _without_fallen(rows: Sequence[Row], counters: list[int | None]) -> tuple[Sequence[Row], list[int | None]]:
     """Where a record counter fell within a run (a task restarted by itself), that operator's window starts again.
 
     The fallen reading itself is no sample: it may have missed some subtasks, and the next one would then jump.
     """
-    fallen = {i for i, cell in enumerate(cells) if cell is not None and _fell(_last_cell(rows, i), cell)}
+    fallen = [i for i in range(0, len(counters), COUNTERS) if _fell(rows, counters, i)]
     if not fallen:
-        return rows, cells
+        return rows, counters
 
-    def without(row: Sequence[Cell | None]) -> list[Cell | None]:
-        return [None if i in fallen else cell for i, cell in enumerate(row)]
+    def without(row: Sequence[int | None]) -> list[int | None]:
+        left = list(row)
+        for i in fallen:
+            left[i : i + COUNTERS] = _MISSING_READING
+        return left
 
-    return [(at, without(row)) for at, row in rows], without(cells)
+    return [(at, without(row)) for at, row in rows], without(counters)
 
 
-def _last_cell(rows: Sequence[Row], index: int) -> Cell | None:
-    return next((row[index] for _, row in reversed(rows) if row[index] is not None), None)
-
-
-def _fell(before: Cell | None, now: Cell) -> bool:
-    if before is None:
+def _fell(rows: Sequence[Row], now: Sequence[int | None], i: int) -> bool:
+    """Whether a record counter of the operator whose counters begin at `i` is lower than in its last sample."""
+    before = next((row for _, row in reversed(rows) if row[i] != MISSING), None)
+    if before is None or now[i] == MISSING:
         return False
-    return any(a is not None and b is not None and b < a for a, b in zip(before[:2], now[:2], strict=True))
+    pairs = ((before[i], now[i]), (before[i + 1], now[i + 1]))
+    return any(old is not None and new is not None and new < old for old, new in pairs)
 
 
 def _bounded(rows: list[Row], now: float, operators: int, reach_seconds: float) -> tuple[Row, ...]:
@@ -181,15 +189,17 @@ def views(run: RunState, settings: AnalysisSettings, undisturbed_from: float | N
 
     all_times = tuple([at for at, _ in rows])
     all_windows = windows(all_times)
+    all_columns = list(zip(*[counters for _, counters in rows], strict=True)) or [()] * (COUNTERS * len(run.names))
     found = {}
     for i, (name, parallelism) in enumerate(zip(run.names, run.parallelism, strict=True)):
-        cells = [row[i] for _, row in rows]
         times, bounds = all_times, all_windows
-        present = [cell for cell in cells if cell is not None]
-        if len(present) < len(cells):
-            times = tuple([at for at, cell in zip(all_times, cells, strict=True) if cell is not None])
+        columns = all_columns[i * COUNTERS : (i + 1) * COUNTERS]
+        if MISSING in columns[0]:
+            present = [k for k, first in enumerate(columns[0]) if first != MISSING]
+            times = tuple([times[k] for k in present])
+            columns = [tuple([column[k] for k in present]) for column in columns]
             bounds = windows(times)
-        taken, given, busy, blocked, idle = zip(*present, strict=True) if present else ((),) * 5
+        taken, given, busy, blocked, idle = columns
         found[name] = View(parallelism, times, taken, given, busy, blocked, idle, *bounds)
     return found
 

@@ -15,7 +15,8 @@ from typing import Protocol
 from weir_contracts import DockerTarget, Parallelism, Subject, Topology
 
 from runtime.clock import Clock
-from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered, vector
+from services.executor.core.messages import vector
+from services.executor.core.observed import Accepted, Refusal, Rejected, Snapshot, Unanswered
 from services.executor.driver import Driver, Fence
 
 from .docker_scaling import Container, Containers, Daemon, DockerAway, DockerRefused, Held, no_containers
@@ -60,15 +61,15 @@ class DockerDriver:
         docker = _docker(subject)
         reason = self._forbidden(docker)
         if reason:
-            return Snapshot(self._clock.now(), reachable=False, because=reason, unsupported=reason)
+            return Snapshot(self._clock.now(), reachable=False, reason=reason, unsupported=reason)
         observed, found = await asyncio.gather(self._cluster.observe(subject), self._list(docker))
         if isinstance(found, DockerAway | DockerRefused):
-            return Snapshot(observed.at, reachable=False, because=str(found))
+            return Snapshot(observed.at, reachable=False, reason=str(found))
         if observed.deployment is None or observed.topology is None:
             return observed
         started = [container for container in found if container.state != "created"]
         if not started:
-            return Snapshot(observed.at, reachable=True, because=no_containers(docker.project, docker.service))
+            return Snapshot(observed.at, reachable=True, reason=no_containers(docker.project, docker.service))
         requested = observed.topology.uniform(docker.unit.parallelism_of(observed.topology, len(started)))
         waits = observed.deployment.observed != requested
         return replace(
@@ -110,9 +111,9 @@ class DockerDriver:
             return Rejected(reason)
         observed = await self._cluster.observe(subject)
         if not observed.reachable:
-            return Unanswered(observed.because)
+            return Unanswered(observed.reason)
         if observed.deployment is None or observed.topology is None or observed.deployment.job_id != job_id:
-            return Rejected(f"job {job_id} is missing: {observed.because or 'another job has its name'}")
+            return Rejected(f"job {job_id} is missing: {observed.reason or 'another job has its name'}")
         if observed.deployment.is_final:
             return Rejected(f"the job is {observed.deployment.state}")
         unfit = _unfit(parallelism, docker, observed)

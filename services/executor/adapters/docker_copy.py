@@ -114,7 +114,7 @@ def _name(original: Inspected, number: int) -> str:
         stem = sep.join((labels[PROJECT], labels[SERVICE]))
         if name == f"{stem}{sep}{labels[NUMBER]}":
             return f"{stem}{sep}{number}"
-    raise Uncopyable(f"{name} has a name of its own (container_name), so there can be one only")
+    raise Uncopyable(f"{name} has a fixed name (container_name), so the service can have only one container")
 
 
 def _host(original: Inspected) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def _endpoints(original: Inspected, name: str) -> dict[str, dict[str, Any]]:
     own, found = original.Name.removeprefix("/"), {}
     for network, end in original.NetworkSettings.Networks.items():
         if end.IPAMConfig is not None and (end.IPAMConfig.IPv4Address or end.IPAMConfig.IPv6Address):
-            raise Uncopyable(f"it has an address of its own in network {network}, which a second container cannot have")
+            raise Uncopyable(f"it has a fixed address in network {network}, which a second container cannot have")
         aliases = [alias for alias in end.Aliases or [] if alias != own and alias != original.Id[:_SHORT_ID]]
         found[network] = {
             key: value

@@ -157,7 +157,7 @@ def _translated(call: str, *, creating: bool = False, final: bool = False) -> It
             raise DockerRefused(reason) from None
         raise DockerAway(reason) from None
     except Uncopyable as error:
-        raise DockerRefused(f"{call} cannot be had: {error}") from None
+        raise DockerRefused(f"{call} is impossible: {error}") from None
     except ValidationError as error:
         raise DockerAway(f"{call}: {InvalidDocument.of(error, 'the answer')}") from None
     except (DockerException, RequestException) as error:

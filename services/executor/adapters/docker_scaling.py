@@ -13,7 +13,8 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from services.executor.core import Refusal, Unanswered, changes, contested
+from services.executor.core.messages import changes
+from services.executor.core.observed import Refusal, Unanswered, contested
 from services.executor.driver import Fence
 
 T = TypeVar("T")
@@ -122,27 +123,14 @@ class Containers:
             held = await fence.begin()
             if held is not None:
                 raise Held(held)
-            kept, spare = found[:count], found[count:]
+            spare = found[count:]
             if any(container.state not in _STOPPED for container in spare):
                 await before_fewer()
-            made = await self._create(found, count - len(kept), fence)
-            try:
-                for container in (*kept, *made):
-                    if container.state in _STOPPED:
-                        await self._change(fence, self._api.start, container)
-                await self._drop(spare, fence)
-            except (DockerRefused, DockerAway):
-                await self._undo(made, fence)
-                raise
+            made = await self._replace(found, count, fence)
         if made or spare:
+            names = {"made": [each.name for each in made], "removed": [each.name for each in spare]}
             self._log.info(
-                "containers-scaled",
-                project=project,
-                service=service,
-                before=len(found),
-                containers=count,
-                made=[container.name for container in made],
-                removed=[container.name for container in spare],
+                "containers-scaled", project=project, service=service, before=len(found), containers=count, **names
             )
 
     @property
@@ -158,6 +146,20 @@ class Containers:
             if held is not None:
                 raise Held(held)
             return await _in_thread(lambda: call(*arguments))
+
+    async def _replace(self, found: Sequence[Container], count: int, fence: Fence) -> list[Container]:
+        """Have `count` started containers instead of `found`; return the new ones."""
+        kept = found[:count]
+        made = await self._create(found, count - len(kept), fence)
+        try:
+            for container in (*kept, *made):
+                if container.state in _STOPPED:
+                    await self._change(fence, self._api.start, container)
+            await self._drop(found[count:], fence)
+        except (DockerRefused, DockerAway):
+            await self._undo(made, fence)
+            raise
+        return made
 
     async def _create(self, siblings: Sequence[Container], missing: int, fence: Fence) -> list[Container]:
         original = min(siblings, key=lambda each: (each.state != "running", each.number))

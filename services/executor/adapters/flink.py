@@ -11,14 +11,15 @@ from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings
 
 from engines.flink import rescale
 from engines.flink.metrics import plain_metrics
-from engines.flink.rescale import CheckpointFacts, Requirements, bounds_by_name, rescale_settings
+from engines.flink.rescale import CheckpointStatistics, Requirements, bounds_by_name, rescale_settings
 from engines.flink.rest import CallFailed, Cluster
 from engines.flink.topology import Job, JobEntry, find_job, job
 from engines.flink.values import Unreadable, count, mapping
 from runtime.addresses import TARGETS, Allowed
 from runtime.clock import Clock
 from runtime.http_client import async_client
-from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered, changes, contested
+from services.executor.core.messages import changes
+from services.executor.core.observed import Accepted, Refusal, Rejected, Snapshot, Unanswered, contested
 from services.executor.driver import Fence
 
 T = TypeVar("T")
@@ -26,8 +27,8 @@ T = TypeVar("T")
 MAX_ANSWER_BYTES = 20_000_000
 SETTINGS_LIFE = timedelta(minutes=5)
 """A cluster's configuration changes with its processes only."""
-_FARTHEST = timedelta(days=40 * 365)
-"""An instant further from now than any job is old is not one."""
+_MAX_AGE = timedelta(days=40 * 365)
+"""An instant further from now is invalid."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class _Settings:
 
 
 class FlinkDriver:
-    """All Flink clusters. One connection pool; every call has a timeout and an answer a size limit."""
+    """All Flink clusters. One connection pool; every call has a timeout and every response a size limit."""
 
     def __init__(
         self,
@@ -71,10 +72,10 @@ class FlinkDriver:
         try:
             entry, _ = await self._cluster(url).get("/jobs/overview", lambda d: find_job(d, wanted))
             if entry is None:
-                return Snapshot(self._clock.now(), reachable=True, because=f"the cluster has no job {wanted!r}")
-            return await self._look(url, entry)
+                return Snapshot(self._clock.now(), reachable=True, reason=f"the cluster has no job {wanted!r}")
+            return await self._snapshot_of(url, entry)
         except (CallFailed, Unreadable) as error:
-            return Snapshot(self._clock.now(), reachable=False, because=str(error))
+            return Snapshot(self._clock.now(), reachable=False, reason=str(error))
 
     async def request(
         self,
@@ -119,7 +120,7 @@ class FlinkDriver:
         return None
 
     async def slots(self, subject: Subject) -> int | None:
-        """Slots that are registered at the cluster; None: unknown."""
+        """Return the registered slots of the cluster, or None if unknown."""
         cluster = self._cluster(_address(subject)[0])
         try:
             return count((await cluster.get("/overview", lambda d: mapping(d, "/overview"))).get("slots-total"))
@@ -129,27 +130,33 @@ class FlinkDriver:
     def _cluster(self, url: str) -> Cluster:
         return Cluster(self._client, url, self._answer_seconds)
 
-    async def _look(self, url: str, entry: JobEntry) -> Snapshot:
+    async def _snapshot_of(self, url: str, entry: JobEntry) -> Snapshot:
         cluster, path = self._cluster(url), f"/jobs/{entry.id}"
-        settings, (seen, at), wanted, points, metrics = await asyncio.gather(
+        settings, (details, at), wanted, points, metrics = await asyncio.gather(
             self._settings_of(url, entry.id),
-            self._job(cluster, path),
+            self._details(cluster, path),
             _get_or_none(cluster, f"{path}/resource-requirements", rescale.requirements),
             _get_or_none(cluster, f"{path}/checkpoints", rescale.checkpoints),
             _get_or_none(cluster, f"{path}/metrics?get=numRestarts", plain_metrics),
         )
         restarts = count((metrics or {}).get("numRestarts"))
         return _snapshot(
-            entry, seen, at, wanted=wanted, points=points or CheckpointFacts(), restarts=restarts, settings=settings
+            entry,
+            details,
+            at,
+            wanted=wanted,
+            points=points or CheckpointStatistics(),
+            restarts=restarts,
+            settings=settings,
         )
 
-    async def _job(self, cluster: Cluster, path: str) -> tuple[Job, datetime]:
+    async def _details(self, cluster: Cluster, path: str) -> tuple[Job, datetime]:
         return await cluster.get(path, job), self._clock.now()
 
     async def _settings_of(self, url: str, job_id: str) -> _Settings:
-        known = self._settings.get((url, job_id))
-        if known is not None and self._clock.now() - known.read_at < SETTINGS_LIFE:
-            return known
+        cached = self._settings.get((url, job_id))
+        if cached is not None and self._clock.now() - cached.read_at < SETTINGS_LIFE:
+            return cached
         cluster, path = self._cluster(url), f"/jobs/{job_id}"
         configuration, interval, about = await asyncio.gather(
             _get_or_none(cluster, f"{path}/jobmanager/config", rescale.configuration),
@@ -158,17 +165,13 @@ class FlinkDriver:
         )
         found = _Settings(self._clock.now(), interval, _rescale_settings(configuration, about or {}, interval))
         if configuration is not None and about is not None:
-            self._forget_old_settings()
-            self._settings[url, job_id] = found
+            fresh = {k: s for k, s in self._settings.items() if found.read_at - s.read_at < SETTINGS_LIFE}
+            self._settings = {**fresh, (url, job_id): found}
         return found
-
-    def _forget_old_settings(self) -> None:
-        now = self._clock.now()
-        self._settings = {k: s for k, s in self._settings.items() if now - s.read_at < SETTINGS_LIFE}
 
 
 async def _get_or_none(cluster: Cluster, path: str, parse: Callable[[Any], T]) -> T | None:
-    """What is not needed to see the job: a refusal or nonsense is `unknown`, silence is still silence."""
+    """Return None for a refused or unreadable response, which the snapshot can do without. Raises `CallFailed` without a response."""
     try:
         return await cluster.get(path, parse)
     except Unreadable:
@@ -194,62 +197,64 @@ def _rescale_settings(
 
 def _snapshot(
     entry: JobEntry,
-    seen: Job,
+    details: Job,
     at: datetime,
     *,
     wanted: Requirements | None,
-    points: CheckpointFacts,
+    points: CheckpointStatistics,
     restarts: int | None,
     settings: _Settings,
 ) -> Snapshot:
-    """All answers of one look. `at` is this process's time of Flink's `now`, by which its other instants are shifted."""
-    now, graph = seen.now, seen.topology()
+    """Combine the responses. `at` is this process's time of Flink's `now`, by which its other instants are shifted."""
+    now, graph = details.now, details.topology()
     if now is None:
         raise Unreadable("/jobs/:id now", "expected milliseconds since the epoch")
 
     def here(instant: datetime | None) -> datetime | None:
-        return None if instant is None or abs(instant - now) > _FARTHEST else at + (instant - now)
+        return None if instant is None or abs(instant - now) > _MAX_AGE else at + (instant - now)
 
+    checkpoints = Checkpoints(
+        interval_seconds=settings.interval_seconds,
+        last_completed_at=here(points.last_completed_at),
+        last_duration_seconds=points.last_duration_seconds,
+        completed=points.completed,
+        failed=points.failed,
+    )
     lower, upper = bounds_by_name(wanted, graph)
+    deployment = Deployment(
+        job_id=details.id,
+        job_name=details.name[:300],
+        graph_hash=graph.graph_hash(),
+        engine="flink",
+        health=details.health,
+        state=details.state[:50],
+        started_at=here(details.started_at),
+        requested=upper,
+        requested_lower=lower,
+        observed=details.observed(),
+        restarts=restarts,
+        checkpoints=checkpoints,
+        rescale=settings.rescale,
+    )
     return Snapshot(
         at=at,
         reachable=True,
-        deployment=Deployment(
-            job_id=seen.id,
-            job_name=seen.name[:300],
-            graph_hash=graph.graph_hash(),
-            engine="flink",
-            health=seen.health,
-            state=seen.state[:50],
-            started_at=here(seen.started_at),
-            requested=upper,
-            requested_lower=lower,
-            observed=seen.observed(),
-            restarts=restarts,
-            checkpoints=Checkpoints(
-                interval_seconds=settings.interval_seconds,
-                last_completed_at=here(points.last_completed_at),
-                last_duration_seconds=points.last_duration_seconds,
-                completed=points.completed,
-                failed=points.failed,
-            ),
-            rescale=settings.rescale,
-        ),
-        all_running=_all_running(entry, seen),
-        running_since=here(seen.running_since),
+        deployment=deployment,
+        all_running=_all_running(entry, details),
+        running_since=here(details.running_since),
         steady_since=here(entry.last_modified_at),
-        checkpoint_completed_at=here(points.last_completed_at),
+        checkpoint_completed_at=checkpoints.last_completed_at,
         checkpoint_in_progress=None if points.in_progress is None else points.in_progress > 0,
         topology=graph,
         can_trigger_checkpoint=True,
     )
 
 
-def _all_running(entry: JobEntry, seen: Job) -> bool:
-    """Both answers must agree: the job's details may be seconds old (`web.refresh-interval`), the overview is not."""
+def _all_running(entry: JobEntry, details: Job) -> bool:
+    """Return whether overview and details agree: details may be seconds old (`web.refresh-interval`), the overview is not."""
     if entry.state != "RUNNING" or not entry.tasks or entry.tasks_running != entry.tasks:
         return False
-    return seen.all_running and entry.tasks == sum(vertex.parallelism for vertex in seen.vertices)
+    return details.all_running and entry.tasks == sum(vertex.parallelism for vertex in details.vertices)
 
 
 def _address(subject: Subject) -> tuple[str, str]:

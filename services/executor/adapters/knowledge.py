@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from weir_contracts import ActionState, InvalidDocument, Outcome, ScalingPolicy
 
 from runtime.loop import Stop
-from services.executor.core import Conflict, PolicyReading, Recorded, Unanswered
+from services.executor.core.observed import Conflict, PolicyReading, Recorded, Unanswered
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -38,10 +38,10 @@ class HttpKnowledge:
         try:
             response = await self._request("GET", f"/v1/policies/{application}", 200, 404)
             if response.status_code == 404:
-                return PolicyReading(reachable=True, because="there is no such policy")
+                return PolicyReading(reachable=True, reason="there is no such policy")
             return PolicyReading(reachable=True, policy=_read(ScalingPolicy, response, "policy"))
         except NotUsable as error:
-            return PolicyReading(reachable=False, because=str(error))
+            return PolicyReading(reachable=False, reason=str(error))
 
     async def outcome(self, application: str) -> Outcome | Unanswered | None:
         try:

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from weir_contracts import ActionState, Outcome, ScalingPolicy
 
-from services.executor.core import Conflict, PolicyReading, Recorded, Unanswered
+from services.executor.core.observed import Conflict, PolicyReading, Recorded, Unanswered
 
 
 class MemoryKnowledge:
@@ -21,7 +21,7 @@ class MemoryKnowledge:
 
     async def policy(self, application: str) -> PolicyReading:
         if self.away:
-            return PolicyReading(reachable=False, because=self.away)
+            return PolicyReading(reachable=False, reason=self.away)
         return PolicyReading(reachable=True, policy=self.policies.get(application))
 
     async def outcome(self, application: str) -> Outcome | Unanswered | None:

@@ -65,7 +65,8 @@ def judge(action: ActionState, analysis: Analysis | None, rules: Rules) -> Capac
         compared.append(text)
     if not compared:
         return CapacityComparison("unknown", "no scaled-up operator was busy enough at comparable input")
-    return CapacityComparison("fine", "; ".join(compared[:3]))
+    more = f" (and {len(compared) - 1} more)" if len(compared) > 1 else ""
+    return CapacityComparison("fine", compared[0] + more)
 
 
 def _not_warm(action: ActionState, analysis: Analysis | None, rules: Rules) -> str | None:

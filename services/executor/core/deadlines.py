@@ -17,16 +17,18 @@ SLACK_SECONDS = 0.5
 """Tolerance for engine times, which are rounded to milliseconds and read from another clock."""
 
 
+def _or_default(seconds: float | None, default: float) -> float:
+    return default if seconds is None else seconds
+
+
 def cooldown_seconds(deployment: Deployment) -> float:
     """Return the engine's cooldown after a rescale."""
-    configured = deployment.rescale.cooldown_seconds
-    return DEFAULT_COOLDOWN_SECONDS if configured is None else configured
+    return _or_default(deployment.rescale.cooldown_seconds, DEFAULT_COOLDOWN_SECONDS)
 
 
 def stabilization_seconds(deployment: Deployment) -> float:
     """Return how long the engine waits for missing slots before it rescales to the available ones."""
-    configured = deployment.rescale.stabilization_seconds
-    return DEFAULT_STABILIZATION_SECONDS if configured is None else configured
+    return _or_default(deployment.rescale.stabilization_seconds, DEFAULT_STABILIZATION_SECONDS)
 
 
 def trigger_delay_seconds(deployment: Deployment) -> float:
@@ -49,8 +51,8 @@ def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rule
         cooldown_seconds(deployment)
         + stabilization_seconds(deployment)
         + trigger_delay_seconds(deployment)
-        + (UNKNOWN_CHECKPOINT_SECONDS if duration is None else duration)
-        + (rules.restart_estimate_seconds if restart is None else restart)
+        + _or_default(duration, UNKNOWN_CHECKPOINT_SECONDS)
+        + _or_default(restart, rules.restart_estimate_seconds)
     )
     by_instances = analysis is not None and analysis.policy.spec.target.unit is not None
     start = rules.container_start_seconds if by_instances else 0.0

@@ -72,7 +72,7 @@ def admit(plan: Plan, context: Context) -> Refusal | ActionState | None:
 def _by_policy(plan: Plan, context: Context) -> Refusal | None:
     reading = context.policy
     if not reading.reachable:
-        return Refusal("unreachable", messages.policy_unreadable(reading.because))
+        return Refusal("unreachable", messages.policy_unreadable(reading.reason))
     if reading.policy is None:
         return Refusal("policy-changed", messages.POLICY_DELETED)
     if reading.policy.spec.mode != "act":
@@ -88,11 +88,11 @@ def _by_target(plan: Plan, context: Context) -> Refusal | None:
     if snapshot.unsupported:
         return Refusal("unsupported", snapshot.unsupported)
     if not snapshot.reachable:
-        return Refusal("unreachable", messages.target_unreachable(snapshot.because))
+        return Refusal("unreachable", messages.target_unreachable(snapshot.reason))
     if planned is None:
         return Refusal("other-deployment", messages.NO_DEPLOYMENT)
     if snapshot.deployment is None:
-        return Refusal("other-deployment", messages.job_missing(snapshot.because))
+        return Refusal("other-deployment", messages.job_missing(snapshot.reason))
     now_there = snapshot.deployment
     if now_there.job_id != planned.job_id:
         return Refusal("other-deployment", messages.other_job(planned.job_id, now_there.job_id))
@@ -170,7 +170,7 @@ def _quarantined(wanted: Parallelism, context: Context) -> Refusal | None:
 def _intend(plan: Plan, wanted: Parallelism, deployment: Deployment, context: Context) -> ActionState:
     before = deployment.observed
     last = context.history.action
-    # Ending an action that is still watched takes a version of its own.
+    # Ending an action that is still watched takes one version.
     version = 1 if last is None else last.version + (1 if last.terminal else 2)
     return ActionState(
         id=derive_id(plan.id, "action"),

@@ -38,7 +38,7 @@ class Snapshot:
     """Last state change of a subtask; all subtasks run since then if `all_running`."""
     checkpoint_completed_at: datetime | None = None
     checkpoint_in_progress: bool | None = None
-    because: str = ""
+    reason: str = ""
     """Reason why the target was not reached or not found."""
     topology: Topology | None = None
     """The running graph; None if the driver does not report it."""
@@ -64,7 +64,7 @@ class PolicyReading:
 
     reachable: bool
     policy: ScalingPolicy | None = None
-    because: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -152,11 +152,18 @@ class Observed:
 
 @dataclass(frozen=True)
 class Step:
-    """Result of one step. Without an `event` the phase is unchanged and `action` differs at most in its bookkeeping."""
+    """Result of one step. Without an `event` the phase is unchanged and `action` differs at most in its bookkeeping.
+
+    Invariant: a parallelism is requested in the phases `applying` and `rolling-back` only.
+    """
 
     action: ActionState
     event: Event | None = None
     instruction: Instruction | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.instruction, Request) and self.action.phase not in ("applying", "rolling-back"):
+            raise ValueError(f"{self.action.application}: a request in phase {self.action.phase!r}")
 
     @property
     def name(self) -> EventName | None:

@@ -10,25 +10,22 @@ class RuleSettings(BaseModel):
         10.0,
         ge=0,
         le=3600,
-        description="time the new parallelism must run without a restart before it counts as verified, in seconds",
+        description="time without a restart before the new parallelism counts as verified, in seconds",
     )
     deadline_floor_seconds: float = Field(
         60.0,
         gt=0,
         le=3600,
-        description="minimum time that a rescale gets to run, whatever the cluster's own settings add up to, in seconds",
+        description="minimum time limit of a rescale, whatever the cluster's settings add up to, in seconds",
     )
     container_start_seconds: float = Field(
-        60.0,
-        ge=0,
-        le=3600,
-        description="additional time for a rescale by containers (target docker), which start first, in seconds",
+        60.0, ge=0, le=3600, description="additional time for a rescale by containers, which start first, in seconds"
     )
     request_retry_seconds: float = Field(
         30.0,
         gt=0,
         le=3600,
-        description="time for which an unanswered request is repeated, at most until the plan expires, in seconds",
+        description="time for which an unanswered request is repeated, at most until the plan expires",
     )
     restart_loop: int = Field(
         3, ge=1, le=1000, description="restarts beyond the rescale's own that count as a restart loop"
@@ -46,7 +43,7 @@ class RuleSettings(BaseModel):
         120.0,
         ge=0,
         le=86400,
-        description="time after verification in which a warm window may still lead to a rollback, in seconds",
+        description="time after verification in which a warm window may lead to a rollback, in seconds",
     )
     quarantine_first_seconds: float = Field(
         300.0, gt=0, le=86400, description="quarantine after a first rollback, doubling with each, in seconds"
@@ -55,7 +52,7 @@ class RuleSettings(BaseModel):
         7200.0,
         gt=0,
         le=604800,
-        description="maximum quarantine of a parallelism, in seconds; rollbacks count for as long after its end",
+        description="maximum quarantine of a parallelism; strikes expire this long after its end, in seconds",
     )
     max_actions: int = Field(
         10, ge=1, le=10000, description="actions in flight at once, over all applications and replicas"
@@ -82,7 +79,7 @@ class RuleSettings(BaseModel):
         600.0,
         ge=0,
         le=86400,
-        description="hold time of a scale-down from the start of the application's own recommendation, in seconds; 0: never",
+        description="hold time of such a scale-down from the start of its recommendation, in seconds; 0: never",
     )
 
 

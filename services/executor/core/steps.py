@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from weir_contracts import ActionState, Deployment, derive_id
+from weir_contracts import ActionState, Deployment, Parallelism, derive_id
 
 from . import messages
 from .capacity import judge
@@ -149,7 +149,7 @@ class _Situation:
         deadline_at = self.now + timedelta(seconds=self.rules.unobserved_limit_seconds)
         return self.go(Timed(name, messages.back_to(reason, target), deadline_at, code=code), Request(target))
 
-    def contested(self, requested: dict[str, int]) -> Step:
+    def contested(self, requested: Parallelism) -> Step:
         return self.end("contested", contested(changes(self.action.wanted, requested)).sentence)
 
     def limit(self) -> timedelta:
@@ -172,7 +172,7 @@ class _Situation:
         if not self.snapshot.reachable:
             return None
         if there is None:
-            sentence = messages.job_missing(self.snapshot.because)
+            sentence = messages.job_missing(self.snapshot.reason)
         elif there.job_id != self.action.deployment.job_id:
             sentence = messages.job_replaced(self.action.deployment.job_id, there.job_id)
         elif there.is_final:
@@ -192,7 +192,7 @@ class _Situation:
             unobserved = now - (action.checked_at or action.started_at)
             if unobserved <= timedelta(seconds=self.rules.unobserved_limit_seconds):
                 return self.stay()
-            return self.end("unreachable", messages.unreachable_for(unobserved, snapshot.because))
+            return self.end("unreachable", messages.unreachable_for(unobserved, snapshot.reason))
         lost = self.job_lost()
         if lost is not None or snapshot.deployment is None:
             return lost or self.stay()
@@ -212,7 +212,7 @@ def _intended(case: _Situation) -> Step:
         return case.go(Timed("recorded", sentence, deadline_at), Request(action.wanted))
     if isinstance(answer, Conflict):
         return case.go(Lost("lost", messages.ACTION_ELSEWHERE, answer.current, code="in-flight"))
-    policy = observed.policy or PolicyReading(False, because="not read")
+    policy = observed.policy or PolicyReading(False, reason="not read")
     refusal = observed.crowded or still_wanted(action, policy, case.snapshot, case.now, observed.planned_version)
     if refusal is not None:
         return case.end("outdated", refusal.sentence, refusal.code)
@@ -245,7 +245,7 @@ def _applying(case: _Situation) -> Step:
             return case.stay(Request(action.wanted))
     if not case.is_late:
         return case.stay()
-    reason = "" if snapshot.reachable else snapshot.because
+    reason = "" if snapshot.reachable else snapshot.reason
     return case.end("unreachable", messages.request_unanswered(action.deadline_at, reason))
 
 

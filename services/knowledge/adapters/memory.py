@@ -1,4 +1,4 @@
-"""The store in memory: for tests, and to see the service work without Redis."""
+"""The store in memory, for tests."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -13,7 +13,7 @@ from services.knowledge.targets import claims, rival
 
 
 class MemoryStore:
-    """Everything in dictionaries. One event loop, so every method is atomic until it awaits."""
+    """The store in dictionaries. On one event loop, so every method is atomic until it awaits."""
 
     def __init__(
         self,
@@ -35,12 +35,12 @@ class MemoryStore:
         self._events_kept = events_kept
         self._events_bytes = events_bytes
         self.full = False
-        """Refuses, as a Redis does that may use no more memory, whatever would need some."""
+        """Refuses writes that need memory, as a full Redis does."""
         self._modes: dict[str, str] = {}
         self._hours: dict[str, dict[datetime, ScoredHour]] = {}
         self._whole = False
         self._count = 0
-        self._came = asyncio.Condition()
+        self._arrived = asyncio.Condition()
 
     async def ping(self) -> None:
         return
@@ -50,7 +50,7 @@ class MemoryStore:
 
     def _need_room(self) -> None:
         if self.full:
-            raise StoreFull("the memory is full")
+            raise StoreFull("the store is full")
 
     async def close(self) -> None:
         return
@@ -196,11 +196,11 @@ class MemoryStore:
             self._count += 1
             self._events.append(FeedEvent(f"{self._count}-0", kind, application, data))
         self._events = self._newest_events()
-        async with self._came:
-            self._came.notify_all()
+        async with self._arrived:
+            self._arrived.notify_all()
 
     def _newest_events(self) -> list[FeedEvent]:
-        """As many as there is room for, the newest first to get it."""
+        """Return the newest events within both bounds."""
         kept: list[FeedEvent] = []
         room = self._events_bytes
         for event in reversed(self._events[-self._events_kept :]):
@@ -252,8 +252,8 @@ class MemoryStore:
         found = self._after(start, count)
         if not found and wait_seconds > 0:
             try:
-                async with asyncio.timeout(wait_seconds), self._came:
-                    await self._came.wait_for(lambda: bool(self._after(start, 1)))
+                async with asyncio.timeout(wait_seconds), self._arrived:
+                    await self._arrived.wait_for(lambda: bool(self._after(start, 1)))
             except TimeoutError:
                 return []
             found = self._after(start, count)

@@ -1,4 +1,4 @@
-"""Asks the planner service whether the planners that a policy names exist and take its parameters, when it is written."""
+"""Checks the planners and parameters of a policy with the planner service, when the policy is written."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from weir_contracts import PolicySpec
 from runtime.http_client import async_client
 
 Wrong = list[tuple[str, str]]
-"""Field of the policy, and what is wrong there."""
+"""Fields of the policy, and what is wrong."""
 
 
 class PlannerAway(Exception):
-    """The planner service gave no verdict; the sentence says why."""
+    """The planner service did not check the policy; the sentence gives the reason."""
 
 
 class PlannerCatalogue:
-    """`POST /v1/planners/validate` of the planner service. Without a `url` nothing is asked and nothing refused."""
+    """`POST /v1/planners/validate` of the planner service. Without a `url` nothing is checked."""
 
     def __init__(self, url: str | None, token: SecretStr | None = None, timeout_seconds: float = 3.0) -> None:
         self._url = url
@@ -33,7 +33,7 @@ class PlannerCatalogue:
         return async_client(url, self._token, self._timeout_seconds)
 
     async def problems(self, spec: PolicySpec) -> Wrong:
-        """`(field, sentence)` for each thing that is wrong with the planners it names. Raises `PlannerAway`."""
+        """Return `(field, sentence)` for each problem of the policy's planners. Raises `PlannerAway`."""
         if self._url is None:
             return []
         try:
@@ -48,18 +48,15 @@ class PlannerCatalogue:
         try:
             return [(str(each["field"]), str(each["message"])) for each in answer.json()["problems"]]
         except (ValueError, KeyError, TypeError):
-            raise PlannerAway("it answered something that is no verdict") from None
+            raise PlannerAway("it answered with an unknown document") from None
 
 
 def named(spec: PolicySpec) -> list[dict[str, Any]]:
-    """Every planner that a policy names, with where it does: the chosen one, shadows, and their fallbacks."""
+    """Return every planner that a policy names with its field: the chosen one, shadows, and their fallbacks."""
+    choices = [("spec.planner", spec.planner), *((f"spec.shadows.{i}", each) for i, each in enumerate(spec.shadows))]
     found = []
-    for field, choice in [
-        ("spec.planner", spec.planner),
-        *((f"spec.shadows.{i}", s) for i, s in enumerate(spec.shadows)),
-    ]:
+    for field, choice in choices:
         found.append({"field": field, "name": choice.name, "parameters": choice.parameters})
-        if choice.fallback is not None:
-            fallback = {"name": choice.fallback.name, "parameters": choice.fallback.parameters}
-            found.append({"field": f"{field}.fallback", **fallback})
+        if (fallback := choice.fallback) is not None:
+            found.append({"field": f"{field}.fallback", "name": fallback.name, "parameters": fallback.parameters})
     return found

@@ -1,4 +1,4 @@
-"""Reads one application: its engine, then its sources' partitions at the brokers."""
+"""Collector of one application: its engine, then the partitions of its sources at the brokers."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,7 +17,8 @@ from .partitions import KafkaReadings, PartitionCollector
 
 
 class EngineCollector(Protocol):
-    """Reads one application from its engine. Never raises: what cannot be read is a problem in the scrape."""
+    """Reader of one application from its engine. It reports failures as problems in the scrape and does not raise
+    them."""
 
     async def scrape(self) -> Scrape: ...
 
@@ -25,7 +26,7 @@ class EngineCollector(Protocol):
 
 
 class ApplicationCollector:
-    """The collectors that a policy asks for. `on_closed` gives back what they share with others."""
+    """Collectors of one policy. `on_closed` releases the resources that it shares with others."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class ApplicationCollector:
         self._on_closed = on_closed
 
     async def read(self, policy: ScalingPolicy) -> Readings:
-        """One scrape. Never raises for what a cluster does wrong."""
+        """Scrape once. Failures of a cluster are problems in the readings, not errors."""
         scrape = await self._engine.scrape()
         offsets = await self._offsets(scrape)
         return Readings(policy, scrape, offsets.partitions, offsets.problems)
@@ -48,11 +49,11 @@ class ApplicationCollector:
     async def _offsets(self, scrape: Scrape) -> KafkaReadings:
         if self._partitions is None or scrape.topology is None:
             return KafkaReadings()
-        # Offsets last: log ends are then read after the positions, so that lag is never below what it was.
+        # Offsets last: with log ends from after the positions, lag is never too small.
         return await self._partitions.scrape(scrape.sources, self._clock.now())
 
     async def close(self) -> None:
-        """Let go of what it opened. Once."""
+        """Close the collectors and release shared resources. Call it once."""
         await self._engine.close()
         if self._on_closed is not None:
             await self._on_closed()
@@ -60,7 +61,7 @@ class ApplicationCollector:
 
 @dataclass
 class Collectors:
-    """Makes the collector of each policy; what is costly is shared between them."""
+    """Factory of the policies' collectors, which share connections to brokers."""
 
     clock: Clock
     call_timeout_seconds: float
@@ -77,7 +78,7 @@ class Collectors:
         return FlinkCollector(policy.subject.flink, self.call_timeout_seconds, client)
 
     def new(self, policy: ScalingPolicy) -> ApplicationCollector:
-        """The collector of a policy; whoever asked closes it."""
+        """Return the collector of a policy; the caller closes it."""
         engine = self._engine(policy)
         signals = policy.spec.signals.kafka
         if signals is None:

@@ -1,8 +1,7 @@
-"""Reads one Flink cluster through its REST API.
+"""Collector of one Flink job through the REST API.
 
-Flink's JobManager gathers the metrics from its TaskManagers only when it is asked for some, and answers that question from
-what it had before. So a scrape first asks for one metric, gives the answers of the TaskManagers a moment to
-come in, and reads everything else after that: what it reads is then of this scrape and not of the one before.
+A request for metrics makes Flink's JobManager gather them from its TaskManagers, but the response has the values that
+were gathered before. So a scrape requests one metric, waits for the TaskManagers, and then reads everything else.
 """
 
 import asyncio
@@ -25,50 +24,50 @@ from runtime.http_client import async_client
 
 T = TypeVar("T")
 
-MOST_BYTES = 20_000_000
+MAX_RESPONSE_BYTES = 20_000_000
 NAMES_PER_CALL = 60
-"""Keeps a request's address below the 8 KiB that proxies accept."""
-MOST_CALLS_AT_ONCE = 6
+"""Keeps the URL of a request below the 8 KiB that proxies accept."""
+MAX_CONCURRENT_CALLS = 6
 GATHER_SECONDS = 0.1
-"""What the TaskManagers' answers take to come in (40-100 ms on a busy two-core machine)."""
+"""Time until the JobManager has the TaskManagers' metrics (40-100 ms on a busy two-core machine)."""
 _GAUGES = ("busyTimeMsPerSecond", "backPressuredTimeMsPerSecond")
 
 
 def new_client(
     timeout_seconds: float, allowed: Allowed = TARGETS, transport: httpx.AsyncBaseTransport | None = None
 ) -> httpx.AsyncClient:
-    """A client for one cluster."""
+    """Return an HTTP client for one cluster."""
     return async_client(
         timeout_seconds=timeout_seconds,
-        answer_bytes=MOST_BYTES,
-        connections=MOST_CALLS_AT_ONCE,
+        answer_bytes=MAX_RESPONSE_BYTES,
+        connections=MAX_CONCURRENT_CALLS,
         allowed=allowed,
         transport=transport,
     )
 
 
 @dataclass
-class _KnownJob:
-    """What does not change while a job id lives, so it is asked once."""
+class _CachedJob:
+    """Properties that do not change during the life of a job id, requested once."""
 
     id: str
     configuration: dict[str, str] | None = None
     checkpoint_interval_seconds: float | None = None
     checkpointing_off: bool = False
-    interval_known: bool = False
+    interval_read: bool = False
     run: datetime | None = None
     gauges: dict[str, list[str]] = field(default_factory=dict)
-    """By vertex that is no source: the gauges it lists in this run."""
+    """Names of the gauges in this run, by id of a vertex that is not a source."""
 
 
 class FlinkCollector:
-    """Scrapes one job of one cluster. Never raises: what cannot be read is a problem in the readings."""
+    """Collector of one job of one cluster. It reports failures as problems in the readings and does not raise them."""
 
     def __init__(self, application: FlinkApplication, timeout_seconds: float, client: httpx.AsyncClient) -> None:
         self._application = application
         self._client = client
-        self._cluster = Cluster(client, str(application.url), 2 * timeout_seconds, MOST_CALLS_AT_ONCE)
-        self._known: _KnownJob | None = None
+        self._cluster = Cluster(client, str(application.url), 2 * timeout_seconds, MAX_CONCURRENT_CALLS)
+        self._cached: _CachedJob | None = None
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -78,55 +77,55 @@ class FlinkCollector:
         return scrape_of(await self.read())
 
     async def read(self) -> FlinkReadings:
-        """Return the cluster's current answers."""
+        """Return the readings of one scrape."""
         problems: list[Problem] = []
-        if self._known is not None:
-            found, _ = await asyncio.gather(self._find(problems), self._wake(self._known.id))
+        if self._cached is not None:
+            found, _ = await asyncio.gather(self._find(problems), self._gather_metrics(self._cached.id))
         else:
             found = await self._find(problems)
         if isinstance(found, FlinkReadings):
             return found
-        if self._known is None or self._known.id != found.id:
-            self._known = _KnownJob(found.id)
-            await self._wake(found.id)
-        return await self._read(self._known, problems)
+        if self._cached is None or self._cached.id != found.id:
+            self._cached = _CachedJob(found.id)
+            await self._gather_metrics(found.id)
+        return await self._read(self._cached, problems)
 
     async def _find(self, problems: list[Problem]) -> topology.JobEntry | FlinkReadings:
         try:
-            entry, odd = await self._cluster.get(
+            entry, warning = await self._cluster.get(
                 "/jobs/overview", lambda d: topology.find_job(d, self._application.job)
             )
         except (CallFailed, Unreadable) as error:
             return FlinkReadings(reachable=False, message=str(error))
-        if odd:
-            problems.append(Problem(where="/jobs/overview", what=odd[:1000]))
+        if warning:
+            problems.append(Problem(where="/jobs/overview", what=warning[:1000]))
         if entry is None:
-            self._known = None
+            self._cached = None
             return FlinkReadings(message=f"the cluster has no job {self._application.job!r}")
         return entry
 
-    async def _wake(self, job_id: str) -> None:
-        """Let the JobManager gather the metrics. What it answers is from before, and of no interest."""
+    async def _gather_metrics(self, job_id: str) -> None:
+        """Make the JobManager gather the metrics. The response has older values and is ignored."""
         try:
             await self._cluster.send("GET", f"/jobs/{job_id}/metrics?get=numRestarts")
         except CallFailed:
-            return  # whatever is wrong shows in the calls whose answers count
+            return  # the calls that follow report the failure
 
-    async def _read(self, known: _KnownJob, problems: list[Problem]) -> FlinkReadings:
-        ask = _Asker(self._cluster, problems)
-        path = f"/jobs/{known.id}"
+    async def _read(self, cached: _CachedJob, problems: list[Problem]) -> FlinkReadings:
+        ask = _Caller(self._cluster, problems)
+        path = f"/jobs/{cached.id}"
         async with asyncio.TaskGroup() as calls:
             wanted = calls.create_task(ask(f"{path}/resource-requirements", rescale.requirements))
             points = calls.create_task(ask(f"{path}/checkpoints", rescale.checkpoints))
             cluster = calls.create_task(ask("/overview", lambda d: mapping(d, "/overview")))
-            calls.create_task(self._learn(path, known, ask))
+            calls.create_task(self._fill(cached, path, ask))
             calls.create_task(asyncio.sleep(GATHER_SECONDS))
         try:
             job = await self._cluster.get(path, topology.job)
         except (CallFailed, Unreadable) as error:
-            # It was there a moment ago: nothing can be said of it now.
+            # The overview listed the job: its state is now unknown.
             return FlinkReadings(reachable=False, message=str(error), problems=tuple(problems))
-        restarts, shares, sources = await self._metrics(path, known, job, ask)
+        restarts, shares, sources = await self._metrics(path, cached, job, ask)
         slots = cluster.result() or {}
         version = slots.get("flink-version")
         return FlinkReadings(
@@ -135,57 +134,59 @@ class FlinkCollector:
             sources=sources,
             requirements=wanted.result(),
             checkpoints=points.result(),
-            checkpoint_interval_seconds=known.checkpoint_interval_seconds,
-            checkpointing_off=known.checkpointing_off,
+            checkpoint_interval_seconds=cached.checkpoint_interval_seconds,
+            checkpointing_off=cached.checkpointing_off,
             slots_total=count(slots.get("slots-total")),
             slots_available=count(slots.get("slots-available")),
             restarts=restarts,
-            configuration=known.configuration,
+            configuration=cached.configuration,
             version=version if isinstance(version, str) else None,
             problems=tuple(problems),
         )
 
-    async def _learn(self, path: str, known: _KnownJob, ask: "_Asker") -> None:
-        if known.configuration is None:
-            known.configuration = await ask(f"{path}/jobmanager/config", rescale.configuration)
-        if not known.interval_known:
+    async def _fill(self, cached: _CachedJob, path: str, ask: "_Caller") -> None:
+        if cached.configuration is None:
+            cached.configuration = await ask(f"{path}/jobmanager/config", rescale.configuration)
+        if not cached.interval_read:
             before = len(ask.problems)
             interval = await ask(f"{path}/checkpoints/config", rescale.checkpoint_interval_seconds)
-            known.interval_known = len(ask.problems) == before
-            known.checkpoint_interval_seconds = interval
-            known.checkpointing_off = known.interval_known and interval is None
+            cached.interval_read = len(ask.problems) == before
+            cached.checkpoint_interval_seconds = interval
+            cached.checkpointing_off = cached.interval_read and interval is None
 
     async def _metrics(
-        self, path: str, known: _KnownJob, job: topology.Job, ask: "_Asker"
+        self, path: str, cached: _CachedJob, job: topology.Job, ask: "_Caller"
     ) -> tuple[int | None, dict[str, Shares], dict[str, metrics.SourceOffsets]]:
-        """Count of restarts; gauges and, of sources, offsets by vertex id. Of a job that does not run there are none."""
-        if known.run != job.running_since:
-            known.run = job.running_since
-            known.gauges.clear()
-        live = job.vertices if job.all_running else ()
-        fed = {source.id for source in job.sources}
+        """Return the number of restarts, and gauges and source offsets by vertex id (none unless the job runs)."""
+        if cached.run != job.running_since:
+            cached.run = job.running_since
+            cached.gauges.clear()
+        running = job.vertices if job.all_running else ()
+        source_ids = {source.id for source in job.sources}
         async with asyncio.TaskGroup() as calls:
             restarts = calls.create_task(ask(f"{path}/metrics?get=numRestarts", metrics.plain_metrics))
             vertices = {
-                v.id: calls.create_task(self._vertex(f"{path}/vertices/{v.id}/subtasks/metrics", v.id, known, fed, ask))
-                for v in live
+                v.id: calls.create_task(
+                    self._vertex(f"{path}/vertices/{v.id}/subtasks/metrics", v.id, cached, source_ids, ask)
+                )
+                for v in running
             }
         read = {vertex_id: task.result() for vertex_id, task in vertices.items()}
         return (
             count((restarts.result() or {}).get("numRestarts")),
             {vertex_id: _shares(found) for vertex_id, found in read.items() if found is not None},
-            {i: metrics.source_offsets(found) for i, found in read.items() if i in fed and found is not None},
+            {i: metrics.source_offsets(found) for i, found in read.items() if i in source_ids and found is not None},
         )
 
     async def _vertex(
-        self, path: str, vertex_id: str, known: _KnownJob, sources: set[str], ask: "_Asker"
+        self, path: str, vertex_id: str, cached: _CachedJob, sources: set[str], ask: "_Caller"
     ) -> metrics.Aggregates | None:
-        """A vertex's aggregated metrics; None if they could not be had.
+        """Return the aggregated metrics of a vertex; None if they could not be read.
 
-        Only listed names are asked for: one that nobody knows makes Flink answer with none at all. A source is listed every
-        time, because partitions come and go.
+        Only listed names are requested: an unlisted one makes Flink's response empty. A source's metrics are listed at
+        every scrape, since its partitions change.
         """
-        wanted = known.gauges.get(vertex_id)
+        wanted = cached.gauges.get(vertex_id)
         if wanted is None:
             names = await ask(path, metrics.metric_names)
             if names is None:
@@ -195,18 +196,18 @@ class FlinkCollector:
             if vertex_id in sources:
                 wanted += metrics.wanted_source_metrics(names)
             elif len(wanted) == len(_GAUGES):
-                known.gauges[vertex_id] = wanted
+                cached.gauges[vertex_id] = wanted
         found = await self._aggregates(path, wanted, ask)
         if found is None or any(name not in found for name in wanted):
-            known.gauges.pop(vertex_id, None)  # one of them is gone, so a new run begins
+            cached.gauges.pop(vertex_id, None)  # a missing gauge means that a new run begins
             return None
         return found
 
-    async def _aggregates(self, path: str, names: Sequence[str], ask: "_Asker") -> metrics.Aggregates | None:
+    async def _aggregates(self, path: str, names: Sequence[str], ask: "_Caller") -> metrics.Aggregates | None:
         parts = [names[i : i + NAMES_PER_CALL] for i in range(0, len(names), NAMES_PER_CALL)]
-        asked = [ask(f"{path}?get={quote(','.join(part))}&agg=avg,max,sum", metrics.aggregates) for part in parts]
+        calls = [ask(f"{path}?get={quote(','.join(part))}&agg=avg,max,sum", metrics.aggregates) for part in parts]
         found: metrics.Aggregates = {}
-        for each in await asyncio.gather(*asked):
+        for each in await asyncio.gather(*calls):
             if each is None:
                 return None
             found.update(each)
@@ -214,8 +215,8 @@ class FlinkCollector:
 
 
 @dataclass
-class _Asker:
-    """Asks for one thing; a failure becomes a problem and None, so that the rest of the scrape counts."""
+class _Caller:
+    """Calls the cluster and parses the response. A failure becomes a problem and None, and the scrape continues."""
 
     cluster: Cluster
     problems: list[Problem]

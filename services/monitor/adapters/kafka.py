@@ -1,14 +1,14 @@
 """One Kafka cluster, shared by all applications that read from it.
 
-The admin client answers through futures. What blocks (the list of topics, a group's commits, reading a record) runs on threads
-of its own, so that neither the event loop nor another group waits for brokers that are away.
+The admin client answers through futures. Blocking calls (the list of topics, a group's commits, reading a record) run on
+dedicated threads, so that neither the event loop nor another group waits for brokers that are away.
 
 Two limits of confluent-kafka 2.16: an admin client must have no callbacks (to destroy it while one is due ends the process),
 and its `list_consumer_group_offsets` ends the process while the group's coordinator loads, so commits are read by a consumer
 that never subscribes.
 
-librdkafka resolves names and connects by itself, so hosts are checked beside it: those of the policy before a client is made,
-those that the brokers advertise before anything but the list of topics is asked, and all of them with each new list.
+librdkafka resolves names and connects by itself, so hosts are checked separately: those of the policy before a client is
+made, those that the brokers advertise before any request but the list of topics, and all of them with each new list.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from weir_contracts import Problem
 from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
 from runtime.bus import BusError
 from runtime.clock import Clock
-from runtime.kafka_thread import ClientThread, explain
+from runtime.kafka_thread import ClientThread, connection, explain
 
 from .partitions import Brokers, BrokersAway, End, Isolation, Offsets, Place
 
@@ -40,10 +40,10 @@ TOPICS_KEPT_SECONDS = 30.0
 FRESH_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
 LOOKUP_SECONDS = 0.5
-"""What all lookups of a scrape may take together: they are only needed while there is long lag."""
+"""Limit of all lookups of a scrape together: they are only needed while there is long lag."""
 MAX_BROKERS = 1_000
 IDLE_GROUP_SECONDS = 900.0
-"""Longer than any policy's interval: a group that nobody has asked for since is nobody's any more."""
+"""Longer than any policy's interval: a group not requested for so long has no application any more."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class _Group:
 
     thread: ClientThread
     consumer: Consumer
-    asked_at: float
+    used_at: float
 
     async def close(self) -> None:
         await asyncio.wait({asyncio.ensure_future(self.thread.call(self.consumer.close))}, timeout=CLOSE_SECONDS)
@@ -60,7 +60,7 @@ class _Group:
 
 
 class KafkaBrokers:
-    """A real cluster. Opens its clients when first asked."""
+    """A real cluster. Opens its clients at the first request."""
 
     def __init__(
         self,
@@ -75,21 +75,15 @@ class KafkaBrokers:
         self._servers = hosts_of(bootstrap_servers)
         self._allowed = allowed
         self._resolve = resolve
-        self._settings: dict[str, Any] = {
-            "bootstrap.servers": bootstrap_servers,
-            "socket.timeout.ms": max(1000, int(timeout_seconds * 1000)),
-            "reconnect.backoff.ms": 100,
-            "reconnect.backoff.max.ms": 2_000,
-            # Silent: every failure becomes a problem of an observation.
-            "log_level": 0,
-        }
+        # Silent: every failure becomes a problem of an observation.
+        self._settings = connection(bootstrap_servers, {"socket.timeout.ms": max(1000, int(timeout_seconds * 1000))})
         self._admin: AdminClient | None = None
         self._metadata = ClientThread("monitor-topics")
         self._lookups = ClientThread("monitor-lookups")
         self._groups: dict[str, _Group] = {}
         self._readers: dict[Isolation, Consumer] = {}
         self._topics: tuple[float, Mapping[str, Sequence[int]]] | None = None
-        self._asking: asyncio.Future[Mapping[str, Sequence[int]]] | None = None
+        self._listing: asyncio.Future[Mapping[str, Sequence[int]]] | None = None
         self._looking = asyncio.Lock()
         self._closing: set[asyncio.Future[None]] = set()
 
@@ -102,11 +96,11 @@ class KafkaBrokers:
         kept_seconds = FRESH_SECONDS if fresh else TOPICS_KEPT_SECONDS
         if self._topics is not None and self._clock.monotonic() - self._topics[0] < kept_seconds:
             return self._topics[1]
-        # Those who ask while an answer is waited for share it: brokers that are away must not collect a queue of questions.
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.ensure_future(self._list())
-            self._asking.add_done_callback(_looked_at)
-        topics: Mapping[str, Sequence[int]] = await _answered(asyncio.shield(self._asking), self._timeout_seconds)
+        # Concurrent calls share one request: brokers that are away must not collect a queue of them.
+        if self._listing is None or self._listing.done():
+            self._listing = asyncio.ensure_future(self._list())
+            self._listing.add_done_callback(_retrieve_error)
+        topics: Mapping[str, Sequence[int]] = await _response(asyncio.shield(self._listing), self._timeout_seconds)
         return topics
 
     async def _list(self) -> Mapping[str, Sequence[int]]:
@@ -119,8 +113,10 @@ class KafkaBrokers:
         return topics
 
     async def _check(self, hosts: Iterable[str]) -> None:
-        """`BrokersAway` if an address of any host is not allowed; then no client stays open. A host without an address passes:
-        librdkafka cannot connect to it either."""
+        """`BrokersAway` if an address of any host is not allowed; then no client stays open.
+
+        A host without an address passes: librdkafka cannot connect to it either.
+        """
         names = set(hosts)
         if len(names) > MAX_BROKERS:
             refused: BaseException | None = BrokersAway(f"the brokers list {len(names)} hosts, more than {MAX_BROKERS}")
@@ -158,14 +154,14 @@ class KafkaBrokers:
 
     async def commits(self, places: Sequence[Place], group: str) -> Offsets:
         member = self._group(group)
-        asked, seconds = [TopicPartition(*place) for place in places], self._timeout_seconds
+        wanted, seconds = [TopicPartition(*place) for place in places], self._timeout_seconds
         try:
-            answer = await _answered(
-                member.thread.call(lambda: member.consumer.committed(asked, timeout=seconds)), seconds
+            answer = await _response(
+                member.thread.call(lambda: member.consumer.committed(wanted, timeout=seconds)), seconds
             )
         except BrokersAway as error:
             return Offsets({}, (_problem(f"commits of group {group}", error),))
-        # -1001: this group has committed nothing there.
+        # a negative offset: this group has committed nothing there
         found = {(p.topic, p.partition): int(p.offset) for p in answer if p.error is None and p.offset >= 0}
         failed = [p for p in answer if p.error is not None]
         return Offsets(
@@ -178,22 +174,22 @@ class KafkaBrokers:
 
     def _group(self, name: str) -> _Group:
         now = self._clock.monotonic()
-        for idle in [n for n, g in self._groups.items() if now - g.asked_at > IDLE_GROUP_SECONDS]:
+        for idle in [n for n, g in self._groups.items() if now - g.used_at > IDLE_GROUP_SECONDS]:
             closing = asyncio.ensure_future(self._groups.pop(idle).close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
         if name not in self._groups:
             settings = {**self._settings, "group.id": name, "enable.auto.commit": False}
             self._groups[name] = _Group(ClientThread(f"commits-{name}"[:40]), Consumer(settings), now)
-        self._groups[name].asked_at = now
+        self._groups[name].used_at = now
         return self._groups[name]
 
     async def _settled(self, future: "Future[Any]") -> Any:
-        return await _answered(asyncio.wrap_future(future), self._timeout_seconds)
+        return await _response(asyncio.wrap_future(future), self._timeout_seconds)
 
     async def appended_at(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, datetime]:
         if self._looking.locked():
-            return {}  # another application's turn; the next scrape asks again
+            return {}  # another application's lookup runs; the next scrape tries again
         async with self._looking:
             try:
                 return await self._lookups.call(self._look_up, positions, isolation)
@@ -204,15 +200,15 @@ class KafkaBrokers:
         consumer = self._readers.get(isolation) or self._new_consumer(isolation)
         consumer.assign([TopicPartition(*place, offset) for place, offset in positions.items()])
         found: dict[Place, datetime] = {}
-        seen: set[Place] = set()
+        done: set[Place] = set()
         until = self._clock.monotonic() + LOOKUP_SECONDS
-        while len(seen) < len(positions) and (left := until - self._clock.monotonic()) > 0:
+        while len(done) < len(positions) and (left := until - self._clock.monotonic()) > 0:
             message = consumer.poll(left)
             if message is None or message.error() is not None:
                 continue
             place = (message.topic(), message.partition())
-            if place in positions and place not in seen and message.offset() >= positions[place]:
-                seen.add(place)
+            if place in positions and place not in done and message.offset() >= positions[place]:
+                done.add(place)
                 if (at := _timestamp(message)) is not None:
                     found[place] = at
         consumer.unassign()
@@ -229,7 +225,7 @@ class KafkaBrokers:
                 # Where retention has deleted the position, the oldest record there is waits longest.
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 100,
-                # One record of each partition is wanted; brokers send whole batches.
+                # One record of each partition is needed; brokers send batches.
                 "max.partition.fetch.bytes": 16_384,
                 "queued.min.messages": 1,
             }
@@ -243,7 +239,7 @@ class KafkaBrokers:
         self._metadata.close()
 
     async def _let_go(self) -> None:
-        """End the clients, each on its thread. One that waits for brokers that are away is left to end by itself."""
+        """End the clients, each on its thread. One that waits for brokers that are away ends by itself."""
         groups, self._groups = self._groups, {}
         held: list[Any] = [self._admin, *self._readers.values()]
         self._admin = None
@@ -259,20 +255,20 @@ class KafkaBrokers:
 
 
 class BrokersPool:
-    """Clusters by address, each open for as long as somebody uses it."""
+    """Clusters by address, each open while an application uses it."""
 
     def __init__(self, open_brokers: Callable[[str], KafkaBrokers]) -> None:
         self._open = open_brokers
         self._used: dict[str, tuple[KafkaBrokers, int]] = {}
 
     def take(self, bootstrap_servers: str) -> Brokers:
-        """The cluster at this address; give it back with `release`."""
+        """Return the cluster at this address; every caller releases it."""
         brokers, users = self._used.get(bootstrap_servers) or (self._open(bootstrap_servers), 0)
         self._used[bootstrap_servers] = (brokers, users + 1)
         return brokers
 
     async def release(self, bootstrap_servers: str) -> None:
-        """The last one to do so closes it."""
+        """End one use; the last one closes the clients."""
         brokers, users = self._used[bootstrap_servers]
         if users > 1:
             self._used[bootstrap_servers] = (brokers, users - 1)
@@ -281,8 +277,8 @@ class BrokersPool:
         await brokers.close()
 
 
-async def _answered(waiting: Awaitable[Any], timeout_seconds: float) -> Any:
-    """What a client says; `BrokersAway` for its errors, and if it takes longer than its own limit and a half."""
+async def _response(waiting: Awaitable[Any], timeout_seconds: float) -> Any:
+    """Return a client's response; `BrokersAway` for its errors, and after one and a half times its own time limit."""
     try:
         async with asyncio.timeout(timeout_seconds * 1.5):
             return await waiting
@@ -292,10 +288,10 @@ async def _answered(waiting: Awaitable[Any], timeout_seconds: float) -> Any:
         raise BrokersAway(explain(error)) from None
 
 
-def _looked_at(asked: "asyncio.Future[Any]") -> None:
-    """Everybody may have stopped waiting by the time it fails."""
-    if not asked.cancelled():
-        asked.exception()
+def _retrieve_error(future: "asyncio.Future[Any]") -> None:
+    """Retrieve the error of a request that all callers have stopped waiting for."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _problem(where: str, error: BaseException) -> Problem:

@@ -1,5 +1,4 @@
-"""Outside systems in memory: a Flink cluster with one job, and a Kafka cluster. Held to the suites of the real ones; the
-application collector is the same above both."""
+"""In-memory Flink cluster with one job, and in-memory Kafka cluster. They pass the same suites as the real ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from weir_contracts import Problem
 
 from engines.flink.metrics import SourceOffsets
 from engines.flink.readings import FlinkReadings, Shares, scrape_of
-from engines.flink.rescale import CheckpointFacts
+from engines.flink.rescale import CheckpointStatistics
 from engines.flink.topology import Job, Link, VertexReading
 from engines.scrape import Scrape
 from runtime.clock import Clock
@@ -23,16 +22,16 @@ _VERTICES = {SOURCE: "Source: orders", MAP: "map"}
 
 @dataclass
 class _Log:
-    """One partition: when each record was appended."""
+    """Append times of the records of one partition."""
 
     appended: list[datetime] = field(default_factory=list)
     start: int = 0
     open_from: int | None = None
-    """Where an open transaction begins."""
+    """First offset of an open transaction; None: there is none."""
 
 
 class MemoryBrokers:
-    """Topics with partitions. `break_down` plays an outage."""
+    """Topics with partitions. `break_down` begins an outage."""
 
     def __init__(self, clock: Clock, topics: Mapping[str, int]) -> None:
         self._clock = clock
@@ -42,40 +41,40 @@ class MemoryBrokers:
         self.listed = 0
 
     def append(self, place: Place, records: int, *, in_transaction: bool = False) -> None:
-        """Write records now; those of an open transaction only an uncommitted reader sees."""
+        """Write records now; with `in_transaction` they are visible to uncommitted readers only."""
         log = self._logs[place]
         if in_transaction and log.open_from is None:
             log.open_from = len(log.appended)
         log.appended += [self._clock.now()] * records
 
     def delete_before(self, place: Place, offset: int) -> None:
-        """What retention does."""
+        """Delete records as retention does."""
         self._logs[place].start = offset
 
     def add_topic(self, topic: str, partitions: int) -> None:
-        """A topic, empty; one of this name is gone."""
+        """Add an empty topic; an existing one of this name is deleted."""
         self._logs = {place: log for place, log in self._logs.items() if place[0] != topic}
         self._logs |= {(topic, n): _Log() for n in range(partitions)}
 
     def commit(self, group: str, offsets: Mapping[Place, int]) -> None:
-        """A consumer group commits."""
+        """Commit offsets of a consumer group."""
         self._commits.setdefault(group, {}).update(offsets)
 
     def break_down(self, reason: str = "the brokers are away") -> None:
-        """Nothing answers from now on."""
+        """Begin an outage: every call fails with `reason`."""
         self._away = reason
 
     def mend(self) -> None:
-        """Everything answers again."""
+        """End the outage."""
         self._away = None
 
-    def _ask(self) -> None:
+    def _check_reachable(self) -> None:
         if self._away is not None:
             raise BrokersAway(self._away)
 
     async def topics(self, *, fresh: bool = False) -> Mapping[str, Sequence[int]]:
-        del fresh  # always is
-        self._ask()
+        del fresh  # the list is always current
+        self._check_reachable()
         self.listed += 1
         found: dict[str, list[int]] = {}
         for topic, number in sorted(self._logs):
@@ -83,7 +82,7 @@ class MemoryBrokers:
         return found
 
     async def ends(self, places: Sequence[Place], end: End, isolation: Isolation) -> Offsets:
-        self._ask()
+        self._check_reachable()
         found, problems = {}, []
         for place in places:
             log = self._logs.get(place)
@@ -102,12 +101,12 @@ class MemoryBrokers:
         return log.open_from if hidden and log.open_from is not None else len(log.appended)
 
     async def commits(self, places: Sequence[Place], group: str) -> Offsets:
-        self._ask()
-        known = self._commits.get(group, {})
-        return Offsets({place: known[place] for place in places if place in known})
+        self._check_reachable()
+        committed = self._commits.get(group, {})
+        return Offsets({place: committed[place] for place in places if place in committed})
 
     async def appended_at(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, datetime]:
-        self._ask()
+        self._check_reachable()
         found = {}
         for place, position in positions.items():
             log = self._logs[place]
@@ -119,11 +118,11 @@ class MemoryBrokers:
 
 @dataclass
 class MemoryFlink:
-    """One cluster with the job `orders`: a Kafka source and a keyed map. What is changed shows at the next scrape."""
+    """Cluster with the job `orders`: a Kafka source and a keyed map. The next scrape shows a change."""
 
     clock: Clock
     wanted: str = "orders"
-    """The job that is asked for, by name or id."""
+    """Name or id of the requested job."""
     topic: str = "orders"
     partitions: int = 4
     away: bool = False
@@ -140,37 +139,37 @@ class MemoryFlink:
         self.restarts = 0
 
     def process(self, partition: int, records: int) -> None:
-        """The source emits so many records of a partition; the map takes them."""
+        """Let the source emit records of a partition, and the map take them in."""
         self.processed[partition] += records
 
     def rescale(self, vertex_id: str, parallelism: int) -> None:
-        """A new run with another parallelism, at once."""
+        """Start a new run with another parallelism, at once."""
         self.parallelism[vertex_id] = self.requested[vertex_id] = parallelism
         self.restart()
 
     def restart(self) -> None:
-        """A new run: counters begin again."""
+        """Start a new run: counters begin at 0."""
         self.running_since = self.clock.now()
         self.restarts += 1
         self._run_began_with = sum(self.processed)
 
     def cancel(self) -> None:
-        """The job ends."""
+        """End the job."""
         self.state = "CANCELED"
 
     @property
     def emitted(self) -> int:
-        """Records of this run."""
+        """Number of records emitted in this run."""
         return sum(self.processed) - self._run_began_with
 
     async def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing: no connection was opened."""
 
     async def scrape(self) -> Scrape:
         return scrape_of(await self.read())
 
     async def read(self) -> FlinkReadings:
-        """Return the cluster's answers."""
+        """Return the readings of one scrape."""
         if self.away:
             return FlinkReadings(reachable=False, message="GET /jobs/overview: connection refused")
         if self.absent or self.wanted not in ("orders", JOB_ID):
@@ -182,7 +181,7 @@ class MemoryFlink:
             shares=dict.fromkeys(_VERTICES, Shares(0.5, 0.6, 0.0, 0.1)) if live else {},
             sources={SOURCE: self.offsets()} if live else {},
             requirements={vertex_id: (1, wanted) for vertex_id, wanted in self.requested.items()},
-            checkpoints=CheckpointFacts(self.clock.now() - timedelta(seconds=3), 0.2, completed=4, failed=1),
+            checkpoints=CheckpointStatistics(self.clock.now() - timedelta(seconds=3), 0.2, completed=4, failed=1),
             checkpoint_interval_seconds=10.0,
             slots_total=8,
             slots_available=8 - (max(self.parallelism.values()) if live else 0),
@@ -192,7 +191,7 @@ class MemoryFlink:
         )
 
     def offsets(self) -> SourceOffsets:
-        """The source's own account; a partition of which nothing was sent in this run has no position."""
+        """Return the source's offsets; a partition without a record in this run has no position."""
         positions = {
             (self.topic, n): self.processed[n] if self.processed[n] and self.emitted else None
             for n in range(self.partitions)
@@ -200,7 +199,7 @@ class MemoryFlink:
         return SourceOffsets(positions, 0, self.emitted)
 
     def job(self) -> Job:
-        """The job as its details show it."""
+        """Return the job as `GET /jobs/:id` shows it."""
         vertices = tuple(
             VertexReading(
                 id=vertex_id,

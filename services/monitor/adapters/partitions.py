@@ -1,6 +1,6 @@
-"""Reads the partitions of one application's sources: where their logs begin and end, what is committed, how old what waits is.
+"""Reads the partitions of one application's sources: start and end of the logs, commits, age of the waiting records.
 
-What differs between a real Kafka and the one in memory is behind `Brokers`.
+`Brokers` hides the difference between a real Kafka and the in-memory one.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ Place = tuple[str, int]
 End = Literal["first", "last"]
 Isolation = Literal["read_committed", "read_uncommitted"]
 
-MEMORY = timedelta(minutes=30)
-"""How far back log ends are remembered: the analyzer's own history reaches as far."""
-MEMORY_STEP = timedelta(seconds=10)
-MOST_LOOKUPS = 16
+ENDS_KEPT = timedelta(minutes=30)
+"""How far back log ends are kept: the analyzer's own history reaches as far."""
+ENDS_STEP = timedelta(seconds=10)
+MAX_LOOKUPS = 16
 """Records looked up in one scrape, the ones of the longest lag first."""
 
 
@@ -47,15 +47,15 @@ class Brokers(Protocol):
         ...
 
     async def ends(self, places: Sequence[Place], end: End, isolation: Isolation) -> Offsets:
-        """The first offset there is, or the next one a reader at this isolation level would wait for."""
+        """Return the log-start offsets, or the next ones that a reader at this isolation level would wait for."""
         ...
 
     async def commits(self, places: Sequence[Place], group: str) -> Offsets:
-        """What the group has committed; a place where it has not is left out."""
+        """Return the group's committed offsets, without the places where it has none."""
         ...
 
     async def appended_at(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, datetime]:
-        """When the first record at or after each position was appended; what cannot be told soon is left out."""
+        """Return when the first record at or after each position was appended, without those that take too long."""
         ...
 
 
@@ -66,44 +66,44 @@ class KafkaReadings:
 
 
 @dataclass
-class _Memory:
-    """What earlier scrapes of a partition saw."""
+class _PartitionHistory:
+    """Readings of a partition in earlier scrapes."""
 
     ends: deque[tuple[datetime, int]] = field(default_factory=deque)
     committed: int | None = None
     committed_at: datetime | None = None
     looked_up: tuple[int, datetime] | None = None
 
-    def saw_end(self, end: int, now: datetime) -> None:
+    def add_end(self, end: int, now: datetime) -> None:
         if self.ends and end < self.ends[-1][1]:
-            # The topic was deleted and made again: its offsets mean other records.
+            # the topic was created again: its offsets mean other records
             self.ends.clear()
             self.looked_up = None
-        if not self.ends or now - self.ends[-1][0] >= MEMORY_STEP:
+        if not self.ends or now - self.ends[-1][0] >= ENDS_STEP:
             self.ends.append((now, end))
-        while now - self.ends[0][0] > MEMORY:
+        while now - self.ends[0][0] > ENDS_KEPT:
             self.ends.popleft()
 
-    def saw_commit(self, committed: int, now: datetime) -> None:
+    def add_commit(self, committed: int, now: datetime) -> None:
         if committed != self.committed:
             self.committed, self.committed_at = committed, now
 
     def reaches_back_to(self, position: int) -> bool:
-        """Whether the append time of a position can be told from the log ends seen so far."""
+        """Whether the kept log ends bracket the append time of a position."""
         return bool(self.ends) and self.ends[0][1] <= position
 
 
 class PartitionCollector:
-    """Offsets of one application's sources. Never raises: what cannot be read is a problem in the readings."""
+    """Offsets of one application's sources. Never raises: an unreadable one is a problem in the readings."""
 
     def __init__(self, signals: KafkaSignals, brokers: Brokers) -> None:
         self._signals = signals
         self._brokers = brokers
         self._named: dict[str, frozenset[str]] = {}
-        self._memory: dict[Place, _Memory] = {}
+        self._histories: dict[Place, _PartitionHistory] = {}
 
     async def scrape(self, sources: Mapping[str, Positions], now: datetime) -> KafkaReadings:
-        """The brokers' present account of all partitions of these sources."""
+        """Return the offsets of all partitions of these sources."""
         problems: list[Problem] = []
         try:
             found = await self._scrape(sources, now, problems)
@@ -122,7 +122,7 @@ class PartitionCollector:
         commits, starts = await asyncio.gather(
             self._commits(places, problems), self._brokers.ends(places, "first", self._signals.isolation)
         )
-        # The ends come last: read after the positions, they can only make lag look longer by what came in between.
+        # The ends come last: read after the positions, they can only add the records of the time in between to the lag.
         ends = await self._brokers.ends(places, "last", self._signals.isolation)
         problems += [*starts.problems, *ends.problems]
         self._remember(places, ends.found, commits, now)
@@ -151,12 +151,15 @@ class PartitionCollector:
         return places
 
     def _names(self, source: str, positions: Positions, *, alone: bool) -> frozenset[str]:
-        """A source's topics as its metrics call them. Before its first run the policy may name them; while it restarts it
-        names none, but demand goes on, so they are remembered."""
+        """Return a source's topics as its metrics call them.
+
+        Before its first run the policy may name them; while it restarts it names none, but demand goes on, so the last ones
+        count.
+        """
         if now := frozenset(topic for topic, _ in positions):
             self._named[source] = now
-        if known := self._named.get(source):
-            return known
+        if cached := self._named.get(source):
+            return cached
         return frozenset(metric_name(topic) for topic in self._signals.topics or []) if alone else frozenset()
 
     async def _commits(self, places: Sequence[Place], problems: list[Problem]) -> Mapping[Place, int]:
@@ -169,12 +172,12 @@ class PartitionCollector:
     def _remember(
         self, places: Sequence[Place], ends: Mapping[Place, int], commits: Mapping[Place, int], now: datetime
     ) -> None:
-        self._memory = {place: self._memory.get(place, _Memory()) for place in places}
-        for place, memory in self._memory.items():
+        self._histories = {place: self._histories.get(place, _PartitionHistory()) for place in places}
+        for place, history in self._histories.items():
             if place in ends:
-                memory.saw_end(ends[place], now)
+                history.add_end(ends[place], now)
             if place in commits:
-                memory.saw_commit(commits[place], now)
+                history.add_commit(commits[place], now)
 
     def _with_offsets(
         self,
@@ -189,13 +192,13 @@ class PartitionCollector:
             log_start_offset=starts.get(place),
             log_end_offset=ends.get(place),
             committed_offset=commits.get(place),
-            committed_at=self._memory[place].committed_at if place in commits else None,
+            committed_at=self._histories[place].committed_at if place in commits else None,
         )
 
     async def _with_ages(
         self, read: Sequence[tuple[str, PartitionOffsets]], sources: Mapping[str, Positions]
     ) -> list[tuple[str, PartitionOffsets]]:
-        """The append time of the record at each position that waits and is older than what is remembered."""
+        """Add the append time of the record at each waiting position that is older than the kept log ends."""
         waiting: list[tuple[int, Place, int]] = []
         positions: dict[tuple[str, Place], int] = {}
         for operator, partition in read:
@@ -203,33 +206,33 @@ class PartitionCollector:
             position = sources.get(operator, {}).get((partition.metric_topic, partition.partition))
             position = partition.committed_offset if position is None else position
             end = partition.log_end_offset
-            if position is None or end is None or position >= end or self._memory[place].reaches_back_to(position):
+            if position is None or end is None or position >= end or self._histories[place].reaches_back_to(position):
                 continue
             positions[operator, place] = position
-            before = self._memory[place].looked_up
+            before = self._histories[place].looked_up
             if before is None or before[0] != position:
                 waiting.append((end - position, place, position))
-        chosen = {place: position for _, place, position in sorted(waiting, reverse=True)[:MOST_LOOKUPS]}
+        chosen = {place: position for _, place, position in sorted(waiting, reverse=True)[:MAX_LOOKUPS]}
         found = await self._brokers.appended_at(chosen, self._signals.isolation) if chosen else {}
         for place, at in found.items():
-            self._memory[place].looked_up = (chosen[place], at)
+            self._histories[place].looked_up = (chosen[place], at)
         return [
             (v, replace(p, position_appended_at=self._age(positions.get((v, (p.topic, p.partition))), p)))
             for v, p in read
         ]
 
     def _age(self, position: int | None, partition: PartitionOffsets) -> datetime | None:
-        looked_up = self._memory[partition.topic, partition.partition].looked_up
+        looked_up = self._histories[partition.topic, partition.partition].looked_up
         return looked_up[1] if looked_up is not None and looked_up[0] == position else None
 
 
 def metric_name(topic: str) -> str:
-    """A topic as Flink's metrics write it."""
+    """Return a topic as Flink's metrics write it."""
     return topic.replace(".", "_")
 
 
 def resolve(name: str, topics: Mapping[str, Sequence[int]], hinted: Sequence[str] | None) -> str | None:
-    """The topic that Flink's metrics call `name`: the policy's choice if one fits, else the only one there is."""
+    """Return the topic that Flink's metrics call `name`: the policy's choice if one fits, else the only match."""
     fitting = [topic for topic in hinted or topics if metric_name(topic) == name]
     if not fitting and hinted:
         fitting = [topic for topic in topics if metric_name(topic) == name]

@@ -82,11 +82,11 @@ def make_plan(
     recommendations = _recommendations(request, reply, state, arrivals)
     actions = past_actions(state.actions, request.outcomes, request.now)
     if reply.parallelism is None or request.topology is None or request.deployment is None:
-        proposal, foreseen = None, None
+        proposal, predicted = None, None
     else:
         proposal = amend(reply, Context(Request.of(request), recommendations, arrivals, actions))
-        foreseen = _foreseen(reply, proposal, planner)
-        proposal = _worth_it(reply, proposal, foreseen)
+        predicted = _predicted(reply, proposal, planner)
+        proposal = _worth_it(reply, proposal, predicted)
     spec, deployment, approved = request.policy.spec, request.deployment, proposal.vector if proposal else None
     lives = timedelta(seconds=max(3 * spec.interval.total_seconds(), MIN_EXPIRY_SECONDS))
     limited = approved is not None and approved != reply.parallelism
@@ -107,10 +107,10 @@ def make_plan(
         kind="hold" if approved is None else "scale",
         action=None if approved is None else ScaleAction(parallelism=approved),
         code=proposal.code if proposal else reply.code,
-        sentence=_sentence(reply, proposal, foreseen),
+        sentence=_sentence(reply, proposal, predicted),
         evidence=reply.evidence,
         # Of the approved vector, not of the proposed one.
-        prediction=(foreseen.going if foreseen else None) if limited else reply.prediction,
+        prediction=(predicted.going if predicted else None) if limited else reply.prediction,
         hold_prediction=reply.hold_prediction,
         infeasible=list(proposal.infeasible if proposal else reply.infeasible)[:100],
         alternatives=reply.alternatives,
@@ -126,7 +126,7 @@ def make_plan(
     )
 
 
-def _foreseen(reply: PlanReply, proposal: Proposal, planner: str) -> Compared | None:
+def _predicted(reply: PlanReply, proposal: Proposal, planner: str) -> Compared | None:
     """Predict holding and a vector that the guards have changed; None if they have not."""
     if proposal.vector is None or proposal.vector == reply.parallelism:
         return None
@@ -142,23 +142,23 @@ def _foreseen(reply: PlanReply, proposal: Proposal, planner: str) -> Compared | 
     return compare(request, proposal.vector, assumptions)
 
 
-def _worth_it(reply: PlanReply, proposal: Proposal, foreseen: Compared | None) -> Proposal:
+def _worth_it(reply: PlanReply, proposal: Proposal, predicted: Compared | None) -> Proposal:
     """Hold if the guards have left so little growth that its restart gains nothing."""
     current = proposal.context.current
-    if foreseen is None or proposal.vector is None or reply.code in ("out-of-bounds", "saturated"):
+    if predicted is None or proposal.vector is None or reply.code in ("out-of-bounds", "saturated"):
         return proposal
     if len(proposal.context.movable) < len(current):
         return proposal  # the policy requires another vector, whatever that gains
     grows = any(p > current[name] for name, p in proposal.vector.items())
     # The busiest operator gains something, and needs it.
-    used = foreseen.staying.max_utilisation or 0.0
-    steadier = used > MAX_UTILISATION and (foreseen.going.max_utilisation or 0.0) < used - 0.01
-    if not grows or steadier or foreseen.gains:
+    used = predicted.staying.max_utilisation or 0.0
+    relieved = used > MAX_UTILISATION and (predicted.going.max_utilisation or 0.0) < used - 0.01
+    if not grows or relieved or predicted.gains:
         return proposal
     return proposal.held("worth-it", "no-gain", messages.no_gain(current, proposal.vector, _guards(proposal)))
 
 
-def _sentence(reply: PlanReply, proposal: Proposal | None, foreseen: Compared | None) -> str:
+def _sentence(reply: PlanReply, proposal: Proposal | None, predicted: Compared | None) -> str:
     if proposal is None:
         return reply.sentence
     if proposal.vector is None or proposal.vector == reply.parallelism or reply.parallelism is None:
@@ -169,7 +169,7 @@ def _sentence(reply: PlanReply, proposal: Proposal | None, foreseen: Compared | 
         proposed=reply.parallelism,
         guards=_guards(proposal),
         reason=proposal.sentence,
-        max_lag_seconds=foreseen.going.max_lag_seconds if foreseen else None,
+        max_lag_seconds=predicted.going.max_lag_seconds if predicted else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Tell an input that is missing, probably by an outage upstream, from a load that is falling."""
+"""Distinguish an input that is missing, probably by an outage upstream, from a load that is falling."""
 
 from datetime import datetime
 
@@ -27,10 +27,10 @@ BACK_SHARE = 0.5
 def usual_arrivals(before: UsualArrivals | None, analysis: Analysis, now: datetime) -> UsualArrivals | None:
     """Return the usual arrivals after this analysis; unchanged while an arrival rate is unknown."""
     rates = [source.arrival_rate.value for source in analysis.sources]
-    known = [rate for rate in rates if rate is not None]
-    if not rates or len(known) < len(rates):
+    measured = [rate for rate in rates if rate is not None]
+    if not rates or len(measured) < len(rates):
         return before
-    arriving = max(0.0, sum(known))  # an estimate may be negative
+    arriving = max(0.0, sum(measured))  # an estimate may be negative
     if before is None:
         return UsualArrivals(at=now, records_per_second=arriving, lately=arriving)
     age = max(0.0, (now - before.at).total_seconds())

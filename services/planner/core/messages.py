@@ -16,23 +16,24 @@ ALREADY_RUNNING = "the application already runs at this parallelism"
 
 def names(operators: Iterable[str]) -> str:
     """Format as `parse, enrich`, naming at most `MAX_PARTS` operators."""
-    return _joined([_short(name) for name in operators], ", ")
+    return _joined([_short(name) for name in operators])
 
 
 def changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
     """Format the differences as `enrich 2 → 4, sink 1 → 2`."""
     moved = [f"{_short(name)} {before.get(name, '?')} → {p}" for name, p in after.items() if before.get(name) != p]
-    return _joined(moved, ", ") or "no change"
+    return _joined(moved) or "no change"
 
 
-def each(reasons: Sequence[str]) -> str:
-    """Join reasons of single operators, at most two."""
-    return _joined(reasons, "; ", 2)
+def each(reasons: Sequence[str], more: int = 0) -> str:
+    """Join reasons of single operators, at most two; `more` operators are left out already."""
+    more += max(0, len(reasons) - 2)
+    return "; ".join(reasons[:2]) + (f" and {more} more" if more > 0 else "")
 
 
-def _joined(parts: Sequence[str], separator: str, most: int = MAX_PARTS) -> str:
-    more = len(parts) - most
-    return separator.join(parts[:most]) + (f" and {more} more" if more > 0 else "")
+def _joined(parts: Sequence[str]) -> str:
+    more = len(parts) - MAX_PARTS
+    return ", ".join(parts[:MAX_PARTS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _short(name: str) -> str:
@@ -91,7 +92,7 @@ def _vector(proposed: Parallelism, approved: Parallelism) -> str:
     differ = {name: p for name, p in proposed.items() if approved.get(name) != p}
     if len(differ) == 1:
         return str(next(iter(differ.values())))
-    return _joined([f"{_short(name)} {p}" for name, p in differ.items()], ", ")
+    return _joined([f"{_short(name)} {p}" for name, p in differ.items()])
 
 
 # -- limits of the policy ----------------------------------------------------------------------------------------------
@@ -169,15 +170,15 @@ def input_fell(ago_seconds: float, usual_rate: float, left_seconds: float) -> st
     )
 
 
-def stabilised(current: Parallelism, after: Parallelism, limited_operators: Sequence[str]) -> str:
-    """Name the recommendation in the window that limits each operator: `enrich stays at 6` or `enrich moves to 7`."""
-    words = [
+def stabilised(current: Parallelism, after: Parallelism, operators: Sequence[str]) -> str:
+    """Name the operators that a recommendation in the window limits, as `enrich stays at 6`."""
+    limited_to = [
         f"{_short(name)} {'stays at' if after[name] == current[name] else 'moves only to'} {after[name]}"
-        for name in limited_operators
+        for name in operators
     ]
-    least = {after[name] for name in limited_operators}
-    last = f" of {least.pop()}" if len(least) == 1 else ""
-    return f"{_joined(words, ', ')}: the stabilisation window still contains a recommendation{last}"
+    levels = {after[name] for name in operators}
+    of = f" of {levels.pop()}" if len(levels) == 1 else ""
+    return f"{_joined(limited_to)}: the stabilisation window still contains a recommendation{of}"
 
 
 def stabilising(operators: Sequence[str], window_seconds: float, left_seconds: float) -> str:
@@ -207,15 +208,16 @@ def busy(name: str, share: float | None, limit: float) -> str:
     return f"{_short(name)} is busy {share:.0%} of the time, above its target of {limit:.0%}"
 
 
-def sustained_unknown(name: str) -> str:
-    return f"the demand of {_short(name)} or its highest sustained rate is unknown"
+def above_sustained(wanted: Parallelism, limited: Mapping[str, tuple[float, float] | None]) -> str:
+    """Name the operators with their needed and observed records/s per subtask; None: one of these is unknown."""
 
+    def reason(name: str, rates: tuple[float, float] | None) -> str:
+        if rates is None:
+            return f"the demand of {_short(name)} or its highest sustained rate is unknown"
+        return f"{_short(name)} at {wanted[name]} needs {rates[0]:,.0f} records/s per subtask, {rates[1]:,.0f} were observed"
 
-def above_sustained(name: str, parallelism: int, demand: float, sustained: float) -> str:
-    return (
-        f"{_short(name)} at {parallelism} needs {demand / parallelism:,.0f} records/s per subtask, more than 1.3 times the "
-        f"{sustained:,.0f} observed"
-    )
+    first, more = list(limited.items())[:2], len(limited) - 2
+    return each([reason(name, rates) for name, rates in first], more)
 
 
 def not_now(operators: Sequence[str], reason: str) -> str:

@@ -17,9 +17,9 @@ def gathered(latest: Recommendation, before: Sequence[Recommendation], since: da
     Of equal ones in a row the first and the last; none that names other operators.
     """
     kept, current, names = [latest], latest.parallelism, latest.parallelism.keys()
-    in_run = False
+    at, in_run = latest.at, False
     for each in reversed(before):
-        if kept[-1].at <= since:
+        if at <= since:
             break
         earlier = each.parallelism
         same = earlier == current
@@ -29,7 +29,7 @@ def gathered(latest: Recommendation, before: Sequence[Recommendation], since: da
             kept[-1] = each
         else:
             kept.append(each)
-        in_run, current = same, earlier
+        at, in_run, current = each.at, same, earlier
     return kept[::-1]
 
 

@@ -98,7 +98,7 @@ class Bench:
                 self.letters.append(DeadLetter.model_validate(json.loads(value)))
 
     def wait_for(self, application: str, count: int) -> list[Analysis]:
-        """Until `count` analyses of an application have come."""
+        """Wait until `count` analyses of an application have come."""
         self.wait(lambda: len(self.of(application)) >= count)
         return self.of(application)
 

@@ -127,18 +127,18 @@ def test_a_worker_that_comes_takes_its_share(bench: Bench, on_cluster: OnCluster
     on_cluster.cluster.add_worker()
     wait_until(lambda: len(on_cluster.executors()) == 2 or None, timeout_seconds=120, what="a second executor")
     newest = max(on_cluster.executors(), key=int)
-    seen = 30
+    observed = 30
     deadline = time.monotonic() + SLOW_MACHINE_SECONDS
 
     def burst() -> None:
-        sent = {name: observations(name, 2 * (seen + BURST))[seen:] for name in APPLICATIONS}
+        sent = {name: observations(name, 2 * (observed + BURST))[observed:] for name in APPLICATIONS}
         bench.send([one for several in zip(*sent.values(), strict=True) for one in several])
         bench.wait(lambda: all(_complete(bench.of(name), sent[name]) for name in APPLICATIONS))
 
     while not on_cluster.keyed().get(newest, 0):
         assert time.monotonic() < deadline, f"nothing for executor {newest}: {on_cluster.keyed()}"
         burst()
-        seen += BURST
+        observed += BURST
     enrich = bench.of(APPLICATIONS[0])[-1].operator("enrich")
     assert enrich is not None
     assert enrich.true_processing_rate.value == pytest.approx(600, rel=0.02)

@@ -51,7 +51,7 @@ class KafkaContest:
 
 @pytest.fixture(scope="module")
 def topic(bench: Bench) -> None:
-    """What the analyzer makes itself, before it asks for the lease."""
+    """Create the topics as the analyzer does before it requests the lease."""
     bench.broker.create_topic(TOPIC.name, TOPIC.partitions)
 
 
@@ -102,11 +102,11 @@ class Contender:
         return float(at), kind
 
     def wait_for(self, kind: str, after: float = 0.0, seconds: float = 60.0) -> float:
-        """Until it says so of a time after `after`; returns that time."""
+        """Wait until it reports so for a time after `after`; return that time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            at, said = self.word()
-            if at > after and said == kind:
+            at, reported = self.word()
+            if at > after and reported == kind:
                 return at
         raise AssertionError(f"{kind} was not said")
 
@@ -129,8 +129,8 @@ def test_a_paused_holder_knows_at_once_that_it_is_none(bench: Bench, contest: Ka
         woken = time.monotonic()
         sleeper.process.send_signal(signal.SIGCONT)
         sleeper.wait_for("waits", after=woken)
-        words = [sleeper.word() for _ in range(60)]
-        assert {kind for at, kind in words if at > woken} <= {"waits", "refused"}
+        texts = [sleeper.word() for _ in range(60)]
+        assert {kind for at, kind in texts if at > woken} <= {"waits", "refused"}
         assert lease_suite.works(contest, second)
 
 
@@ -192,9 +192,12 @@ def test_one_is_refused_one_killed_one_paused(bench: Bench) -> None:
         succession.work()
         second.start()
         bench.wait(lambda: not second.process.running)
-        said = _log(second.process.log)
-        assert second.process.exit_code == 2, said
-        assert f"another analyzer of this loop is at work: {os.uname().nodename}, process {first.pid}, since 20" in said
+        reported = _log(second.process.log)
+        assert second.process.exit_code == 2, reported
+        assert (
+            f"another analyzer of this loop is at work: {os.uname().nodename}, process {first.pid}, since 20"
+            in reported
+        )
 
         succession.stands_by(third)
         first.process.kill()

@@ -27,13 +27,13 @@ JUST_NOW = datetime.now(UTC) - timedelta(minutes=8)  # brokers stamp records wit
 
 
 def observations(application: str, seconds: int, job: Job | None = None) -> list[Observation]:
-    """What a monitor would have seen of `application`, every 2 s."""
+    """Return a monitor's observations of `application`, every 2 s."""
     job = job or Job()
-    seen = []
+    observed = []
     for _ in range(seconds // 2):
         job.run_for(2)
-        seen.append(_of(application, job.observe()))
-    return seen
+        observed.append(_of(application, job.observe()))
+    return observed
 
 
 def _of(application: str, observation: Observation, **changes: Any) -> Observation:
@@ -116,18 +116,18 @@ def test_one_bad_application_harms_no_other(bench: Bench, first: WeirService) ->
     assert all(letter.topic == OBSERVATIONS.name and letter.reason for letter in bench.letters)
 
 
-def test_a_newer_observation_is_put_aside_and_said(bench: Bench, first: WeirService) -> None:
+def test_a_newer_observation_is_sent_to_the_dead_letter_topic_and_reported(bench: Bench, first: WeirService) -> None:
     """Though it could be read: the worker refuses it, and the process beside it says so in its readiness for a minute."""
     observation = observations("shop/future", 2)[0]
     bench.raw("shop/future", observation.model_dump_json().encode(), {"ce_type": "dev.weir.observations.v1"})
     bench.wait(lambda: any(letter.key == "shop/future" for letter in bench.letters))
     assert bench.of("shop/future") == []
 
-    def said() -> bool:
+    def reported() -> bool:
         answer = httpx.get(f"{first.url}/health/ready", timeout=5)
         return answer.status_code == 503 and "from a newer Weir" in answer.json()["dependencies"]["messages"]["reason"]
 
-    wait_until(said, timeout_seconds=SLOW_MACHINE_SECONDS, what="readiness that speaks of it")
+    wait_until(reported, timeout_seconds=SLOW_MACHINE_SECONDS, what="readiness that speaks of it")
     assert first.process.running
 
 
@@ -146,7 +146,7 @@ def test_a_killed_driver_is_started_again(bench: Bench, first: WeirService) -> N
     assert enrich.true_processing_rate.value == pytest.approx(600, rel=0.02)
 
 
-def test_a_killed_process_goes_on_from_its_checkpoint_and_says_what_retention_took(
+def test_a_killed_process_goes_on_from_its_checkpoint_and_reports_lost_observations(
     bench: Bench, first: WeirService
 ) -> None:
     """Killed like a crash; while it is away the log is cut. The next one keeps what was learnt, counts the gap, and learns
@@ -194,8 +194,8 @@ def test_another_split_of_the_state_is_seeded_from_the_analyses(bench: Bench) ->
     assert analyses[-1].edges[0].selectivity.value == pytest.approx(1, rel=0.02)
     assert sorted(p.name for p in (bench.folder / "state").iterdir())[-1].count("-s3-") == 1
     unused = ", ".join(sorted([older.name, present.name]))
-    said = f"seeded from the latest analyses; not used, as partitions, split or version differ: {unused}"
-    assert said in service.process.log.read_text()
+    reported = f"seeded from the latest analyses; not used, as partitions, split or version differ: {unused}"
+    assert reported in service.process.log.read_text()
     shutil.rmtree(older)
 
 
@@ -212,10 +212,10 @@ def small_disk(bench: Bench) -> Iterator[Path]:
 
 def test_a_full_disk_costs_no_checkpoint(bench: Bench, small_disk: Path) -> None:
     """The stream dies of it again and again, and says of what; with room again it goes on from where it was."""
-    seen = observations("shop/full", 60)
+    observed = observations("shop/full", 60)
     with bench.service(checkpoint="small") as service:
         service.wait_ready(SLOW_MACHINE_SECONDS)
-        bench.send(seen[:20])
+        bench.send(observed[:20])
         bench.wait_for("shop/full", 20)
         (checkpoint,) = (each for each in small_disk.iterdir() if not each.name.startswith("warm-up"))
         log = service.process.log
@@ -223,7 +223,7 @@ def test_a_full_disk_costs_no_checkpoint(bench: Bench, small_disk: Path) -> None
         with (small_disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
             while True:
                 ballast.write(bytes(65_536))
-        bench.send(seen[20:25])
+        bench.send(observed[20:25])
         deaths = lambda: log.read_text().count("stream-died")  # noqa: E731
         wait_until(lambda: deaths() >= 4, timeout_seconds=SLOW_MACHINE_SECONDS, what="four deaths")
         why = httpx.get(f"{service.url}/health/ready").text
@@ -231,7 +231,7 @@ def test_a_full_disk_costs_no_checkpoint(bench: Bench, small_disk: Path) -> None
         analyses = bench.wait_for("shop/full", 25)
         _stop(service)
     assert "No space left" in why
-    assert [a.observation_id for a in analyses] == [o.id for o in seen[:25]]
+    assert [a.observation_id for a in analyses] == [o.id for o in observed[:25]]
     assert analyses[-1].window.samples > 10
     assert [each.name for each in small_disk.iterdir() if "unusable" in each.name] == []
     assert checkpoint.is_dir()
@@ -239,10 +239,10 @@ def test_a_full_disk_costs_no_checkpoint(bench: Bench, small_disk: Path) -> None
 
 def test_a_damaged_checkpoint_is_set_aside(bench: Bench) -> None:
     """Its log of offsets cannot be read: it is renamed, and a new one begins with what was learned."""
-    seen = observations("shop/damaged", 60)
+    observed = observations("shop/damaged", 60)
     with bench.service(checkpoint="damaged") as service:
         service.wait_ready(SLOW_MACHINE_SECONDS)
-        bench.send(seen[:20])
+        bench.send(observed[:20])
         bench.wait_for("shop/damaged", 20)
         _stop(service)
     (checkpoint,) = (bench.folder / "damaged").iterdir()
@@ -252,10 +252,10 @@ def test_a_damaged_checkpoint_is_set_aside(bench: Bench) -> None:
         checksum.unlink()
     with bench.service(checkpoint="damaged") as service:
         service.wait_ready(SLOW_MACHINE_SECONDS)
-        bench.send(seen[20:25])
+        bench.send(observed[20:25])
         analyses = bench.wait_for("shop/damaged", 25)
         _stop(service)
-        said = service.process.log.read_text()
-    assert "state-set-aside" in said
+        reported = service.process.log.read_text()
+    assert "state-set-aside" in reported
     assert any("unusable" in each.name for each in (bench.folder / "damaged").iterdir())
-    assert [a.observation_id for a in analyses[20:]] == [o.id for o in seen[20:25]]
+    assert [a.observation_id for a in analyses[20:]] == [o.id for o in observed[20:25]]

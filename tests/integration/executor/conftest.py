@@ -1,4 +1,4 @@
-"""A real job to scale: the sample job on a small cluster of its own, with room for 4 slots."""
+"""A real job to scale: the sample job on a separate small cluster with 4 slots."""
 
 import asyncio
 import uuid
@@ -10,7 +10,7 @@ from weir_contracts import Bounds, Parallelism, ScalingPolicy, Subject
 
 from runtime.clock import SystemClock
 from services.executor.adapters.flink import FlinkDriver
-from services.executor.core import Snapshot
+from services.executor.core.observed import Snapshot
 from services.executor.driver import Unfenced
 from testbed.flink import FlinkCluster
 from testbed.kafka import KafkaBroker
@@ -49,19 +49,19 @@ async def until(
     """The first snapshot that fulfils a condition."""
     try:
         async with asyncio.timeout(seconds):
-            while not condition(seen := await driver.observe(subject)):  # noqa: ASYNC110 - nobody signals it
+            while not condition(found := await driver.observe(subject)):  # noqa: ASYNC110 - no event signals it
                 await asyncio.sleep(0.2)
     except TimeoutError:
-        raise AssertionError(f"not within {seconds} s: {seen}") from None
-    return seen
+        raise AssertionError(f"not within {seconds} s: {found}") from None
+    return found
 
 
 async def reset(driver: FlinkDriver, job: RealJob, parallelism: Parallelism) -> None:
     """Back to where every test begins."""
-    seen = await driver.observe(job.subject)
-    if not seen.runs(parallelism) or (seen.deployment and seen.deployment.requested != parallelism):
-        assert seen.deployment is not None and seen.deployment.requested is not None
-        await driver.request(job.subject, job.job_id, parallelism, seen.deployment.requested, Unfenced())
+    found = await driver.observe(job.subject)
+    if not found.runs(parallelism) or (found.deployment and found.deployment.requested != parallelism):
+        assert found.deployment is not None and found.deployment.requested is not None
+        await driver.request(job.subject, job.job_id, parallelism, found.deployment.requested, Unfenced())
         await driver.trigger_checkpoint(job.subject, job.job_id)
     await until(driver, job.subject, lambda s: s.runs(parallelism))
 
@@ -100,14 +100,14 @@ def real_job(small_cluster: FlinkCluster, kafka: KafkaBroker, sample_job: Path) 
 
 @pytest.fixture(scope="session")
 def own_kafka(run_folder: Path) -> Iterator[KafkaBroker]:
-    """A broker of its own: an executor answers every plan on the loop's topics, other tests' plans included."""
+    """A separate broker, since an executor answers every plan on the loop's topics, other tests' plans included."""
     with KafkaBroker(run_folder / "kafka-executor") as broker:
         yield broker
 
 
 @pytest.fixture
 def closed_port() -> int:
-    """Nobody listens there."""
+    """An address without a listener."""
     return free_port()
 
 

@@ -7,7 +7,7 @@ from weir_contracts import Subject
 
 from runtime.clock import SystemClock
 from services.executor.adapters.flink import FlinkDriver
-from services.executor.core import Accepted, Snapshot
+from services.executor.core.observed import Accepted, Snapshot
 from tests.integration.executor.conftest import RealJob, reset, until, vector
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
 
@@ -36,28 +36,28 @@ class TestRealFlink(DriverSuite):
         await driver.close()
 
     async def test_the_cluster_s_own_settings_are_read(self, rig: RealRig) -> None:
-        """Deadlines are made of them."""
-        seen = await rig.driver.observe(rig.subject)
-        assert seen.deployment is not None and seen.deployment.checkpoints is not None
-        rescale = seen.deployment.rescale
+        """Deadlines are computed from them."""
+        found = await rig.driver.observe(rig.subject)
+        assert found.deployment is not None and found.deployment.checkpoints is not None
+        rescale = found.deployment.rescale
         assert (rescale.scheduler, rescale.cooldown_seconds, rescale.stabilization_seconds) == ("adaptive", 1.0, 1.0)
         assert rescale.max_trigger_delay_seconds == 8.0
-        assert seen.deployment.checkpoints.interval_seconds == 120.0
+        assert found.deployment.checkpoints.interval_seconds == 120.0
 
     async def test_a_rescale_without_a_triggered_checkpoint_waits_for_a_checkpoint(
         self, rig: RealRig, real_job: RealJob
     ) -> None:
         """Without a triggered checkpoint nothing has begun after 5 s; with one the rescale takes a few seconds."""
         for _ in range(3):  # a periodic checkpoint may come just then
-            asked = await rig.driver.request(rig.subject, rig.job_id, rig.wanted, rig.before, OPEN)
-            assert isinstance(asked, Accepted)
-            seen = await rig.until(lambda s, at=asked.at: (s.at - at).total_seconds() > 5)
-            if seen.runs(rig.before):
+            request_sent = await rig.driver.request(rig.subject, rig.job_id, rig.wanted, rig.before, OPEN)
+            assert isinstance(request_sent, Accepted)
+            found = await rig.until(lambda s, at=request_sent.at: (s.at - at).total_seconds() > 5)
+            if found.runs(rig.before):
                 break
             await reset(rig.driver, real_job, rig.before)
-        assert seen.runs(rig.before)
+        assert found.runs(rig.before)
         assert await rig.driver.trigger_checkpoint(rig.subject, rig.job_id) is None
-        checkpoint_triggered_at = seen.at
-        seen = await rig.until(lambda s: s.runs(rig.wanted))
-        assert seen.steady_since is not None
-        assert (seen.steady_since - checkpoint_triggered_at).total_seconds() < 15
+        checkpoint_triggered_at = found.at
+        found = await rig.until(lambda s: s.runs(rig.wanted))
+        assert found.steady_since is not None
+        assert (found.steady_since - checkpoint_triggered_at).total_seconds() < 15

@@ -1,8 +1,7 @@
-"""Whole actions on a real Flink: up, down, too much, without slots, contested; and over a real Kafka, taken over."""
+"""Actions on a real Flink: up, down, too much, without slots, contested; and over a real Kafka, taken over."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -19,7 +18,7 @@ from runtime.memory_bus import MemoryBus
 from runtime.records import TopicSpec
 from services.executor.adapters.flink import FlinkDriver
 from services.executor.adapters.memory import MemoryKnowledge
-from services.executor.core import Rules
+from services.executor.core.rules import Rules
 from services.executor.driver import Unfenced
 from services.executor.service import Executor
 from testbed.kafka import KafkaBroker
@@ -54,25 +53,25 @@ class Running:
 
     async def plan(self, wanted: Parallelism) -> Plan:
         """A plan for the job as it is now."""
-        seen = await self.driver.observe(self.job.subject)
-        assert seen.deployment is not None
+        there = await self.driver.observe(self.job.subject)
+        assert there.deployment is not None
         now = self.clock.now()
-        made = plan(wanted, at=now, id=uuid4(), deployment=seen.deployment.ref(), current=seen.deployment.observed)
+        made = plan(wanted, at=now, id=uuid4(), deployment=there.deployment.ref(), current=there.deployment.observed)
         body, headers = encode(made, type=PLANS.type, source="test", id=made.id, time=now)
         await self.bus.publish(PLANS.name, APP, body, headers)
         return made
 
-    def told(self) -> list[Outcome]:
+    def published(self) -> list[Outcome]:
         return [Outcome.model_validate_json(r.value or b"") for r in self.bus.records(OUTCOMES.name)]
 
     async def until_ended(self, made: Plan, seconds: float = 90.0) -> Outcome:
         """The outcome that ends a plan's action."""
 
         def ended() -> bool:
-            return any(o.plan_id == made.id and o.terminal for o in self.told())
+            return any(o.plan_id == made.id and o.terminal for o in self.published())
 
-        await eventually(ended, seconds, lambda: str([(o.phase, o.code, o.sentence) for o in self.told()]))
-        return self.told()[-1]
+        await eventually(ended, seconds, lambda: str([(o.phase, o.code, o.sentence) for o in self.published()]))
+        return self.published()[-1]
 
     async def end(self) -> None:
         self.stop.request("the test is over")
@@ -83,7 +82,7 @@ async def eventually(condition: Callable[[], bool], seconds: float, what: Callab
     """Await a condition with a deadline."""
     try:
         async with asyncio.timeout(seconds):
-            while not condition():  # noqa: ASYNC110 - nobody signals it
+            while not condition():  # noqa: ASYNC110 - no event signals it
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise AssertionError(f"not within {seconds} s: {what()}") from None
@@ -116,11 +115,11 @@ async def test_without_slots_it_is_rolled_back_at_the_deadline(running: Running)
     """200 OK for six subtasks on four slots: Flink runs four, Weir goes back and remembers."""
     made = await running.until_ended(await running.plan(vector(6)))
     assert made.phase == "rolled-back"
-    assert "below-requested" in [o.code for o in running.told()]
+    assert "below-requested" in [o.code for o in running.published()]
     assert [q.parallelism for q in made.quarantine] == [vector(6)]
-    seen = await running.driver.observe(running.job.subject)
-    assert seen.runs(vector(1))
-    assert seen.deployment is not None and seen.deployment.requested == vector(1)
+    there = await running.driver.observe(running.job.subject)
+    assert there.runs(vector(1))
+    assert there.deployment is not None and there.deployment.requested == vector(1)
 
 
 async def test_flink_refuses(running: Running) -> None:
@@ -146,7 +145,9 @@ async def test_somebody_else_scales_it(running: Running) -> None:
 async def test_another_process_finishes_it(running: Running) -> None:
     """The first ended right after the request; the second finds it requested and verifies."""
     made = await running.plan(vector(3))
-    await eventually(lambda: "verifying" in [o.phase for o in running.told()], 30, lambda: str(running.told()))
+    await eventually(
+        lambda: "verifying" in [o.phase for o in running.published()], 30, lambda: str(running.published())
+    )
     await running.end()
     stop = Stop()
     second = Executor(
@@ -179,7 +180,7 @@ class OnKafka:
             {"flink": self.driver},
             self.knowledge,
             self.clock,
-            replace(RULES, settle_seconds=3.0),
+            RULES.model_copy(update={"settle_seconds": 3.0}),
             attempt_id=uuid4(),
             group=self.group,
         )
@@ -190,7 +191,7 @@ class OnKafka:
         body, headers = encode(message, type=topic.type, source="test", id=id, time=self.clock.now())
         await self.bus.publish(topic.name, key, body, headers)
 
-    async def told(self, application: str) -> list[Outcome]:
+    async def published(self, application: str) -> list[Outcome]:
         reader = self.bus.reader(OUTCOMES.name)
         found = []
         while not await reader.caught_up():
@@ -213,13 +214,13 @@ async def test_taken_over_on_a_real_kafka(own_kafka: KafkaBroker) -> None:
     first_bus = house.connect()
     stop, first = await house.start(first_bus)
     now = house.clock.now()
-    seen = await house.driver.observe(made.subject)
-    assert seen.deployment is not None
+    there = await house.driver.observe(made.subject)
+    assert there.deployment is not None
     the_plan = plan(
         application=application,
         at=now,
         id=uuid4(),
-        deployment=seen.deployment.ref(),
+        deployment=there.deployment.ref(),
         action=ScaleAction(parallelism=WANTED),
     )
     await house.publish(PLANS, application, the_plan, the_plan.id)
@@ -233,7 +234,7 @@ async def test_taken_over_on_a_real_kafka(own_kafka: KafkaBroker) -> None:
     last: list[Outcome] = []
     async with asyncio.timeout(40):
         while not last or not last[-1].terminal:
-            last = await house.told(application)
+            last = await house.published(application)
     assert last[-1].phase == "verified"
     assert len(house.driver.requests) == 1
     assert len({o.action.attempt_id for o in last if o.action}) == 1, "an intent that was sent keeps its attempt"

@@ -31,12 +31,12 @@ async def test_two_replicas_never_restart_three_jobs_of_one_cluster(own_kafka: K
     buses = [house.connect(), house.connect()]
     running = [await house.start(bus) for bus in buses]
     reader = house.bus.reader(OUTCOMES.name)
-    told: list[Outcome] = []
+    published: list[Outcome] = []
 
     async def read() -> None:
         while True:
             records = [r for r in await reader.receive(timeout_seconds=0.2) if r.key in APPLICATIONS]
-            told.extend(Outcome.model_validate_json(r.value or b"") for r in records)
+            published.extend(Outcome.model_validate_json(r.value or b"") for r in records)
 
     reading = asyncio.create_task(read())
     try:
@@ -45,9 +45,9 @@ async def test_two_replicas_never_restart_three_jobs_of_one_cluster(own_kafka: K
             while waiting:
                 number += 1
                 plans = set(await asyncio.gather(*(_plan(house, name, number) for name in waiting)))
-                while not plans <= {o.plan_id for o in told if o.terminal}:  # noqa: ASYNC110 - nobody signals it
+                while not plans <= {o.plan_id for o in published if o.terminal}:  # noqa: ASYNC110 - no event signals it
                     await asyncio.sleep(0.1)
-                waiting -= {o.application for o in told if o.phase == "verified"}
+                waiting -= {o.application for o in published if o.phase == "verified"}
     finally:
         reading.cancel()
         for stop, task in running:
@@ -57,7 +57,7 @@ async def test_two_replicas_never_restart_three_jobs_of_one_cluster(own_kafka: K
         await reader.close()
         for bus in (*buses, house.bus):
             await bus.close()
-    assert len({o.action.attempt_id for o in told if o.action is not None}) == 2, "both replicas have acted"
+    assert len({o.action.attempt_id for o in published if o.action is not None}) == 2, "both replicas have acted"
     assert max(at_once) == 2
 
 
@@ -66,8 +66,8 @@ def _counted(house: OnKafka) -> list[int]:
     counts: list[int] = []
     request = house.driver.request
 
-    async def counted(*given: Any) -> Any:
-        answer = await request(*given)
+    async def counted(*given: Any, **named: Any) -> Any:
+        answer = await request(*given, **named)
         counts.append(sum(job.requested != job.observed for job in house.driver.jobs.values()))
         return answer
 
@@ -77,9 +77,9 @@ def _counted(house: OnKafka) -> list[int]:
 
 async def _plan(house: OnKafka, application: str, number: int) -> UUID:
     """Publish a plan for the job as it is now, and return its id."""
-    seen = await house.driver.observe(house.knowledge.policies[application].subject)
-    assert seen.deployment is not None
-    known = {"deployment": seen.deployment.ref(), "current": seen.deployment.observed, "at": house.clock.now()}
-    made = plan(WANTED, number=number, application=application, **known)
+    found = await house.driver.observe(house.knowledge.policies[application].subject)
+    assert found.deployment is not None
+    base = {"deployment": found.deployment.ref(), "current": found.deployment.observed, "at": house.clock.now()}
+    made = plan(WANTED, number=number, application=application, **base)
     await house.publish(PLANS, application, made, made.id)
     return made.id

@@ -28,7 +28,7 @@ DATABASE = 8
 
 
 class World:
-    """A knowledge process, the brokers, and one application nobody else knows."""
+    """A knowledge process, the brokers, and an application of its own."""
 
     def __init__(self, kafka: KafkaBroker, redis_server: RedisServer, folder: Path) -> None:
         self.kafka = kafka
@@ -47,7 +47,7 @@ class World:
         self._starts += 1
         return WeirService("knowledge", self._folder / str(self._starts), self.environment)
 
-    def say(self, *messages: Observation | Plan | Outcome) -> None:
+    def send(self, *messages: Observation | Plan | Outcome) -> None:
         """As the other services do."""
         topics: dict[type, Topic] = {Observation: OBSERVATIONS, Plan: PLANS, Outcome: OUTCOMES}
 
@@ -63,7 +63,7 @@ class World:
         asyncio.run(publish())
 
     def published(self) -> list[Record]:
-        """What the policy topic has of the application, in order."""
+        """Return the records of the application in the policy topic, in order."""
 
         async def read() -> list[Record]:
             bus = KafkaBus(self.kafka.bootstrap_servers)
@@ -105,7 +105,7 @@ def test_everything_comes_back_after_redis_was_emptied(world: World) -> None:
         wait_until(lambda: len(world.published()) == 1, timeout_seconds=20, what="the policy in its topic")
         (record,) = world.published()
         assert json.loads(record.value or b"")["metadata"] == created.json()["metadata"]
-        world.say(observation(1, world.application), scale, outcome(scale, "applying", action=flying))
+        world.send(observation(1, world.application), scale, outcome(scale, "applying", action=flying))
         of_app = f"{service.url}/v1/applications/{world.application}"
         wait_until(answers(f"{of_app}/outcome"), timeout_seconds=30, what="the outcome")
 
@@ -130,8 +130,8 @@ def test_everything_comes_back_after_redis_was_emptied(world: World) -> None:
         assert world.published()[-1].value is None
 
 
-def test_an_outage_of_redis_is_said_and_survived(kafka: KafkaBroker, tmp_path: Path) -> None:
-    """503 and not ready while it is away, with no call that hangs; what was told meanwhile is there once it is back."""
+def test_an_outage_of_redis_is_reported_and_survived(kafka: KafkaBroker, tmp_path: Path) -> None:
+    """503 and not ready while it is away, with no call that hangs; messages of that time are stored once it is back."""
     with RedisServer(tmp_path / "redis") as own:
         world = World(kafka, own, tmp_path / "knowledge")
         with world.service() as service:
@@ -143,7 +143,7 @@ def test_an_outage_of_redis_is_said_and_survived(kafka: KafkaBroker, tmp_path: P
             wait_until(answers(policy_url, 503), timeout_seconds=10, what="503")
             assert httpx.put(policy_url, json=document(world.application), timeout=10.0).status_code == 503
             wait_until(lambda: not service.ready(), timeout_seconds=10, what="not ready")
-            world.say(observation(1, world.application), plan(1, None, world.application))
+            world.send(observation(1, world.application), plan(1, None, world.application))
             own.restart()
             wait_until(
                 answers(f"{service.url}/v1/applications/{world.application}/plan"), timeout_seconds=40, what="the plan"
@@ -153,7 +153,7 @@ def test_an_outage_of_redis_is_said_and_survived(kafka: KafkaBroker, tmp_path: P
         world.redis.close()
 
 
-def test_a_full_redis_is_said_in_readiness(tmp_path: Path) -> None:
+def test_a_full_redis_shows_in_readiness(tmp_path: Path) -> None:
     """With its numbers and what to do, as long as it is full, whatever else is away; what it holds is read, and a change is refused
     with the same sentence."""
     with RedisServer(tmp_path / "redis") as own, redis.Redis(port=own.port) as admin:
@@ -164,21 +164,21 @@ def test_a_full_redis_is_said_in_readiness(tmp_path: Path) -> None:
         }
         with WeirService("knowledge", tmp_path / "knowledge", environment) as service:
 
-            def told() -> dict[str, Any]:
+            def reported() -> dict[str, Any]:
                 return dict(httpx.get(f"{service.url}/health/ready", timeout=10.0).json()["dependencies"]["redis"])
 
             service.process.wait_ready(lambda: _listens(service.url), timeout_seconds=60)
             policy_url = f"{service.url}/v1/policies/shop/orders"
             assert httpx.put(policy_url, json=document("shop/orders"), timeout=5.0).status_code == 201
-            assert told()["ok"]
+            assert reported()["ok"]
             admin.config_set("maxmemory", 500_000)
-            assert not told()["ok"]
-            assert re.match(r"redis is full: it uses \d+ MB of the \d+ MB that it may", told()["reason"])
+            assert not reported()["ok"]
+            assert re.match(r"redis is full: it uses \d+ MB of the \d+ MB that it may", reported()["reason"])
             refused = httpx.put(policy_url, json=document("shop/orders", mode="act"), timeout=5.0)
             assert refused.status_code == 503 and "redis is full" in refused.json()["detail"]
             assert httpx.get(policy_url, timeout=5.0).status_code == 200
             admin.config_set("maxmemory", 0)
-            assert told()["ok"]
+            assert reported()["ok"]
             assert httpx.put(policy_url, json=document("shop/orders", mode="act"), timeout=5.0).status_code == 200
 
 
@@ -190,18 +190,18 @@ def _listens(url: str) -> bool:
 
 
 def test_a_feed_is_resumed_after_a_restart_of_the_service(world: World) -> None:
-    """What came while a client was away is told once it names the last event it has seen, by whichever process."""
+    """A client that names its last event gets all later ones, by whichever process."""
     with world.service() as service:
         service.wait_ready()
         httpx.put(f"{service.url}/v1/policies/{world.application}", json=document(world.application), timeout=5.0)
-        world.say(observation(1, world.application))
+        world.send(observation(1, world.application))
         (first,) = _feed(f"{service.url}/v1/applications/{world.application}/events", "0", 1)
         assert first["event"] == "observation"
-    world.say(observation(2, world.application), plan(2, 4, world.application))
+    world.send(observation(2, world.application), plan(2, 4, world.application))
     with world.service() as service:
         service.wait_ready()
         events = _feed(f"{service.url}/v1/applications/{world.application}/events", first["id"], 2)
-        # Two topics: in one batch they are told by their instant, in two as they come.
+        # Two topics: in one batch they are in order of time, in two in order of arrival.
         assert {event["event"] for event in events} == {"observation", "plan"}
         assert all(event["id"] > first["id"] for event in events)
 

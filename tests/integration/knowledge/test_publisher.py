@@ -99,7 +99,7 @@ class Replicas:
         return [(version.number, version.epoch) for version in found if version is not None]
 
     def observations(self) -> list[Observation]:
-        """What was observed of the application."""
+        """Return the observations of the application."""
 
         async def read() -> list[Record]:
             bus = KafkaBus(self.world.kafka.bootstrap_servers)
@@ -167,8 +167,8 @@ def test_a_late_record_does_not_undo_a_pause(replicas: Replicas) -> None:
         what="the rebuilt policy",
     )
     assert httpx.get(replicas.policy_url, timeout=5.0).json()["metadata"] == paused["metadata"]
-    seen = len(replicas.observations())
-    wait_until(lambda: len(replicas.observations()) > seen, timeout_seconds=40, what="an observation after it")
+    count = len(replicas.observations())
+    wait_until(lambda: len(replicas.observations()) > count, timeout_seconds=40, what="an observation after it")
     modes = [observation.policy.spec.mode for observation in replicas.observations()]
     assert modes[-1] == "paused" and modes == sorted(modes), modes
 

@@ -66,7 +66,7 @@ def fill(admin: Any) -> Fill:
 
 @pytest.fixture
 def admin(url: SecretStr) -> Iterator[Any]:
-    """A client beside the store; the server is left without a limit."""
+    """A client of the store's server; the server is left without a limit."""
     with redis.Redis(port=redis_port(url), db=DATABASE) as client:
         yield client
         client.config_set("maxmemory", 0)
@@ -77,14 +77,14 @@ class TestRedisStore(StoreSuite):
 
 
 async def test_replicas_see_what_the_other_has_written(url: SecretStr) -> None:
-    """What a replica remembers of an application is used only while nobody else wrote it; an emptied server empties it, too."""
+    """A replica uses its cache of an application only while no other replica wrote it; an emptied server invalidates it."""
     one, other, forgetful = RedisStore(url), RedisStore(url), RedisStore(url, state_cache_bytes=0)
-    known = State(application=APP)
+    current_state = State(application=APP)
     for cycle in range(1, 12):
         for store, event in ((one, observation(cycle)), (other, analysis(cycle)), (forgetful, plan(cycle))):
-            assert (await store.state(APP) or State(application=APP)) == known
-            known = remember(known, event, HistoryLimits(cycles_count=3))
-            await store.save([known], [])
+            assert (await store.state(APP) or State(application=APP)) == current_state
+            current_state = remember(current_state, event, HistoryLimits(cycles_count=3))
+            await store.save([current_state], [])
     with redis.Redis(port=redis_port(url), db=DATABASE) as client:
         client.flushdb()
     assert [await store.state(APP) for store in (one, other, forgetful)] == [None] * 3
@@ -93,8 +93,8 @@ async def test_replicas_see_what_the_other_has_written(url: SecretStr) -> None:
 
 
 async def test_nothing_is_written_on_what_is_gone(url: SecretStr) -> None:
-    """Redis is emptied, or another replica writes, between reading and writing: what was made of the state before is refused, and made
-    anew from what there is then."""
+    """Redis is emptied, or another replica writes, between reading and writing: the change of the earlier state is refused, and
+    computed again from the present one."""
     store, other = RedisStore(url), RedisStore(url)
     first = remember(remember(State(application=APP), observation(1), HistoryLimits()), plan(1), HistoryLimits())
     await store.save([first], [], newest={APP: documents(observation(1), plan(1))})
@@ -116,10 +116,10 @@ async def test_nothing_is_written_on_what_is_gone(url: SecretStr) -> None:
 
 
 async def test_reading_many_leaves_room_for_others(url: SecretStr) -> None:
-    """Who asks over HTTP shares the event loop: between two states that are read it gets its cycle."""
+    """HTTP requests share the event loop: they are served between two states that are read."""
     store, cycles = RedisStore(url, state_cache_bytes=0), 0
-    known = {f"shop/app-{i}": State(application=f"shop/app-{i}") for i in range(120)}
-    await store.save(list(known.values()), [])
+    current_state = {f"shop/app-{i}": State(application=f"shop/app-{i}") for i in range(120)}
+    await store.save(list(current_state.values()), [])
 
     async def beat() -> None:
         nonlocal cycles
@@ -128,14 +128,14 @@ async def test_reading_many_leaves_room_for_others(url: SecretStr) -> None:
             await asyncio.sleep(0)
 
     beating = asyncio.create_task(beat())
-    assert await store.states(known) == known
+    assert await store.states(current_state) == current_state
     beating.cancel()
-    assert cycles > len(known)
+    assert cycles > len(current_state)
     await store.close()
 
 
 async def test_each_version_has_one_writer(url: SecretStr) -> None:
-    """20 executors, each with connections of its own, all replacing the action as fast as they can: no version is written twice."""
+    """20 executors, each with own connections, all replacing the action as fast as they can: no version is written twice."""
     stores = [RedisStore(url) for _ in range(20)]
     await stores[0].put_action(action(plan(1), version=1), 0)
     written: list[int] = []
@@ -158,7 +158,7 @@ async def test_each_version_has_one_writer(url: SecretStr) -> None:
         await store.close()
 
 
-async def test_a_server_that_is_away_is_said_so() -> None:
+async def test_a_server_that_is_away_is_unavailable() -> None:
     """Every call, pipelines and scripts too, says that the store is unavailable and never anything of its password."""
     store = RedisStore(SecretStr(f"redis://:geheim@127.0.0.1:{free_port()}/0"), timeout_seconds=1.0)
     for call in (
@@ -177,19 +177,19 @@ async def test_a_server_that_is_away_is_said_so() -> None:
     await store.close()
 
 
-async def test_a_server_that_wants_a_password_is_said_so(tmp_path: Path) -> None:
-    """None, a wrong one, and one whose user may too little: each names the setting, none tells the password."""
+async def test_a_server_with_a_password_names_the_setting(tmp_path: Path) -> None:
+    """None, a wrong one, and one whose user may too little: each error names the setting, none the password."""
     with RedisServer(tmp_path) as server, redis.Redis(port=server.port, password="geheim") as admin:
         with redis.Redis(port=server.port) as open_still:
             open_still.config_set("requirepass", "geheim")
         admin.acl_setuser("reader", enabled=True, passwords=["+lesen"], categories=["+@read"], keys=["*"])
-        for user, says in (
+        for user, reason in (
             ("", "uthentication"),
             (":falsch@", "invalid username-password"),
             ("reader:lesen@", "permissions"),
         ):
             store = RedisStore(SecretStr(f"redis://{user}127.0.0.1:{server.port}/0"))
-            with pytest.raises(StoreUnavailable, match=f"{says}.*WEIR_KNOWLEDGE_REDIS_URL") as error:
+            with pytest.raises(StoreUnavailable, match=f"{reason}.*WEIR_KNOWLEDGE_REDIS_URL") as error:
                 await store.mark_complete()
             assert not {"geheim", "falsch", "lesen"} & set(re.findall("[a-z]+", str(error.value)))
             await store.close()
@@ -235,7 +235,7 @@ async def test_a_server_that_was_filled_by_its_feed_has_room_again(url: SecretSt
         await opened.close()
 
 
-async def test_a_full_server_says_how_full_it_is(url: SecretStr, admin: Any) -> None:
+async def test_a_full_server_reports_its_memory(url: SecretStr, admin: Any) -> None:
     """In megabytes, and what to do about it; also just under its limit, once it has refused something, until something is written."""
     store = RedisStore(url)
     limit = admin.info("memory")["used_memory"] + 2_000_000
@@ -292,16 +292,16 @@ async def test_a_user_that_may_not_ask_for_memory_is_enough(url: SecretStr, admi
 
 
 async def test_what_a_version_stored_that_did_not_write_what_was_seen_is_read(url: SecretStr, admin: Any) -> None:
-    """It read each newest message with its state: their times are taken from them, until the next message is written. A replica of
-    before that writes beside this one is heard, too."""
-    said = [observation(1), analysis(1), plan(1, 4), outcome(plan(1, 4), "verified")]
-    store, other, known = RedisStore(url), RedisStore(url), State(application=APP)
-    for event in said:
-        known = remember(known, event, HistoryLimits())
-    await store.save([known], [], newest={APP: documents(*said)})
+    """It read each newest message with its state: their times are taken from them, until the next message is written. A replica
+    of the earlier version that writes meanwhile is noticed."""
+    messages = [observation(1), analysis(1), plan(1, 4), outcome(plan(1, 4), "verified")]
+    store, other, current_state = RedisStore(url), RedisStore(url), State(application=APP)
+    for event in messages:
+        current_state = remember(current_state, event, HistoryLimits())
+    await store.save([current_state], [], newest={APP: documents(*messages)})
     admin.hset(STATE + APP, "version", "1" * 32)
-    assert await store.state(APP) == known
-    later = remember(known, observation(2), HistoryLimits())
+    assert await store.state(APP) == current_state
+    later = remember(current_state, observation(2), HistoryLimits())
     await store.save([later], [], newest={APP: documents(observation(2))})
     assert await other.state(APP) == later
     admin.hset(STATE + APP, mapping={"version": "2" * 32, "observation": pack(observation(3).model_dump_json())})
@@ -314,23 +314,23 @@ async def test_what_a_version_stored_that_did_not_write_what_was_seen_is_read(ur
 
 async def test_a_replica_that_remembers_nothing_removes_what_is_gone(url: SecretStr, admin: Any) -> None:
     """Turns that are no longer kept go also where it does not know which lie there; the newest messages stay."""
-    store, known = RedisStore(url, state_cache_bytes=0), State(application=APP)
+    store, current_state = RedisStore(url, state_cache_bytes=0), State(application=APP)
     for cycle in range(1, 6):
         for event in (observation(cycle), plan(cycle, 4)):
-            known = remember(known, event, HistoryLimits(cycles_count=3))
-        await store.save([known], [], newest={APP: documents(plan(cycle, 4))})
+            current_state = remember(current_state, event, HistoryLimits(cycles_count=3))
+        await store.save([current_state], [], newest={APP: documents(plan(cycle, 4))})
         assert {name for name in admin.hkeys(STATE + APP) if name.startswith(b"turns/")} == {
-            f"turns/{each.correlation_id}".encode() for each in known.cycles
+            f"turns/{each.correlation_id}".encode() for each in current_state.cycles
         }
     assert await store.newest(APP) == Newest(application=APP, plan=plan(5, 4))
     await store.close()
 
 
 async def test_what_was_stored_before_texts_were_packed_is_read(url: SecretStr, admin: Any) -> None:
-    """Fields of a state and events of the feed as plain JSON; the next message is written beside them."""
+    """Fields of a state and events of the feed as plain JSON; the next message is written next to them."""
     store = RedisStore(url)
-    known = remember(State(application=APP), observation(1), HistoryLimits())
-    await store.save([known], [], newest={APP: documents(observation(1))})
+    current_state = remember(State(application=APP), observation(1), HistoryLimits())
+    await store.save([current_state], [], newest={APP: documents(observation(1))})
     await store.close()
     fields = {
         name.decode(): unpack(text.decode(errors=ENCODING_ERRORS)) for name, text in admin.hgetall(STATE + APP).items()
@@ -339,9 +339,9 @@ async def test_what_was_stored_before_texts_were_packed_is_read(url: SecretStr, 
     admin.hset(STATE + APP, mapping=fields)
     admin.xadd(EVENTS, {"kind": "plan", "application": APP, "data": plan(1).model_dump_json()})
     store = RedisStore(url)
-    assert await store.state(APP) == known
+    assert await store.state(APP) == current_state
     assert await store.newest(APP) == Newest(application=APP, observation=observation(1))
-    later = remember(known, plan(1), HistoryLimits())
+    later = remember(current_state, plan(1), HistoryLimits())
     await store.save([later], [("plan", APP, plan(1).model_dump_json())])
     assert [event.data for event in await store.events("0")] == [plan(1).model_dump_json()] * 2
     await store.close()
@@ -351,7 +351,7 @@ async def test_what_was_stored_before_texts_were_packed_is_read(url: SecretStr, 
 
 
 async def test_ends_go_with_their_lines(url: SecretStr, admin: Any) -> None:
-    """What became of plans that no line is kept of is not kept for ever."""
+    """Ends of plans without a line are not kept for ever."""
     store, state = RedisStore(url, history_kept=20), State(application=APP)
     for cycle in range(1, 200):
         decided = plan(cycle, 4)
@@ -382,8 +382,8 @@ async def test_a_history_of_before_it_had_its_own_place_is_kept(url: SecretStr, 
     await fill(False)
     await asyncio.gather(one.migrate(), other.migrate())
     newer = remember(state, plan(50, 4), HistoryLimits())
-    ((_, told),) = past = history_entries(plan(50, 4), newer)
-    await one.save([newer], [], past)
+    ((_, told),) = entries = history_entries(plan(50, 4), newer)
+    await one.save([newer], [], entries)
     assert await other.history(APP) == [told, *lines[:7], *lines[8:]]
     assert await other.state(APP) == newer
     assert not [name for name in admin.hkeys(STATE + APP) if name.startswith(b"history")]
@@ -391,10 +391,10 @@ async def test_a_history_of_before_it_had_its_own_place_is_kept(url: SecretStr, 
     await other.close()
 
 
-async def test_an_application_takes_what_the_readme_says(url: SecretStr, admin: Any) -> None:
+async def test_an_application_takes_the_memory_in_the_readme(url: SecretStr, admin: Any) -> None:
     """One of ten operators with all the history and all the cycles that are kept, each of them a rescale: Redis' own count."""
     operators = {f"operator-{n}": 4 for n in range(10)}
-    store, known, past = RedisStore(url), State(application=APP), list[tuple[str, HistoryEntry]]()
+    store, current_state, entries = RedisStore(url), State(application=APP), list[tuple[str, HistoryEntry]]()
     for cycle in range(1, 502):
         fourth = cycle % 8 + 1
         decided = plan(cycle, 4, current=operators, action={"parallelism": {**operators, "operator-3": fourth}})
@@ -404,14 +404,14 @@ async def test_an_application_takes_what_the_readme_says(url: SecretStr, admin: 
             decided,
             outcome(decided, "verified", action=action(decided)),
         ):
-            known = remember(known, event, HistoryLimits())
-            past += history_entries(event, known)
+            current_state = remember(current_state, event, HistoryLimits())
+            entries += history_entries(event, current_state)
     newest = documents(observation(501), analysis(501), decided, outcome(decided, "verified", action=action(decided)))
-    await store.save([known], [], past, {APP: newest})
-    assert (len(await store.history(APP)), len(known.cycles)) == (500, 60)
+    await store.save([current_state], [], entries, {APP: newest})
+    assert (len(await store.history(APP)), len(current_state.cycles)) == (500, 60)
     await store.close()
-    (said,) = re.findall(r"about (\d+) kB of an application of ten operators", README.read_text())
+    (kilobytes,) = re.findall(r"about (\d+) kB of an application of ten operators", README.read_text())
     used = sum(admin.memory_usage(key, samples=0) for key in (STATE + APP, *history_keys(APP)))
-    plain = [*changes(None, known, newest).fields.values(), *(told.model_dump_json() for _, told in past)]
-    assert used < int(said) * 1000
+    plain = [*changes(None, current_state, newest).fields.values(), *(told.model_dump_json() for _, told in entries)]
+    assert used < int(kilobytes) * 1000
     assert used < 0.7 * sum(len(text) for text in plain)

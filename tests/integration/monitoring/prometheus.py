@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import httpx
 
-from testbed.process import Launcher, ManagedProcess, TestbedError, claim_port, free_port
+from testbed.process import ManagedProcess, Server, TestbedError, claim_port, free_port
 
 Series = dict[tuple[tuple[str, str], ...], list[tuple[float, float]]]
 """(Unix time, value) by a series' labels."""
@@ -41,7 +41,7 @@ def promtool(*arguments: str, folder: Path | None = None, timeout_seconds: float
     return done.stdout
 
 
-class Prometheus(Launcher):
+class Prometheus(Server):
     """One server. `configuration` is prometheus.yml's text; files it names are looked for in `folder`. A series without a sample for
     `lookback_seconds` is over: a past that is handed in has no other sign of its end."""
 
@@ -83,9 +83,6 @@ class Prometheus(Launcher):
         claim_port("prometheus", self.port)
         self.process.start_ready(self._answers, timeout_seconds=timeout_seconds)
         return self
-
-    def stop(self) -> None:
-        self.process.stop()
 
     def reconfigure(self, configuration: str) -> None:
         """Another prometheus.yml from now on; what was scraped stays."""

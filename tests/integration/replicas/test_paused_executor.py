@@ -114,7 +114,7 @@ class Pair:
     async def plan(self, work: int, number: int) -> None:
         """A plan for the job as it is, good for ten minutes."""
         seen = await self.driver.observe(self.policy.subject)
-        assert seen.deployment is not None, seen.because
+        assert seen.deployment is not None, seen.reason
         now = CLOCK.now()
         made = plan(
             {SOURCE: 1, WORK: work},

@@ -71,7 +71,7 @@ async def test_three_services_make_the_topics_at_once(kafka: KafkaBroker) -> Non
         await asyncio.gather(*(bus.close() for bus in buses))
 
 
-async def test_a_reader_of_an_unknown_topic_says_so(bus: KafkaBus) -> None:
+async def test_a_reader_of_an_unknown_topic_fails(bus: KafkaBus) -> None:
     """It is an error that names the topic, not an endless wait."""
     reader = bus.reader("story-nowhere")
     with pytest.raises(BusError, match="topic story-nowhere"):
@@ -100,7 +100,7 @@ async def test_a_large_batch_is_acknowledged_in_good_time(bus: KafkaBus) -> None
     assert len(await read_to_end(bus.reader(name))) == 1000
 
 
-async def test_a_bus_that_was_not_started_says_so(kafka: KafkaBroker) -> None:
+async def test_a_bus_that_was_not_started_fails(kafka: KafkaBroker) -> None:
     """Instead of an error from deep inside."""
     bus = KafkaBus(kafka.bootstrap_servers)
     with pytest.raises(BusError, match="not started"):

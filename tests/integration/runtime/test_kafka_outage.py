@@ -74,9 +74,9 @@ async def test_an_outage_is_waited_out(bus: KafkaBus, topic: str, own_broker: Ka
     assert b"2" in [r.value for r in await collect(reader, 1)]
     assert (await read_to_end(late_reader))[0].value == b"1"
     async with asyncio.timeout(40):
-        seen: set[bytes | None] = set()
-        while b"2" not in seen:
-            seen |= {r.value for r in await consumer.receive(timeout_seconds=0.5)}
+        received: set[bytes | None] = set()
+        while b"2" not in received:
+            received |= {r.value for r in await consumer.receive(timeout_seconds=0.5)}
     await consumer.commit()
     await bus.ping()
 
@@ -196,10 +196,10 @@ async def test_a_paused_member_is_certain_of_nothing(bus: KafkaBus, topic: str, 
     group = f"group-{topic}"
     speaker = await asyncio.to_thread(Speaker, own_broker.bootstrap_servers, topic, group)
     try:
-        words = [(0.0, 0.0)]
+        confirmations = [(0.0, 0.0)]
         async with asyncio.timeout(30):
-            while words[-1][1] == 0:
-                words.append(await asyncio.to_thread(speaker.word))
+            while confirmations[-1][1] == 0:
+                confirmations.append(await asyncio.to_thread(speaker.word))
         speaker.process.send_signal(signal.SIGSTOP)
         paused = time.monotonic()
         follower = bus.consumer([topic], group)
@@ -207,11 +207,11 @@ async def test_a_paused_member_is_certain_of_nothing(bus: KafkaBus, topic: str, 
         assert await follower.confirmed_until(0) is not None
         taken = time.monotonic()
         speaker.process.send_signal(signal.SIGCONT)
-        # Without `receive` the follower gives nothing back, so that nobody else can own the partition.
-        while words[-1][0] < taken + 2:
-            words.append(await asyncio.to_thread(speaker.word))
-        assert paused < max(certain for _, certain in words) < taken
-        assert not [word for word in words if word[0] > taken and word[1] > 0]
+        # Without `receive` the follower gives nothing back, so that no other member can own the partition.
+        while confirmations[-1][0] < taken + 2:
+            confirmations.append(await asyncio.to_thread(speaker.word))
+        assert paused < max(certain for _, certain in confirmations) < taken
+        assert not [word for word in confirmations if word[0] > taken and word[1] > 0]
         assert await follower.confirmed_until(0, 4.0) is not None
     finally:
         await asyncio.to_thread(speaker.end)

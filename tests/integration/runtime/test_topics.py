@@ -3,9 +3,10 @@
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from runtime.bus import BusError
 from runtime.clock import SystemClock
 from runtime.records import TopicSpec
-from runtime.topics import TopicsError, ensure, ensure_within, main
+from runtime.topics import ensure, ensure_within, main
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
 
@@ -35,9 +36,9 @@ def test_what_is_missing_is_made_and_what_differs_is_set(admin: AdminClient) -> 
 
 
 def test_a_topic_with_other_partitions_is_refused_and_nothing_made(admin: AdminClient) -> None:
-    """Its keys would move: that is not changed by the way, and half of a loop helps nobody."""
+    """Its keys would move: that is not changed by the way, and half of a loop is of no use."""
     ensure(admin, [TopicSpec("job-narrow", 1, {})], SystemClock())
-    with pytest.raises(TopicsError, match=r"job-narrow has 1 partitions and must have 2 \(WEIR_PARTITIONS\)"):
+    with pytest.raises(BusError, match=r"job-narrow has 1 partitions and must have 2 \(WEIR_PARTITIONS,"):
         ensure(admin, [TopicSpec("job-other", 2, {}), TopicSpec("job-narrow", 2, {})], SystemClock())
     assert "job-other" not in admin.list_topics(timeout=10).topics
 
@@ -62,7 +63,7 @@ def test_a_topic_that_a_broker_lists_late_gets_its_settings_too(admin: AdminClie
 def test_a_topic_that_a_broker_lists_late_may_have_other_partitions(admin: AdminClient, late: AdminClient) -> None:
     """Two jobs that start together with different settings: the second is refused."""
     ensure(admin, [TopicSpec("job-first", 1, {})], SystemClock())
-    with pytest.raises(TopicsError, match="job-first has 1 partitions and must have 2"):
+    with pytest.raises(BusError, match="job-first has 1 partitions and must have 2"):
         ensure(late, [TopicSpec("job-first", 2, {})], SystemClock())
 
 
@@ -70,14 +71,14 @@ def test_a_topic_that_is_never_listed_is_named(admin: AdminClient, monkeypatch: 
     """As where its user may make it and not see it: that is another thing than brokers that do not answer."""
     before = admin.list_topics(timeout=10)
     monkeypatch.setattr(admin, "list_topics", lambda timeout: before)
-    with pytest.raises(TopicsError, match=r"made, but not listed by the broker: job-unseen$"):
+    with pytest.raises(BusError, match=r"created, but not listed by the broker: job-unseen$"):
         ensure(admin, [TopicSpec("job-unseen", 1, {})], SystemClock(), 0.3)
 
 
 def test_the_job_as_it_is_run(
     kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An application's own topics beside the loop's, which other tests of this broker may have made already, with four partitions."""
+    """An application's own topics and the loop's, which other tests of this broker may have made already, with four partitions."""
     monkeypatch.setenv("WEIR_KAFKA_BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     there = admin.list_topics(timeout=10).topics.get("weir.policies.v1alpha1")
@@ -93,5 +94,5 @@ def test_the_job_as_it_is_run(
 def test_brokers_that_never_answer_are_named() -> None:
     """After the time it was given, in one line."""
     nobody = f"127.0.0.1:{free_port()}"
-    with pytest.raises(TopicsError, match=nobody):
+    with pytest.raises(BusError, match=nobody):
         ensure_within(nobody, [TopicSpec("t", 1, {})], 0.1, SystemClock())

@@ -1,4 +1,4 @@
-"""What a service works with is there and wrong: the log and /health/ready say what, and it goes on once that is put right."""
+"""A dependency is reachable and wrong: the log and /health/ready give the reason, and the service continues once it is corrected."""
 
 import asyncio
 import json
@@ -51,9 +51,9 @@ async def topics_of(kafka: KafkaBroker) -> KafkaBus:
 
 
 def complaint(service: WeirService, check: str) -> str:
-    """What a check says once it is not good; the answer is 503 then."""
+    """Return the reason of a check once it fails; the status is 503 then."""
 
-    def asked() -> str | None:
+    def reason_of_check() -> str | None:
         service.process.check()
         try:
             answer = httpx.get(f"{service.url}/health/ready", timeout=5)
@@ -64,7 +64,7 @@ def complaint(service: WeirService, check: str) -> str:
         assert not wrong or answer.status_code == 503
         return str(found["reason"]) if wrong else None
 
-    return wait_until(asked, timeout_seconds=40, what=f"complaint of {check}")
+    return wait_until(reason_of_check, timeout_seconds=40, what=f"complaint of {check}")
 
 
 def logged(service: WeirService, event: str, **fields: str) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ async def test_a_redis_that_wants_a_password(start: Start, tmp_path: Path) -> No
 
 
 async def test_a_message_of_a_newer_version(start: Start, kafka: KafkaBroker) -> None:
-    """Put aside unread, and said: whose it is and what to upgrade. The service goes on."""
+    """Sent to the dead-letter topic unread, with its origin and what to upgrade. The service goes on."""
     bus = await topics_of(kafka)
     service = await asyncio.to_thread(start)
     await asyncio.to_thread(service.wait_ready, 60.0)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +26,7 @@ from services.analyzer.core import AnalysisSettings, AnalyzerState, advance
 NOON = datetime(2026, 6, 14, 12, tzinfo=UTC)
 
 
+@cache
 def policy(interval_seconds: float = 2) -> ScalingPolicy:
     """A policy of the application `shop/orders`."""
     return ScalingPolicy.model_validate(
@@ -38,6 +40,14 @@ def policy(interval_seconds: float = 2) -> ScalingPolicy:
                 "interval": f"{interval_seconds:g}s",
             },
         }
+    )
+
+
+@cache
+def _chain(names: tuple[str, ...]) -> Topology:
+    return Topology(
+        operators=[Operator(name=n, id=f"{i:032x}", max_parallelism=120) for i, n in enumerate(names)],
+        edges=[Edge(source=a, target=b) for a, b in pairwise(names)],
     )
 
 
@@ -154,10 +164,7 @@ class Job:
         at = NOON + timedelta(seconds=self.t)
         running = self.status == "running"
         names = [stage.name for stage in self.stages]
-        topology = Topology(
-            operators=[Operator(name=n, id=f"{i:032x}", max_parallelism=120) for i, n in enumerate(names)],
-            edges=[Edge(source=a, target=b) for a, b in pairwise(names)],
-        )
+        topology = _chain(tuple(names))
         values: dict[str, Any] = {
             "id": observation_id("shop/orders", at),
             "application": "shop/orders",

@@ -91,7 +91,7 @@ def test_the_engines_gauges_serve_utilisation_where_times_are_missing() -> None:
     assert enrich.true_processing_rate.value is None
 
 
-def test_nothing_to_do_tells_no_capacity() -> None:
+def test_an_idle_operator_has_no_capacity() -> None:
     """An idle operator's capacity is unknown, not infinite and not 0."""
     enrich = _operator(Loop(Job(rate=0)).watch(60), "enrich")
     assert enrich.true_processing_rate.value is None
@@ -237,7 +237,7 @@ def test_noise_of_an_idle_night_does_not_wear_off_what_is_known() -> None:
     assert points[0].confidence == 0.85
 
 
-def test_at_most_64_parallelisms_are_kept() -> None:
+def test_no_more_than_64_parallelisms_are_kept() -> None:
     """The least sure go first."""
     points: tuple[Point, ...] = ()
     for p in range(1, 100):
@@ -325,9 +325,11 @@ def test_an_outage_of_which_little_was_seen_teaches_nothing(scrapes: int) -> Non
     job.stages[2].subtask_rate = 9_000
     for _ in range(60):
         for operator in loop.watch(2).operators:
-            known = {p.parallelism: p.records_per_second for p in before[operator.operator]}
+            current = {p.parallelism: p.records_per_second for p in before[operator.operator]}
             for point in operator.capacities:
-                assert point.records_per_second == pytest.approx(known[point.parallelism], rel=0.15), operator.operator
+                assert point.records_per_second == pytest.approx(current[point.parallelism], rel=0.15), (
+                    operator.operator
+                )
 
 
 def test_a_lost_scrape_is_no_outage() -> None:
@@ -337,8 +339,8 @@ def test_a_lost_scrape_is_no_outage() -> None:
     loop.watch(60)
     for silent in (True, False):
         job.run_for(2)
-        seen = job.observe()
-        last = loop.see(seen.model_copy(update={"partitions": []}) if silent else seen)
+        observed = job.observe()
+        last = loop.see(observed.model_copy(update={"partitions": []}) if silent else observed)
     assert last is not None
     assert _operator(last, "enrich").true_processing_rate.value == pytest.approx(600, rel=0.05)
 
@@ -427,7 +429,7 @@ def test_siblings_that_are_full_alike_are_both_saturated() -> None:
     assert capacity.holds_back(Shares(0.9, 0.0, 500.0), None, [(Shares(0.92, 0.0, 400.0), None)])
 
 
-def test_a_sibling_that_is_held_back_tells_where_the_pressure_comes_from() -> None:
+def test_a_sibling_that_is_held_back_shows_where_the_pressure_comes_from() -> None:
     """It passes on what an operator further down does to it. Without any sibling there is only one left to hold the input back."""
     idle = Shares(0.3, 0.0, 500.0)
     assert not capacity.holds_back(idle, None, [(Shares(0.2, 0.8, 400.0), None)])
@@ -435,7 +437,7 @@ def test_a_sibling_that_is_held_back_tells_where_the_pressure_comes_from() -> No
     assert capacity.holds_back(idle, None, [])
 
 
-def test_only_a_source_that_feeds_it_tells_of_an_operators_backlog() -> None:
+def test_only_a_source_that_feeds_an_operator_counts_as_its_backlog() -> None:
     """`count` gives out its windows in bursts and waits for `store` a third of the time, which holds nothing up. Another source of the
     same job lags behind an operator that is full."""
     application = Application(

@@ -1,4 +1,4 @@
-"""What can be known of a cluster without one: what is set, what is sent, and what is wrong with what workers see."""
+"""Checks of a cluster without one: settings, code sent, and what is wrong with what workers see."""
 
 import io
 import zipfile
@@ -19,7 +19,7 @@ def jars(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_only_a_cluster_is_told_about_executors(jars: Path) -> None:
+def test_only_a_cluster_gets_settings_of_executors(jars: Path) -> None:
     """Their memory, cores and code; and the driver listens where workers can reach it."""
     local = session_conf(AnalyzerSettings(jars=jars))
     assert not any(name.startswith("spark.executor") for name in local)

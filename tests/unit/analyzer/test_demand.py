@@ -25,7 +25,7 @@ def _rate(ends: list[int | None], interval: float = 2.0) -> float | None:
     return demand.arrival_rate(log, "s", at, SETTINGS)[0].value
 
 
-def test_one_scrape_says_nothing() -> None:
+def test_one_scrape_has_no_rate() -> None:
     """A difference needs two."""
     assert _rate([100]) is None
     assert _rate([100, 300]) == 100
@@ -126,9 +126,9 @@ def test_history_thins_with_age_and_never_erodes() -> None:
     log, at = _history([300 * i for i in range(3600)])
     assert len(log.rows) < 100
     assert at - log.rows[0][0] > 2200
-    assert [round(at - seen) for seen, _ in log.rows[-4:]] == [6, 4, 2, 0]
+    assert [round(at - observed) for observed, _ in log.rows[-4:]] == [6, 4, 2, 0]
     gaps = [b[0] - a[0] for a, b in zip(log.rows, log.rows[1:], strict=False)]
-    ages = [at - seen for seen, _ in log.rows[1:]]
+    ages = [at - observed for observed, _ in log.rows[1:]]
     assert all(gap <= max(4, age / 5) for gap, age in zip(gaps, ages, strict=True))
 
 
@@ -157,7 +157,7 @@ def test_a_load_that_comes_back_after_a_trickle_is_seen_at_its_height() -> None:
     assert _rate([*trickle, *returned]) == pytest.approx(1300, rel=0.01)
 
 
-def test_the_tail_of_a_column_tells_the_same_append_time_as_all_of_it() -> None:
+def test_the_tail_of_a_column_gives_the_same_append_time_as_all_of_it() -> None:
     rows = tuple((float(t), [None if t % 7 == 3 else t * t]) for t in range(40))
     log = LogHistory(("s\nt\n0",), rows)
     for offset in range(-1, 1600, 3):

@@ -58,7 +58,7 @@ def test_a_single_input_takes_in_what_reaches_it() -> None:
     assert ratios == {"s>a": pytest.approx(0.3, rel=0.01), "s>b": pytest.approx(0.7, rel=0.01)}
 
 
-def test_of_two_inputs_one_is_told_by_subtraction() -> None:
+def test_one_of_two_inputs_is_found_by_subtraction() -> None:
     """`s` splits between `a` and the join; `r` gives all it has to the join: the rest came from `s`."""
     topology = _topology(("s", "a"), ("s", "j"), ("r", "j"))
     ratios = _ratios(topology, {"s": (1000, 1000), "a": (600, 0), "r": (100, 200), "j": (600, 0)})
@@ -87,7 +87,7 @@ def test_no_output_at_all_is_unknown_until_ten_minutes_have_passed() -> None:
     assert _ratios(topology, rates, seconds=640)["s>a"] == 0
 
 
-def test_a_learnt_ratio_outlives_its_run() -> None:
+def test_a_learned_ratio_outlives_its_run() -> None:
     """After a restart the ratio is told from memory, and says so."""
     stages = [Stage("Source: orders", 50_000), Stage("aggregate", 2000, selectivity=0.1, window_seconds=10)]
     loop = Loop(Job(stages=[*stages, Stage("sink: Writer", 5000)]))

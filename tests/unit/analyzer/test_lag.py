@@ -42,11 +42,11 @@ def test_the_worst_partition_counts() -> None:
     held = loop.job.positions[3]
     for _ in range(10):
         loop.job.run_for(2)
-        seen = loop.job.observe()
+        observed = loop.job.observe()
         partitions = [
-            p.model_copy(update={"current_offset": int(held)}) if p.partition == 3 else p for p in seen.partitions
+            p.model_copy(update={"current_offset": int(held)}) if p.partition == 3 else p for p in observed.partitions
         ]
-        analysis = loop.see(seen.model_copy(update={"partitions": partitions}))
+        analysis = loop.see(observed.model_copy(update={"partitions": partitions}))
     assert analysis is not None
     assert analysis.lag_seconds.value == pytest.approx(20, abs=2.5)
     assert analysis.lag_records.value == pytest.approx(20 * 300 / 12, rel=0.05)
@@ -61,7 +61,7 @@ def test_half_an_hour_of_lag_is_read_off_the_history() -> None:
     assert analysis.lag_seconds.confidence >= 0.5
 
 
-def test_lag_from_before_the_history_is_extrapolated_and_says_so_by_its_confidence() -> None:
+def test_lag_from_before_the_history_is_extrapolated_with_low_confidence() -> None:
     """An application first seen far behind: at the rate seen, 90,000 records are 300 s."""
     job = Job(ends=[22_500.0] * 4, positions=[0.0] * 4)
     loop = Loop(job)
@@ -86,9 +86,9 @@ def test_at_the_end_of_the_log_nothing_lags() -> None:
     """A position at or behind the log's end is 0, also before any history exists."""
     loop = Loop()
     loop.job.run_for(2)
-    seen = loop.job.observe()
-    ahead = [p.model_copy(update={"current_offset": (p.log_end_offset or 0) + 5}) for p in seen.partitions]
-    analysis = loop.see(seen.model_copy(update={"partitions": ahead}))
+    observed = loop.job.observe()
+    ahead = [p.model_copy(update={"current_offset": (p.log_end_offset or 0) + 5}) for p in observed.partitions]
+    analysis = loop.see(observed.model_copy(update={"partitions": ahead}))
     assert analysis is not None
     assert analysis.lag_records.value == 0
     assert analysis.lag_seconds.value == 0
@@ -123,11 +123,11 @@ def test_an_empty_partition_lags_by_nothing() -> None:
     loop = Loop()
     loop.watch(20)
     loop.job.run_for(2)
-    seen = loop.job.observe()
+    observed = loop.job.observe()
     empty = PartitionReading(
         operator="Source: orders", topic="orders", partition=9, log_start_offset=0, log_end_offset=0
     )
-    analysis = loop.see(seen.model_copy(update={"partitions": [*seen.partitions, empty]}))
+    analysis = loop.see(observed.model_copy(update={"partitions": [*observed.partitions, empty]}))
     assert analysis is not None
     assert analysis.lag_records.value == 0
     assert analysis.sources[0].partitions == 5
@@ -140,16 +140,16 @@ def test_committed_offsets_stand_in_and_their_age_is_taken_off() -> None:
     committed, at = [0] * 4, NOON
     for i in range(15):
         loop.job.run_for(2)
-        seen = loop.job.observe()
+        observed = loop.job.observe()
         if i % 5 == 0:
-            committed, at = [p.current_offset or 0 for p in seen.partitions], seen.observed_at
+            committed, at = [p.current_offset or 0 for p in observed.partitions], observed.observed_at
         partitions = [
             p.model_copy(
                 update={"current_offset": None, "committed_offset": committed[p.partition], "committed_at": at}
             )
-            for p in seen.partitions
+            for p in observed.partitions
         ]
-        analysis = loop.see(seen.model_copy(update={"partitions": partitions}))
+        analysis = loop.see(observed.model_copy(update={"partitions": partitions}))
         assert analysis is not None
         assert analysis.lag_seconds.value == pytest.approx(0, abs=1.1)
         assert analysis.lag_records.value == pytest.approx(0, abs=30)
@@ -165,9 +165,9 @@ def test_a_position_that_was_overtaken_by_a_commit_is_not_believed() -> None:
     committed, at, analysis = list(frozen), NOON, None
     for i in range(60):
         loop.job.run_for(2)
-        seen = loop.job.observe()
+        observed = loop.job.observe()
         if i % 5 == 0:
-            committed, at = [p.current_offset or 0 for p in seen.partitions], seen.observed_at
+            committed, at = [p.current_offset or 0 for p in observed.partitions], observed.observed_at
         partitions = [
             p.model_copy(
                 update={
@@ -176,9 +176,9 @@ def test_a_position_that_was_overtaken_by_a_commit_is_not_believed() -> None:
                     "committed_at": at,
                 }
             )
-            for p in seen.partitions
+            for p in observed.partitions
         ]
-        analysis = loop.see(seen.model_copy(update={"partitions": partitions}))
+        analysis = loop.see(observed.model_copy(update={"partitions": partitions}))
     assert analysis is not None
     assert analysis.lag_seconds.value == pytest.approx(0, abs=1.1)
     assert "committed offset" in analysis.lag_seconds.basis
@@ -193,12 +193,12 @@ def test_while_nothing_runs_the_commit_is_where_processing_resumes() -> None:
     loop.job.status, loop.job.state = "not_running", "FAILING"
     for _ in range(10):
         loop.job.run_for(2)
-        seen = loop.job.observe()
+        observed = loop.job.observe()
         partitions = [
             p.model_copy(update={"committed_offset": committed[p.partition], "committed_at": at})
-            for p in seen.partitions
+            for p in observed.partitions
         ]
-        analysis = loop.see(seen.model_copy(update={"partitions": partitions}))
+        analysis = loop.see(observed.model_copy(update={"partitions": partitions}))
     assert analysis is not None
     assert analysis.lag_seconds.value == pytest.approx(20, abs=2.5)
     assert analysis.lag_records.value == pytest.approx(20 * 300, rel=0.05)
@@ -212,12 +212,12 @@ def test_pending_records_serve_where_there_is_no_position() -> None:
     loop.job.stages[1].subtask_rate = 1e-9
     for _ in range(10):
         loop.job.run_for(2)
-        seen = loop.job.observe()
+        observed = loop.job.observe()
         readings = [
-            seen.operators[0].model_copy(update={"pending_records": int(loop.job.backlog)}),
-            *seen.operators[1:],
+            observed.operators[0].model_copy(update={"pending_records": int(loop.job.backlog)}),
+            *observed.operators[1:],
         ]
-        bare = _with_partitions(seen, current_offset=None)
+        bare = _with_partitions(observed, current_offset=None)
         analysis = loop.see(bare.model_copy(update={"operators": readings}))
     assert analysis is not None
     assert analysis.lag_records.value == pytest.approx(20 * 300, rel=0.01)
@@ -225,18 +225,18 @@ def test_pending_records_serve_where_there_is_no_position() -> None:
     assert "pendingRecords" in analysis.lag_seconds.basis
 
 
-def test_without_brokers_pending_records_and_throughput_tell_demand() -> None:
+def test_without_brokers_pending_records_and_throughput_give_demand() -> None:
     """No partitions at all: demand is what is processed plus what piles up, at less confidence."""
     loop = Loop()
     loop.job.rate = 900
     for _ in range(30):
         loop.job.run_for(2)
-        seen = loop.job.observe()
+        observed = loop.job.observe()
         readings = [
-            seen.operators[0].model_copy(update={"pending_records": int(loop.job.backlog)}),
-            *seen.operators[1:],
+            observed.operators[0].model_copy(update={"pending_records": int(loop.job.backlog)}),
+            *observed.operators[1:],
         ]
-        analysis = loop.see(seen.model_copy(update={"operators": readings, "partitions": []}))
+        analysis = loop.see(observed.model_copy(update={"operators": readings, "partitions": []}))
     assert analysis is not None
     assert analysis.arrival_rate.value == pytest.approx(900, rel=0.05)
     assert "throughput" in analysis.arrival_rate.basis
@@ -251,9 +251,11 @@ def test_retention_may_delete_what_was_waiting() -> None:
     loop.job.stages[1].subtask_rate = 1e-9
     for _ in range(10):
         loop.job.run_for(2)
-        seen = loop.job.observe()
-        partitions = [p.model_copy(update={"log_start_offset": (p.log_end_offset or 0) - 100}) for p in seen.partitions]
-        analysis = loop.see(seen.model_copy(update={"partitions": partitions}))
+        observed = loop.job.observe()
+        partitions = [
+            p.model_copy(update={"log_start_offset": (p.log_end_offset or 0) - 100}) for p in observed.partitions
+        ]
+        analysis = loop.see(observed.model_copy(update={"partitions": partitions}))
     assert analysis is not None
     assert analysis.lag_records.value == 400
     assert analysis.lag_seconds.value == pytest.approx(400 / 300, abs=0.5)

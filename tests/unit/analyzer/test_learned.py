@@ -1,4 +1,4 @@
-"""What outlives runs: restart times, and the seed of a lost state."""
+"""Values that outlive runs: restart times, and the seed of a lost state."""
 
 import pytest
 from weir_contracts import Analysis
@@ -107,8 +107,8 @@ def test_an_ended_application_is_not_brought_back() -> None:
     assert seed(ended) is None
 
 
-def test_learnt_is_compact() -> None:
-    """What travels with each analysis stays small: a few hundred bytes for three operators."""
+def test_the_learned_part_is_compact() -> None:
+    """The learned part of each analysis stays small: a few hundred bytes for three operators."""
     last = Loop().watch(120)
     size = len(str(last.learnt))
     assert size < 1000

@@ -9,7 +9,7 @@ from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS
 
 from runtime.records import Outgoing, Record
 from services.analyzer.adapters import processing
-from services.analyzer.adapters.processing import Lost, State, process, seeded
+from services.analyzer.adapters.processing import Lost, StoredState, process, seeded
 from services.analyzer.core import AnalysisSettings
 from tests.unit.analyzer.story import Job
 
@@ -45,7 +45,7 @@ def _letters(out: list[Outgoing]) -> list[DeadLetter]:
     return [DeadLetter.model_validate_json(o.value or b"") for o in out if o.topic == DEAD_LETTERS.name]
 
 
-def test_an_analysis_carries_the_trace_and_says_what_it_is() -> None:
+def test_an_analysis_carries_the_trace_and_its_type() -> None:
     """CloudEvents headers, the trace of the observation it came from, keyed by application."""
     state, out = process("shop/orders", None, _records(1), SETTINGS)
     assert state is not None
@@ -135,7 +135,7 @@ def test_a_bug_met_by_one_application_stays_with_it(monkeypatch: pytest.MonkeyPa
 
 def test_a_damaged_state_starts_anew() -> None:
     """Nothing is analysed with half a memory, and what there was of it is put aside, once, where somebody can look at it."""
-    state, out = process("shop/orders", State(b"not json"), _records(2), SETTINGS)
+    state, out = process("shop/orders", StoredState(b"not json"), _records(2), SETTINGS)
     assert len(_analyses(out)) == 2
     (letter,) = _letters(out)
     assert letter.reason.startswith("the application's earlier state is discarded and learned again: the state")
@@ -145,9 +145,9 @@ def test_a_damaged_state_starts_anew() -> None:
 
 
 def test_a_damaged_state_and_a_damaged_record_are_two_letters() -> None:
-    """Of the same place, and neither hides the other; what was damaged is gone afterwards."""
+    """Both are of the same place, and neither hides the other; what was damaged is gone afterwards."""
     bad = Record(OBSERVATIONS.name, 3, 0, "shop/orders", b"{", {}, None)
-    state, out = process("shop/orders", State(b"not json"), [bad], SETTINGS)
+    state, out = process("shop/orders", StoredState(b"not json"), [bad], SETTINGS)
     letters = _letters(out)
     assert state is None
     assert [letter.offset for letter in letters] == [0, 0]

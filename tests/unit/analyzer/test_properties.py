@@ -1,4 +1,4 @@
-"""What holds for any input: idempotence, no negative numbers, None stays None."""
+"""Invariants of any input: idempotence, no negative numbers, None stays None."""
 
 import random
 from typing import Any
@@ -17,13 +17,13 @@ SIGNED = {"lag_growth", "arrival_rate_trend"}
 
 
 def _observations(count: int = 12) -> list[Observation]:
-    job, seen = Job(rate=700), []
+    job, observed = Job(rate=700), []
     for i in range(count):
         if i == count // 2:
             job.restart({"enrich": 2})
         job.run_for(6)
-        seen.append(job.observe())
-    return seen
+        observed.append(job.observe())
+    return observed
 
 
 OBSERVATIONS = _observations()
@@ -67,15 +67,15 @@ def test_duplicates_and_late_repeats_change_no_analysis(repeats: list[int], rng:
 
 
 def _originals_first(stream: list[Observation]) -> list[Observation]:
-    seen: set[Any] = set()
+    observed: set[Any] = set()
     firsts = iter(OBSERVATIONS)
     ordered = []
     for observation in stream:
-        if observation.id in seen:
+        if observation.id in observed:
             ordered.append(observation)
         else:
             original = next(firsts)
-            seen.add(original.id)
+            observed.add(original.id)
             ordered.append(original)
     return ordered
 
@@ -138,7 +138,7 @@ def test_no_reading_however_wrong_breaks_the_analysis(observations: list[Observa
 @_FEW
 @given(st.sets(st.sampled_from(["records_in", "records_out", "busy_ms", "backpressured_ms", "idle_ms"])))
 def test_none_stays_none(missing: set[str]) -> None:
-    """What an operator does not tell is never made up: the estimates that need it are unknown throughout."""
+    """A reading that an operator lacks is never made up: the estimates that need it are unknown throughout."""
     stream = [
         o.model_copy(
             update={

@@ -1,4 +1,4 @@
-"""What is a sample and what is none; which windows teach."""
+"""Which readings are samples, and which windows count."""
 
 from datetime import timedelta
 
@@ -142,7 +142,7 @@ def test_a_counter_that_falls_within_a_run_starts_that_operators_window_again() 
     assert sink.input_rate.value == pytest.approx(300, rel=0.05)
 
 
-def test_another_parallelism_is_another_run_whatever_the_engine_says() -> None:
+def test_another_parallelism_is_another_run_whatever_the_engine_reports() -> None:
     """Windows never span two parallelisms, even if the run's start did not change."""
     loop = Loop()
     loop.watch(60)
@@ -160,10 +160,10 @@ def test_only_the_engines_clock_is_skewed_not_the_window() -> None:
     hour = timedelta(hours=1)
     for _ in range(30):
         loop.job.run_for(2)
-        seen = loop.job.observe()
-        assert seen.run is not None
-        run = Run(attempt=0, running_since=seen.run.running_since - hour)
-        analysis = loop.see(seen.model_copy(update={"run": run, "source_time": seen.observed_at - hour}))
+        observed = loop.job.observe()
+        assert observed.run is not None
+        run = Run(attempt=0, running_since=observed.run.running_since - hour)
+        analysis = loop.see(observed.model_copy(update={"run": run, "source_time": observed.observed_at - hour}))
     assert analysis is not None
     assert not analysis.has("warming-up")
     assert analysis.window.started_at is not None
@@ -186,15 +186,15 @@ def test_the_memory_given_is_never_changed() -> None:
     memory = loop.memory
     assert memory is not None
     loop.job.run_for(2)
-    seen: Observation = loop.job.observe()
+    observed: Observation = loop.job.observe()
     before = memory.to_bytes()
-    first = advance(memory, seen)
+    first = advance(memory, observed)
     assert memory.to_bytes() == before
-    assert advance(AnalyzerState.from_bytes(before), seen) == first
+    assert advance(AnalyzerState.from_bytes(before), observed) == first
 
 
 def test_memory_stays_bounded() -> None:
-    """What is kept does not grow after the first hour."""
+    """The state does not grow after the first hour."""
     loop = Loop(Job(partitions=12, interval=60))
     loop.watch(3600)
     assert loop.memory is not None

@@ -9,7 +9,7 @@ from tests.unit.analyzer.story import Loop
 
 
 def test_a_state_survives_its_bytes() -> None:
-    """What comes back equals what went in, every part of it."""
+    """The state read equals the state written, in every part."""
     loop = Loop()
     loop.watch(60)
     loop.job.rate = 900

@@ -17,10 +17,10 @@ def _symptom(analysis: Analysis, code: str) -> Symptom:
 def _bare(loop: Loop, status: str, **changes: Any) -> Analysis:
     """An observation of an application that tells nothing of itself."""
     loop.job.run_for(2)
-    seen = loop.job.observe(
+    observed = loop.job.observe(
         status=status, run=None, deployment=None, topology=None, operators=[], partitions=[], **changes
     )
-    analysis = loop.see(seen)
+    analysis = loop.see(observed)
     assert analysis is not None
     return analysis
 
@@ -29,13 +29,13 @@ def test_an_analysis_passes_on_what_it_was_made_from() -> None:
     """Topology, deployment, policy, run and problems travel; the id is derived, so a replay repeats it."""
     loop = Loop()
     loop.job.run_for(2)
-    seen = loop.job.observe()
-    analysis = loop.see(seen)
+    observed = loop.job.observe()
+    analysis = loop.see(observed)
     assert analysis is not None
-    assert analysis.id == derive_id(seen.id, "analysis")
-    assert analysis.observation_id == seen.id
+    assert analysis.id == derive_id(observed.id, "analysis")
+    assert analysis.observation_id == observed.id
     for name in ("topology", "deployment", "policy", "run", "problems", "observed_at", "application", "status"):
-        assert getattr(analysis, name) == getattr(seen, name)
+        assert getattr(analysis, name) == getattr(observed, name)
 
 
 def test_warming_up_has_two_stages() -> None:
@@ -46,7 +46,7 @@ def test_warming_up_has_two_stages() -> None:
     assert not loop.watch(30).has("warming-up")
 
 
-def test_catching_up_says_until_when() -> None:
+def test_catching_up_reports_the_time_left() -> None:
     """A backlog that shrinks by 300 records/s is gone in a known time."""
     loop = Loop()
     loop.watch(40)
@@ -104,7 +104,7 @@ def test_a_crash_looping_job_is_still_understood() -> None:
 @pytest.mark.parametrize(
     ("status", "code"), [("unreachable", "unreachable"), ("not_found", "not-found"), ("not_running", "not-running")]
 )
-def test_an_application_that_cannot_be_read_says_so(status: str, code: str) -> None:
+def test_an_application_that_cannot_be_read_is_reported(status: str, code: str) -> None:
     """Everything is unknown but what was learnt, and nothing is 0."""
     loop = Loop()
     loop.watch(60)
@@ -210,7 +210,7 @@ def test_silence_of_the_monitor_is_a_gap() -> None:
 
 
 def test_a_slow_interval_is_no_gap() -> None:
-    """What counts as silence follows the policy's own interval."""
+    """A gap is measured by the policy's own interval."""
     loop = Loop(Job(interval=60))
     assert not loop.watch(300).has("gap")
     assert policy(60).spec.interval.total_seconds() == 60
@@ -221,10 +221,10 @@ def test_a_reading_that_is_missing_is_named() -> None:
     loop = Loop()
     loop.watch(20)
     loop.job.run_for(2)
-    seen: Observation = loop.job.observe()
-    readings = [seen.operators[0], seen.operators[1].model_copy(update={"records_in": None})]
-    analysis = loop.see(seen.model_copy(update={"operators": readings}))
+    observed: Observation = loop.job.observe()
+    readings = [observed.operators[0], observed.operators[1].model_copy(update={"records_in": None})]
+    analysis = loop.see(observed.model_copy(update={"operators": readings}))
     assert analysis is not None
-    told = {s.operator: s.evidence for s in analysis.symptoms if s.code == "metric-missing"}
-    assert "records in is unknown" in told["enrich"]
-    assert "every reading" in told["sink: Writer"]
+    reported = {s.operator: s.evidence for s in analysis.symptoms if s.code == "metric-missing"}
+    assert "records in is unknown" in reported["enrich"]
+    assert "every reading" in reported["sink: Writer"]

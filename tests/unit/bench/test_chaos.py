@@ -34,45 +34,45 @@ def ledger() -> Ledger:
     return made
 
 
-def test_a_turn_that_ended_is_clean(ledger: Ledger) -> None:
+def test_a_cycle_that_ended_is_clean(ledger: Ledger) -> None:
     """A hold needs no end; a plan to scale has one."""
-    account = ledger.account()
-    assert account.clean
-    assert (account.plans, account.plans_to_scale, account.requests) == (2, 1, 1)
+    summary = ledger.summary()
+    assert summary.clean
+    assert (summary.plans, summary.plans_to_scale, summary.requests) == (2, 1, 1)
 
 
-def test_a_plan_nobody_ended_is_named(ledger: Ledger) -> None:
-    """Neither verified nor refused: somebody forgot it."""
+def test_a_plan_without_an_end_is_named(ledger: Ledger) -> None:
+    """Neither verified nor refused."""
     ledger.add(PLANS.name, plan("p3"))
     ledger.add(OUTCOMES.name, outcome("p3", "applying", "x3"))
-    assert ledger.account().plans_without_end == ["p3 of 08:00: applying"]
-    assert not ledger.account().clean
+    assert ledger.summary().plans_without_end == ["p3 of 08:00: applying"]
+    assert not ledger.summary().clean
 
 
 def test_a_refusal_ends_a_plan(ledger: Ledger) -> None:
-    """It has no action of its own."""
+    """It has no action."""
     ledger.add(PLANS.name, plan("p3"))
     ledger.add(OUTCOMES.name, outcome("p3", "refused"))
-    assert ledger.account().clean
+    assert ledger.summary().clean
 
 
 def test_a_second_request_for_one_plan_is_named(ledger: Ledger) -> None:
     """Whether by a second action or by the first one again."""
     ledger.add(OUTCOMES.name, outcome("p1", "verifying", "x1", "08:01"))
-    assert ledger.account().plans_requested_twice == ["p1"]
+    assert ledger.summary().plans_requested_twice == ["p1"]
 
 
 def test_a_lost_observation_is_named_but_not_one_on_its_way(ledger: Ledger) -> None:
-    """What came after the last settled one may still be analysed."""
+    """An observation after the last settled one may still be analysed."""
     ledger.add(OBSERVATIONS.name, {"id": "o2"})
-    assert ledger.account(settled_observation="o1").clean
-    assert ledger.account().observations_without_analysis == ["o2"]
+    assert ledger.summary(settled_observation="o1").clean
+    assert ledger.summary().observations_without_analysis == ["o2"]
 
 
 def test_a_dead_letter_is_not_clean(ledger: Ledger) -> None:
     """No kill makes a message unreadable."""
     ledger.add(DEAD_LETTERS.name, {"id": "d1"})
-    assert not ledger.account().clean
+    assert not ledger.summary().clean
 
 
 def test_a_campaign_strikes_everybody_at_every_moment() -> None:

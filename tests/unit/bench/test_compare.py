@@ -1,10 +1,10 @@
-"""What Weir is compared with decides as the rules it stands for do."""
+"""The compared strategies decide as the rules they represent."""
 
 from bench.compare.rules import Busy, Reactive, min_parallelism_for
 
 
 def test_utilization_is_unknown_while_counters_are() -> None:
-    """While tasks start Flink knows no busy time, and after a rescale it counts anew."""
+    """While tasks start Flink reports no busy time, and after a rescale it counts from 0."""
     before = Busy(1000.0, 900.0, 100.0, 2)
 
     assert Busy(1900.0, 950.0, 150.0, 2).since(before) == 0.9
@@ -14,8 +14,8 @@ def test_utilization_is_unknown_while_counters_are() -> None:
     assert Busy(10.0, 9.0, 1.0, 2).since(before) is None
 
 
-def test_the_reactive_rule_goes_up_at_once_and_down_by_the_highest_of_a_window() -> None:
-    """At 90 % of a target of 70 % four become six; a lull of half the window takes nothing away, a whole one does."""
+def test_the_reactive_rule_goes_up_at_once_and_down_by_the_maximum_of_a_window() -> None:
+    """At 90 % of a target of 70 % four become six; a lull of half the window takes nothing away, one of a full window does."""
     rule = Reactive(stabilization_seconds=300.0)
 
     assert rule.decide(0.0, {"enrich": 4}, {"enrich": 0.9}) == {"enrich": 6}

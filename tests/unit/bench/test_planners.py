@@ -4,7 +4,7 @@ import pytest
 from weir_planner.installed import built_in
 
 from bench.planners import contest, cost
-from bench.planners.__main__ import picture, summary
+from bench.planners.__main__ import figure_panels, summary
 from bench.planners.contest import CLAIRVOYANT, STATIC_PEAK, Situation, elasticity, held, load_of, prepared
 from replay.score import Point
 
@@ -12,7 +12,7 @@ STEP = Situation("step", "chain")
 
 
 def test_every_built_in_planner_takes_part() -> None:
-    """A new one has to be in the comparison, and what it is given has to be its parameters."""
+    """A new one has to be in the comparison, and its configuration has to be its parameters."""
     assert set(contest.contestants()) == {CLAIRVOYANT, STATIC_PEAK, *built_in()}
     for name in built_in():
         assert prepared(STEP, name).policy.spec.planner.name == name
@@ -30,7 +30,7 @@ def test_every_load_reaches_its_peak_and_no_more(trace: str) -> None:
 
 
 def test_the_references_hold_every_situation() -> None:
-    """Neither is ever late, and the clairvoyant has the least."""
+    """Neither is ever late, and the clairvoyant has the minimum of slots."""
     for topology in contest.TOPOLOGIES:
         situation = Situation("step", topology)
         best = held(situation, CLAIRVOYANT, duration_seconds=1800.0)
@@ -41,21 +41,21 @@ def test_the_references_hold_every_situation() -> None:
 
 
 def test_a_planner_is_measured_and_drawn() -> None:
-    """A few minutes of one: plans were made, the table and the picture have it."""
+    """A few minutes of one: plans were made, the table and the figure have it."""
     found = held(STEP, "threshold", duration_seconds=300.0)
     assert sum(found.codes.values()) >= 18
     assert summary([found], ["threshold"]).row_count == 1
-    assert picture([found]) is not None
+    assert figure_panels([found]) is not None
 
 
 def test_the_schedule_is_of_the_day_before() -> None:
-    """Whoever writes a schedule for a recording knows yesterday, not today."""
+    """The schedule of a recording is made from the day before."""
     entries = prepared(Situation("nyc_taxi", "chain"), "schedule").policy.spec.planner.parameters["entries"]
     assert 1 < len(entries) <= 100
     assert entries[0]["cron"] == "0 0 5 1 *"
 
 
-def test_too_little_and_too_much_are_told_apart() -> None:
+def test_too_few_and_too_many_slots_are_distinguished() -> None:
     """Half of the time one slot of two is missing, half of the time there is one too many."""
     points = [Point(0.0, 1.0, 0.0, 1.0, 2), Point(10.0, 1.0, 0.0, 3.0, 2)]
     assert elasticity(points) == {
@@ -68,8 +68,8 @@ def test_too_little_and_too_much_are_told_apart() -> None:
 
 def test_the_requests_of_the_cost_are_the_three_that_are_named() -> None:
     """One with nothing to do, one to grow and one to shrink: together they go through all of planner and guards."""
-    asked = cost.requests()
-    codes = {load: cost.planned(requests[0]).code for load, requests in asked.items()}
+    by_load = cost.requests()
+    codes = {load: cost.planned(requests[0]).code for load, requests in by_load.items()}
     assert codes["steady"] == "objective-held"
-    assert cost.planned(asked["overloaded"][0]).kind == "scale"
-    assert cost.planned(asked["idle"][0]).amendments
+    assert cost.planned(by_load["overloaded"][0]).kind == "scale"
+    assert cost.planned(by_load["idle"][0]).amendments

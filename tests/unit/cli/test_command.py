@@ -164,11 +164,11 @@ def test_an_unreachable_server_is_reported_with_a_remedy() -> None:
     """Code 5."""
     done = weir("get", "--server", "http://127.0.0.1:1")
     assert done.returncode == 5
-    assert "--server" in done.stderr
+    assert "http://127.0.0.1:1 does not answer" in done.stderr and "--server" in done.stderr
 
 
-def test_programs_get_json_and_people_a_table(server: _Server) -> None:
-    """The same facts; -o json is exactly what the API said."""
+def test_programs_get_json_and_users_a_table(server: _Server) -> None:
+    """The same content; -o json is exactly the API's document."""
     item = {
         "application": "shop/orders",
         "mode": "act",
@@ -425,7 +425,7 @@ def test_the_trial_refuses_what_cannot_be_before_it_starts(tmp_path: Path) -> No
         (["--policy", str(tmp_path / "none.yaml")], "--policy"),
         (["--planner", "oracle"], "oracle"),
         (["--external-flink", "jobmanager"], "--external-flink"),
-        (["--report", str(tmp_path / "none" / "report.json")], "no folder"),
+        (["--report", str(tmp_path / "none" / "report.json")], "does not exist"),
         (["--report", str(tmp_path)], "is a folder"),
         (["--report", "/proc/report.json"], "--report"),
     ):

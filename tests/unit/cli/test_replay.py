@@ -1,4 +1,4 @@
-"""`weir replay`: the loop's cores on a simulated application, and what is printed of it."""
+"""`weir replay`: the loop on a simulated application, and its output."""
 
 import json
 from collections.abc import Callable
@@ -15,9 +15,10 @@ from weir_contracts import Objective, PlanReply, PlanRequest, Subject
 from weir_contracts.topics import PLANS
 from weir_planner.installed import built_in
 
-from cli.replay.chart import LABEL, _short, check_place
+from cli.replay.chart import LABEL, check_place
 from cli.replay.command import _table
 from replay.driver import SimulatedDriver
+from replay.figure import short
 from replay.loop import Loop
 from replay.options import InvalidReplay, ReplayOptions, prepare
 from replay.run import Result, replay_own, run
@@ -95,14 +96,14 @@ def replayed(*arguments: str) -> Done:
 
 def test_the_score_is_printed_for_people(tmp_path: Path) -> None:
     """With curves, and as a picture."""
-    picture = tmp_path / "replay.svg"
-    done = replayed("--plot", str(picture))
+    figure = tmp_path / "replay.svg"
+    done = replayed("--plot", str(figure))
     assert done.returncode == 0, done.stderr
     assert "violation" in done.stdout and "slot-seconds" in done.stdout and "rescales" in done.stdout
     assert "largest lag" in done.stdout and "⣀" in done.stdout
-    drawn = picture.read_text()
+    drawn = figure.read_text()
     assert drawn.startswith("<svg")
-    assert "@font-face" not in drawn, "a picture that fetches something is not whole"
+    assert "@font-face" not in drawn, "a figure must not fetch anything"
 
 
 def test_the_score_is_printed_for_programs() -> None:
@@ -118,7 +119,7 @@ def test_the_score_is_printed_for_programs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["--trace", "nowhere"], "--trace: trace 'nowhere' is none of"),
         (["--planner", "oracle"], "--planner: there is no planner 'oracle'"),
@@ -138,12 +139,12 @@ def test_the_score_is_printed_for_programs() -> None:
         (["-o", "xml"], "--output: 'xml'"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_a_line(arguments: list[str], told: str) -> None:
+def test_an_invalid_option_is_reported_in_a_line(arguments: list[str], reported: str) -> None:
     """The option and what is wrong with it; exit code 2."""
     given = arguments if "--trace" in arguments else ["--trace", "step", *arguments]
     done = weir("replay", *given)
     assert done.returncode == 2
-    assert told in done.stderr
+    assert reported in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -151,7 +152,7 @@ def test_what_cannot_be_done_is_told_in_a_line(arguments: list[str], told: str) 
 @pytest.mark.parametrize(
     "text", ["name: x\nname: y\n", "a: 0b_\n", "[" * 600, "a: \x00"], ids=["twice", "no number", "nested", "NUL"]
 )
-def test_what_looks_like_yaml_and_is_none_is_told_in_a_line(option: str, text: str, tmp_path: Path) -> None:
+def test_invalid_yaml_is_reported_in_a_line(option: str, text: str, tmp_path: Path) -> None:
     """A key that comes twice, half a number, lists in lists in lists, a byte that no text has."""
     file = tmp_path / "odd.yaml"
     file.write_text(text)
@@ -180,7 +181,7 @@ NEEDS_PARAMETERS = {"static": "parallelism", "schedule": "entries", "threshold":
 
 @pytest.mark.parametrize("name", sorted(built_in()))
 def test_each_built_in_planner_can_be_replayed(name: str) -> None:
-    """With its default parameters and what the default policy tells it; one that has to be told something says what."""
+    """With its default parameters and the default policy; one that needs more names it."""
     options = ReplayOptions("step", planner=name, duration_seconds=60.0)
     if name in NEEDS_PARAMETERS:
         with pytest.raises(
@@ -227,11 +228,11 @@ class SimulatedRig:
 
     async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
         for _ in range(100):
-            seen = await self.driver.observe(self.subject)
-            if condition(seen):
-                return seen
+            snapshot = await self.driver.observe(self.subject)
+            if condition(snapshot):
+                return snapshot
             self.clock.advance(0.5)
-        raise AssertionError(f"not within 50 s: {seen}")
+        raise AssertionError(f"not within 50 s: {snapshot}")
 
 
 def target(job: str, port: int) -> Subject:
@@ -252,7 +253,7 @@ class TestSimulated(DriverSuite):
         assert isinstance(await rig.driver.request(rig.subject, rig.job_id, rig.wanted, rig.before, OPEN), Accepted)
         assert rig.simulation.requested == rig.wanted
         rig.simulation.conditions.away = "no route"
-        assert (await rig.driver.observe(rig.subject)).because == "no route"
+        assert (await rig.driver.observe(rig.subject)).reason == "no route"
 
 
 def test_a_recording_by_the_minute_is_looked_at_once_a_minute() -> None:
@@ -260,9 +261,9 @@ def test_a_recording_by_the_minute_is_looked_at_once_a_minute() -> None:
     slow = prepare(ReplayOptions(trace="worldcup98_minutes"))
     fast = prepare(ReplayOptions(trace="worldcup98_minutes", speedup=48.0))
     shape = prepare(ReplayOptions(trace="step"))
-    asked = prepare(ReplayOptions(trace="worldcup98_minutes", interval_seconds=5.0))
+    given = prepare(ReplayOptions(trace="worldcup98_minutes", interval_seconds=5.0))
 
-    assert [p.policy.spec.interval.total_seconds() for p in (slow, fast, shape, asked)] == [60.0, 10.0, 10.0, 5.0]
+    assert [p.policy.spec.interval.total_seconds() for p in (slow, fast, shape, given)] == [60.0, 10.0, 10.0, 5.0]
 
 
 @pytest.mark.parametrize(
@@ -272,8 +273,8 @@ def test_a_long_run_of_a_shape_is_looked_at_less_often(duration: float, seconds:
     """No more looks a day than at a recording by the minute; whole seconds; what is asked for goes before."""
     prepared = prepare(ReplayOptions("sine", duration_seconds=duration))
     assert prepared.policy.spec.interval.total_seconds() == seconds
-    asked = prepare(ReplayOptions("sine", duration_seconds=duration, interval_seconds=5.0))
-    assert asked.policy.spec.interval.total_seconds() == 5.0
+    given = prepare(ReplayOptions("sine", duration_seconds=duration, interval_seconds=5.0))
+    assert given.policy.spec.interval.total_seconds() == 5.0
 
 
 def test_a_default_look_does_not_miss_a_spike() -> None:
@@ -306,7 +307,7 @@ def test_no_peak_falls_between_two_looks(trace: str, speedup: float, interval: f
     assert sum(point.arrivals for point in points) / len(points) == pytest.approx(mean, rel=0.06)
 
 
-def test_an_interval_that_hides_the_load_is_told() -> None:
+def test_an_interval_that_hides_the_load_is_noted() -> None:
     """A wave of 240 s looked at every 120 s has the same mean each time: the planner sees a load that seems constant."""
     hidden = run(prepare(ReplayOptions("sine", interval_seconds=120.0, duration_seconds=3600.0)))
     assert hidden.score.rescales <= 3, "the wave has 15 periods, which the planner does not see"
@@ -322,6 +323,14 @@ def policy_file(folder: Path, spec: str) -> Path:
         f"{{apiVersion: weir.dev/v1alpha1, kind: ScalingPolicy, spec: {{objective: {{maxLag: 30s}}, {spec}}}}}"
     )
     return file
+
+
+def test_a_policy_that_names_its_application_apart_from_its_target_is_replayed(tmp_path: Path) -> None:
+    """The simulation stands in for both."""
+    application = "application: {flink: {url: 'http://jobmanager:8081', job: orders}}"
+    docker = "target: {docker: {project: shop, service: taskmanager, slots: 2}}"
+    prepared = prepare(ReplayOptions("step", policy_file=policy_file(tmp_path, f"{application}, {docker}")))
+    assert prepared.policy.subject.flink.job == "replay"
 
 
 @pytest.mark.parametrize("topology", sorted(PRESETS))
@@ -359,7 +368,7 @@ def test_a_high_load_is_carried_where_the_policy_allows_it(tmp_path: Path) -> No
 
 
 def test_the_optimum_is_what_policy_and_cluster_allow(tmp_path: Path) -> None:
-    """Of a file's cluster no more than its slots, of an operator no more than its own bound, be it lower or higher than the others'."""
+    """The slots of a file's cluster limit it, and the bound of each operator, be it lower or higher than the others'."""
     file = tmp_path / "small.yaml"
     document = chain(1).on(slots=12).model_dump(mode="json")
     file.write_text(json.dumps(document))
@@ -377,7 +386,7 @@ def test_the_optimum_is_what_policy_and_cluster_allow(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "more", "told"),
+    ("spec", "more", "reported"),
     [
         (
             "bounds: {min: 130, max: 200}",
@@ -394,14 +403,12 @@ def test_the_optimum_is_what_policy_and_cluster_allow(tmp_path: Path) -> None:
         ("planner: {name: static}", ["--planner", "static"], "spec.planner.parameters: planner static: "),
     ],
 )
-def test_what_is_wrong_with_the_policy_is_told_with_its_file(
-    tmp_path: Path, spec: str, more: list[str], told: str
-) -> None:
+def test_an_invalid_policy_is_reported_with_its_file(tmp_path: Path, spec: str, more: list[str], reported: str) -> None:
     """Not with an option that was never given."""
     file = policy_file(tmp_path, spec)
     done = replayed("--policy", str(file), *more)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"weir: --policy: {file}: {told}")
+    assert done.stderr.startswith(f"weir: --policy: {file}: {reported}")
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -430,7 +437,7 @@ def test_what_the_load_needs_does_not_depend_on_how_long_it_is_looked_at(shape: 
     assert max(p.peak_arrivals for p in longer.points) == pytest.approx(2_400, rel=0.01)
 
 
-def test_what_is_odd_about_the_figures_is_told_below_them() -> None:
+def test_notes_about_the_figures_are_printed_below_them() -> None:
     """Too few looks for a decision; more load than there may be slots for. Else nothing."""
     seldom = json.loads(weir("replay", "--trace", "step", "--interval", "600", "-o", "json").stdout)
     assert seldom["notes"] == [
@@ -442,8 +449,8 @@ def test_what_is_odd_about_the_figures_is_told_below_them() -> None:
         "the highest load is more than policy and cluster allow: optimum and static peak are all that they do"
     ]
     assert json.loads(replayed("-o", "json").stdout)["notes"] == []
-    told = replayed("--peak-rate", "1e12").stdout
-    assert "note" in told and "│" in told.splitlines()[1], "the label keeps to its column"
+    reported = replayed("--peak-rate", "1e12").stdout
+    assert "note" in reported and "│" in reported.splitlines()[1], "the label keeps to its column"
 
 
 @pytest.mark.parametrize(
@@ -466,8 +473,8 @@ def test_whether_the_optimum_carries_the_load(
     assert BoundedOptimum(prepared.application, prepared.policy.spec.bounds).carries(rate) is carried
 
 
-def test_the_hardest_moment_need_not_have_the_highest_load(tmp_path: Path) -> None:
-    """A load that falls while each record makes twenty of what was one: what is not carried is told."""
+def test_the_hardest_moment_need_not_have_the_peak_load(tmp_path: Path) -> None:
+    """A load that falls while each record makes twenty of what was one: the note says that it is not carried."""
     application = chain(1).on(slots=8).model_dump(mode="json")
     first = application["operators"][0]
     first["selectivity_over_time"] = [[0, 1.0], [300, 20.0]]
@@ -493,25 +500,25 @@ def test_the_hardest_moment_need_not_have_the_highest_load(tmp_path: Path) -> No
 )
 def test_a_label_keeps_to_its_column(value: float, label: str) -> None:
     """However high the load."""
-    assert _short(value) == label
+    assert short(value) == label
     assert len(label) <= LABEL - 2
 
 
 @pytest.mark.parametrize(
-    ("share", "used", "told"),
+    ("share", "used", "reported"),
     [
         (0.83, 39.0, "39, 0.39 times the offline optimum: the run was late, so it used less"),
         (0.0, 98.0, "98, 0.98 times the offline optimum: some work waited"),
         (0.83, 100.0, "100, 1.00 times the offline optimum"),
     ],
 )
-def test_less_than_the_optimum_is_explained(share: float, used: float, told: str) -> None:
+def test_less_than_the_optimum_is_explained(share: float, used: float, reported: str) -> None:
     """In the same row; who is late gets by with less."""
     score = Score(600.0, 30.0, share, used, 0, 1.0, 100.0, 100.0)
     console = Console(file=StringIO(), width=140)
     console.print(_table(prepare(policy_for()), Result(score, [], {}, {}, 0.1)))
     row = next(line for line in console.file.getvalue().splitlines() if line.startswith("slot-seconds"))  # type: ignore[attr-defined]
-    assert row.removeprefix("slot-seconds").strip() == told
+    assert row.removeprefix("slot-seconds").strip() == reported
 
 
 def test_a_place_for_the_picture_is_tried_before_the_run(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`weir what-if`: what is asked of the server, and how its answer is told."""
+"""`weir what-if`: the request to the server, and the output of its answer."""
 
 import json
 from datetime import UTC, datetime
@@ -78,8 +78,8 @@ def test_programs_get_the_document(form: str, read: Any) -> None:
     assert read(run(Server(ANSWER), "-o", form).stdout) == ANSWER
 
 
-def test_the_picture_is_written(tmp_path: Path) -> None:
-    """What is drawn in the terminal, as SVG; another kind is refused before anybody is asked."""
+def test_the_figure_is_written(tmp_path: Path) -> None:
+    """The curves of the terminal as SVG; another kind of file is refused before any request."""
     assert run(Server(ANSWER), "--plot", str(tmp_path / "lag.svg")).returncode == 0
     assert "enrich" in (tmp_path / "lag.svg").read_text()
     server = Server(ANSWER)
@@ -87,8 +87,8 @@ def test_the_picture_is_written(tmp_path: Path) -> None:
     assert (done.returncode, server.requests) == (2, [])
 
 
-def test_a_place_that_cannot_be_written_is_found_before_anybody_is_asked(tmp_path: Path) -> None:
-    """A folder that is not there; and if it goes wrong all the same, the answer has been told."""
+def test_a_place_that_cannot_be_written_is_found_before_any_request(tmp_path: Path) -> None:
+    """A missing folder; and if the write fails nevertheless, the answer was printed before."""
     server = Server(ANSWER)
     done = run(server, "--plot", "/nonexist/a.svg")
     assert (done.returncode, server.requests, done.stdout) == (2, [], "")
@@ -111,7 +111,7 @@ def test_a_load_is_written_in_digits_from_0_to_9(text: str) -> None:
     [(404, 3), (409, 1), (422, 2), (503, 5), (403, 6)],
 )
 def test_what_went_wrong_is_one_line_and_a_code(status: int, code: int) -> None:
-    """409 is not "changed by somebody else" here: too little is known yet."""
+    """409 is not "changed by another user" here: too little is known yet."""
     done = run(Server({"detail": "the reason"}, status), "--load", "x2")
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith("weir: the reason")

@@ -1,4 +1,4 @@
-"""The metrics there are: as the code declares them, and as docs/reference/metrics.md tells them."""
+"""The metrics, as the code declares them and as docs/reference/metrics.md lists them."""
 
 import ast
 import re

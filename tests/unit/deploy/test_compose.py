@@ -212,7 +212,7 @@ def test_the_loop_may_meet_on_other_brokers() -> None:
 
 
 def test_images_say_what_they_are() -> None:
-    """The version of this tree, and the revision that is given: a build by Compose is servers both."""
+    """The version of this tree, and the revision given to the build: Compose builds both."""
     version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
     assert dotenv()["WEIR_VERSION"] == version
     services = compose(WEIR_REVISION="4f2c9d1")["services"]

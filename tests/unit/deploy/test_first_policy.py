@@ -127,7 +127,7 @@ def test_each_application_is_remembered_for_itself(job: Job, knowledge: Knowledg
 @pytest.mark.parametrize("trouble", [[500], [503, 502], [0], [401], [404, 503], [404, 0]])
 @pytest.mark.parametrize("there", [b"somebody's", None])
 def test_trouble_is_no_answer(job: Job, knowledge: Knowledge, trouble: list[int], there: bytes | None) -> None:
-    """It is asked again, and nothing is put over what is there: of a GET that failed nothing is known, and of a PUT neither."""
+    """The request is repeated, and no policy is replaced: a failed GET or PUT leaves the state unknown."""
     knowledge.trouble = trouble
     knowledge.policy = there
     assert job.run() == 0

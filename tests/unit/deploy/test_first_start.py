@@ -78,7 +78,7 @@ def test_a_second_start_changes_nothing(start: Start, tmp_path: Path) -> None:
 
 
 def test_a_start_that_was_cut_off_is_made_anew(start: Start, tmp_path: Path) -> None:
-    """What knowledge reads is written last: as long as it is missing, nobody has been let in with the others."""
+    """Knowledge's tokens are written last: while they are missing, no token has been accepted."""
     start()
     (tmp_path / "knowledge" / "WEIR_TOKENS").unlink()
     start()

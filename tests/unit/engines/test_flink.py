@@ -1,4 +1,4 @@
-"""Flink's answers as they are read: each trap of the reference, and what a hostile or broken cluster may send."""
+"""Parsing of Flink's responses: each pitfall of the reference, and responses of a hostile or broken cluster."""
 
 import copy
 import json
@@ -21,7 +21,7 @@ SOURCE, PARSE, ENRICH, AGGREGATE, SINK = (vertex["id"] for vertex in recorded("j
 
 
 def changed(name: str, change: Callable[[Any], Any]) -> Any:
-    """A recorded answer with something else in it."""
+    """Return a recorded response after `change`."""
     document = copy.deepcopy(recorded(name))
     change(document)
     return document
@@ -30,8 +30,8 @@ def changed(name: str, change: Callable[[Any], Any]) -> Any:
 # --- the job
 
 
-def test_a_recorded_job_is_read_whole() -> None:
-    """Graph, state, clocks and counters of the sample job."""
+def test_a_recorded_job_is_read() -> None:
+    """The sample job has its graph, state, times and counters."""
     job = topology.job(recorded("job"))
     assert [job.names()[v.id] for v in job.vertices] == [
         "Source: orders",
@@ -57,8 +57,8 @@ def test_a_recorded_job_is_read_whole() -> None:
     assert parse.busy_ms is not None and parse.busy_ms > 0
 
 
-def test_a_first_call_s_zeros_are_no_readings() -> None:
-    """Right after a start Flink shows zeros and says by its `complete` flags that they mean nothing."""
+def test_zeros_of_the_first_call_are_incomplete() -> None:
+    """Right after a start Flink's counters are 0, and its `complete` flags false."""
 
     def incomplete(document: Any) -> None:
         document["vertices"][1]["metrics"]["read-records-complete"] = False
@@ -68,7 +68,7 @@ def test_a_first_call_s_zeros_are_no_readings() -> None:
 
 
 def test_a_missing_flag_counts_as_incomplete() -> None:
-    """What does not say that it is complete is not."""
+    """A vertex without metrics is not complete, and its counters are unknown."""
     job = topology.job(changed("job", lambda d: d["vertices"][0].pop("metrics")))
     assert not job.vertices[0].complete
     assert job.vertices[0].write_records is None
@@ -76,8 +76,8 @@ def test_a_missing_flag_counts_as_incomplete() -> None:
 
 
 @pytest.mark.parametrize("value", ["NaN", math.nan, None, "soon", -1, True, [], 2**200, 1.1e18, "1e306", "9" * 5000])
-def test_a_time_that_is_no_number_is_unknown(value: Any) -> None:
-    """Legacy sources answer NaN; and unknown is never 0."""
+def test_a_time_that_is_not_a_number_is_unknown(value: Any) -> None:
+    """Legacy sources report NaN; unknown is never 0."""
 
     def set_busy(document: Any) -> None:
         document["vertices"][0]["metrics"]["accumulated-busy-time"] = value
@@ -86,7 +86,7 @@ def test_a_time_that_is_no_number_is_unknown(value: Any) -> None:
 
 
 def test_a_job_runs_only_when_all_its_tasks_do() -> None:
-    """RUNNING is said as soon as the first task is deployed."""
+    """Flink reports RUNNING as soon as the first task is deployed."""
 
     def deploying(document: Any) -> None:
         document["vertices"][2]["tasks"].update({"RUNNING": 0, "INITIALIZING": 1})
@@ -94,8 +94,8 @@ def test_a_job_runs_only_when_all_its_tasks_do() -> None:
     assert not topology.job(changed("job", deploying)).all_running
 
 
-def test_finished_tasks_do_not_hold_a_job_up() -> None:
-    """A bounded source ends while the rest goes on."""
+def test_finished_tasks_count_as_running() -> None:
+    """A bounded source ends while the other vertices continue."""
 
     def finished(document: Any) -> None:
         document["vertices"][0]["tasks"].update({"RUNNING": 0, "FINISHED": 1})
@@ -104,12 +104,12 @@ def test_finished_tasks_do_not_hold_a_job_up() -> None:
 
 
 def test_a_restarting_job_does_not_run() -> None:
-    """Its vertices may still be shown with tasks."""
+    """Flink may still list tasks of its vertices."""
     assert not topology.job(changed("job", lambda d: d.update(state="RESTARTING"))).all_running
 
 
 def test_names_are_unique_in_topological_order() -> None:
-    """Two vertices called `map`, and one that already has the other's new name."""
+    """Two vertices are called `map`, and one already has the suffixed name of another."""
 
     def rename(document: Any) -> None:
         for vertex, name in zip(document["vertices"], ("map", "map #2", "map", "map", "sink"), strict=True):
@@ -120,13 +120,13 @@ def test_names_are_unique_in_topological_order() -> None:
 
 
 def test_a_vertex_without_inputs_is_a_source_whatever_its_name() -> None:
-    """Legacy sources are not called `Source: …`; only the plan tells."""
+    """Names of legacy sources do not begin with `Source: `; only the plan shows that they have no inputs."""
     job = topology.job(changed("job", lambda d: d["vertices"][0].update(name="legacy-reader")))
     assert [job.names()[s.id] for s in job.sources] == ["legacy-reader"]
 
 
 def test_order_is_topological_whatever_order_flink_lists() -> None:
-    """Readers of the graph rely on sources coming first."""
+    """Readers of the graph rely on sources being first."""
     job = topology.job(changed("job", lambda d: d["vertices"].reverse()))
     assert [v.id for v in job.vertices] == [SOURCE, PARSE, ENRICH, AGGREGATE, SINK]
 
@@ -150,14 +150,14 @@ def test_order_is_topological_whatever_order_flink_lists() -> None:
     ],
 )
 def test_an_answer_of_the_wrong_form_is_refused_by_place(change: Callable[[Any], Any], place: str) -> None:
-    """Nothing is guessed about the graph: the error names call and field."""
+    """The graph is never guessed: the error names call and field."""
     with pytest.raises(Unreadable) as refused:
         topology.job(changed("job", change))
     assert refused.value.where == place
 
 
-def test_a_graph_beyond_reason_is_refused() -> None:
-    """A thousand operators is what an observation may hold."""
+def test_a_graph_that_is_too_large_is_refused() -> None:
+    """An observation has at most a thousand operators."""
     vertices = [{"id": f"v{n}", "name": "map", "parallelism": 1} for n in range(1001)]
     document = {
         "jid": "a",
@@ -171,8 +171,8 @@ def test_a_graph_beyond_reason_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, None, "never", 10**30, math.inf])
-def test_a_time_that_never_was_is_unknown(value: Any) -> None:
-    """Flink writes 0 or -1 for what has not happened: that is no instant in 1970."""
+def test_the_time_of_an_event_that_did_not_happen_is_unknown(value: Any) -> None:
+    """Flink writes 0 or -1 for it, which is not an instant in 1970."""
     job = topology.job(changed("job", lambda d: d["timestamps"].update(RUNNING=value)))
     assert job.running_since is None
 
@@ -185,53 +185,53 @@ def entry(job_id: str, name: str = "orders", state: str = "RUNNING", started: in
 
 
 def found(wanted: str, *entries: Any) -> tuple[str | None, str | None]:
-    job, odd = topology.find_job({"jobs": list(entries)}, wanted)
-    return (job.id if job else None), odd
+    job, warning = topology.find_job({"jobs": list(entries)}, wanted)
+    return (job.id if job else None), warning
 
 
 def test_a_resubmitted_job_is_found_again_by_name() -> None:
-    """The old one has ended, however recently."""
+    """The old job has ended, even if it started later."""
     assert found("orders", entry("old", state="CANCELED", started=2_000), entry("new", started=1_000)) == ("new", None)
 
 
-def test_a_job_that_has_ended_is_better_than_none() -> None:
-    """Its end is worth saying; the newest counts."""
+def test_the_newest_ended_job_is_found_if_none_runs() -> None:
+    """The user reads that it ended, not that it does not exist."""
     ended = [entry("a", state="FAILED", started=1_000), entry("b", state="FINISHED", started=2_000)]
     assert found("orders", *ended) == ("b", None)
 
 
-def test_two_running_jobs_of_one_name_are_said_and_the_newest_is_meant() -> None:
-    """Somebody forgot to cancel the old one: its numbers would be taken for the new one's."""
-    job, odd = found("orders", entry("old", started=1_000), entry("new", started=2_000))
+def test_two_running_jobs_of_one_name_give_a_warning_and_the_newest_is_used() -> None:
+    """The user forgot to cancel the old one, and must know which job the numbers are of."""
+    job, warning = found("orders", entry("old", started=1_000), entry("new", started=2_000))
     assert job == "new"
-    assert odd is not None and "old" in odd and "the newest, new, is meant" in odd
+    assert warning is not None and "old" in warning and "the newest, new, is used" in warning
 
 
 def test_a_job_is_found_by_id() -> None:
-    """An id stays with its job even if another takes its name."""
+    """An id identifies its job even if another job has the same name."""
     assert found("id-2", entry("id-1"), entry("id-2")) == ("id-2", None)
 
 
-def test_a_line_that_may_be_of_the_job_is_no_proof_that_it_is_gone() -> None:
-    """Its id cannot be part of a path: nothing is known of the job, and that is not its end."""
+def test_an_unreadable_entry_of_the_job_does_not_mean_that_it_is_missing() -> None:
+    """Its id cannot be part of a path: the state of the job is unknown."""
     with pytest.raises(Unreadable, match=r"jobs\.1\.jid"):
         found("orders", entry("a", name="other"), entry("../../x"))
 
 
-def test_no_job_is_no_error() -> None:
-    """The caller says so."""
+def test_a_missing_job_is_not_an_error() -> None:
+    """The caller reports it."""
     assert found("orders", entry("a", name="other")) == (None, None)
 
 
-def test_a_line_of_somebody_else_s_job_may_be_anything() -> None:
-    """A strange neighbour in a session cluster makes nobody blind; an id that would change a path is none."""
+def test_an_entry_of_another_job_may_be_invalid() -> None:
+    """Other users' jobs in a session cluster do not matter; an id that would change a path is invalid."""
     strange = [None, "job", {}, {"jid": None}, entry("x/../y"), {"jid": "a", "name": "orders", "state": None}]
     assert found("orders", *strange, entry("mine")) == ("mine", None)
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"jobs": None}, {"jobs": "none"}, "jobs"])
-def test_an_overview_that_is_none_is_refused(document: Any) -> None:
-    """That the job is gone must not be concluded from it."""
+def test_an_invalid_overview_is_refused(document: Any) -> None:
+    """It must not be read as an overview without the job."""
     with pytest.raises(Unreadable, match="/jobs/overview"):
         topology.find_job(document, "orders")
 
@@ -239,46 +239,46 @@ def test_an_overview_that_is_none_is_refused(document: Any) -> None:
 # --- metrics
 
 
-def test_a_source_s_position_is_one_past_the_last_record_it_sent() -> None:
-    """currentOffset is the last record's offset: in the recording the positions sum up to all records read."""
-    told = metrics.source_offsets(metrics.aggregates(recorded("source_metrics")))
-    positions = [position for position in told.positions.values() if position is not None]
-    assert set(told.positions) == {("m_orders", n) for n in range(4)}
-    assert sum(positions) == told.records_in
-    assert told.pending_records == 0
+def test_the_position_of_a_source_is_one_past_its_last_record() -> None:
+    """currentOffset is the offset of the last record: the positions of the recording add up to all records read."""
+    source = metrics.source_offsets(metrics.aggregates(recorded("source_metrics")))
+    positions = [position for position in source.positions.values() if position is not None]
+    assert set(source.positions) == {("m_orders", n) for n in range(4)}
+    assert sum(positions) == source.records_in
+    assert source.pending_records == 0
 
 
-def test_before_the_first_record_nothing_is_known() -> None:
-    """-1 is no position; pendingRecords does not exist yet, which is not 0."""
+def test_before_the_first_record_positions_are_unknown() -> None:
+    """-1 is not a position, and the missing pendingRecords is not 0."""
     name = "Source__orders.KafkaSourceReader.topic.orders.partition.0.currentOffset"
-    told = metrics.source_offsets(metrics.aggregates([{"id": name, "max": -1.0}]))
-    assert told.positions == {("orders", 0): None}
-    assert told.pending_records is None
-    assert told.records_in is None
+    source = metrics.source_offsets(metrics.aggregates([{"id": name, "max": -1.0}]))
+    assert source.positions == {("orders", 0): None}
+    assert source.pending_records is None
+    assert source.records_in is None
 
 
-def test_subtasks_that_do_not_read_a_partition_do_not_hide_the_one_that_does() -> None:
-    """Each subtask has the metric once it was assigned the partition: the largest is the reader's."""
+def test_the_position_is_of_the_subtask_that_reads_the_partition() -> None:
+    """Every subtask that was ever assigned the partition has the metric: the maximum is the reader's."""
     name = "Source__orders.KafkaSourceReader.topic.orders.partition.7.currentOffset"
-    told = metrics.source_offsets(metrics.aggregates([{"id": name, "min": -1.0, "max": 41.0}]))
-    assert told.positions == {("orders", 7): 42}
+    source = metrics.source_offsets(metrics.aggregates([{"id": name, "min": -1.0, "max": 41.0}]))
+    assert source.positions == {("orders", 7): 42}
 
 
 def test_a_partition_read_from_two_clusters_has_no_position() -> None:
-    """One topic name, two places: neither offset can be held against one log."""
+    """Two partitions have the same topic name: neither offset can be compared with one log."""
     names = [f"Source__x.kafkaCluster.{c}.KafkaSourceReader.topic.t.partition.0.currentOffset" for c in "ab"]
-    told = metrics.source_offsets(metrics.aggregates([{"id": name, "max": 5.0} for name in names]))
-    assert told.positions == {("t", 0): None}
+    source = metrics.source_offsets(metrics.aggregates([{"id": name, "max": 5.0} for name in names]))
+    assert source.positions == {("t", 0): None}
 
 
-def test_what_a_source_sent_stands_in_for_what_it_read() -> None:
-    """Some connectors do not count what they read."""
-    told = metrics.source_offsets(metrics.aggregates([{"id": "Source__x.numRecordsOut", "sum": 12.0}]))
-    assert told.records_in == 12
+def test_records_sent_replace_missing_records_read() -> None:
+    """Some connectors do not count the records that they read."""
+    source = metrics.source_offsets(metrics.aggregates([{"id": "Source__x.numRecordsOut", "sum": 12.0}]))
+    assert source.records_in == 12
 
 
-def test_only_listed_metrics_are_wanted() -> None:
-    """One unknown name would make Flink answer with an empty list. Others' counters in the chain are not the source's."""
+def test_only_listed_metrics_are_requested() -> None:
+    """An unlisted name makes Flink's response empty. Counters of chained operators are not the source's."""
     wanted = metrics.wanted_source_metrics(metrics.metric_names(recorded("source_metric_names")))
     offsets = [f"Source__orders.KafkaSourceReader.topic.m_orders.partition.{n}.currentOffset" for n in range(4)]
     counters = ["Source__orders.numRecordsIn", "Source__orders.numRecordsOut", "Source__orders.pendingRecords"]
@@ -286,8 +286,8 @@ def test_only_listed_metrics_are_wanted() -> None:
     assert metrics.wanted_source_metrics(["map.numRecordsIn", "Source__a.b.numRecordsIn", "numRecordsIn"]) == []
 
 
-def test_values_come_as_texts_or_not_at_all() -> None:
-    """Flink writes a metric's value as a text; what is no number is unknown."""
+def test_values_are_texts_or_missing() -> None:
+    """Flink writes the value of a metric as a text; a text that is not a number is unknown."""
     document = [{"id": "numRestarts", "value": "3"}, {"id": "uptime", "value": "n/a"}, {"value": 1}, None]
     assert metrics.plain_metrics(document) == {"numRestarts": 3.0, "uptime": None}
 
@@ -296,30 +296,30 @@ def test_values_come_as_texts_or_not_at_all() -> None:
 
 
 def test_recorded_checkpoints() -> None:
-    """When the last one was complete, how long it took, how many there were."""
-    facts = rescale.checkpoints(recorded("checkpoints"))
-    assert facts.last_completed_at == datetime.fromtimestamp(1795243887.497, UTC)
-    assert (facts.last_duration_seconds, facts.completed, facts.failed) == (0.163, 4, 1)
+    """They have completion time and duration of the last one, and numbers of completed and failed ones."""
+    found = rescale.checkpoints(recorded("checkpoints"))
+    assert found.last_completed_at == datetime.fromtimestamp(1795243887.497, UTC)
+    assert (found.last_duration_seconds, found.completed, found.failed) == (0.163, 4, 1)
     assert rescale.checkpoint_interval_seconds(recorded("checkpoints_config")) == 10.0
 
 
 def test_no_checkpoint_yet() -> None:
     """`latest.completed` is null, or there is no `latest`."""
     for document in ({"counts": {"completed": 0, "failed": 0}, "latest": {"completed": None}}, {}):
-        facts = rescale.checkpoints(document)
-        assert facts.last_completed_at is None
-        assert facts.last_duration_seconds is None
+        found = rescale.checkpoints(document)
+        assert found.last_completed_at is None
+        assert found.last_duration_seconds is None
 
 
-def test_checkpointing_off_is_written_as_the_largest_long() -> None:
-    """Anything else that is no number is an error, not `off`."""
+def test_checkpointing_off_is_the_maximum_of_a_long() -> None:
+    """Any other value that is not a number is an error, not `off`."""
     assert rescale.checkpoint_interval_seconds({"interval": 9223372036854775807}) is None
     with pytest.raises(Unreadable, match="interval"):
         rescale.checkpoint_interval_seconds({"interval": "often"})
 
 
 def test_recorded_requirements() -> None:
-    """Lower and upper bound by vertex."""
+    """They have lower and upper bounds by vertex."""
     assert rescale.requirements(recorded("resource_requirements"))[ENRICH] == (1, 1)
 
 
@@ -354,7 +354,7 @@ def test_a_bound_that_is_not_set_is_unknown() -> None:
     ],
 )
 def test_durations_as_flink_writes_them(written: str, seconds: float | None) -> None:
-    """Set but unreadable is unknown; only what is not set has the default."""
+    """A set but unreadable duration is unknown; only an unset one has the default."""
     assert flink_seconds(written, 7.0) == seconds
     assert flink_seconds(None, 7.0) == 7.0
 
@@ -371,8 +371,8 @@ NO_SUCH_JOB = (
 )
 
 
-def said(*errors: str) -> bytes:
-    """An error as Flink writes it."""
+def refusal(*errors: str) -> bytes:
+    """Return the body of an error response of Flink."""
     return json.dumps({"errors": list(errors)}).encode()
 
 
@@ -382,17 +382,17 @@ TOO_MUCH = "The newly requested parallelism 121 for the job vertex 9f3c exceeds 
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (said(f"org.x.RestHandlerException: {TOO_MUCH}.\n\tat a.b(C.java:1)"), TOO_MUCH),
-        (said("Internal server error.", NO_SUCH_JOB), "Could not find Flink job"),
-        (said("Internal server error.", DEFAULT_SCHEDULER), "does not support changing the parallelism"),
-        (said("x.YException: password is hunter2"), None),
-        (said(TOO_MUCH.replace("9f3c", "hunter2")), None),
+        (refusal(f"org.x.RestHandlerException: {TOO_MUCH}.\n\tat a.b(C.java:1)"), TOO_MUCH),
+        (refusal("Internal server error.", NO_SUCH_JOB), "Could not find Flink job"),
+        (refusal("Internal server error.", DEFAULT_SCHEDULER), "does not support changing the parallelism"),
+        (refusal("x.YException: password is hunter2"), None),
+        (refusal(TOO_MUCH.replace("9f3c", "hunter2")), None),
         (b"hunter2", None),
         (b"", None),
     ],
 )
-def test_only_known_reasons_are_repeated(body: bytes, expected: str | None) -> None:
-    """Whoever writes a policy chooses the address that a refusal comes from, and reads the reason."""
+def test_only_known_reasons_are_passed_on(body: bytes, expected: str | None) -> None:
+    """The author of a policy chooses the address that a refusal comes from, and reads the reason."""
     assert reason(body) == expected
 
 
@@ -422,7 +422,7 @@ JUNK = st.one_of(
 
 
 def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a document."""
+    """Return the path of every value in a document."""
     children = (
         document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
     )
@@ -430,8 +430,8 @@ def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @given(st.data())
-def test_whatever_is_wrong_is_refused_by_place_or_read_around(data: st.DataObject) -> None:
-    """Any value anywhere in any answer replaced by anything: a typed value or `Unreadable`, never another error."""
+def test_any_invalid_value_is_refused_with_its_place_or_unknown(data: st.DataObject) -> None:
+    """A response with any value replaced by any other gives a typed value or `Unreadable`, never another error."""
     name = data.draw(st.sampled_from(sorted(PARSERS)))
     document = recorded(name)
     path = data.draw(st.sampled_from(places(document)))
@@ -449,8 +449,8 @@ def test_whatever_is_wrong_is_refused_by_place_or_read_around(data: st.DataObjec
         assert refused.where and refused.what
 
 
-def test_json_that_only_python_reads_is_no_number() -> None:
-    """Python's reader accepts NaN and Infinity; they are unknown."""
+def test_nan_and_infinity_are_unknown() -> None:
+    """Python's JSON parser accepts them, although JSON does not have them."""
     document = json.loads('[{"id": "a", "sum": NaN, "max": Infinity, "avg": 1.5}]')
     assert metrics.aggregates(document) == {"a": {"min": None, "max": None, "avg": 1.5, "sum": None}}
 
@@ -469,5 +469,5 @@ def test_json_that_only_python_reads_is_no_number() -> None:
     ],
 )
 def test_a_state_has_a_health(state: str, all_running: bool, health: str | None) -> None:
-    """Every engine's states come down to four; a state of a later Flink is unknown."""
+    """Each state of Flink maps to one of four; a state of a later version is unknown."""
     assert health_of(state, all_running=all_running) == health

@@ -33,7 +33,8 @@ from weir_contracts import (
 )
 
 from engines.flink.health import health_of
-from services.executor.core import Observed, PolicyReading, Rules, Snapshot
+from services.executor.core.observed import Observed, PolicyReading, Snapshot
+from services.executor.core.rules import Rules
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RULES = Rules()
@@ -101,7 +102,7 @@ def subject(job: str = "orders", url: str = "http://127.0.0.1:8081", docker: dic
 
 
 def reading(**changes: Any) -> PolicyReading:
-    """That policy, read."""
+    """Return a reading of that policy."""
     return PolicyReading(reachable=True, policy=policy(**changes))
 
 
@@ -127,7 +128,7 @@ def deployment(observed: Parallelism = BEFORE, **changes: Any) -> Deployment:
 
 def snapshot(observed: Parallelism = BEFORE, *, at: datetime = NOON, **changes: Any) -> Snapshot:
     """All tasks of it run, for an hour already."""
-    known = {
+    base = {
         "all_running": True,
         "running_since": at - timedelta(hours=1),
         "steady_since": at - timedelta(hours=1),
@@ -135,18 +136,18 @@ def snapshot(observed: Parallelism = BEFORE, *, at: datetime = NOON, **changes: 
         "checkpoint_in_progress": False,
         "can_trigger_checkpoint": True,
     }
-    fields = {k: changes.pop(k) for k in list(changes) if k in known}
-    return Snapshot(at=at, reachable=True, deployment=deployment(observed, **changes), **{**known, **fields})
+    fields = {k: changes.pop(k) for k in list(changes) if k in base}
+    return Snapshot(at=at, reachable=True, deployment=deployment(observed, **changes), **{**base, **fields})
 
 
-def away(at: datetime = NOON, because: str = "connection refused") -> Snapshot:
-    """Nobody answers."""
-    return Snapshot(at=at, reachable=False, because=because)
+def away(at: datetime = NOON, reason: str = "connection refused") -> Snapshot:
+    """Return a snapshot of an unreachable target."""
+    return Snapshot(at=at, reachable=False, reason=reason)
 
 
 def absent(at: datetime = NOON) -> Snapshot:
     """The cluster answers and has no such job."""
-    return Snapshot(at=at, reachable=True, because="the cluster has no job 'orders'")
+    return Snapshot(at=at, reachable=True, reason="the cluster has no job 'orders'")
 
 
 def restarting(observed: Parallelism = BEFORE, *, at: datetime = NOON, **changes: Any) -> Snapshot:
@@ -290,6 +291,6 @@ def analysis(
     )
 
 
-def observed(seen: Snapshot | None = None, **changes: Any) -> Observed:
+def observed(found: Snapshot | None = None, **changes: Any) -> Observed:
     """All that is known at one step."""
-    return Observed(snapshot=seen or snapshot(), **{"policy": reading(), "planned_version": 3, **changes})
+    return Observed(snapshot=found or snapshot(), **{"policy": reading(), "planned_version": 3, **changes})

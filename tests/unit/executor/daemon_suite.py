@@ -1,4 +1,4 @@
-"""What every daemon must do. Run against the one in memory and against a real Docker."""
+"""Suite of all daemons, for the one in memory and a real Docker."""
 
 from typing import Protocol
 
@@ -8,14 +8,14 @@ from services.executor.adapters.docker_scaling import Container, Daemon, DockerA
 
 
 class DaemonRig(Protocol):
-    """A compose service with two running containers, numbered 1 and 2, and what stands beside it."""
+    """A compose service with two running containers, numbered 1 and 2, and a container of another service."""
 
     daemon: Daemon
     project: str
     service: str
 
     def takes_name(self, number: int) -> None:
-        """Somebody else's container gets the name of the one with that number."""
+        """A foreign container gets the name of the one with that number."""
         ...
 
     def away(self) -> Daemon:
@@ -35,14 +35,14 @@ def one(rig: DaemonRig, number: int) -> Container:
 class DaemonSuite:
     """Subclass it with a fixture `rig`."""
 
-    def test_a_services_containers_are_its_own_only(self, rig: DaemonRig) -> None:
-        """Those of other services and projects are not among them; a service that is not there has none."""
+    def test_only_containers_of_the_service_are_listed(self, rig: DaemonRig) -> None:
+        """Not those of other services and projects; an unknown service has none."""
         assert listed(rig) == [(1, "running"), (2, "running")]
         assert rig.daemon.containers(rig.project, "nobody") == []
         assert rig.daemon.containers("nobody", rig.service) == []
 
-    def test_a_copy_lives_and_goes(self, rig: DaemonRig) -> None:
-        """Made, started, stopped, removed; what is done already is done."""
+    def test_a_copy_is_started_stopped_and_removed(self, rig: DaemonRig) -> None:
+        """Each call may be repeated."""
         copy = rig.daemon.copy(one(rig, 1), 3)
         assert listed(rig) == [(1, "running"), (2, "running"), (3, "created")]
         for _ in range(2):
@@ -58,27 +58,27 @@ class DaemonSuite:
         rig.daemon.stop(copy)
         assert listed(rig) == [(1, "running"), (2, "running")]
 
-    def test_a_name_that_is_taken_is_told(self, rig: DaemonRig) -> None:
+    def test_an_occupied_name_is_reported(self, rig: DaemonRig) -> None:
         """So the next number can be tried."""
         rig.takes_name(3)
         with pytest.raises(NameTaken, match="3"):
             rig.daemon.copy(one(rig, 1), 3)
         assert rig.daemon.copy(one(rig, 1), 4).number == 4
 
-    def test_what_somebody_removed_cannot_be_started(self, rig: DaemonRig) -> None:
-        """It says so; nothing else happens."""
+    def test_a_removed_container_cannot_be_started(self, rig: DaemonRig) -> None:
+        """The call raises an error that names the container."""
         copy = rig.daemon.copy(one(rig, 1), 3)
         rig.daemon.remove(copy)
         with pytest.raises((DockerAway, DockerRefused), match=copy.name):
             rig.daemon.start(copy)
 
-    def test_an_outage_is_told_as_one(self, rig: DaemonRig) -> None:
-        """Every call, and none of them says no."""
-        known, daemon = one(rig, 1), rig.away()
+    def test_an_outage_is_not_a_refusal(self, rig: DaemonRig) -> None:
+        """Every call reports it."""
+        base, daemon = one(rig, 1), rig.away()
         with pytest.raises(DockerAway):
             daemon.containers(rig.project, rig.service)
         with pytest.raises(DockerAway):
-            daemon.copy(known, 3)
+            daemon.copy(base, 3)
         for call in (daemon.start, daemon.stop, daemon.remove):
             with pytest.raises(DockerAway):
-                call(known)
+                call(base)

@@ -7,7 +7,7 @@ from weir_contracts import Operator, Parallelism, ScalingPolicy, Subject, Topolo
 
 from runtime.clock import FakeClock
 from services.executor.adapters.docker import DockerDriver
-from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
+from services.executor.core.observed import Accepted, Refusal, Rejected, Snapshot, Unanswered
 from services.executor.driver import Fence, Unfenced
 from tests.unit.executor.builders import JOB, NOON, TOPOLOGY, subject
 from tests.unit.executor.memory_docker import MemoryDaemon, ReactiveCluster
@@ -23,7 +23,7 @@ def docker_subject(**changes: Any) -> Subject:
 
 
 def groups(number: int) -> Topology:
-    """As many operators, each in a slot sharing group of its own."""
+    """Operators that are each in another slot sharing group."""
     operators = [
         Operator(name=f"o{i}", id=f"v{i}", max_parallelism=120, slot_sharing_group=f"g{i}") for i in range(number)
     ]
@@ -53,11 +53,11 @@ class DockerRig:
 
     async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
         for _ in range(100):
-            seen = await self.driver.observe(self.subject)
-            if condition(seen):
-                return seen
+            found = await self.driver.observe(self.subject)
+            if condition(found):
+                return found
             self.clock.advance(0.5)
-        raise AssertionError(f"not within 50 s: {seen}")
+        raise AssertionError(f"not within 50 s: {found}")
 
     async def ask(
         self, wanted: Parallelism, of: Subject | None = None, fence: Fence | None = None
@@ -72,7 +72,7 @@ class DockerRig:
         return [(each.number, each.state) for each in self.docker.containers(PROJECT, SERVICE)]
 
     def did(self, *calls: str) -> list[tuple[str, str]]:
-        """What was asked of Docker, of these kinds."""
+        """Calls of these kinds that Docker received."""
         return [(call, what) for call, what in self.docker.calls if call in calls]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from weir_contracts import Subject
 
-from services.executor.core import Rejected, Snapshot
+from services.executor.core.observed import Rejected, Snapshot
 from services.executor.driver import Unfenced
 from tests.unit.executor.memory_cluster import MemoryDriver, MemoryJob
 
@@ -92,10 +92,10 @@ class FakeFlink:
                 {"key": f"{prefix}executing.resource-stabilization-timeout", "value": "1 s"},
                 {"key": f"{prefix}rescale-trigger.max-delay", "value": "0 ms"},
             ]
-        raise AssertionError(f"nobody asks for {what}")
+        raise AssertionError(f"no test expects a request for {what}")
 
     async def _line(self, job: MemoryJob) -> dict[str, Any]:
-        seen = await self.driver.observe(self.subject)
+        found = await self.driver.observe(self.subject)
         total = sum(job.observed.values())
         running = total if job.state == "RUNNING" else 0
         return {
@@ -104,7 +104,7 @@ class FakeFlink:
             "state": job.state,
             "start-time": _ms(job.started_at) + self._ahead_ms,
             "end-time": -1,
-            "last-modification": _ms(seen.steady_since) + self._ahead_ms,
+            "last-modification": _ms(found.steady_since) + self._ahead_ms,
             "tasks": {"total": total, "running": running, "finished": 0},
         }
 
@@ -150,12 +150,12 @@ class FakeFlink:
         assert {each["parallelism"]["lowerBound"] for each in body.values()} == {1}
         answer = await self.driver.request(self.subject, job.job_id, wanted, job.requested, Unfenced())
         if isinstance(answer, Rejected):
-            said = re.sub(
+            text = re.sub(
                 r"^.+: (\d+) exceeds",
                 r"The newly requested parallelism \1 for the job vertex 9f exceeds",
                 answer.reason,
             )
-            return 400, _errors("org.apache.flink.runtime.rest.handler.RestHandlerException", said)
+            return 400, _errors("org.apache.flink.runtime.rest.handler.RestHandlerException", text)
         return 200, {}
 
 

@@ -18,7 +18,7 @@ from runtime.memory_bus import MemoryBus, MemoryConsumer
 from runtime.records import Record, partition_of
 from services.executor.action_runner import Pace
 from services.executor.adapters.memory import MemoryKnowledge
-from services.executor.core import Rules
+from services.executor.core.rules import Rules
 from services.executor.driver import Driver, Knowledge
 from services.executor.service import Executor
 from tests.unit.executor.builders import BEFORE, NOON, SPACE, TOPOLOGY, WANTED, plan, policy
@@ -29,7 +29,7 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Ports:
-    """What one replica talks to. While it is stopped none of its calls goes on, as after SIGSTOP."""
+    """Ports of one replica. While it is stopped none of its calls continues, as after SIGSTOP."""
 
     def __init__(self) -> None:
         self.effects: list[str] = []
@@ -72,8 +72,8 @@ class _Stoppable:
             return found
 
         async def call(*given: Any, **named: Any) -> Any:
-            told = name == "publish" and given[0] == OUTCOMES.name
-            effect = name if told or name in ("record", "request", "trigger_checkpoint", "policy") else ""
+            published = name == "publish" and given[0] == OUTCOMES.name
+            effect = name if published or name in ("record", "request", "trigger_checkpoint", "policy") else ""
             await self._ports.pass_by(effect and f"before {effect}")
             result = await found(*given, **named)
             await self._ports.pass_by(effect and f"after {effect}")
@@ -154,7 +154,7 @@ class House:
         return next((replica for replica in own if not replica.member.expired), None)
 
     async def add(self, application: str, *, url: str = "http://127.0.0.1:8081", mode: str = "act") -> MemoryJob:
-        """An application with its policy, told and stored, and its job."""
+        """An application with its policy, published and stored, and its job."""
         made = policy(application, mode=mode, url=url)
         self.knowledge.policies[application] = made
         await self.publish(POLICIES, application, made)
@@ -176,11 +176,11 @@ class House:
 
     async def make(self, wanted: Parallelism | None, application: str, number: int, **changes: Any) -> Plan:
         """A plan for the job as it is now."""
-        seen = await self.driver.observe(self.knowledge.policies[application].spec.target)
-        assert seen.deployment is not None
+        there = await self.driver.observe(self.knowledge.policies[application].spec.target)
+        assert there.deployment is not None
         version = self.knowledge.policies[application].metadata.version
-        known = {"deployment": seen.deployment.ref(), "current": seen.deployment.observed, "policy_version": version}
-        return plan(wanted, number=number, application=application, at=self.clock.now(), **{**known, **changes})
+        base = {"deployment": there.deployment.ref(), "current": there.deployment.observed, "policy_version": version}
+        return plan(wanted, number=number, application=application, at=self.clock.now(), **{**base, **changes})
 
     async def analysis(self, made: Analysis) -> None:
         await self.publish(ANALYSES, made.application, made)
@@ -193,7 +193,7 @@ class House:
         body, headers = encode(message, type=topic.type, source="test", id=id, time=self.clock.now(), traceparent=TRACE)
         await self.bus.publish(topic.name, key, body, headers)
 
-    def told(self, application: str = APP) -> list[Outcome]:
+    def published(self, application: str = APP) -> list[Outcome]:
         """All outcomes of an application, oldest first."""
         return [Outcome.model_validate_json(r.value or b"") for r in self.records() if r.key == application]
 
@@ -201,7 +201,7 @@ class House:
         return self.bus.records(OUTCOMES.name)
 
     def phases(self, application: str = APP) -> list[str]:
-        return [outcome.phase for outcome in self.told(application)]
+        return [outcome.phase for outcome in self.published(application)]
 
     def ended(self, phase: str, application: str = APP) -> Callable[[], bool]:
         """Whether the newest outcome has this phase."""
@@ -214,7 +214,7 @@ class House:
                 return
             self.clock.advance(0.5)
             await asyncio.sleep(0.003)
-        raise AssertionError(f"not within {seconds} s; told: {[(o.phase, o.code) for o in self.told()]}")
+        raise AssertionError(f"not within {seconds} s; told: {[(o.phase, o.code) for o in self.published()]}")
 
     async def quiet(self, seconds: float = 5.0) -> None:
         """Let time pass."""
@@ -223,7 +223,10 @@ class House:
             await asyncio.sleep(0.003)
 
     async def end(self) -> None:
+        """End all replicas. Every sentence for users is short."""
         self.bus.mend()
+        for record in self.records():
+            assert record.value is None or len(Outcome.model_validate_json(record.value).sentence) <= 160
         for replica in self.replicas:
             if not replica.task.done():
                 await replica.end()

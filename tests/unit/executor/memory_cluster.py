@@ -7,7 +7,8 @@ from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings
 
 from engines.flink.health import health_of
 from runtime.clock import Clock
-from services.executor.core import Accepted, Refusal, Rejected, Snapshot, TargetChanged, Unanswered, changes, contested
+from services.executor.core.messages import changes
+from services.executor.core.observed import Accepted, Refusal, Rejected, Snapshot, TargetChanged, Unanswered, contested
 from services.executor.driver import Fence
 
 _CRASHES_AFTER_SECONDS = 1.0
@@ -73,10 +74,10 @@ class MemoryDriver:
         url, name = _key(subject)
         now = self._clock.now()
         if url in self.away:
-            return Snapshot(now, reachable=False, because=self.away[url])
+            return Snapshot(now, reachable=False, reason=self.away[url])
         job = self._find(url, name)
         if job is None:
-            return Snapshot(now, reachable=True, because=f"the cluster has no job {name!r}")
+            return Snapshot(now, reachable=True, reason=f"the cluster has no job {name!r}")
         self._advance(job, now)
         running = job.state == "RUNNING"
         return Snapshot(

@@ -8,7 +8,7 @@ from weir_contracts import Parallelism, RescaleSettings, Subject, Topology
 
 from runtime.clock import Clock
 from services.executor.adapters.docker_scaling import Container, DockerAway, DockerRefused, NameTaken
-from services.executor.core import Snapshot
+from services.executor.core.observed import Snapshot
 from tests.unit.executor.memory_cluster import MemoryDriver, MemoryJob
 
 _MAX_PARALLELISM = 32768

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from weir_contracts import TERMINAL, Outcome
 
 from engines.flink.health import health_of
-from services.executor.core import (
+from services.executor.core.history import ActionHistory, recall, record_transition
+from services.executor.core.observed import (
     Accepted,
-    ActionHistory,
     Conflict,
-    Event,
     Observed,
     PolicyReading,
     Recorded,
@@ -21,12 +20,9 @@ from services.executor.core import (
     Snapshot,
     Step,
     Unanswered,
-    next_step,
-    recall,
-    record_transition,
-    resume,
-    supersede,
 )
+from services.executor.core.steps import next_step, resume, supersede
+from services.executor.core.table import Event
 from tests.effort import examples
 from tests.unit.executor.builders import (
     BEFORE,
@@ -85,17 +81,17 @@ ANALYSES = st.sampled_from(
 OBSERVED = st.builds(
     Observed, snapshot=snapshots(), analysis=ANALYSES, policy=POLICIES, answer=ANSWERS, planned_version=st.just(3)
 )
-TURN = st.tuples(OBSERVED, st.floats(0, 200), st.sampled_from(["step"] * 8 + ["resume", "supersede", "restart"]))
+CYCLE = st.tuples(OBSERVED, st.floats(0, 200), st.sampled_from(["step"] * 8 + ["resume", "supersede", "restart"]))
 
 
 @examples(60)
-@given(st.lists(TURN, max_size=25))
-def test_the_machine_holds_its_promises(turns: list[tuple[Observed, float, str]]) -> None:
-    """Versions grow by one, ends are ends, requests are for wanted or back, and what is told is enough to go on."""
+@given(st.lists(CYCLE, max_size=25))
+def test_the_machine_holds_its_promises(cycles: list[tuple[Observed, float, str]]) -> None:
+    """Versions grow by one, terminal phases stay, requests are for `wanted` or the rollback target; the newest outcome suffices."""
     now = NOON
-    told = record_transition(ActionHistory(), Step(action(version=1), Event("admitted", "…")), None, now, RULES)
-    history, last = told.history, told.outcome
-    for seen, seconds, what in turns:
+    published = record_transition(ActionHistory(), Step(action(version=1), Event("admitted", "…")), None, now, RULES)
+    history, last = published.history, published.outcome
+    for found, seconds, what in cycles:
         now += timedelta(seconds=seconds)
         before = history.action
         assert before is not None
@@ -107,7 +103,7 @@ def test_the_machine_holds_its_promises(turns: list[tuple[Observed, float, str]]
         elif what == "supersede":
             step = supersede(before, now)
         else:
-            step = next_step(before, seen, now, RULES)
+            step = next_step(before, found, now, RULES)
         if before.phase in TERMINAL:
             assert step == Step(before)
             continue
@@ -119,8 +115,8 @@ def test_the_machine_holds_its_promises(turns: list[tuple[Observed, float, str]]
             history = ActionHistory(**{**history.__dict__, "action": step.action})
             continue
         assert step.action.version == before.version + 1
-        told = record_transition(history, step, seen.snapshot, now, RULES)
-        last = told.outcome
+        published = record_transition(history, step, found.snapshot, now, RULES)
+        last = published.outcome
         again = recall(ActionHistory(), Outcome.model_validate_json(last.model_dump_json()))
-        assert (again.action, again.last_written) == (told.history.action, told.history.last_written)
-        history = told.history
+        assert (again.action, again.last_written) == (published.history.action, published.history.last_written)
+        history = published.history

@@ -1,4 +1,4 @@
-"""What the gate admits keeps to the policy's bounds, total and budget."""
+"""Admitted plans keep the policy's bounds, total and budget."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import ActionState, Parallelism, PolicySpec, Topology
 
-from services.executor.core import PolicyReading, Refusal, Snapshot, admit
 from services.executor.core.bounds import out_of_bounds
+from services.executor.core.gate import admit
+from services.executor.core.observed import PolicyReading, Refusal, Snapshot
 from services.planner.core.guards import Context as Guarded
 from services.planner.core.guards import amend
 from tests.effort import examples
@@ -21,8 +22,8 @@ from tests.unit.planner.test_guards import situations, vectors
 
 def spec(**changes: Any) -> PolicySpec:
     """The policy's, with other limits."""
-    known = policy().spec
-    return type(known).model_validate({**known.model_dump(mode="json", by_alias=True, exclude_unset=True), **changes})
+    base = policy().spec
+    return type(base).model_validate({**base.model_dump(mode="json", by_alias=True, exclude_unset=True), **changes})
 
 
 def running_with(topology: Topology, running: Parallelism, **changes: Any) -> Snapshot:
@@ -30,17 +31,17 @@ def running_with(topology: Topology, running: Parallelism, **changes: Any) -> Sn
     return replace(snapshot(running, graph_hash=topology.graph_hash(), **changes), topology=topology)
 
 
-def verdict(wanted: Parallelism, running: Parallelism = BEFORE, *, seen: Any = None, **changes: Any) -> Any:
-    """What the gate makes of a plan for a job that runs so."""
+def decision(wanted: Parallelism, running: Parallelism = BEFORE, *, found: Any = None, **changes: Any) -> Any:
+    """Return the decision of the gate on a plan for a job at this parallelism."""
     the_policy = policy().model_copy(update={"spec": spec(**changes)})
-    there = seen or running_with(TOPOLOGY, running)
+    there = found or running_with(TOPOLOGY, running)
     assert there.deployment is not None
     made = plan(wanted, deployment=there.deployment.ref(), current=there.deployment.observed)
     return admit(made, context(policy=PolicyReading(True, the_policy), snapshot=there))
 
 
 def reason(*args: Any, **changes: Any) -> str:
-    refused = verdict(*args, **changes)
+    refused = decision(*args, **changes)
     assert isinstance(refused, Refusal) and refused.code == "out-of-bounds", refused
     assert len(refused.sentence) <= 160
     return refused.sentence
@@ -48,43 +49,43 @@ def reason(*args: Any, **changes: Any) -> str:
 
 def test_a_plan_far_beyond_its_policys_bounds_is_refused() -> None:
     """The sentence names the operator and the bounds."""
-    why = reason({**BEFORE, "enrich": 32_000}, bounds={"max": 32})
-    assert why == "enrich 1 → 32000 is outside the policy's bounds of 1 to 32"
+    result = reason({**BEFORE, "enrich": 32_000}, bounds={"max": 32})
+    assert result == "enrich 1 → 32000 is outside the policy's bounds of 1 to 32"
     assert "sink 4 → 1 is outside" in reason(
         {**BEFORE, "sink": 1}, {**BEFORE, "sink": 4}, bounds={"min": 1, "operators": {"sink": {"min": 2}}}
     )
 
 
 def test_bounds_of_single_operators_count() -> None:
-    """A tighter one refuses, a wider one admits."""
+    """Tighter bounds refuse, wider ones admit."""
     bounds = {"max": 4, "operators": {"sink": {"max": 2}, "enrich": {"max": 8}}}
     assert reason({**BEFORE, "sink": 3}, bounds=bounds)
-    assert isinstance(verdict({**BEFORE, "enrich": 8}, bounds=bounds), ActionState)
+    assert isinstance(decision({**BEFORE, "enrich": 8}, bounds=bounds), ActionState)
 
 
 @pytest.mark.parametrize(("wanted", "admitted"), [(32, True), (36, True), (40, True), (41, False)])
-def test_what_runs_outside_new_bounds_may_move_towards_them(wanted: int, admitted: bool) -> None:
+def test_an_operator_outside_new_bounds_may_move_towards_them(wanted: int, admitted: bool) -> None:
     """Forty run and the policy allows 32 now: into the bounds, nearer, or unchanged while another operator moves."""
-    made = verdict({"orders": 2, "enrich": wanted, "sink": 1}, {**BEFORE, "enrich": 40}, bounds={"max": 32})
+    made = decision({"orders": 2, "enrich": wanted, "sink": 1}, {**BEFORE, "enrich": 40}, bounds={"max": 32})
     assert isinstance(made, ActionState) == admitted, made
 
 
-def test_what_was_lost_is_no_way_out_of_the_bounds() -> None:
+def test_lost_subtasks_do_not_widen_the_bounds() -> None:
     """After a TaskManager was lost two of eight subtasks run: requirements still must not fall below the minimum."""
-    seen = running_with(TOPOLOGY, {**BEFORE, "enrich": 2}, requested={**BEFORE, "enrich": 8})
-    assert reason({**BEFORE, "enrich": 3}, seen=seen, bounds={"operators": {"enrich": {"min": 4}}})
+    found = running_with(TOPOLOGY, {**BEFORE, "enrich": 2}, requested={**BEFORE, "enrich": 8})
+    assert reason({**BEFORE, "enrich": 3}, found=found, bounds={"operators": {"enrich": {"min": 4}}})
 
 
-def test_a_minimum_above_the_key_groups_is_met_by_as_many_as_there_are() -> None:
+def test_a_minimum_above_the_key_groups_counts_as_the_key_groups() -> None:
     """An operator cannot have more subtasks than key groups."""
     small = Topology(operators=[o.model_copy(update={"max_parallelism": 3}) for o in TOPOLOGY.operators])
-    seen = running_with(small, dict.fromkeys(BEFORE, 4))
-    assert isinstance(verdict(dict.fromkeys(BEFORE, 3), seen=seen, bounds={"min": 5}), ActionState)
-    assert reason(dict.fromkeys(BEFORE, 2), seen=seen, bounds={"min": 5})
+    found = running_with(small, dict.fromkeys(BEFORE, 4))
+    assert isinstance(decision(dict.fromkeys(BEFORE, 3), found=found, bounds={"min": 5}), ActionState)
+    assert reason(dict.fromkeys(BEFORE, 2), found=found, bounds={"min": 5})
 
 
 def test_the_total_counts_all_subtasks() -> None:
-    """Up to its maximum, down to its minimum; what is outside it may come nearer."""
+    """Between its minimum and maximum; a sum outside it may come nearer."""
     twelve = dict.fromkeys(BEFORE, 4)
     assert "13 subtasks exceed the policy's total of 12" in reason(
         {**twelve, "sink": 5}, twelve, bounds={"total": {"max": 12}}
@@ -92,24 +93,24 @@ def test_the_total_counts_all_subtasks() -> None:
     assert "11 subtasks are fewer than the policy's total minimum of 12" in reason(
         {**twelve, "sink": 3}, twelve, bounds={"total": {"min": 12}}
     )
-    assert isinstance(verdict({**twelve, "sink": 3}, twelve, bounds={"total": {"max": 6}}), ActionState)
-    assert isinstance(verdict({**twelve, "sink": 5}, twelve, bounds={"total": {"min": 20}}), ActionState)
+    assert isinstance(decision({**twelve, "sink": 3}, twelve, bounds={"total": {"max": 6}}), ActionState)
+    assert isinstance(decision({**twelve, "sink": 5}, twelve, bounds={"total": {"min": 20}}), ActionState)
 
 
 def test_a_minimum_total_gives_way_to_the_maximum_of_each_operator() -> None:
-    """Forty run where at most five are allowed: fifteen are all that the bounds leave, fewer than the total demands."""
+    """Forty run where at most five are allowed: the bounds allow fifteen, fewer than the total demands."""
     bounds = {"max": 5, "total": {"min": 20}}
-    assert isinstance(verdict(dict.fromkeys(BEFORE, 5), {**BEFORE, "enrich": 40}, bounds=bounds), ActionState)
+    assert isinstance(decision(dict.fromkeys(BEFORE, 5), {**BEFORE, "enrich": 40}, bounds=bounds), ActionState)
 
 
 def test_the_budget_counts_slots() -> None:
-    """In one slot sharing group the largest operator decides; of an unknown graph nothing can be counted."""
+    """In one slot sharing group the largest operator decides; the slots of an unknown graph are unknown."""
     budget = {"slots": 4}
-    assert isinstance(verdict({"orders": 1, "enrich": 4, "sink": 4}, budget=budget), ActionState)
+    assert isinstance(decision({"orders": 1, "enrich": 4, "sink": 4}, budget=budget), ActionState)
     assert reason({**BEFORE, "enrich": 5}, budget=budget) == "5 slots exceed the 4 of the budget's slots"
-    assert "graph is unknown" in reason({**BEFORE, "enrich": 2}, seen=snapshot(), budget=budget)
+    assert "graph is unknown" in reason({**BEFORE, "enrich": 2}, found=snapshot(), budget=budget)
     running = {**BEFORE, "enrich": 9}
-    assert isinstance(verdict({**BEFORE, "enrich": 7}, running, budget=budget), ActionState)
+    assert isinstance(decision({**BEFORE, "enrich": 7}, running, budget=budget), ActionState)
 
 
 def test_a_whole_container_may_be_more_than_the_maximum() -> None:
@@ -123,10 +124,10 @@ def test_a_whole_container_may_be_more_than_the_maximum() -> None:
             "slots": 2,
         }
     }
-    known = spec(target=target, bounds={"max": 2, "total": {"max": 4}})
+    base = spec(target=target, bounds={"max": 2, "total": {"max": 4}})
     two = dict.fromkeys(BEFORE, 2)
-    assert out_of_bounds(two, deployment(dict.fromkeys(BEFORE, 4)), known, TOPOLOGY) is None
-    assert out_of_bounds(dict.fromkeys(BEFORE, 4), deployment(two), known, TOPOLOGY) is not None
+    assert out_of_bounds(two, deployment(dict.fromkeys(BEFORE, 4)), base, TOPOLOGY) is None
+    assert out_of_bounds(dict.fromkeys(BEFORE, 4), deployment(two), base, TOPOLOGY) is not None
 
 
 names = st.fixed_dictionaries(dict.fromkeys(BEFORE, st.integers(1, 12)))
@@ -134,18 +135,18 @@ names = st.fixed_dictionaries(dict.fromkeys(BEFORE, st.integers(1, 12)))
 
 @st.composite
 def limits(draw: st.DrawFn) -> dict[str, Any]:
-    low, least = draw(st.integers(1, 8)), draw(st.integers(1, 30))
-    total = {"min": least, "max": draw(st.integers(least, 40))}
+    low, lowest = draw(st.integers(1, 8)), draw(st.integers(1, 30))
+    total = {"min": lowest, "max": draw(st.integers(lowest, 40))}
     bounds = {"min": low, "max": draw(st.integers(low, 10)), **draw(st.sampled_from([{}, {"total": total}]))}
     return {"bounds": bounds, "budget": draw(st.sampled_from([{}, {"slots": draw(st.integers(1, 12))}]))}
 
 
 @examples(200)
 @given(names, names, limits())
-def test_nothing_that_is_admitted_leaves_the_bounds(wanted: Parallelism, running: Parallelism, given_: Any) -> None:
-    """Each operator and, where what runs is allowed, total and budget; and what is within all of them is admitted."""
-    refused = out_of_bounds(wanted, deployment(running), known := spec(**given_), TOPOLOGY)
-    bounds, total, budget = known.bounds, known.bounds.total, known.budget.slots
+def test_admitted_plans_keep_the_bounds(wanted: Parallelism, running: Parallelism, given_: Any) -> None:
+    """Each operator, and total and budget if the running parallelism keeps them; a plan within all of them is admitted."""
+    refused = out_of_bounds(wanted, deployment(running), base := spec(**given_), TOPOLOGY)
+    bounds, total, budget = base.bounds, base.bounds.total, base.budget.slots
 
     def within(vector: Parallelism) -> bool:
         size, slots = sum(vector.values()), max(vector.values())
@@ -166,8 +167,8 @@ def test_nothing_that_is_admitted_leaves_the_bounds(wanted: Parallelism, running
 
 @examples(100)
 @given(vectors, situations())
-def test_what_the_planners_guards_let_through_is_admitted(wanted: Parallelism, given_: Guarded) -> None:
-    """Otherwise an application would wait for ever.
+def test_plans_that_pass_the_guards_are_admitted(wanted: Parallelism, given_: Guarded) -> None:
+    """Otherwise an application would wait forever.
 
     The exception shrinks below the total's minimum: a guard behind that for totals has taken back another operator's growth.
     """

@@ -10,8 +10,9 @@ import pytest
 
 from services.executor.adapters.docker import DockerDriver
 from services.executor.adapters.docker_scaling import Container, Daemon
-from services.executor.core import Accepted, PolicyReading, Refusal, Rejected, Unanswered, admit
 from services.executor.core.deadlines import checkpoint_is_due, rescale_limit
+from services.executor.core.gate import admit
+from services.executor.core.observed import Accepted, PolicyReading, Refusal, Rejected, Unanswered
 from services.executor.core.rules import Rules
 from services.executor.driver import Unfenced
 from tests.unit.executor.builders import JOB, TOPOLOGY, after, analysis, deployment, plan, policy, snapshot
@@ -62,8 +63,8 @@ async def rig() -> AsyncIterator[DockerRig]:
     await rig.driver.close()
 
 
-async def test_the_highest_numbers_go(rig: DockerRig) -> None:
-    """From two to four and to one: all made before one is started, all stopped before one is removed, and a checkpoint first."""
+async def test_the_highest_numbers_are_removed(rig: DockerRig) -> None:
+    """From two to four and to one: all created before one starts, all stopped before one is removed, a checkpoint first."""
     assert isinstance(await rig.ask(TOPOLOGY.uniform(4)), Accepted)
     assert rig.states() == [(1, "running"), (2, "running"), (3, "running"), (4, "running")]
     assert [call for call, _ in rig.did("copy", "start")] == ["copy", "copy", "start", "start"]
@@ -85,7 +86,7 @@ async def test_the_highest_numbers_go(rig: DockerRig) -> None:
         ("stop", 1, [(1, "running"), (2, "running")]),
     ],
 )
-async def test_where_docker_refuses_there_are_as_many_as_before(
+async def test_a_refusal_of_docker_keeps_the_number_of_containers(
     rig: DockerRig, call: str, wanted: int, left: list[tuple[int, str]]
 ) -> None:
     """The reason is Docker's, and nothing of it is left behind."""
@@ -94,21 +95,21 @@ async def test_where_docker_refuses_there_are_as_many_as_before(
     assert answer == Rejected("no space left on device")
     rig.docker.refuses.clear()
     assert rig.states() == left
-    seen = await rig.driver.observe(rig.subject)
-    assert seen.deployment is not None and seen.deployment.requested == TOPOLOGY.uniform(2)
+    found = await rig.driver.observe(rig.subject)
+    assert found.deployment is not None and found.deployment.requested == TOPOLOGY.uniform(2)
 
 
 @pytest.mark.parametrize("changes", range(4))
-async def test_a_partition_that_is_lost_on_the_way_ends_the_request(rig: DockerRig, changes: int) -> None:
-    """Each container is made and started behind the fence: after so many nothing more is changed, not even back."""
+async def test_a_lost_partition_ends_the_request(rig: DockerRig, changes: int) -> None:
+    """Each change passes the fence: after the loss nothing is changed, not even undone."""
     answer = await rig.ask(TOPOLOGY.uniform(4), fence=Closed(None, changes))
     assert answer == Unanswered("not confirmed")
     assert [call for call, _ in rig.did("copy", "start", "stop", "remove")] == ["copy", "copy", "start"][:changes]
 
 
 @pytest.mark.parametrize("changes", range(6))
-async def test_a_partition_that_is_lost_leaves_containers_running(rig: DockerRig, changes: int) -> None:
-    """The same on the way down: no more are stopped or removed than before."""
+async def test_a_lost_partition_leaves_containers_running(rig: DockerRig, changes: int) -> None:
+    """In a scale-down no container is stopped or removed after the loss."""
     rig.docker.add(PROJECT, SERVICE, 3)
     rig.docker.add(PROJECT, SERVICE, 4)
     answer = await rig.ask(TOPOLOGY.uniform(1), fence=Closed(None, changes))
@@ -116,16 +117,16 @@ async def test_a_partition_that_is_lost_leaves_containers_running(rig: DockerRig
     assert len(rig.did("start", "stop", "remove")) == changes
 
 
-async def test_docker_away_is_no_answer(rig: DockerRig) -> None:
-    """It may be done later; and the target cannot be seen whole."""
+async def test_an_outage_of_docker_is_unanswered(rig: DockerRig) -> None:
+    """The request may be repeated; the target is unreachable."""
     rig.docker.away = "connection refused"
     assert await rig.ask(TOPOLOGY.uniform(3)) == Unanswered("connection refused")
-    seen = await rig.driver.observe(rig.subject)
-    assert (seen.reachable, seen.because) == (False, "connection refused")
+    found = await rig.driver.observe(rig.subject)
+    assert (found.reachable, found.reason) == (False, "connection refused")
 
 
-async def test_a_name_that_is_taken_is_passed_by(rig: DockerRig) -> None:
-    """Somebody's container has the next one's name: the one after it is taken; where none is free, it is refused."""
+async def test_an_occupied_name_is_skipped(rig: DockerRig) -> None:
+    """A foreign container has the next name: the one after it is used; without a free name the request is refused."""
     rig.docker.names = {f"{PROJECT}-{SERVICE}-3"}
     assert isinstance(await rig.ask(TOPOLOGY.uniform(3)), Accepted)
     assert rig.states() == [(1, "running"), (2, "running"), (4, "running")]
@@ -134,39 +135,39 @@ async def test_a_name_that_is_taken_is_passed_by(rig: DockerRig) -> None:
     assert isinstance(answer, Rejected) and "taken" in answer.reason
 
 
-async def test_what_was_made_and_never_started_does_not_count(rig: DockerRig) -> None:
-    """An executor was killed between making and starting: nothing was requested yet, and asking again goes on from there."""
+async def test_containers_that_never_started_do_not_count(rig: DockerRig) -> None:
+    """An executor was killed between creating and starting: nothing was requested yet, and a repeated request starts them."""
     rig.docker.add(PROJECT, SERVICE, 3, "created")
-    seen = await rig.driver.observe(rig.subject)
-    assert seen.deployment is not None and seen.deployment.requested == TOPOLOGY.uniform(2)
+    found = await rig.driver.observe(rig.subject)
+    assert found.deployment is not None and found.deployment.requested == TOPOLOGY.uniform(2)
     assert isinstance(await rig.ask(TOPOLOGY.uniform(3)), Accepted)
     assert rig.states() == [(1, "running"), (2, "running"), (3, "running")]
 
 
-async def test_what_has_stopped_is_started_again(rig: DockerRig) -> None:
-    """A TaskManager that ended is still requested: asking for as many as there are starts it, and the gate lets that through."""
+async def test_stopped_containers_are_started_again(rig: DockerRig) -> None:
+    """A TaskManager that ended is still requested: a request for the same number starts it, and the gate admits that."""
     two = rig.docker.add(PROJECT, SERVICE, 3, "exited")
-    seen = await rig.driver.observe(rig.subject)
-    assert seen.restartable and seen.deployment is not None and seen.deployment.requested == TOPOLOGY.uniform(3)
-    made_for = seen.deployment.ref().model_copy(update={"requested": None})
+    found = await rig.driver.observe(rig.subject)
+    assert found.restartable and found.deployment is not None and found.deployment.requested == TOPOLOGY.uniform(3)
+    made_for = found.deployment.ref().model_copy(update={"requested": None})
     wanted = plan(TOPOLOGY.uniform(3), deployment=made_for)
-    verdict = admit(wanted, context(snapshot=seen, policy=PolicyReading(True, docker_policy())))
-    assert verdict is not None and not isinstance(verdict, Refusal), verdict
+    decision = admit(wanted, context(snapshot=found, policy=PolicyReading(True, docker_policy())))
+    assert decision is not None and not isinstance(decision, Refusal), decision
     assert isinstance(await rig.ask(TOPOLOGY.uniform(3)), Accepted)
     assert rig.docker.all[two.id].state == "running"
 
 
 async def test_a_service_without_containers_is_not_scaled(rig: DockerRig) -> None:
-    """There is nothing to copy: compose starts the first."""
+    """There is no container to copy: compose starts the first one."""
     subject = docker_subject(service="nobody")
     answer = await rig.ask(TOPOLOGY.uniform(3), subject)
     assert isinstance(answer, Rejected) and "'nobody'" in answer.reason
-    seen = await rig.driver.observe(subject)
-    assert (seen.reachable, seen.deployment) == (True, None) and "start it with docker compose" in seen.because
+    found = await rig.driver.observe(subject)
+    assert (found.reachable, found.deployment) == (True, None) and "start it with docker compose" in found.reason
 
 
-async def test_only_listed_projects_are_touched(rig: DockerRig) -> None:
-    """Whatever a policy names; the sentence says which setting it is, and Docker is not asked."""
+async def test_only_listed_projects_are_changed(rig: DockerRig) -> None:
+    """The sentence names the setting, and Docker gets no request."""
     subject = docker_subject(project="payroll")
     answer = await rig.ask(TOPOLOGY.uniform(3), subject)
     assert isinstance(answer, Rejected) and "WEIR_EXECUTOR_DOCKER_PROJECTS" in answer.reason
@@ -177,31 +178,33 @@ async def test_only_listed_projects_are_touched(rig: DockerRig) -> None:
 async def test_without_the_setting_it_is_off(rig: DockerRig) -> None:
     """Plans for docker targets are refused with the setting's name."""
     off = DockerDriver(rig.clock, rig.cluster, None)
-    seen = await off.observe(rig.subject)
-    verdict = admit(plan(TOPOLOGY.uniform(3)), context(snapshot=seen))
-    assert isinstance(verdict, Refusal)
-    assert (verdict.code, "WEIR_EXECUTOR_DOCKER_PROJECTS" in verdict.sentence) == ("unsupported", True)
+    found = await off.observe(rig.subject)
+    decision = admit(plan(TOPOLOGY.uniform(3)), context(snapshot=found))
+    assert isinstance(decision, Refusal)
+    assert (decision.code, "WEIR_EXECUTOR_DOCKER_PROJECTS" in decision.sentence) == ("unsupported", True)
     assert isinstance(await off.request(rig.subject, JOB, TOPOLOGY.uniform(3), rig.before, Unfenced()), Rejected)
     await off.close()
 
 
 @pytest.mark.parametrize(
-    ("wanted", "slots", "says"),
+    ("wanted", "slots", "expected_text"),
     [
         ({"orders": 1, "enrich": 4, "sink": 2}, 1, "all operators have the same parallelism"),
         (TOPOLOGY.uniform(5), 2, "the next is 6"),
         (dict.fromkeys(TOPOLOGY.names, 121), 1, "121"),
     ],
 )
-async def test_what_containers_cannot_give_is_refused(wanted: dict[str, int], slots: int, says: str) -> None:
-    """One parallelism for all, in whole containers."""
+async def test_a_parallelism_that_containers_cannot_give_is_refused(
+    wanted: dict[str, int], slots: int, expected_text: str
+) -> None:
+    """One parallelism for all operators, a multiple of what a container brings."""
     rig = DockerRig(containers=2, slots=slots)
     answer = await rig.ask(wanted)
-    assert isinstance(answer, Rejected) and says in answer.reason
+    assert isinstance(answer, Rejected) and expected_text in answer.reason
     await rig.driver.close()
 
 
-async def test_a_job_that_asks_for_less_than_it_is_given_is_told_so(rig: DockerRig) -> None:
+async def test_a_job_with_lower_requirements_is_rejected(rig: DockerRig) -> None:
     """Outside reactive mode its own requirements are the limit."""
     rig.job.requested = TOPOLOGY.uniform(2)
     answer = await rig.ask(TOPOLOGY.uniform(3))
@@ -222,27 +225,27 @@ def test_slot_sharing_groups_share_evenly(
     assert unit.parallelism_of(topology, containers) == reached
 
 
-async def test_a_checkpoint_is_due_once_the_slots_are_there(rig: DockerRig) -> None:
-    """A container takes seconds to register; the checkpoint that was taken before does not count."""
+async def test_a_checkpoint_is_due_when_the_slots_have_registered(rig: DockerRig) -> None:
+    """A container takes seconds to register; an earlier checkpoint does not count."""
     await rig.ask(TOPOLOGY.uniform(3))
     rig.job.waits_for_checkpoint, rig.job.checkpoint_at = True, None
-    seen = await rig.driver.observe(rig.subject)
-    assert seen.resourced_at == rig.clock.now()
+    found = await rig.driver.observe(rig.subject)
+    assert found.resourced_at == rig.clock.now()
     registered = snapshot(checkpoint_completed_at=after(5))
     assert not checkpoint_is_due(registered, after(0), after(9))
     assert checkpoint_is_due(replace(registered, resourced_at=after(8)), after(0), after(9))
 
 
 def test_containers_get_time_to_start() -> None:
-    """Beyond what a rescale gets where the slots are there already."""
+    """In addition to the time limit of a rescale with existing slots."""
     rules = Rules(deadline_floor_seconds=60.0, container_start_seconds=45.0)
     here = rescale_limit(deployment(), analysis(policy=policy()), rules)
     there = rescale_limit(deployment(), analysis(policy=docker_policy()), rules)
     assert (there - here).total_seconds() == 45.0
 
 
-async def test_nobody_waits_for_docker_at_the_end(rig: DockerRig) -> None:
-    """A container may take longer to stop than this process: the call is left to itself, and its answer is nobody's."""
+async def test_shutdown_does_not_wait_for_docker(rig: DockerRig) -> None:
+    """A container may take longer to stop than this process: the call continues in its thread, and its result is dropped."""
     stopping, enough = Event(), Event()
 
     def stop(_: Container) -> None:

@@ -1,4 +1,4 @@
-"""What a copy of a compose container keeps, and what cannot be copied."""
+"""Fields that a copy of a compose container keeps, and containers that cannot be copied."""
 
 from copy import deepcopy
 from typing import Any
@@ -67,7 +67,7 @@ def sibling(**paths: Any) -> Inspected:
 
 
 def test_a_copy_is_its_sibling_with_its_own_number() -> None:
-    """Image, environment, limits, mounts and the labels that compose goes by."""
+    """Image, environment, limits, mounts and compose's labels."""
     copy = copy_of(sibling(), 7, "flink:2.2")
     assert copy.name == "shop-taskmanager-7"
     config, host = SIBLING["Config"], SIBLING["HostConfig"]
@@ -82,7 +82,7 @@ def test_a_copy_is_its_sibling_with_its_own_number() -> None:
     assert {key: copy.body["HostConfig"][key] for key in same} == {key: host[key] for key in same}
 
 
-def test_what_is_the_siblings_alone_stays_with_it() -> None:
+def test_fields_of_the_sibling_alone_are_not_copied() -> None:
     """Host name, anonymous volumes, id file, and the aliases that name only it."""
     copy = copy_of(sibling(), 7, "sha256:1234")
     assert "Hostname" not in copy.body and copy.body["Image"] == "sha256:1234"
@@ -97,7 +97,7 @@ def test_what_is_the_siblings_alone_stays_with_it() -> None:
 
 
 def test_a_host_name_that_compose_set_is_kept() -> None:
-    """All of the service have it."""
+    """All containers of the service have it."""
     assert copy_of(sibling(Config__Hostname="tm"), 2, "x").body["Hostname"] == "tm"
 
 
@@ -113,7 +113,7 @@ def test_without_a_network_there_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "says"),
+    ("field", "value", "expected_text"),
     [
         ("Name", "/flink-tm", "container_name"),
         (
@@ -124,11 +124,11 @@ def test_without_a_network_there_is_none() -> None:
         (
             "NetworkSettings__Networks",
             {"shop_default": {"IPAMConfig": {"IPv4Address": "172.20.0.9"}}},
-            "an address of its own in network shop_default",
+            "a fixed address in network shop_default",
         ),
     ],
 )
-def test_what_there_can_be_one_of_only_is_refused(field: str, value: Any, says: str) -> None:
-    """The sentence says which setting it is."""
-    with pytest.raises(Uncopyable, match=says):
+def test_a_container_that_compose_cannot_scale_is_refused(field: str, value: Any, expected_text: str) -> None:
+    """The sentence names the setting."""
+    with pytest.raises(Uncopyable, match=expected_text):
         copy_of(sibling(**{field: value}), 2, "x")

@@ -1,4 +1,4 @@
-"""What the adapter makes of a Docker that answers nonsense: a sentence that names the call, and nothing touched."""
+"""Invalid responses of Docker: the error names the call, and nothing is changed."""
 
 import json
 from collections.abc import Iterator
@@ -31,13 +31,13 @@ class Hostile:
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[int, Any]] = {"/version": (200, {"ApiVersion": "1.41"})}
-        self.asked: list[tuple[str, str]] = []
+        self.request_sent: list[tuple[str, str]] = []
         hostile = self
 
         class Handler(BaseHTTPRequestHandler):
             def _answer(self) -> None:
                 path = self.path.split("?")[0]
-                hostile.asked.append((self.command, path))
+                hostile.request_sent.append((self.command, path))
                 found = [answer for end, answer in hostile.answers.items() if path.endswith(end)]
                 status, body = found[0] if found else (404, {"message": "no such thing"})
                 content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -75,7 +75,7 @@ def server() -> Iterator[Hostile]:
 @pytest.fixture
 def hostile(server: Hostile) -> Hostile:
     server.answers = {"/version": (200, {"ApiVersion": "1.41"})}
-    server.asked.clear()
+    server.request_sent.clear()
     return server
 
 
@@ -87,7 +87,7 @@ def daemon(hostile: Hostile) -> Iterator[DockerDaemon]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "expected_text"),
     [
         ((200, b"{not json"), "GET /containers/json"),
         ((200, {"a": 1}), "GET /containers/json: the answer"),
@@ -97,15 +97,17 @@ def daemon(hostile: Hostile) -> Iterator[DockerDaemon]:
         ((502, b"<html>proxy</html>"), "502"),
     ],
 )
-def test_nonsense_is_no_answer(hostile: Hostile, daemon: DockerDaemon, answer: tuple[int, Any], says: str) -> None:
-    """Nothing can be said of what is there."""
+def test_an_invalid_response_is_an_outage(
+    hostile: Hostile, daemon: DockerDaemon, answer: tuple[int, Any], expected_text: str
+) -> None:
+    """The state of the containers is unknown."""
     hostile.answers["/containers/json"] = answer
-    with pytest.raises(DockerAway, match=says):
+    with pytest.raises(DockerAway, match=expected_text):
         daemon.containers("shop", "tm")
 
 
-def test_what_was_not_asked_for_is_not_touched(hostile: Hostile, daemon: DockerDaemon) -> None:
-    """Containers of others, one-off ones, and such that compose did not number are left out of whatever Docker lists."""
+def test_foreign_containers_are_left_out(hostile: Hostile, daemon: DockerDaemon) -> None:
+    """Containers of other services, one-off ones and those without a number, even if Docker lists them."""
     labels = LINE["Labels"]
     assert isinstance(labels, dict)
     strangers = [
@@ -120,25 +122,25 @@ def test_what_was_not_asked_for_is_not_touched(hostile: Hostile, daemon: DockerD
 
 
 def test_a_container_without_compose_s_labels_is_not_copied(hostile: Hostile, daemon: DockerDaemon) -> None:
-    """Should an id mean another one by now."""
+    """The id may belong to another container by now."""
     hostile.answers[f"/containers/{ID}/json"] = (
         200,
         {"Id": ID, "Name": "/x", "Image": "sha256:1", "Config": {"Image": "x", "Labels": {}}, "HostConfig": {}},
     )
     with pytest.raises(DockerRefused, match="not compose's"):
         daemon.copy(ONE, 2)
-    assert [path for method, path in hostile.asked if method == "POST"] == []
+    assert [path for method, path in hostile.request_sent if method == "POST"] == []
 
 
 def test_a_process_that_cannot_be_started_is_refused(hostile: Hostile, daemon: DockerDaemon) -> None:
-    """Docker tells a port that is taken with a 500; asking again would not help."""
+    """Docker reports an occupied port with a 500; a repeated request would fail, too."""
     hostile.answers["/start"] = (500, {"message": "port is already allocated"})
     with pytest.raises(DockerRefused, match="port is already allocated"):
         daemon.start(ONE)
 
 
-def test_a_daemon_that_is_not_there_is_away() -> None:
-    """And asked anew at the next call."""
+def test_a_missing_daemon_is_an_outage() -> None:
+    """The next call connects again."""
     daemon = DockerDaemon("tcp://127.0.0.1:1", 1)
     for _ in range(2):
         with pytest.raises(DockerAway, match="GET /containers/json"):

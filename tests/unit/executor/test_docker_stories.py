@@ -1,4 +1,4 @@
-"""An executor whose application is scaled by containers: the whole way of an action, in memory."""
+"""An executor whose application is scaled by containers: actions from plan to end, in memory."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -34,9 +34,9 @@ class DockerHouse(House):
 
     async def wants(self, level: int) -> None:
         """A plan for the job as a monitor sees it."""
-        seen = await self.cluster.observe(docker_policy().subject)
-        assert seen.deployment is not None
-        made_for = seen.deployment.ref().model_copy(update={"requested": None})
+        found = await self.cluster.observe(docker_policy().subject)
+        assert found.deployment is not None
+        made_for = found.deployment.ref().model_copy(update={"requested": None})
         self._plans += 1
         made = plan(
             TOPOLOGY.uniform(level),
@@ -61,20 +61,20 @@ async def house() -> AsyncIterator[DockerHouse]:
     await made.scaler.close()
 
 
-async def test_up_and_down_again(house: DockerHouse) -> None:
-    """Two to four and to three: requested, running, settled; the job runs at what the containers offer."""
+async def test_scale_up_and_down(house: DockerHouse) -> None:
+    """Two to four and to three: requested, running, settled; the job uses all slots of the containers."""
     await house.wants(4)
     await house.until(house.ended("verified"))
     assert house.phases() == ["intended", "applying", "verifying", "verifying", "verified"]
-    last = house.told()[-1]
+    last = house.published()[-1]
     assert (last.before, last.observed) == (TOPOLOGY.uniform(2), TOPOLOGY.uniform(4))
     await house.wants(3)
     await house.until(lambda: house.phases().count("verified") == 2)
     assert house.states() == [(1, "running"), (2, "running"), (3, "running")]
 
 
-async def test_what_somebody_else_scaled_is_contested(house: DockerHouse) -> None:
-    """`docker compose up --scale` by hand: held, and said what it is now."""
+async def test_a_service_scaled_by_hand_is_contested(house: DockerHouse) -> None:
+    """`docker compose up --scale` by hand: held, and the sentence gives the present number."""
     await house.wants(3)
     await house.until(house.ended("verified"))
     house.docker.add(PROJECT, SERVICE, 4)
@@ -85,13 +85,13 @@ async def test_what_somebody_else_scaled_is_contested(house: DockerHouse) -> Non
     await house.quiet(10)
     await house.wants(4)
     await house.until(house.ended("refused"))
-    told = house.told()[-1]
-    assert (told.code, "3 → 5" in told.sentence) == ("contested", True)
+    published = house.published()[-1]
+    assert (published.code, "3 → 5" in published.sentence) == ("contested", True)
     assert house.docker.running(PROJECT, SERVICE) == 5
 
 
-async def test_containers_that_do_not_come_up_are_taken_back(house: DockerHouse) -> None:
-    """They start and end again: the job stays below what was requested, and past the deadline there are as many as before."""
+async def test_containers_that_fail_to_start_are_rolled_back(house: DockerHouse) -> None:
+    """They start and end again: the job stays below the requested parallelism, and is rolled back after the deadline."""
     start = house.docker.start
 
     def start_and_end(container: object) -> None:
@@ -102,15 +102,15 @@ async def test_containers_that_do_not_come_up_are_taken_back(house: DockerHouse)
     await house.wants(4)
     await house.until(house.ended("rolled-back"))
     assert house.states() == [(1, "running"), (2, "running")]
-    assert "below-requested" in [told.code for told in house.told()]
+    assert "below-requested" in [published.code for published in house.published()]
 
 
 async def test_a_refusal_of_docker_ends_the_action(house: DockerHouse) -> None:
-    """With its reason; there are as many containers as before, so the next plan is not contested."""
+    """With its reason; the number of containers is unchanged, so the next plan is not contested."""
     house.docker.refuses["start"] = "port is already allocated"
     await house.wants(3)
     await house.until(house.ended("failed"))
-    assert "port is already allocated" in house.told()[-1].sentence
+    assert "port is already allocated" in house.published()[-1].sentence
     house.docker.refuses.clear()
     await house.wants(3)
     await house.until(house.ended("verified"))

@@ -6,7 +6,7 @@ import pytest
 
 from runtime.clock import FakeClock
 from services.executor.adapters.flink import FlinkDriver
-from services.executor.core import Accepted, Snapshot, TargetChanged
+from services.executor.core.observed import Accepted, Snapshot, TargetChanged
 from services.executor.driver import Driver
 from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED, subject
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
@@ -27,11 +27,11 @@ class FakeRig:
 
     async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
         for _ in range(100):
-            seen = await self.driver.observe(self.subject)
-            if condition(seen):
-                return seen
+            there = await self.driver.observe(self.subject)
+            if condition(there):
+                return there
             self.clock.advance(0.5)
-        raise AssertionError(f"not within 50 s: {seen}")
+        raise AssertionError(f"not within 50 s: {there}")
 
 
 def cluster() -> tuple[MemoryDriver, FakeClock]:

@@ -11,7 +11,7 @@ import pytest
 
 from runtime.clock import FakeClock
 from services.executor.adapters.flink import MAX_ANSWER_BYTES, FlinkDriver
-from services.executor.core import Rejected, Unanswered
+from services.executor.core.observed import Rejected, Unanswered
 from services.executor.driver import Unfenced
 from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED, subject
 from tests.unit.executor.fake_flink import FakeFlink
@@ -31,7 +31,7 @@ NO_SUCH_JOB = (
 )
 
 
-def said(*errors: str) -> bytes:
+def text(*errors: str) -> bytes:
     """An error as Flink writes it."""
     return json.dumps({"errors": list(errors)}).encode()
 
@@ -60,11 +60,11 @@ class TestRecorded:
         yield driver
         await driver.close()
 
-    async def test_it_means_what_it_should(self, driver: FlinkDriver) -> None:
+    async def test_recorded_responses_are_parsed(self, driver: FlinkDriver) -> None:
         """Names in topological order, both parallelisms, timings; Flink's `now` is our noon."""
-        seen = await driver.observe(subject("rec"))
-        there = seen.deployment
-        assert seen.reachable and seen.all_running and there is not None
+        found = await driver.observe(subject("rec"))
+        there = found.deployment
+        assert found.reachable and found.all_running and there is not None
         wanted = {"Source: orders": 2, "parse": 2, "enrich": 4, "aggregate": 2, "sink: Writer": 2}
         assert there.observed == there.requested == wanted
         assert list(there.observed) == list(wanted)
@@ -74,8 +74,8 @@ class TestRecorded:
         assert there.rescale.max_trigger_delay_seconds == 90.0
         assert there.checkpoints is not None
         assert (there.checkpoints.interval_seconds, there.checkpoints.last_duration_seconds) == (30.0, 0.127)
-        assert seen.steady_since == NOON + timedelta(milliseconds=1795241806845 - 1795241811004)
-        assert seen.running_since == NOON + timedelta(milliseconds=1795241805766 - 1795241811004)
+        assert found.steady_since == NOON + timedelta(milliseconds=1795241806845 - 1795241811004)
+        assert found.running_since == NOON + timedelta(milliseconds=1795241805766 - 1795241811004)
 
 
 class TestHostile:
@@ -88,13 +88,13 @@ class TestHostile:
         history.add(subject(), TOPOLOGY, BEFORE, JOB)
         yield FakeFlink(history, subject())
 
-    async def because(self, flink: FakeFlink, path: str, answer: Any) -> str:
+    async def reason(self, flink: FakeFlink, path: str, answer: Any) -> str:
         flink.broken[path] = answer
         driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
-        seen = await driver.observe(subject())
+        found = await driver.observe(subject())
         await driver.close()
-        assert not seen.reachable
-        return seen.because
+        assert not found.reachable
+        return found.reason
 
     @pytest.mark.parametrize(
         ("body", "expected"),
@@ -108,11 +108,11 @@ class TestHostile:
             (b'{"jobs": [{"jid": "../../x", "name": "orders"}]}', "jobs.0.jid: expected an id"),
         ],
     )
-    async def test_the_overview_is_nonsense(self, flink: FakeFlink, body: bytes, expected: str) -> None:
+    async def test_an_invalid_overview_is_an_outage(self, flink: FakeFlink, body: bytes, expected: str) -> None:
         """Call and field are named; an id that would change the path of the next call is refused."""
-        because = await self.because(flink, "/jobs/overview", (200, body))
-        assert because.removeprefix("GET ").startswith("/jobs/overview")
-        assert expected in because
+        reason = await self.reason(flink, "/jobs/overview", (200, body))
+        assert reason.removeprefix("GET ").startswith("/jobs/overview")
+        assert expected in reason
 
     @pytest.mark.parametrize(
         ("change", "expected"),
@@ -127,31 +127,31 @@ class TestHostile:
             ({"state": None}, "state: "),
         ],
     )
-    async def test_the_details_are_nonsense(self, flink: FakeFlink, change: dict[str, Any], expected: str) -> None:
+    async def test_invalid_details_are_an_outage(self, flink: FakeFlink, change: dict[str, Any], expected: str) -> None:
         """Wrong types, huge and missing values."""
         body = {**recorded("job"), **change}
-        because = await self.because(flink, f"/jobs/{JOB}", (200, json.dumps(body).encode()))
-        assert expected in because
+        reason = await self.reason(flink, f"/jobs/{JOB}", (200, json.dumps(body).encode()))
+        assert expected in reason
 
     async def test_a_graph_with_a_cycle_is_refused(self, flink: FakeFlink) -> None:
-        """It would never come to an end."""
+        """Its topological order does not exist."""
         body = recorded("job")
         body["plan"]["nodes"][0]["inputs"] = [{"id": body["plan"]["nodes"][-1]["id"]}]
-        assert "cycle" in await self.because(flink, f"/jobs/{JOB}", (200, json.dumps(body).encode()))
+        assert "cycle" in await self.reason(flink, f"/jobs/{JOB}", (200, json.dumps(body).encode()))
 
     async def test_an_error_is_an_outage(self, flink: FakeFlink) -> None:
-        """503 while the JobManager elects a leader, 302 to somebody's login page."""
-        assert "503" in await self.because(flink, "/jobs/overview", (503, b"no leader"))
-        assert "302" in await self.because(flink, "/jobs/overview", (302, b""))
+        """503 while the JobManager elects a leader, 302 to a login page."""
+        assert "503" in await self.reason(flink, "/jobs/overview", (503, b"no leader"))
+        assert "302" in await self.reason(flink, "/jobs/overview", (302, b""))
 
-    async def test_a_huge_answer_is_cut_off(self, flink: FakeFlink) -> None:
+    async def test_a_huge_response_is_cut_off(self, flink: FakeFlink) -> None:
         """It is not read to its end."""
-        because = await self.because(flink, "/jobs/overview", (200, b" " * (MAX_ANSWER_BYTES + 1)))
-        assert f"more than {MAX_ANSWER_BYTES} bytes" in because
+        reason = await self.reason(flink, "/jobs/overview", (200, b" " * (MAX_ANSWER_BYTES + 1)))
+        assert f"more than {MAX_ANSWER_BYTES} bytes" in reason
 
     @pytest.mark.parametrize("answer", [(200, b"{}"), (200, b'{"slots-total": -1}'), (503, b""), (200, b"nonsense")])
-    async def test_slots_are_told_or_unknown(self, flink: FakeFlink, answer: tuple[int, bytes]) -> None:
-        """Seven have registered; whatever else is answered, it is not none."""
+    async def test_slots_are_reported_or_unknown(self, flink: FakeFlink, answer: tuple[int, bytes]) -> None:
+        """Seven have registered; an invalid response is unknown, not 0."""
         driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
         assert await driver.slots(subject()) == 7
         flink.broken["/overview"] = answer
@@ -163,9 +163,9 @@ class TestHostile:
         flink.broken["/config"] = (200, b'{"features": {"web-rescale": false}}')
         flink.broken[f"/jobs/{JOB}/jobmanager/config"] = (200, b'[{"key": "scheduler-mode", "value": "REACTIVE"}]')
         driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
-        seen = await driver.observe(subject())
+        found = await driver.observe(subject())
         await driver.close()
-        assert seen.deployment is not None and seen.deployment.rescale.scheduler == "reactive"
+        assert found.deployment is not None and found.deployment.rescale.scheduler == "reactive"
 
     async def test_silence_is_an_outage(self, flink: FakeFlink) -> None:
         """Timeouts and cut connections name the call."""
@@ -173,32 +173,32 @@ class TestHostile:
         def cut() -> httpx.Response:
             raise httpx.ReadTimeout("")
 
-        assert f"GET /jobs/{JOB}: no answer in time" in await self.because(flink, f"/jobs/{JOB}", cut)
+        assert f"GET /jobs/{JOB}: no answer in time" in await self.reason(flink, f"/jobs/{JOB}", cut)
 
     @pytest.mark.parametrize("path", ["checkpoints", "metrics", "resource-requirements", "jobmanager/config"])
-    async def test_what_is_not_needed_may_be_missing(self, flink: FakeFlink, path: str) -> None:
-        """Then it is unknown: None, not 0, and the job is still seen."""
+    async def test_optional_responses_may_be_missing(self, flink: FakeFlink, path: str) -> None:
+        """A missing value is None, not 0, and the job is still observed."""
         for answer in ((404, b"{}"), (200, b"nonsense"), (500, b"")):
             flink.broken[f"/jobs/{JOB}/{path}"] = answer
             driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
-            seen = await driver.observe(subject())
+            found = await driver.observe(subject())
             await driver.close()
-            assert seen.deployment is not None and seen.all_running
+            assert found.deployment is not None and found.all_running
             missing = {
-                "checkpoints": seen.checkpoint_in_progress,
-                "metrics": seen.deployment.restarts,
-                "resource-requirements": seen.deployment.requested,
-                "jobmanager/config": seen.deployment.rescale.cooldown_seconds,
+                "checkpoints": found.checkpoint_in_progress,
+                "metrics": found.deployment.restarts,
+                "resource-requirements": found.deployment.requested,
+                "jobmanager/config": found.deployment.rescale.cooldown_seconds,
             }
             assert missing[path] is None
 
     @pytest.mark.parametrize(
         ("status", "body", "kind"),
         [
-            (400, said("x.RestHandlerException: too much\n\tat y"), Rejected),
-            (500, said("Internal server error.", DEFAULT_SCHEDULER), Rejected),
-            (500, said("Internal server error.", NO_SUCH_JOB), Rejected),
-            (500, said("Internal server error."), Unanswered),
+            (400, text("x.RestHandlerException: too much\n\tat y"), Rejected),
+            (500, text("Internal server error.", DEFAULT_SCHEDULER), Rejected),
+            (500, text("Internal server error.", NO_SUCH_JOB), Rejected),
+            (500, text("Internal server error."), Unanswered),
             (503, b"Service temporarily unavailable", Unanswered),
             (429, b"", Unanswered),
         ],
@@ -206,7 +206,7 @@ class TestHostile:
     async def test_a_request_that_fails_is_final_or_not(
         self, flink: FakeFlink, status: int, body: bytes, kind: type[Any]
     ) -> None:
-        """What will never work is rejected; what may be an election is asked again."""
+        """A permanent error is rejected; one that may be an election is repeated."""
         flink.broken[f"/jobs/{JOB}/resource-requirements"] = (status, body)
         driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
         answer = await driver.request(subject(), JOB, WANTED, BEFORE, Unfenced())
@@ -217,7 +217,7 @@ class TestHostile:
 
 
 async def test_settings_are_read_once() -> None:
-    """A cluster's configuration does not change while somebody looks twice a second."""
+    """A cluster's configuration is read once in a while, not with every observation."""
     clock = FakeClock(NOON)
     history = MemoryDriver(clock)
     history.add(subject(), TOPOLOGY, BEFORE, JOB)
@@ -240,6 +240,6 @@ async def test_old_details_do_not_make_it_run() -> None:
     answers = {"/jobs/overview": overview, f"/jobs/{REAL_JOB}": recorded("job")}
     transport = httpx.MockTransport(lambda r: httpx.Response(200, json=answers.get(r.url.path)))
     driver = FlinkDriver(FakeClock(NOON), transport=transport)
-    seen = await driver.observe(subject("rec"))
+    found = await driver.observe(subject("rec"))
     await driver.close()
-    assert seen.deployment is not None and not seen.all_running
+    assert found.deployment is not None and not found.all_running

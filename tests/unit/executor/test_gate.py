@@ -1,4 +1,4 @@
-"""Each reason to refuse a plan, one by one, and what lets it in."""
+"""Each reason to refuse a plan, and the conditions under which it is admitted."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -7,18 +7,11 @@ from typing import Any
 import pytest
 from weir_contracts import ActionState, QuarantinedVector, RescaleSettings
 
-from services.executor.core import (
-    ActionHistory,
-    Context,
-    Fleet,
-    PolicyReading,
-    Recommendation,
-    Refusal,
-    Rules,
-    admit,
-    recommendation_after,
-    still_wanted,
-)
+from services.executor.core.fleet import Fleet, Recommendation, recommendation_after
+from services.executor.core.gate import Context, admit, still_wanted
+from services.executor.core.history import ActionHistory
+from services.executor.core.observed import PolicyReading, Refusal
+from services.executor.core.rules import Rules
 from tests.unit.executor.builders import (
     ATTEMPT,
     BEFORE,
@@ -40,7 +33,7 @@ from tests.unit.executor.docker_rig import docker_policy
 
 
 def context(**changes: Any) -> Context:
-    """Everything as it should be."""
+    """Return a context in which a plan is admitted."""
     return Context(
         **{
             "now": after(1),
@@ -54,19 +47,19 @@ def context(**changes: Any) -> Context:
 
 
 def refusal(the_plan: Any, **changes: Any) -> Refusal:
-    verdict = admit(the_plan, context(**changes))
-    assert isinstance(verdict, Refusal), verdict
-    return verdict
+    decision = admit(the_plan, context(**changes))
+    assert isinstance(decision, Refusal), decision
+    return decision
 
 
 def intent(the_plan: Any, **changes: Any) -> ActionState:
-    verdict = admit(the_plan, context(**changes))
-    assert isinstance(verdict, ActionState), verdict
-    return verdict
+    decision = admit(the_plan, context(**changes))
+    assert isinstance(decision, ActionState), decision
+    return decision
 
 
 def test_a_good_plan_becomes_an_intent() -> None:
-    """It names what it was made for, what was, what is wanted, and is good until the plan expires."""
+    """It names the deployment, the parallelism before and wanted, and is valid until the plan expires."""
     made = intent(plan())
     assert (made.phase, made.version, made.before, made.wanted) == ("intended", 1, BEFORE, WANTED)
     assert made.deadline_at == plan().expires_at
@@ -79,8 +72,8 @@ def test_the_same_plan_makes_the_same_intent() -> None:
     assert intent(plan()).id == intent(plan()).id != intent(plan(number=2)).id
 
 
-def test_a_hold_needs_nobody() -> None:
-    """A plan that holds is ignored silently."""
+def test_a_hold_is_ignored() -> None:
+    """A plan that holds gets no outcome."""
     assert admit(plan(None), context()) is None
 
 
@@ -90,106 +83,106 @@ def test_a_plan_is_answered_once() -> None:
 
 
 def test_an_advised_plan_is_not_acted_on() -> None:
-    """Mode advise: it is told what would be done, and nothing is."""
+    """Mode advise: the outcome gives the plan, and no action begins."""
     assert refusal(plan(mode="advise")).code == "not-act"
 
 
 @pytest.mark.parametrize("mode", ["advise", "paused"])
 def test_the_mode_is_read_again_just_before(mode: str) -> None:
-    """Somebody paused the policy after this was planned."""
+    """A user paused the policy after the plan was made."""
     assert refusal(plan(), policy=reading(mode=mode)).code == "not-act"
 
 
 def test_a_plan_for_an_older_policy_is_refused() -> None:
-    """The objective it was made for is not the one in force."""
-    why = refusal(plan(), policy=reading(version=4))
-    assert why.code == "policy-changed"
-    assert "version 4" in why.sentence
+    """The plan was made for another objective."""
+    result = refusal(plan(), policy=reading(version=4))
+    assert result.code == "policy-changed"
+    assert "version 4" in result.sentence
 
 
 def test_a_deleted_policy_refuses() -> None:
-    """Nobody wants this application scaled any more."""
+    """The user removed the application from Weir."""
     assert refusal(plan(), policy=PolicyReading(reachable=True)).code == "policy-changed"
 
 
 def test_without_knowledge_nothing_begins() -> None:
-    """The mode cannot be read, so it is not known to be act."""
-    assert refusal(plan(), policy=PolicyReading(reachable=False, because="connection refused")).code == "unreachable"
+    """The mode cannot be read, so it may not be `act`."""
+    assert refusal(plan(), policy=PolicyReading(reachable=False, reason="connection refused")).code == "unreachable"
 
 
 def test_an_expired_plan_is_refused() -> None:
-    """Exactly at its end it is over."""
+    """A plan has expired at the instant `expires_at`."""
     assert refusal(plan(), now=plan().expires_at).code == "expired"
     assert intent(plan(), now=plan().expires_at - timedelta(milliseconds=1))
 
 
 def test_a_plan_for_another_job_is_refused() -> None:
-    """It was resubmitted: same name, another id."""
+    """The job was resubmitted: same name, another id."""
     assert refusal(plan(), snapshot=snapshot(job_id="b" * 32)).code == "other-deployment"
 
 
 def test_a_plan_for_another_graph_is_refused() -> None:
-    """Same id cannot have another graph; if it looks so, hands off."""
+    """The same job id with another graph is refused, although Flink cannot change a graph in place."""
     assert refusal(plan(), snapshot=snapshot(graph_hash="0" * 16)).code == "other-deployment"
 
 
 def test_a_plan_without_a_deployment_is_refused() -> None:
-    """It cannot be told whether it fits."""
+    """Without a deployment the plan cannot be compared with the job."""
     assert refusal(plan(deployment=None)).code == "other-deployment"
 
 
-def test_a_job_that_went_away_is_refused() -> None:
-    """Cancelled between plan and action."""
+def test_a_plan_for_a_cancelled_job_is_refused() -> None:
+    """The job was cancelled between plan and action."""
     assert refusal(plan(), snapshot=absent()).code == "other-deployment"
 
 
 def test_an_unreachable_target_is_refused() -> None:
-    """Nothing can be said about it, so nothing is asked of it."""
-    why = refusal(plan(), snapshot=away())
-    assert why.code == "unreachable"
-    assert "connection refused" in why.sentence
+    """The state of the target is unknown, so nothing is requested."""
+    result = refusal(plan(), snapshot=away())
+    assert result.code == "unreachable"
+    assert "connection refused" in result.sentence
 
 
 def test_a_plan_for_another_parallelism_is_refused() -> None:
-    """It lost a TaskManager meanwhile: what runs is not what was planned from."""
-    seen = snapshot({**BEFORE, "enrich": 2}, requested=BEFORE)
-    assert refusal(plan(), snapshot=seen).code == "other-deployment"
+    """The job lost a TaskManager after the plan: it runs at another parallelism."""
+    found = snapshot({**BEFORE, "enrich": 2}, requested=BEFORE)
+    assert refusal(plan(), snapshot=found).code == "other-deployment"
 
 
-def test_a_plan_that_misses_an_operator_is_refused() -> None:
-    """A vector covers the whole topology."""
-    why = refusal(plan({"orders": 1, "enrich": 4}))
-    assert why.code == "other-deployment"
-    assert "sink" in why.sentence
+def test_a_plan_without_an_operator_of_the_job_is_refused() -> None:
+    """A vector covers all operators."""
+    result = refusal(plan({"orders": 1, "enrich": 4}))
+    assert result.code == "other-deployment"
+    assert "sink" in result.sentence
 
 
-def test_nothing_to_do_is_said() -> None:
-    """The wanted vector is what is requested already."""
+def test_an_already_requested_parallelism_is_refused() -> None:
+    """The wanted parallelism is requested already."""
     assert refusal(plan(BEFORE)).code == "nothing-to-do"
 
 
 def test_a_cluster_that_cannot_rescale_is_refused() -> None:
     """The default scheduler would answer 500 to every request."""
-    seen = snapshot(rescale=RescaleSettings(scheduler="default"))
-    assert refusal(plan(), snapshot=seen).code == "unsupported"
+    found = snapshot(rescale=RescaleSettings(scheduler="default"))
+    assert refusal(plan(), snapshot=found).code == "unsupported"
 
 
 def test_reactive_mode_is_for_docker_targets() -> None:
-    """It takes every slot and no requirements: what scales it is its TaskManagers."""
-    seen = snapshot(rescale=RescaleSettings(scheduler="reactive"))
-    refused = refusal(plan(), snapshot=seen)
+    """A job in reactive mode takes every slot and no requirements: its TaskManagers scale it."""
+    found = snapshot(rescale=RescaleSettings(scheduler="reactive"))
+    refused = refusal(plan(), snapshot=found)
     assert (refused.code, "a docker target" in refused.sentence) == ("unsupported", True)
-    assert isinstance(admit(plan(), context(snapshot=seen, policy=PolicyReading(True, docker_policy()))), ActionState)
+    assert isinstance(admit(plan(), context(snapshot=found, policy=PolicyReading(True, docker_policy()))), ActionState)
 
 
 @pytest.mark.parametrize("phase", ["intended", "applying", "rolling-back", "verifying"])
 def test_an_action_in_flight_is_never_pre_empted(phase: str) -> None:
-    """Not before it runs: two restarts in a row help nobody."""
+    """Two restarts in a row only add downtime."""
     assert refusal(plan(number=2), history=ActionHistory(action=action(phase))).code == "in-flight"
 
 
 def test_once_it_runs_a_newer_plan_may_follow() -> None:
-    """It leaves a version for telling that the watched action was superseded."""
+    """One version is left for the outcome of the superseded action."""
     running = action("verifying", running_at=after(4))
     made = intent(
         plan(number=2, current=WANTED, deployment=snapshot(WANTED).deployment.ref(), action={"parallelism": BEFORE}),
@@ -203,25 +196,25 @@ FOREIGN = {"orders": 1, "enrich": 7, "sink": 7}
 
 
 class TestContested:
-    """Somebody else scales, too."""
+    """Another client scales the job, too."""
 
     def plan_for(self, there: dict[str, int]) -> Any:
         return plan(number=2, deployment=snapshot(there).deployment.ref())
 
-    def verdict(self, **history: Any) -> Any:
+    def decision(self, **history: Any) -> Any:
         done = action("verified", version=9)
-        known = ActionHistory(**{"action": done, "last_written": WANTED, "original": BEFORE, **history})
+        base = ActionHistory(**{"action": done, "last_written": WANTED, "original": BEFORE, **history})
         there = snapshot(FOREIGN)
-        return admit(self.plan_for(FOREIGN), context(history=known, snapshot=there))
+        return admit(self.plan_for(FOREIGN), context(history=base, snapshot=there))
 
     def test_foreign_requirements_hold(self) -> None:
-        """They are neither what Weir wrote last nor what it found first."""
-        why = self.verdict()
-        assert why.code == "contested"
-        assert "enrich 4 → 7" in why.sentence
+        """The requirements are neither the last that Weir wrote nor the first that it found."""
+        result = self.decision()
+        assert result.code == "contested"
+        assert "enrich 4 → 7" in result.sentence
 
-    def test_what_weir_found_first_is_not_foreign(self) -> None:
-        """The JobManager failed over and forgot the requirements."""
+    def test_the_original_requirements_are_not_foreign(self) -> None:
+        """The JobManager failed over and lost the later requirements."""
         made = intent(
             plan(number=2), history=ActionHistory(action=action("verified"), last_written=WANTED, original=BEFORE)
         )
@@ -229,55 +222,55 @@ class TestContested:
 
     def test_nothing_written_yet_means_nothing_contested(self) -> None:
         """Weir has never written to this job."""
-        assert isinstance(self.verdict(last_written=None), ActionState)
+        assert isinstance(self.decision(last_written=None), ActionState)
 
     def test_another_job_was_never_written_to(self) -> None:
-        """What was written went with the old job."""
+        """Requirements end with their job."""
         old = action("verified", deployment=snapshot(job_id="b" * 32).deployment.ref())
-        assert isinstance(self.verdict(action=old), ActionState)
+        assert isinstance(self.decision(action=old), ActionState)
 
     def test_an_uncertain_request_may_be_ours(self) -> None:
-        """The last action failed without an answer: its wish may have come through after all."""
+        """The last action failed without a response: the engine may have taken its request."""
         failed = action("failed", wanted=FOREIGN)
-        assert isinstance(self.verdict(action=failed), ActionState)
+        assert isinstance(self.decision(action=failed), ActionState)
 
     def test_writing_the_policy_again_takes_over(self) -> None:
-        """Whoever changes or resumes the policy after it was contested wants Weir to go on."""
+        """A user who changes or resumes the policy hands the requirements back to Weir."""
         done = action("verified", version=9)
-        known = ActionHistory(action=done, last_written=WANTED, original=BEFORE, contested_since=after(-60))
+        base = ActionHistory(action=done, last_written=WANTED, original=BEFORE, contested_since=after(-60))
         there = snapshot(FOREIGN)
         before, later = reading(updated_at=after(-61)), reading(updated_at=after(-10))
         the_plan = self.plan_for(FOREIGN)
-        assert admit(the_plan, context(history=known, snapshot=there, policy=before)).code == "contested"
-        assert admit(the_plan, context(history=known, snapshot=there, policy=later)).phase == "intended"
+        assert admit(the_plan, context(history=base, snapshot=there, policy=before)).code == "contested"
+        assert admit(the_plan, context(history=base, snapshot=there, policy=later)).phase == "intended"
 
 
 def test_a_quarantined_vector_is_refused_until_its_time() -> None:
-    """It was rolled back a minute ago."""
+    """The vector was rolled back a minute ago."""
     kept = QuarantinedVector(parallelism=WANTED, until=after(5), strikes=1, because="did not run")
     assert refusal(plan(), history=ActionHistory(quarantine=(kept,))).code == "quarantined"
     assert intent(plan(), history=ActionHistory(quarantine=(kept,)), now=after(5))
 
 
 class TestFleet:
-    """Limits that no single plan can see."""
+    """Limits across applications."""
 
     rules = Rules(max_actions=3, max_actions_per_cluster=2, fleet_min_applications=3)
     cluster = policy().subject.cluster
 
-    def test_only_so_many_at_once(self) -> None:
-        """Three are in flight somewhere, the fourth waits."""
+    def test_the_number_of_actions_is_limited(self) -> None:
+        """Three actions are in flight, so a fourth is refused."""
         busy = Fleet(in_flight={f"shop/{i}": None for i in range(3)})
         assert refusal(plan(), fleet=busy, rules=self.rules).code == "too-many-actions"
 
-    def test_only_so_many_on_one_cluster(self) -> None:
-        """Two jobs of this cluster restart already; another cluster's do not count."""
+    def test_the_number_of_actions_per_cluster_is_limited(self) -> None:
+        """Two jobs of this cluster restart; those of another cluster do not count."""
         busy = Fleet(in_flight={"shop/1": self.cluster, "shop/2": self.cluster})
         assert refusal(plan(), fleet=busy, rules=self.rules).code == "too-many-actions"
         assert intent(plan(), fleet=Fleet(in_flight={"shop/1": self.cluster, "shop/2": "other"}), rules=self.rules)
 
     def test_its_own_action_does_not_count(self) -> None:
-        """A newer plan takes the place of the one it follows."""
+        """A newer plan replaces the application's own action."""
         busy = Fleet(in_flight={"shop/orders": self.cluster, "shop/2": self.cluster})
         assert intent(plan(), fleet=busy, rules=self.rules)
 
@@ -290,30 +283,30 @@ class TestFleet:
         return plan(BEFORE, current=WANTED, deployment=there.deployment.ref())
 
     def test_a_fleet_does_not_shrink_at_once(self) -> None:
-        """Two more of four already would: that is rather a broken metric than a quiet evening."""
-        why = refusal(self.smaller(), snapshot=snapshot(WANTED), fleet=self.shrinking(2, 4), rules=self.rules)
-        assert why.code == "fleet-shrinking"
-        assert "3 of 5" in why.sentence
+        """Three of four applications would shrink: a faulty metric is more likely than three independent falls of the load."""
+        result = refusal(self.smaller(), snapshot=snapshot(WANTED), fleet=self.shrinking(2, 4), rules=self.rules)
+        assert result.code == "fleet-shrinking"
+        assert "3 of 5" in result.sentence
 
     def test_a_few_may_shrink(self) -> None:
-        """Three of ten are no large share."""
+        """Three of ten applications are below the share."""
         assert intent(self.smaller(), snapshot=snapshot(WANTED), fleet=self.shrinking(2, 9), rules=self.rules)
 
-    def test_an_evening_is_let_through(self) -> None:
-        """All of them want less, each since another quarter of an hour."""
+    def test_scale_downs_at_different_times_are_admitted(self) -> None:
+        """All applications need less, each since a different quarter of an hour."""
         recommendations = {f"shop/{i}": Recommendation(NOON, after(-900.0 * i), after(60)) for i in range(1, 9)}
         assert intent(
             self.smaller(), snapshot=snapshot(WANTED), fleet=Fleet(recommendations=recommendations), rules=self.rules
         )
 
     def test_it_is_held_for_a_while_only(self) -> None:
-        """Who goes on wanting less gets it ten minutes after the wish began, whatever the others want."""
+        """An application shrinks ten minutes after its recommendation began, whatever the others need."""
         began = Recommendation(NOON, after(-598), after(60))
         recommendations = dict.fromkeys(("shop/orders", "shop/1", "shop/2", "shop/3"), began)
-        why = refusal(
+        result = refusal(
             self.smaller(), snapshot=snapshot(WANTED), fleet=Fleet(recommendations=recommendations), rules=self.rules
         )
-        assert why.code == "fleet-shrinking"
+        assert result.code == "fleet-shrinking"
         recommendations = {
             name: replace(recommendation, less_since=after(-599)) for name, recommendation in recommendations.items()
         }
@@ -321,8 +314,8 @@ class TestFleet:
             self.smaller(), snapshot=snapshot(WANTED), fleet=Fleet(recommendations=recommendations), rules=self.rules
         )
 
-    def test_a_wish_begins_with_what_the_planner_proposes(self) -> None:
-        """Long before stabilisation lets anything go down; a gap of a restart does not end it, a wish for more does."""
+    def test_a_recommendation_begins_with_the_planners_proposal(self) -> None:
+        """It precedes stabilisation; a gap of a restart does not end it, a recommendation to grow does."""
         smaller = dict.fromkeys(WANTED, 1)
         less, none, more = plan(None, current=WANTED, proposed=smaller), plan(None), plan(WANTED)
         recommendation = recommendation_after(None, less, NOON, self.rules)
@@ -335,21 +328,21 @@ class TestFleet:
         assert recommendation_after(recommendation, more, after(60), self.rules) == Recommendation(after(60))
 
     def test_a_small_fleet_may_shrink(self) -> None:
-        """Two applications are no fleet, even if it is both."""
+        """Two applications are below the minimum, even if both shrink."""
         assert intent(self.smaller(), snapshot=snapshot(WANTED), fleet=self.shrinking(1, 1), rules=self.rules)
 
-    def test_old_wishes_do_not_count(self) -> None:
-        """They shrank an hour ago."""
+    def test_old_recommendations_do_not_count(self) -> None:
+        """The others shrank an hour ago."""
         fleet = self.shrinking(4, 4, at=after(-3600))
         assert intent(self.smaller(), snapshot=snapshot(WANTED), fleet=fleet, rules=self.rules)
 
     def test_growing_is_never_held_for_it(self) -> None:
-        """All others shrink, this one needs more."""
+        """All other applications shrink, this one grows."""
         assert intent(plan(), fleet=self.shrinking(9, 9), rules=self.rules)
 
 
 def test_baselines_are_of_raised_operators_only() -> None:
-    """What capacity fell from is known only if it was measured before: by this window, else earlier at this parallelism."""
+    """A baseline needs a measured capacity: of this window, else an earlier one at this parallelism."""
     before = analysis(
         BEFORE,
         [
@@ -364,28 +357,28 @@ def test_baselines_are_of_raised_operators_only() -> None:
 
 
 class TestStillWanted:
-    """An intent is looked at again when it is about to be claimed, perhaps minutes later by another process."""
+    """An intent is checked again before it is stored in knowledge, perhaps minutes later by another process."""
 
     def code(self, **changes: Any) -> str | None:
-        known = {"policy": reading(), "snapshot": snapshot(), "now": after(1), "planned_version": 3, **changes}
-        why = still_wanted(action(), **known)
-        return None if why is None else why.code
+        base = {"policy": reading(), "snapshot": snapshot(), "now": after(1), "planned_version": 3, **changes}
+        result = still_wanted(action(), **base)
+        return None if result is None else result.code
 
     def test_nothing_changed(self) -> None:
-        """Then it is."""
+        """The intent is still valid."""
         assert self.code() is None
         assert self.code(planned_version=None) is None
 
-    def test_it_expires(self) -> None:
-        """With its plan."""
+    def test_it_expires_with_its_plan(self) -> None:
+        """At the deadline of the intent."""
         assert self.code(now=after(30)) == "expired"
 
     def test_an_outage_is_waited_out(self) -> None:
-        """It says nothing against the intent."""
+        """Neither a lost policy nor a lost target refuses the intent."""
         assert self.code(policy=PolicyReading(reachable=False), snapshot=away()) is None
 
-    def test_the_policy_was_touched(self) -> None:
-        """By version where the plan is known, by time where only the intent is."""
+    def test_the_policy_changed(self) -> None:
+        """Compared by version where the plan is known, else by time."""
         assert self.code(policy=reading(version=4)) == "policy-changed"
         assert self.code(policy=reading(updated_at=after(0.5)), planned_version=None) == "policy-changed"
         assert self.code(policy=reading(updated_at=after(-5)), planned_version=None) is None
@@ -393,7 +386,7 @@ class TestStillWanted:
         assert self.code(policy=PolicyReading(reachable=True)) == "policy-changed"
 
     def test_the_job_changed(self) -> None:
-        """Replaced, gone, or scaled by somebody."""
+        """The job was replaced, deleted, or scaled by another client."""
         assert self.code(snapshot=snapshot(job_id="b" * 32)) == "other-deployment"
         assert self.code(snapshot=absent()) == "other-deployment"
         assert self.code(snapshot=snapshot(WANTED)) == "other-deployment"

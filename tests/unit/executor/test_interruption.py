@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from weir_contracts import Outcome
 
-from services.executor.core import Accepted, Refusal, Rejected, Unanswered
+from services.executor.core.observed import Accepted, Refusal, Rejected, Unanswered
 from tests.effort import some
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED
 from tests.unit.executor.house import APP, House, Replica
@@ -23,15 +23,15 @@ NTH = some(range(EVERY), EVERY)
 
 
 class Cluster(MemoryDriver):
-    """What happens to it after a request (`then`) happens at once, whether or not the requester hears the answer."""
+    """A cluster in which `then` happens directly after a request, even if its response is lost."""
 
     then: Callable[[House], None] | None = None
     house: House
 
     async def request(self, *given: Any, **named: Any) -> Accepted | Rejected | Unanswered | Refusal:
-        asked = len(self.requests)
+        request_sent = len(self.requests)
         answer = await super().request(*given, **named)
-        if self.then is not None and (len(self.requests) > asked or isinstance(answer, Rejected)):
+        if self.then is not None and (len(self.requests) > request_sent or isinstance(answer, Rejected)):
             self.then(self.house)
         return answer
 
@@ -59,7 +59,7 @@ class Story:
         return owner
 
     def over(self) -> bool:
-        last = self.house.told()[-1:]
+        last = self.house.published()[-1:]
         return bool(last) and last[0].phase in ("verified", "rolled-back", "failed", "refused")
 
     async def stops(self, replica: Replica, at: int) -> bool:
@@ -78,13 +78,13 @@ class Story:
 
         Behind such a late outcome the owner publishes its newest once more.
         """
-        known, asked = {outcome.id for outcome in self.house.told()}, len(self.house.driver.requests)
+        base, request_sent = {outcome.id for outcome in self.house.published()}, len(self.house.driver.requests)
         on_its_way = int(replica.ports.effects[-1] == "before publish")
         replica.ports.wake()
         await self.house.quiet(6)
-        new = [outcome for outcome in self.house.told() if outcome.id not in known]
+        new = [outcome for outcome in self.house.published() if outcome.id not in base]
         assert len(new) <= on_its_way, self.house.phases()
-        assert self.house.driver.requests[asked:] == []
+        assert self.house.driver.requests[request_sent:] == []
 
 
 @pytest.fixture
@@ -103,10 +103,10 @@ async def interrupted(stories: list[Story], cut: int, prepare: Callable[[House],
     first = await story.begin(prepare)
     if not await story.stops(first, cut):
         return None
-    assert not story.house.driver.requests or [o.phase for o in story.house.told()][:2] == ["intended", "applying"]
+    assert not story.house.driver.requests or [o.phase for o in story.house.published()][:2] == ["intended", "applying"]
     await story.followed(first)
     await story.house.until(story.over)
-    story.end = story.house.told()[-1]
+    story.end = story.house.published()[-1]
     await story.wakes(first)
     await story.house.end()
     return story
@@ -115,7 +115,7 @@ async def interrupted(stories: list[Story], cut: int, prepare: Callable[[House],
 async def every(
     stories: list[Story], nth: int, prepare: Callable[[House], None], judge: Callable[[Story], None]
 ) -> int:
-    """Tell the story with each `EVERY`th cut from the `nth` on; returns how many there were."""
+    """Run the story with each `EVERY`th cut from the `nth` on; returns how many there were."""
     cut = nth + 1
     while (story := await interrupted(stories, cut, prepare)) is not None:
         judge(story)
@@ -125,7 +125,7 @@ async def every(
 
 @pytest.mark.parametrize("nth", NTH)
 @pytest.mark.parametrize("crash_above", [None, 2])
-async def test_an_interrupted_action_ends_as_an_undisturbed_one(
+async def test_an_interrupted_action_ends_like_an_uninterrupted_one(
     stories: list[Story], crash_above: int | None, nth: int
 ) -> None:
     """Verified if the job can run so, rolled back if it crash-loops; each vector is requested once."""
@@ -135,11 +135,11 @@ async def test_an_interrupted_action_ends_as_an_undisturbed_one(
 
     def judge(story: Story) -> None:
         last = story.end
-        asked = [vector for _, vector in story.house.driver.requests]
+        request_sent = [vector for _, vector in story.house.driver.requests]
         if crash_above is None:
-            assert (last.phase, asked) == ("verified", [WANTED])
+            assert (last.phase, request_sent) == ("verified", [WANTED])
         else:
-            assert (last.phase, asked) == ("rolled-back", [WANTED, BEFORE])
+            assert (last.phase, request_sent) == ("rolled-back", [WANTED, BEFORE])
             assert [q.strikes for q in last.quarantine] == [1]
 
     assert await every(stories, nth, prepare, judge) > 20
@@ -152,17 +152,17 @@ def _refused(house: House) -> None:
 
 
 def _contested(house: House) -> None:
-    """Somebody else asked for another vector."""
+    """Another client requested another vector."""
     house.job().requested = dict.fromkeys(BEFORE, 7)
 
 
 def _gone(house: House) -> None:
-    """The job is not there any more."""
+    """The job was removed."""
     house.driver.jobs.clear()
 
 
 def _away(house: House) -> None:
-    """The cluster does not answer any more."""
+    """The cluster became unreachable."""
     house.driver.away = {"http://127.0.0.1:8081": "connection refused"}
 
 
@@ -172,13 +172,13 @@ ENDS: dict[str, tuple[Callable[[House], None], str]] = {
     "gone": (_gone, "job-gone"),
     "unreachable": (_away, "unreachable"),
 }
-"""What is so beforehand, or happens once the engine was asked, and why the action fails."""
+"""Condition before the action, or event after its request, and the code of the failure."""
 
 
 @pytest.mark.parametrize("nth", NTH)
 @pytest.mark.parametrize("how", ENDS)
-async def test_whatever_the_end_an_interrupted_action_has_it_too(stories: list[Story], how: str, nth: int) -> None:
-    """Failed for the same reason, and no request but the one."""
+async def test_an_interrupted_action_fails_like_an_uninterrupted_one(stories: list[Story], how: str, nth: int) -> None:
+    """With the same code, and with one request at most."""
     happens, code = ENDS[how]
 
     def prepare(house: House) -> None:
@@ -196,8 +196,8 @@ async def test_whatever_the_end_an_interrupted_action_has_it_too(stories: list[S
 
 
 @pytest.mark.parametrize("crash_above", [None, 2])
-async def test_interrupted_again_and_again(stories: list[Story], crash_above: int | None) -> None:
-    """Every replica stops after eight effects, enough to move on by one: the action still comes to its end."""
+async def test_repeated_interruptions(stories: list[Story], crash_above: int | None) -> None:
+    """Every replica stops after eight effects, enough for one transition: the action still ends."""
     story = Story()
     stories.append(story)
 
@@ -214,13 +214,13 @@ async def test_interrupted_again_and_again(stories: list[Story], crash_above: in
         await story.house.until(lambda ports=ports: story.over() or ports.stopped)  # type: ignore[misc]
         if ports.stopped:
             await story.followed(owner)
-    assert story.house.told()[-1].phase == ("verified" if crash_above is None else "rolled-back")
+    assert story.house.published()[-1].phase == ("verified" if crash_above is None else "rolled-back")
     assert sum(replica.ports.stopped for replica in story.house.replicas) > 1
 
 
 @pytest.mark.parametrize("effect", ["before record", "after record", "before request"])
-async def test_a_pause_while_nobody_was_there_ends_the_action(stories: list[Story], effect: str) -> None:
-    """The replica stopped before its request, and the user paused: whoever goes on requests nothing."""
+async def test_a_pause_before_the_takeover_ends_the_action(stories: list[Story], effect: str) -> None:
+    """The replica stopped before its request, and the user paused: the replica that continues requests nothing."""
     story = Story()
     stories.append(story)
     first = await story.begin()
@@ -228,7 +228,7 @@ async def test_a_pause_while_nobody_was_there_ends_the_action(stories: list[Stor
     story.house.knowledge.set_mode(APP, "paused", story.house.clock.now())
     await story.followed(first)
     await story.house.until(story.over)
-    last = story.house.told()[-1]
+    last = story.house.published()[-1]
     assert last.code in ("not-act", "policy-changed") and last.phase in ("refused", "failed")
     await story.wakes(first)
     assert story.house.driver.requests == []
@@ -237,13 +237,13 @@ async def test_a_pause_while_nobody_was_there_ends_the_action(stories: list[Stor
 async def stopped_at(story: Story, replica: Replica, effect: str) -> None:
     """Stop it at the first such effect."""
 
-    def stop(seen: str) -> None:
-        if seen == effect:
+    def stop(found: str) -> None:
+        if found == effect:
             replica.ports.stop_at = len(replica.ports.effects)
 
     replica.ports.on_effect = stop
     await story.house.until(lambda: replica.ports.stopped)
-    replica.ports.on_effect = lambda seen: None
+    replica.ports.on_effect = lambda found: None
 
 
 # -- directly before the request -----------------------------------------------------------------------------------
@@ -270,15 +270,15 @@ async def held_up(stories: list[Story], seconds: float, meanwhile: Callable[[Hou
     return house
 
 
-async def test_no_request_for_a_plan_that_expired_on_the_way(stories: list[Story]) -> None:
-    """The brokers were away for minutes, the user paused meanwhile: the action ends, and the engine is not asked."""
+async def test_no_request_for_a_plan_that_expired_meanwhile(stories: list[Story]) -> None:
+    """The brokers were away for minutes, the user paused meanwhile: the action ends without a request."""
 
     def pause(house: House) -> None:
         house.knowledge.set_mode(APP, "paused", house.clock.now())
 
     house = await held_up(stories, 370, pause)
     assert house.phases() == ["intended", "applying", "failed"]
-    assert house.told()[-1].code == "expired"
+    assert house.published()[-1].code == "expired"
     assert house.driver.requests == []
 
 
@@ -295,35 +295,35 @@ async def test_no_request_after_the_policy_changed(stories: list[Story], mode: s
             del house.knowledge.policies[APP]
 
     house = await held_up(stories, 3, change)
-    assert (house.phases()[-1], house.told()[-1].code) == ("failed", code)
+    assert (house.phases()[-1], house.published()[-1].code) == ("failed", code)
     assert house.driver.requests == []
 
 
-async def test_no_request_against_requirements_of_somebody_else(stories: list[Story]) -> None:
-    """They were set between the look and the request: contested, and left as they are."""
+async def test_no_request_against_foreign_requirements(stories: list[Story]) -> None:
+    """They were set between observation and request: contested, and kept."""
     theirs = dict.fromkeys(BEFORE, 7)
 
     def scale(house: House) -> None:
         house.job().requested = theirs
 
     house = await held_up(stories, 3, scale)
-    assert (house.phases()[-1], house.told()[-1].code) == ("failed", "contested")
+    assert (house.phases()[-1], house.published()[-1].code) == ("failed", "contested")
     assert (house.driver.requests, house.job().requested) == ([], theirs)
 
 
 async def test_no_request_while_the_policy_cannot_be_read(stories: list[Story]) -> None:
-    """Knowledge is away: nothing goes out before it is back, or the plan expires."""
+    """Knowledge is away: nothing is requested until it is back or the plan expires."""
 
     def lose(house: House) -> None:
         house.knowledge.away = "connection refused"
 
     house = await held_up(stories, 3, lose)
-    assert house.phases()[-1] == "failed" and house.told()[-1].code in ("unreachable", "expired")
+    assert house.phases()[-1] == "failed" and house.published()[-1].code in ("unreachable", "expired")
     assert house.driver.requests == []
 
 
 async def test_a_rollback_needs_no_policy(stories: list[Story]) -> None:
-    """Paused while the new parallelism crash-loops: back all the same."""
+    """The policy cannot be read while the new parallelism crash-loops: it is rolled back."""
     story = Story()
     stories.append(story)
     await story.begin(lambda house: setattr(house.job(), "crash_above", 2))
@@ -331,4 +331,4 @@ async def test_a_rollback_needs_no_policy(stories: list[Story]) -> None:
     story.house.knowledge.away = "connection refused"
     await story.house.until(story.over)
     assert [vector for _, vector in story.house.driver.requests] == [WANTED, BEFORE]
-    assert story.house.told()[-1].phase == "rolled-back"
+    assert story.house.published()[-1].phase == "rolled-back"

@@ -1,4 +1,4 @@
-"""What the executor needs of knowledge: one suite for the in-memory twin and for the client of the real API."""
+"""Suite of knowledge, in memory and by the client of the real API."""
 
 import json
 from collections.abc import AsyncIterator
@@ -16,7 +16,9 @@ from runtime.loop import Stop
 from runtime.settings import variable
 from services.executor.adapters.knowledge import TOKEN_SETTING, HttpKnowledge, NotUsable
 from services.executor.adapters.memory import MemoryKnowledge
-from services.executor.core import ActionHistory, Conflict, Event, Recorded, Step, Unanswered, record_transition
+from services.executor.core.history import ActionHistory, record_transition
+from services.executor.core.observed import Conflict, Recorded, Step, Unanswered
+from services.executor.core.table import Event
 from services.executor.driver import Knowledge
 from services.executor.settings import Settings
 from services.knowledge.adapters.memory import MemoryStore
@@ -65,7 +67,7 @@ def rig(request: pytest.FixtureRequest) -> Rig:
 
 
 async def test_a_policy_is_read_as_it_is(rig: Rig) -> None:
-    """Mode, version and target are what the gate decides by."""
+    """With mode, version and target, which the gate needs."""
     reading = await rig.knowledge.policy(APP)
     assert reading.reachable and reading.policy is not None
     assert reading.policy.spec == rig.stored.spec
@@ -73,33 +75,33 @@ async def test_a_policy_is_read_as_it_is(rig: Rig) -> None:
 
 
 async def test_no_policy_is_not_an_outage(rig: Rig) -> None:
-    """It was deleted: knowledge says so."""
+    """Knowledge responds that there is none."""
     reading = await rig.knowledge.policy("shop/nobody")
     assert (reading.reachable, reading.policy) == (True, None)
 
 
-async def test_an_action_is_claimed_once(rig: Rig) -> None:
-    """The second claim of the same version gets what is there."""
+async def test_an_action_is_recorded_once(rig: Rig) -> None:
+    """The second write of the same version gets the stored action."""
     mine = action(version=1)
     assert await rig.knowledge.record(mine, 0) == Recorded()
     other = action(version=1, attempt_id=OTHER_ATTEMPT)
     assert await rig.knowledge.record(other, 0) == Conflict(mine)
 
 
-async def test_an_action_moves_on_by_its_version(rig: Rig) -> None:
-    """Only from the version that is there."""
+async def test_an_action_is_replaced_by_version(rig: Rig) -> None:
+    """Only if the stored version is named."""
     await rig.knowledge.record(action(version=1), 0)
     assert await rig.knowledge.record(action("applying", version=2), 1) == Recorded()
     assert await rig.knowledge.record(action("applying", version=2), 1) == Conflict(action("applying", version=2))
 
 
-async def test_a_claim_on_nothing_says_so(rig: Rig) -> None:
-    """An emptied store: the version that was read is not there any more."""
+async def test_version_0_writes_to_an_empty_store(rig: Rig) -> None:
+    """The store lost the version that was read before."""
     assert await rig.knowledge.record(action(version=6), 5) == Conflict(None)
 
 
 async def test_the_newest_outcome_is_read(memory: Rig) -> None:
-    """The executor goes on from it when the topic has forgotten the application."""
+    """The executor continues from it when the topic no longer holds the application."""
     outcome = record_transition(
         ActionHistory(), Step(action(version=1), Event("admitted", "…")), None, NOON, RULES
     ).outcome
@@ -130,28 +132,28 @@ class TestHostileAnswers:
 
     @pytest.mark.parametrize("status", [301, 401, 403, 429, 500, 503])
     async def test_an_error_is_an_outage(self, status: int) -> None:
-        """Also a missing token: the mode is not known, so nothing begins."""
+        """A missing token, too: the mode is unknown, so no action begins."""
         reading, recorded = await self.ask(status, b'{"detail": "Redis cannot be reached"}')
         assert not reading.reachable
-        assert f"{status} Redis cannot be reached" in reading.because
+        assert f"{status} Redis cannot be reached" in reading.reason
         assert isinstance(recorded, Unanswered)
-        assert ("WEIR_KNOWLEDGE_TOKEN" in reading.because) == (status in (401, 403))
+        assert ("WEIR_KNOWLEDGE_TOKEN" in reading.reason) == (status in (401, 403))
 
     @pytest.mark.parametrize("body", [b"", b"{", b"<html>", b"[]", b"{}", b'{"spec": 1}'])
-    async def test_nonsense_is_an_outage(self, body: bytes) -> None:
-        """It names the call."""
+    async def test_an_invalid_response_is_an_outage(self, body: bytes) -> None:
+        """The reason names the call."""
         reading, _ = await self.ask(200, body)
         assert not reading.reachable
-        assert reading.because.startswith("GET /v1/policies/shop/orders: ")
+        assert reading.reason.startswith("GET /v1/policies/shop/orders: ")
 
     @pytest.mark.parametrize("body", [b"", b"[1]", b'{"detail": "no"}', b'{"current": {"version": 0}}'])
-    async def test_a_conflict_without_its_action_is_no_answer(self, body: bytes) -> None:
-        """Nobody can tell from it who won."""
+    async def test_a_conflict_without_its_action_is_unanswered(self, body: bytes) -> None:
+        """Such a response does not show which executor stored its action."""
         _, recorded = await self.ask(409, body)
         assert isinstance(recorded, Unanswered)
 
-    async def test_a_bare_action_is_understood_too(self) -> None:
-        """The body of a conflict may be the action itself."""
+    async def test_the_body_of_a_conflict_may_be_the_action(self) -> None:
+        """Without a problem document around it."""
         there = action("applying", attempt_id=OTHER_ATTEMPT)
         _, recorded = await self.ask(409, json.dumps(there.model_dump(mode="json")).encode())
         assert recorded == Conflict(there)
@@ -163,7 +165,7 @@ class TestHostileAnswers:
             raise httpx.ConnectError("")
 
         knowledge = HttpKnowledge(httpx.AsyncClient(transport=httpx.MockTransport(cut), base_url="http://knowledge"))
-        assert "ConnectError" in (await knowledge.policy(APP)).because
+        assert "ConnectError" in (await knowledge.policy(APP)).reason
         assert isinstance(await knowledge.record(action(), 4), Unanswered)
         with pytest.raises(NotUsable, match="ConnectError"):
             await knowledge.ping()
@@ -197,8 +199,8 @@ class TestToken:
     """Knowledge answers and does not know the token: no plan would be carried out, and readiness says so beforehand."""
 
     @pytest.mark.parametrize("token", [None, "an-old-token-of-before", SECRET + "x"])
-    async def test_one_that_is_not_known_is_told_with_its_setting(self, token: str | None) -> None:
-        """In readiness at each look, in the log once, whatever is asked how often; never the token itself."""
+    async def test_an_unknown_token_is_reported_with_its_setting(self, token: str | None) -> None:
+        """In each readiness check, once in the log; never the token itself."""
         guarded = Guarded(token)
         with capture_logs() as lines:
             for _ in range(3):
@@ -206,16 +208,16 @@ class TestToken:
                     await guarded.knowledge.ping()
                 await guarded.knowledge.policy(APP)
             await guarded.knowledge.record(action(), 0)
-        said = str(refused.value)
-        assert "knowledge refused the token (401 " in said
-        assert "set WEIR_KNOWLEDGE_TOKEN, or the file WEIR_KNOWLEDGE_TOKEN in WEIR_SECRETS_FOLDER" in said
+        text = str(refused.value)
+        assert "knowledge refused the token (401 " in text
+        assert "set WEIR_KNOWLEDGE_TOKEN, or the file WEIR_KNOWLEDGE_TOKEN in WEIR_SECRETS_FOLDER" in text
         (line,) = lines
-        assert (line["event"], line["log_level"], line["reason"]) == ("knowledge-refuses-the-token", "warning", said)
-        assert not token or token not in f"{said}{lines}"
+        assert (line["event"], line["log_level"], line["reason"]) == ("knowledge-refuses-the-token", "warning", text)
+        assert not token or token not in f"{text}{lines}"
         await guarded.knowledge.close()
 
-    async def test_one_that_may_only_read_is_told_when_an_action_is_claimed(self) -> None:
-        """Reading does not tell the roles apart, and what may be read says nothing of writing: one line, also where both go on."""
+    async def test_a_read_only_token_is_reported_when_an_action_is_recorded(self) -> None:
+        """Reading does not show the role of a token: one log line, even if both continue."""
         guarded = Guarded(READER)
         with capture_logs() as lines:
             for _ in range(3):
@@ -226,35 +228,35 @@ class TestToken:
         assert "403 ada may read but not write): set one of role write WEIR_KNOWLEDGE_TOKEN" in str(recorded)
         await guarded.knowledge.close()
 
-    async def test_the_right_one_is_ready(self) -> None:
-        """With nothing stored: no policy is asked for that would have to be there, and nothing is logged."""
+    async def test_a_valid_token_is_ready(self) -> None:
+        """With an empty store, and without a log line."""
         guarded = Guarded(SECRET)
         with capture_logs() as lines:
             await guarded.knowledge.ping()
         assert lines == []
         await guarded.knowledge.close()
 
-    async def test_a_change_is_told_in_both_directions(self) -> None:
-        """The tokens of knowledge were changed under a running executor, and changed back."""
+    async def test_a_change_is_logged_in_both_directions(self) -> None:
+        """The tokens of knowledge were changed while the executor ran, and restored."""
         guarded = Guarded(SECRET)
-        known = guarded.app.state.tokens
+        base = guarded.app.state.tokens
         with capture_logs() as lines:
-            for tokens in (known, Tokens({READER: Caller("ada", "read")}), known, known):
+            for tokens in (base, Tokens({READER: Caller("ada", "read")}), base, base):
                 guarded.app.state.tokens = tokens
                 await guarded.knowledge.policy(APP)
         assert [line["event"] for line in lines] == ["knowledge-refuses-the-token", "knowledge-accepts-the-token"]
         await guarded.knowledge.close()
 
-    async def test_knowledge_without_its_memory_is_not_ready_either(self) -> None:
-        """Its reason is passed on."""
+    async def test_knowledge_without_its_store_is_not_ready(self) -> None:
+        """With its reason."""
         away = httpx.MockTransport(lambda _: httpx.Response(503, json={"detail": "redis: connection refused"}))
         knowledge = HttpKnowledge(httpx.AsyncClient(transport=away, base_url="http://knowledge"))
         with pytest.raises(NotUsable, match="503 redis: connection refused"):
             await knowledge.ping()
         await knowledge.close()
 
-    async def test_it_is_asked_from_the_start_until_it_answers(self) -> None:
-        """Before any plan comes, and also where knowledge is started later."""
+    async def test_the_token_is_checked_from_the_start_until_a_response(self) -> None:
+        """Before the first plan, also if knowledge starts later."""
         answers = iter([httpx.ConnectError("not yet"), httpx.ConnectError("not yet"), httpx.Response(401)])
 
         def answer(_request: httpx.Request) -> httpx.Response:
@@ -269,7 +271,7 @@ class TestToken:
         assert [line["event"] for line in lines] == ["knowledge-refuses-the-token"]
         await knowledge.close()
 
-    def test_the_setting_is_called_as_it_is_shown(self) -> None:
+    def test_the_setting_has_its_shown_name(self) -> None:
         """By `--help` and `--print-settings`."""
         assert variable(Settings, "knowledge_token", Settings.model_fields["knowledge_token"]) == TOKEN_SETTING
         assert variable(Settings, "secrets_folder", Settings.model_fields["secrets_folder"]) == "WEIR_SECRETS_FOLDER"

@@ -8,18 +8,10 @@ from typing import Any
 from weir_contracts import Outcome
 from weir_contracts.topics import OUTCOMES
 
-from services.executor.core import (
-    ActionHistory,
-    Event,
-    Recorded,
-    Refusal,
-    Step,
-    next_step,
-    recall,
-    record_refusal,
-    record_transition,
-    taken_over,
-)
+from services.executor.core.history import ActionHistory, recall, record_refusal, record_transition, taken_over
+from services.executor.core.observed import Recorded, Refusal, Step
+from services.executor.core.steps import next_step
+from services.executor.core.table import Event
 from services.knowledge.core import Cycle, HistoryLimits, State, remember
 from services.planner.request_cache import RequestCache
 from tests.effort import some
@@ -46,24 +38,24 @@ class Holder:
 
     def __init__(self, history: ActionHistory) -> None:
         self.history = history
-        self.told: list[Outcome] = []
+        self.published: list[Outcome] = []
 
-    def tell(self, step: Step, at: Any) -> None:
+    def record(self, step: Step, at: Any) -> None:
         assert step.name is not None, step
-        told = record_transition(self.history, step, snapshot(), at, RULES)
-        self.history = told.history
-        self.told.append(told.outcome)
+        published = record_transition(self.history, step, snapshot(), at, RULES)
+        self.history = published.history
+        self.published.append(published.outcome)
 
-    def step(self, at: float, **seen: Any) -> None:
+    def step(self, at: float, **found: Any) -> None:
         assert self.history.action is not None
-        self.tell(next_step(self.history.action, observed(**seen), after(at), RULES), after(at))
+        self.record(next_step(self.history.action, observed(**found), after(at), RULES), after(at))
 
     def record_refusal(self, number: int, at: float) -> None:
-        told = record_refusal(
+        published = record_refusal(
             self.history, plan(number=number), Refusal("in-flight", "an action is verifying"), None, after(at)
         )
-        self.history = told.history
-        self.told.append(told.outcome)
+        self.history = published.history
+        self.published.append(published.outcome)
 
 
 def two_holders() -> tuple[list[Outcome], list[Outcome]]:
@@ -72,21 +64,21 @@ def two_holders() -> tuple[list[Outcome], list[Outcome]]:
     The first stalls after its request. The second takes over and verifies. Then the first goes on, 15 minutes later.
     """
     first = Holder(taken_over(ActionHistory()))
-    first.tell(Step(action(version=1, started_at=NOON), Event("admitted", "…")), NOON)
+    first.record(Step(action(version=1, started_at=NOON), Event("admitted", "…")), NOON)
     first.step(1, answer=Recorded())
-    second = Holder(taken_over(replayed(first.told)))
-    first.step(900, seen=away(at=after(900)))
-    assert [outcome.phase for outcome in first.told] == ["intended", "applying", "failed"]
-    second.step(20, seen=restarting(requested=WANTED, at=after(20)))
-    second.step(25, seen=snapshot(WANTED, at=after(25), steady_since=after(24)))
+    second = Holder(taken_over(replayed(first.published)))
+    first.step(900, found=away(at=after(900)))
+    assert [outcome.phase for outcome in first.published] == ["intended", "applying", "failed"]
+    second.step(20, found=restarting(requested=WANTED, at=after(20)))
+    second.step(25, found=snapshot(WANTED, at=after(25), steady_since=after(24)))
     second.record_refusal(7, at=26)
-    second.step(40, seen=snapshot(WANTED, at=after(40), steady_since=after(24)))
-    assert [outcome.phase for outcome in second.told] == ["verifying", "verifying", "refused", "verified"]
-    return first.told, second.told
+    second.step(40, found=snapshot(WANTED, at=after(40), steady_since=after(24)))
+    assert [outcome.phase for outcome in second.published] == ["verifying", "verifying", "refused", "verified"]
+    return first.published, second.published
 
 
 def replayed(outcomes: Sequence[Outcome]) -> ActionHistory:
-    """What a new holder recalls from the topic."""
+    """Return the history that a new holder recalls from the topic."""
     history = ActionHistory()
     for outcome in outcomes:
         history = recall(history, Outcome.model_validate_json(outcome.model_dump_json()))
@@ -112,7 +104,7 @@ def test_every_order_of_two_holders_outcomes_recalls_the_same() -> None:
 
 
 def test_every_order_of_two_holders_outcomes_is_the_same_to_planner_and_knowledge() -> None:
-    """The planner's newest outcome, and what knowledge shows as such, is the owner's."""
+    """The newest outcome for planner and knowledge is the owner's."""
     _, second = two_holders()
     for order in orders():
         planner = RequestCache(1, 1)
@@ -125,15 +117,15 @@ def test_every_order_of_two_holders_outcomes_is_the_same_to_planner_and_knowledg
         assert all(state.times.newer_than(late) for late in order if late.id != second[-1].id)
 
 
-def test_what_is_needed_to_go_on_is_in_the_last_outcome() -> None:
+def test_the_last_outcome_suffices_to_continue() -> None:
     """Compaction leaves no other: since when it was contested, and what the job had when Weir first acted on it."""
     first, second = two_holders()
     history = replayed([*first, *second])
     contested = Refusal("contested", "another tool set the requirements")
     for number in (8, 9):
-        told = record_refusal(history, plan(number=number), contested, None, after(100 + number))
-        history = told.history
-    alone = replayed([told.outcome])
+        published = record_refusal(history, plan(number=number), contested, None, after(100 + number))
+        history = published.history
+    alone = replayed([published.outcome])
     assert (alone.contested_since, alone.original) == (after(108), BEFORE)
     assert (alone.epoch, alone.sequence) == (history.epoch, history.sequence)
 
@@ -150,9 +142,9 @@ def test_an_outcome_without_numbers_counts_by_its_time() -> None:
 
 def stalled_in_applying(house: House) -> ActionHistory:
     """Return what the holder knew when it had published its newest `applying`."""
-    told = house.told()
-    last = max(place for place, outcome in enumerate(told) if outcome.phase == "applying")
-    return replayed(told[: last + 1])
+    published = house.published()
+    last = max(place for place, outcome in enumerate(published) if outcome.phase == "applying")
+    return replayed(published[: last + 1])
 
 
 class TestReplicas:
@@ -175,25 +167,25 @@ class TestReplicas:
         await house.until(house.ended("verified"))
         await house.plan({**WANTED, "enrich": 8})
         await house.until(lambda: house.phases().count("verified") == 3)
-        owned = house.told()[-1]
+        owned = house.published()[-1]
 
         assert stalled.action is not None
-        late = next_step(stalled.action, observed(seen=away(at=house.clock.now())), after(9999), RULES)
+        late = next_step(stalled.action, observed(found=away(at=house.clock.now())), after(9999), RULES)
         assert late.name == "unreachable"
-        told = record_transition(stalled, late, None, house.clock.now(), RULES)
-        await house.publish(OUTCOMES, APP, told.outcome, told.outcome.id)
-        assert house.told()[-1].phase == "failed"
-        await house.until(lambda: house.told()[-1].id == owned.id)
+        published = record_transition(stalled, late, None, house.clock.now(), RULES)
+        await house.publish(OUTCOMES, APP, published.outcome, published.outcome.id)
+        assert house.published()[-1].phase == "failed"
+        await house.until(lambda: house.published()[-1].id == owned.id)
 
         await house.replicas[1].kill()
         house.replica()
         await house.plan({**WANTED, "enrich": 5})
         await house.until(lambda: house.phases().count("verified") == 5)
-        assert "contested" not in [outcome.code for outcome in house.told()]
+        assert "contested" not in [outcome.code for outcome in house.published()]
         await house.end()
 
     async def test_a_restart_finds_the_owners_outcome_before_the_late_one(self) -> None:
-        """Nobody was there to publish it again when the late one came."""
+        """No owner was there to publish its newest outcome again after the late one."""
         house = House()
         await house.start()
         await house.plan()
@@ -204,9 +196,9 @@ class TestReplicas:
         await house.until(house.ended("verified"))
         await house.replicas[1].kill()
         assert stalled.action is not None
-        late = next_step(stalled.action, observed(seen=away(at=house.clock.now())), after(9999), RULES)
-        told = record_transition(stalled, late, None, house.clock.now(), RULES)
-        await house.publish(OUTCOMES, APP, told.outcome, told.outcome.id)
+        late = next_step(stalled.action, observed(found=away(at=house.clock.now())), after(9999), RULES)
+        published = record_transition(stalled, late, None, house.clock.now(), RULES)
+        await house.publish(OUTCOMES, APP, published.outcome, published.outcome.id)
         third = house.replica()
         await house.until(lambda: APP in third.executor.applications.own)
         history = third.executor.applications.own[APP].history

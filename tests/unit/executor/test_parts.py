@@ -8,7 +8,10 @@ from weir_contracts import Outcome
 from runtime.records import Record
 from runtime.settings import load
 from services.executor.analyses import LatestAnalyses
-from services.executor.core import ActionHistory, Refusal, Rules, changes, record_refusal, vector
+from services.executor.core.history import ActionHistory, record_refusal
+from services.executor.core.messages import changes, vector
+from services.executor.core.observed import Refusal
+from services.executor.core.rules import Rules
 from services.executor.settings import Settings
 from tests.unit.executor.builders import NOON, after, analysis, plan
 
@@ -23,13 +26,13 @@ class TestLatestAnalyses:
     """Kept as they came, read on demand."""
 
     def test_the_newest_is_meant(self) -> None:
-        """And it is read once, however often somebody asks."""
+        """It is decoded once."""
         kept = LatestAnalyses()
         for offset, at in enumerate((NOON, after(5))):
             kept.note([record(offset, analysis(at=at).model_dump_json().encode())])
-        assert kept[APP].observed_at == after(5)
-        assert kept[APP] is kept[APP]
-        assert (list(kept), len(kept)) == ([APP], 1)
+        newest = kept.get(APP)
+        assert newest is not None and newest.observed_at == after(5)
+        assert kept.get(APP) is newest
 
     def test_what_cannot_be_read_is_absent(self) -> None:
         """An old one in its place would be taken for the present."""
@@ -37,13 +40,14 @@ class TestLatestAnalyses:
         kept.note([record(0, analysis().model_dump_json().encode()), record(1, b"{nonsense"), record(2, b"", None)])
         assert kept.get(APP) is None
         kept.note([record(3, analysis(at=after(9)).model_dump_json().encode())])
-        assert kept[APP].observed_at == after(9)
+        newest = kept.get(APP)
+        assert newest is not None and newest.observed_at == after(9)
 
     def test_it_can_be_forgotten(self) -> None:
         """By a tombstone, or when the partition goes."""
         kept = LatestAnalyses()
         kept.note([record(0, analysis().model_dump_json().encode()), record(1, None)])
-        assert APP not in kept
+        assert kept.get(APP) is None
         kept.forget("shop/nobody")
 
 
@@ -77,5 +81,5 @@ def test_sentences_fit_the_contract() -> None:
     large = {f"{i}{'x' * 375}": 1 for i in range(1000)}
     assert len(vector(large)) < 700
     assert "and 996 more" in changes(large, dict.fromkeys(large, 2))
-    told = record_refusal(ActionHistory(), plan(), Refusal("unreachable", "y" * 1_000_000), None, NOON).outcome
-    assert len(Outcome.model_validate_json(told.model_dump_json()).sentence) == 2000
+    published = record_refusal(ActionHistory(), plan(), Refusal("unreachable", "y" * 1_000_000), None, NOON).outcome
+    assert len(Outcome.model_validate_json(published.model_dump_json()).sentence) == 2000

@@ -1,4 +1,4 @@
-"""The README says what the code does."""
+"""The README agrees with the code."""
 
 from pathlib import Path
 from typing import get_args
@@ -18,6 +18,6 @@ def test_the_settings_are_the_ones_there_are() -> None:
 
 
 def test_every_phase_and_reason_to_roll_back_is_drawn() -> None:
-    """The picture is of the whole table."""
+    """The diagram has the phases and rollback events of the table."""
     for word in (*get_args(Phase), *ROLLBACK_EVENTS):
         assert word in README, word

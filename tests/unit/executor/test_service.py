@@ -11,7 +11,7 @@ from weir_contracts import Analysis, Plan
 from weir_contracts.topics import DEAD_LETTERS, PLANS, POLICIES
 
 from runtime.envelope import new_traceparent
-from services.executor.core import Snapshot
+from services.executor.core.observed import Snapshot
 from tests.unit.executor.builders import BEFORE, WANTED, analysis, operator_analysis
 from tests.unit.executor.house import APP, TRACE, House
 
@@ -25,11 +25,11 @@ async def house() -> AsyncIterator[House]:
 
 
 async def test_a_plan_is_applied_and_verified(house: House) -> None:
-    """Told at each move, in the order of effects; the restart is measured; the trace goes on; knowledge has it, too."""
+    """An outcome for each transition, in the order of effects; restart time, trace and the action in knowledge."""
     the_plan = await house.plan()
     await house.until(house.ended("verified"))
     assert house.phases() == ["intended", "applying", "verifying", "verifying", "verified"]
-    last = house.told()[-1]
+    last = house.published()[-1]
     assert (last.plan_id, last.observation_id) == (the_plan.id, the_plan.observation_id)
     assert last.restart_seconds == pytest.approx(3.0, abs=1.0)
     assert (last.before, last.wanted, last.observed, last.last_written) == (BEFORE, WANTED, WANTED, WANTED)
@@ -40,7 +40,7 @@ async def test_a_plan_is_applied_and_verified(house: House) -> None:
 
 
 async def test_the_log_can_be_followed_by_the_trace(house: House) -> None:
-    """A line for the plan that was considered and one for each move, all of one trace; a refusal has its code."""
+    """A line for the plan that was considered and one for each transition, all of one trace; a refusal has its code."""
     with capture_logs() as lines:
         await house.plan()
         await house.until(house.ended("verified"))
@@ -51,7 +51,7 @@ async def test_the_log_can_be_followed_by_the_trace(house: House) -> None:
     assert [line["decision"] for line in considered] == ["admitted", "refused"]
     assert considered[1]["code"] == "not-act" and considered[0]["seconds"] >= 0
     moves = [line for line in lines if line["event"] == "outcome"]
-    assert [(line["phase"], line["code"]) for line in moves] == [(o.phase, o.code) for o in house.told()]
+    assert [(line["phase"], line["code"]) for line in moves] == [(o.phase, o.code) for o in house.published()]
     of_the_application = [line for line in lines if line.get("application") == APP]
     assert {line["traceparent"].split("-")[1] for line in of_the_application} == {TRACE.split("-")[1]}
 
@@ -60,14 +60,14 @@ async def test_a_plan_that_comes_twice_is_acted_on_once(house: House) -> None:
     """Kafka delivers at least once."""
     the_plan = await house.plan()
     await house.until(house.ended("verified"))
-    count = len(house.told())
+    count = len(house.published())
     await house.publish(PLANS, APP, the_plan)
     await house.quiet()
-    assert len(house.told()) == count
+    assert len(house.published()) == count
 
 
 async def test_only_the_newest_plan_of_a_batch_counts(house: House) -> None:
-    """The executor was away; of three plans the last is still good, and of the others each is refused as superseded."""
+    """The executor was away: the last of three plans is admitted, the others are refused as superseded."""
     replica = house.replicas.pop()
     await replica.end()
     for enrich in (2, 3, 4):
@@ -75,25 +75,28 @@ async def test_only_the_newest_plan_of_a_batch_counts(house: House) -> None:
     house.replica()
     await house.until(house.ended("verified"))
     assert [parallelism["enrich"] for _, parallelism in house.driver.requests] == [4]
-    assert [o.wanted["enrich"] for o in house.told() if (o.phase, o.code) == ("refused", "superseded-plan")] == [2, 3]
+    assert [o.wanted["enrich"] for o in house.published() if (o.phase, o.code) == ("refused", "superseded-plan")] == [
+        2,
+        3,
+    ]
 
 
 async def test_a_plan_that_comes_twice_in_a_batch_does_not_supersede_itself(house: House) -> None:
-    """The planner was not sure that the brokers had it."""
+    """The planner published it again without an acknowledgement."""
     replica = house.replicas.pop()
     await replica.end()
     await house.publish(PLANS, APP, await house.plan())
     house.replica()
     await house.until(house.ended("verified"))
-    assert [o.code for o in house.told() if o.phase == "refused"] == []
+    assert [o.code for o in house.published() if o.phase == "refused"] == []
 
 
 async def test_advice_and_holds_do_nothing(house: House) -> None:
-    """Advice is refused with its reason, a hold is not even answered."""
+    """Advice is refused with its reason, a hold gets no outcome."""
     await house.plan(None)
     await house.plan(mode="advise")
     await house.until(house.ended("refused"))
-    assert [(o.phase, o.code) for o in house.told()] == [("refused", "not-act")]
+    assert [(o.phase, o.code) for o in house.published()] == [("refused", "not-act")]
     assert house.driver.requests == []
 
 
@@ -105,12 +108,12 @@ async def test_slots_are_missing(house: House) -> None:
     assert house.phases()[-3:] == ["rolling-back", "rolling-back", "rolled-back"]
     assert house.driver.requests == [("orders", WANTED), ("orders", BEFORE)]
     assert house.job().observed == BEFORE
-    told = house.told()[-1]
-    assert told.last_written == BEFORE
-    assert [q.parallelism for q in told.quarantine] == [WANTED]
+    published = house.published()[-1]
+    assert published.last_written == BEFORE
+    assert [q.parallelism for q in published.quarantine] == [WANTED]
     house.job().slots = 100
     await house.plan()
-    await house.until(lambda: house.told()[-1].code == "quarantined")
+    await house.until(lambda: house.published()[-1].code == "quarantined")
     house.clock.advance(301)
     await house.plan()
     await house.until(house.ended("verified"))
@@ -123,18 +126,18 @@ async def test_a_restart_loop_is_rolled_back_with_longer_quarantine_each_time(ho
     for times in (1, 2):
         await house.plan()
         await house.until(lambda times=times: house.phases().count("rolled-back") == times)
-        assert "restart-loop" in {outcome.code for outcome in house.told()}
-        start = next(o for o in reversed(house.told()) if o.code == "restart-loop")
+        assert "restart-loop" in {outcome.code for outcome in house.published()}
+        start = next(o for o in reversed(house.published()) if o.code == "restart-loop")
         lengths.append((start.quarantine[0].until - start.at).total_seconds())
         house.clock.advance(700)
     assert lengths == [300, 600]
 
 
-async def test_more_subtasks_that_do_less_are_taken_back(house: House) -> None:
+async def test_more_subtasks_with_less_capacity_are_rolled_back(house: House) -> None:
     """The first warm window after verification shows 700 instead of 1000 records/s."""
     before = [operator_analysis("enrich", 1, capacity=1000.0), operator_analysis("sink", 1, capacity=None)]
     await house.analysis(_of_now(house, analysis(BEFORE, before, at=house.clock.now())))
-    await house.until(lambda: APP in house.replicas[0].executor.analyses)
+    await house.until(lambda: house.replicas[0].executor.analyses.get(APP) is not None)
     await house.plan()
     await house.until(house.ended("verified"))
     await house.quiet(40)
@@ -144,7 +147,7 @@ async def test_more_subtasks_that_do_less_are_taken_back(house: House) -> None:
     await house.analysis(_of_now(house, worse))
     await house.until(house.ended("rolled-back"))
     assert house.job().requested == BEFORE
-    assert [o.code for o in house.told()[-3:]] == ["capacity-worse", "rollback-requested", "rolled-back"]
+    assert [o.code for o in house.published()[-3:]] == ["capacity-worse", "rollback-requested", "rolled-back"]
     await house.until(lambda: house.knowledge.actions[APP].phase == "rolled-back")
 
 
@@ -162,25 +165,25 @@ async def test_a_newer_plan_follows_once_the_first_has_run(house: House) -> None
     await house.plan()
     await house.until(lambda: house.phases()[-1:] == ["verifying"])
     await house.plan({**WANTED, "enrich": 6})
-    await house.until(lambda: "in-flight" in [o.code for o in house.told()])
-    await house.until(lambda: house.told()[-1].code == "running")
+    await house.until(lambda: "in-flight" in [o.code for o in house.published()])
+    await house.until(lambda: house.published()[-1].code == "running")
     await house.plan({**WANTED, "enrich": 6})
     await house.until(lambda: house.job().observed["enrich"] == 6)
-    codes = [o.code for o in house.told()]
+    codes = [o.code for o in house.published()]
     assert codes[codes.index("running") :][:3] == ["running", "superseded-running", "admitted"]
-    versions = [o.action.version for o in house.told() if o.action is not None]
+    versions = [o.action.version for o in house.published() if o.action is not None]
     assert versions == sorted(set(versions)), "each move has a version of its own"
 
 
-async def test_somebody_else_scales_too(house: House) -> None:
-    """Held, until the policy is touched: then Weir takes over again."""
+async def test_another_client_scales_too(house: House) -> None:
+    """Held until the policy is changed: then Weir takes over again."""
     await house.plan()
     await house.until(house.ended("verified"))
     house.job().requested = {**WANTED, "enrich": 7}
     house.job().checkpoint_at = house.clock.now()
     await house.quiet(6)
     await house.plan({**WANTED, "enrich": 5})
-    await house.until(lambda: house.told()[-1].code == "contested")
+    await house.until(lambda: house.published()[-1].code == "contested")
     assert house.driver.requests == [("orders", WANTED)]
     house.clock.advance(30)
     house.knowledge.set_mode(APP, "act", house.clock.now())
@@ -190,7 +193,7 @@ async def test_somebody_else_scales_too(house: House) -> None:
 
 
 async def test_a_target_that_changed_is_observed_again_before_the_request(house: House) -> None:
-    """The first request names the version that was observed; the second one, after another look, the present one."""
+    """The first request names the version that was observed; the second one, after a new observation, the present one."""
     job, request = house.job(), house.driver.request
     job.version = "1"
     versions: list[str | None] = []
@@ -208,8 +211,8 @@ async def test_a_target_that_changed_is_observed_again_before_the_request(house:
     assert house.driver.requests == [("orders", WANTED)]
 
 
-async def test_a_bad_plan_is_put_aside_and_the_loop_goes_on(house: House) -> None:
-    """Not JSON, a missing field, a key that is another application's: each with its reason and place. A tombstone is nothing bad."""
+async def test_a_bad_plan_is_sent_to_the_dead_letter_topic(house: House) -> None:
+    """Not JSON, a missing field, a key that is another application's: each with its reason and place. A tombstone is no error."""
     await house.bus.publish(PLANS.name, APP, None, {})
     await house.publish(PLANS, APP, b"{not json")
     await house.publish(PLANS, APP, b'{"application": "shop/orders"}')
@@ -222,27 +225,27 @@ async def test_a_bad_plan_is_put_aside_and_the_loop_goes_on(house: House) -> Non
 
 
 class TestOutages:
-    """Losing something means: hold what is there, say so, recover without help."""
+    """During an outage the executor holds, reports it, and recovers by itself."""
 
-    async def test_no_knowledge_no_beginning(self, house: House) -> None:
-        """The mode cannot be read: the plan is refused; the next one, when it can, is not."""
+    async def test_without_knowledge_no_action_begins(self, house: House) -> None:
+        """The mode cannot be read: the plan is refused, and the next one is admitted when it can be read."""
         house.knowledge.away = "connection refused"
         await house.plan()
-        await house.until(lambda: house.told()[-1:] != [] and house.told()[-1].code == "unreachable")
+        await house.until(lambda: house.published()[-1:] != [] and house.published()[-1].code == "unreachable")
         assert house.driver.requests == []
         house.knowledge.away = None
         await house.plan()
         await house.until(house.ended("verified"))
 
-    async def test_the_answer_to_the_claim_is_lost(self, house: House) -> None:
-        """It was stored: the conflict that follows shows my own attempt id, which is a success."""
+    async def test_the_response_to_the_record_is_lost(self, house: House) -> None:
+        """The conflict that follows shows the own attempt id: the action was stored."""
         house.knowledge.lost_answers = 1
         await house.plan()
         await house.until(house.ended("verified"))
         assert house.phases().count("intended") == 1
 
-    async def test_verifying_goes_on_without_knowledge(self, house: House) -> None:
-        """And so does rolling back."""
+    async def test_verifying_continues_without_knowledge(self, house: House) -> None:
+        """Rolling back continues, too."""
         house.job().slots = 3
         await house.plan()
         await house.until(lambda: "verifying" in house.phases())
@@ -262,19 +265,19 @@ class TestOutages:
         await house.until(lambda: house.job().observed["enrich"] == 5)
         await house.until(house.ended("verified"))
 
-    async def test_without_the_brokers_nothing_moves(self, house: House) -> None:
-        """The intent cannot be told, so the engine is not asked; when they are back it goes on."""
+    async def test_without_the_brokers_there_is_no_transition(self, house: House) -> None:
+        """The intent cannot be published, so nothing is requested; it continues when the brokers are back."""
         await house.plan()
         await house.until(lambda: bool(house.phases()))
         house.bus.break_down()
-        moves, requests = len(house.told()), len(house.driver.requests)
+        moves, requests = len(house.published()), len(house.driver.requests)
         await house.quiet(10)
-        assert len(house.told()) == moves
+        assert len(house.published()) == moves
         assert len(house.driver.requests) <= requests + 1
         house.bus.mend()
         await asyncio.wait_for(_real(house, "verified"), 10)
 
-    async def test_the_target_goes_away_in_the_middle(self, house: House) -> None:
+    async def test_the_target_is_lost_during_an_action(self, house: House) -> None:
         """Two minutes of silence do not count against the rescale."""
         await house.plan()
         await house.until(lambda: "verifying" in house.phases())
@@ -284,23 +287,25 @@ class TestOutages:
         house.driver.away.clear()
         await house.until(house.ended("verified"))
 
-    async def test_the_answer_to_the_request_is_lost(self, house: House) -> None:
-        """It came through: what is requested now says so."""
+    async def test_the_response_to_the_request_is_lost(self, house: House) -> None:
+        """The observed requirements show that it was accepted."""
         house.driver.lost_answers = 1
         await house.plan()
         await house.until(house.ended("verified"))
-        assert "found-requested" in [o.code for o in house.told()]
+        assert "found-requested" in [o.code for o in house.published()]
 
-    async def test_the_policy_is_deleted_in_the_middle(self, house: House) -> None:
-        """What was begun is brought to its end at the target that it was begun at."""
+    async def test_the_policy_is_deleted_during_an_action(self, house: House) -> None:
+        """An action ends at the target at which it began."""
         await house.plan()
         await house.until(lambda: "verifying" in house.phases())
         del house.knowledge.policies[APP]
         await house.bus.publish(POLICIES.name, APP, None)
         await house.until(house.ended("verified"))
 
-    async def test_a_bug_in_one_step_is_not_the_end(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It is logged, and tried again."""
+    async def test_a_bug_in_one_step_does_not_end_the_action(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is logged, and the step is repeated."""
         original, failures = house.driver.observe, [RuntimeError("a bug")] * 3
 
         async def observe(target: object) -> Snapshot:
@@ -328,7 +333,7 @@ class TestReplicas:
 
     @pytest.mark.parametrize("moment", ["intended", "applying", "verifying", "rolling-back"])
     async def test_an_action_is_taken_over(self, house: House, moment: str) -> None:
-        """Killed in any phase: another process brings it to its end, from the outcomes alone."""
+        """Killed in any phase: another process completes it, from the outcomes alone."""
         if moment == "rolling-back":
             house.job().slots = 3
         first = house.replicas.pop()
@@ -340,8 +345,8 @@ class TestReplicas:
         await house.until(house.ended(end))
         assert house.job().requested == (BEFORE if moment == "rolling-back" else WANTED)
 
-    async def test_nobody_knows_the_target_any_more(self, house: House) -> None:
-        """The policy was deleted while its action had no owner: it is ended with that reason, not kept for ever."""
+    async def test_an_unknown_target_ends_the_action(self, house: House) -> None:
+        """The policy was deleted while its action had no owner: it fails with that reason."""
         first = house.replicas.pop()
         await house.plan()
         await house.until(lambda: "verifying" in house.phases())
@@ -350,10 +355,10 @@ class TestReplicas:
         await house.bus.publish(POLICIES.name, APP, None)
         house.replica()
         await house.until(house.ended("failed"))
-        assert "policy was deleted" in house.told()[-1].sentence
+        assert "policy was deleted" in house.published()[-1].sentence
 
     async def test_a_takeover_keeps_the_trace(self, house: House) -> None:
-        """By the observation's id, where the plan's own context died with its process."""
+        """By the observation's id, since the plan's trace ended with its process."""
         first = house.replicas.pop()
         the_plan = await house.plan()
         await house.until(lambda: "verifying" in house.phases())
@@ -364,7 +369,7 @@ class TestReplicas:
         assert house.records()[-1].headers["traceparent"].split("-")[1] == expected
 
     async def test_two_replicas_share_the_work(self, house: House) -> None:
-        """Eight applications: every plan is acted on by exactly one, and each has some."""
+        """Eight applications: each plan is applied by exactly one replica, and each replica has some."""
         house.replica()
         await house.quiet(1)
         names = [f"shop/app-{i}" for i in range(8)]
@@ -374,10 +379,10 @@ class TestReplicas:
             await house.plan(application=name)
         await house.until(lambda: all(house.ended("verified", name)() for name in names))
         assert len(house.driver.requests) == 8
-        attempts = {o.action.attempt_id for name in names for o in house.told(name) if o.action}
+        attempts = {o.action.attempt_id for name in names for o in house.published(name) if o.action}
         assert len(attempts) == 2
 
-    async def test_a_leaving_replica_s_actions_go_on(self, house: House) -> None:
+    async def test_the_actions_of_a_leaving_replica_continue(self, house: House) -> None:
         """Rolling restart of the executor in the middle of four actions."""
         names = [f"shop/app-{i}" for i in range(4)]
         for i, name in enumerate(names):
@@ -392,7 +397,7 @@ class TestReplicas:
 
 
 class TestLimits:
-    """What no single plan can see."""
+    """Limits across applications."""
 
     async def test_one_cluster_restarts_two_jobs_at_once(self, house: House) -> None:
         """The third waits for its next plan."""
@@ -401,8 +406,8 @@ class TestLimits:
             await house.add(name)
         plans: list[Plan] = [await house.plan(application=name) for name in names]
         assert len(plans) == 3
-        await house.until(lambda: all(house.told(name) for name in names))
-        codes = [house.told(name)[-1].code for name in names]
+        await house.until(lambda: all(house.published(name) for name in names))
+        codes = [house.published(name)[-1].code for name in names]
         assert codes.count("too-many-actions") == 1
         waiting = names[codes.index("too-many-actions")]
         await house.until(lambda: all(house.ended("verified", name)() for name in names if name != waiting))
@@ -410,7 +415,7 @@ class TestLimits:
         await house.until(house.ended("verified", waiting))
 
     async def test_a_fleet_does_not_shrink_at_once(self, house: House) -> None:
-        """All eight would, at the same time: from the fifth on none may."""
+        """All eight recommend less at the same time: from the fifth on none shrinks."""
         names = [f"shop/app-{i}" for i in range(8)]
         for i, name in enumerate(names):
             job = await house.add(name, url=f"http://127.0.0.1:{9000 + i}")
@@ -418,9 +423,9 @@ class TestLimits:
         await house.quiet(1)
         for name in names:
             await house.plan(BEFORE, application=name)
-        await house.until(lambda: all(house.told(name) for name in names))
+        await house.until(lambda: all(house.published(name) for name in names))
         await house.quiet(2)
-        held = [name for name in names if house.told(name)[-1].code == "fleet-shrinking"]
+        held = [name for name in names if house.published(name)[-1].code == "fleet-shrinking"]
         assert len(held) >= 4
         house.clock.advance(timedelta(minutes=2).total_seconds())
         await house.plan(BEFORE, application=held[0])

@@ -11,7 +11,10 @@ from weir_contracts.topics import OUTCOMES, POLICIES, TOPICS
 
 from runtime.memory_bus import MemoryBus
 from services.executor.applications import Application, Applications, NewestOutcomes
-from services.executor.core import ActionHistory, Event, Rules, Step, record_transition
+from services.executor.core.history import ActionHistory, record_transition
+from services.executor.core.observed import Step
+from services.executor.core.rules import Rules
+from services.executor.core.table import Event
 from tests.unit.executor.builders import NOON, RULES, WANTED, action, after
 from tests.unit.executor.house import House
 
@@ -44,59 +47,59 @@ def restarts_at_once(house: House) -> list[int]:
     return counts
 
 
-def told_of(made: ActionState) -> Outcome:
-    """What its executor has published of an action."""
+def published_of(made: ActionState) -> Outcome:
+    """Return the outcome that an executor published of an action."""
     return record_transition(ActionHistory(), Step(made, Event("admitted", "…")), None, NOON, RULES).outcome
 
 
 async def test_two_replicas_never_restart_three_jobs_of_one_cluster(house: House) -> None:
-    """All eight want more at the same moment, again and again: two at once, until all have it."""
+    """Eight applications grow at the same time, repeatedly: two at once, until all have grown."""
     counts = restarts_at_once(house)
     for _ in range(20):
         waiting = [name for name in NAMES if "verified" not in house.phases(name)]
         if not waiting:
             break
-        known = {name: len(house.told(name)) for name in waiting}
+        base = {name: len(house.published(name)) for name in waiting}
         for name in waiting:
             await house.plan(application=name)
-        await house.until(lambda known=known: all(len(house.told(name)) > count for name, count in known.items()))
+        await house.until(lambda base=base: all(len(house.published(name)) > count for name, count in base.items()))
         await house.until(
             lambda: all(house.phases(name)[-1] in ("verified", "refused") for name in NAMES if house.phases(name))
         )
     assert all("verified" in house.phases(name) for name in NAMES)
-    attempts = {o.action.attempt_id for name in NAMES for o in house.told(name) if o.action is not None}
+    attempts = {o.action.attempt_id for name in NAMES for o in house.published(name) if o.action is not None}
     assert len(attempts) == 2, "both replicas have acted"
     assert max(counts) == 2
-    refused = {o.code for name in NAMES for o in house.told(name) if o.phase == "refused"}
+    refused = {o.code for name in NAMES for o in house.published(name) if o.phase == "refused"}
     assert refused <= {"too-many-actions", "in-flight"}
 
 
-def test_of_two_intents_admitted_at_once_every_replica_lets_the_same_go_on() -> None:
-    """By when they were formed, then by id, whoever looks; what is under way already comes before both."""
+def test_of_two_concurrent_intents_every_replica_admits_the_same() -> None:
+    """By start, then by id, in every replica; actions that have begun come first."""
     url, rules = "http://jobmanager:8081/", Rules(max_actions_per_cluster=1)
     one, other = (
         action(application=f"shop/{name}", cluster=url, started_at=after(at)) for name, at in (("one", 1), ("other", 2))
     )
-    told = NewestOutcomes()
+    published = NewestOutcomes()
     for mine, theirs in ((one, other), (other, one)):
-        told.note(theirs.application, told_of(theirs))
-        applications = Applications(told, rules)
+        published.note(theirs.application, published_of(theirs))
+        applications = Applications(published, rules)
         applications.own[mine.application] = Application(mine.application, 0, ActionHistory(mine))
         assert applications.fleet().room(mine.application, url, rules) is not None
         crowded = applications.fleet(mine).room(mine.application, url, rules)
         assert (crowded is None) == (mine is one)
-    told.note(other.application, told_of(other.model_copy(update={"phase": "applying", "version": 6})))
-    assert Applications(told, rules).fleet(one).room(one.application, url, rules) is not None
-    assert Applications(told, rules).fleet(one).room(one.application, "http://elsewhere/", rules) is None
+    published.note(other.application, published_of(other.model_copy(update={"phase": "applying", "version": 6})))
+    assert Applications(published, rules).fleet(one).room(one.application, url, rules) is not None
+    assert Applications(published, rules).fleet(one).room(one.application, "http://elsewhere/", rules) is None
 
 
-async def test_the_first_plan_after_the_topic_forgot_is_acted_on(house: House) -> None:
+async def test_the_first_plan_after_the_retention_of_the_topic_is_applied(house: House) -> None:
     """A week passed without an action, then the executors restarted: knowledge has the action's version."""
     name = NAMES[0]
     await house.plan(application=name)
     await house.until(house.ended("verified", name))
     await house.until(lambda: house.knowledge.actions[name].phase == "verified")
-    last = house.told(name)[-1]
+    last = house.published(name)[-1]
     for replica in house.replicas:
         await replica.end()
     house.knowledge.outcomes[name] = last
@@ -108,17 +111,17 @@ async def test_the_first_plan_after_the_topic_forgot_is_acted_on(house: House) -
     house.replica()
     await house.plan({**WANTED, "enrich": 6}, application=name)
     await house.until(lambda: bool(house.phases(name)) and house.phases(name)[-1] in ("verified", "refused"))
-    assert house.told(name)[-1].phase == "verified", house.told(name)[-1].sentence
+    assert house.published(name)[-1].phase == "verified", house.published(name)[-1].sentence
     assert last.action is not None
-    first = house.told(name)[0]
+    first = house.published(name)[0]
     assert first.action is not None and first.action.version == last.action.version + 1
     assert first.epoch is not None and first.epoch > (last.epoch or 0)
 
 
-def test_numbers_begin_again_only_after_the_topics_retention() -> None:
+def test_numbers_restart_only_after_the_retention_of_the_topic() -> None:
     """From then on the time decides which outcome is newer."""
     assert OUTCOMES.configs["retention.ms"] == str(int(FORGOTTEN_AFTER.total_seconds() * 1000))
-    before = told_of(action()).model_copy(update={"epoch": 4, "sequence": 20})
+    before = published_of(action()).model_copy(update={"epoch": 4, "sequence": 20})
     soon = before.model_copy(update={"epoch": 0, "sequence": 0, "at": before.at + FORGOTTEN_AFTER})
     later = soon.model_copy(update={"at": soon.at + timedelta(seconds=1)})
     assert precedes(soon.order, before.order) and not precedes(before.order, soon.order)

@@ -5,15 +5,18 @@ from typing import Any, get_args
 import pytest
 from weir_contracts import TERMINAL, Phase
 
-from services.executor.core import LEGAL, Event, EventName, move
 from services.executor.core.table import (
+    LEGAL,
     ROLLBACK_EVENTS,
+    Event,
+    EventName,
     IllegalMove,
     Lost,
     RequestAccepted,
     Running,
     TakenOver,
     Timed,
+    move,
 )
 from tests.unit.executor.builders import OTHER_ATTEMPT, action, after
 

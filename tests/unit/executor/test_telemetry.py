@@ -1,4 +1,4 @@
-"""What the executor times of an action, by the action's own timestamps."""
+"""Durations of an action, by its own timestamps."""
 
 from datetime import timedelta
 
@@ -30,7 +30,7 @@ def test_each_part_of_an_action_is_timed() -> None:
 
 def test_the_way_back_is_not_timed_as_a_request() -> None:
     """Its request was made long ago, and it is no second acceptance of it."""
-    back = action(plan(0, wanted=2), phase="rolling-back", requested_at=at(1), started_at=NOON)
+    rollback = action(plan(0, wanted=2), phase="rolling-back", requested_at=at(1), started_at=NOON)
     before = timed("accept")
-    telemetry.moved(back, "accepted", at(9))
+    telemetry.moved(rollback, "accepted", at(9))
     assert timed("accept") == before

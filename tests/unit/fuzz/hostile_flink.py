@@ -28,7 +28,7 @@ PATHS = [*FILES, "/config"]
 
 @cache
 def honest(path: str, query: str) -> Any:
-    """What a real cluster answers."""
+    """Return the recorded answer of a real cluster."""
     if path == "/config":
         return CONFIG
     if "/vertices/" in path:
@@ -61,7 +61,7 @@ async def well(out: asyncio.StreamWriter, content: bytes) -> None:
 
 
 async def cut_off(out: asyncio.StreamWriter, content: bytes) -> None:
-    """A whole answer in HTTP, half of one in JSON."""
+    """A complete answer in HTTP, half of one in JSON."""
     await well(out, content[: len(content) // 2])
 
 
@@ -192,7 +192,7 @@ async def listening(manner: Manner, spoilt: Callable[[str], bool] = lambda path:
                 await (manner if spoilt(path) else well)(out, body(path, query))
                 await out.drain()
         except (OSError, EOFError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # whoever asked has gone, or the test is over
+            pass  # the client closed the connection, or the test is over
         finally:
             out.transport.abort()
             open_ones.discard(task)

@@ -29,7 +29,7 @@ from tests.unit.planner.build import analysis as known_well
 from tests.unit.planner.shelf import Shelf
 
 NAME = APP.split("/")[1]
-"""Also of the planner that is registered, so that it is asked for."""
+"""Also the name of the registered planner, so that requests find it."""
 
 
 SCORED = ScoredHour(
@@ -49,17 +49,17 @@ class Library(MemoryStore):
         raise StoreUnavailable("this feed ends")
 
     async def fill(self) -> None:
-        """One turn of the loop, to be asked for."""
+        """Store one cycle of the loop."""
         wanted = plan(1, 4)
-        state, past = State(application=APP), list[tuple[str, HistoryEntry]]()
-        # With a graph, so that there is something to ask what-if about.
-        turn = (observation(1), known_well(at=at(1)), wanted, outcome(wanted, "applying"))
-        for event in turn:
+        state, history = State(application=APP), list[tuple[str, HistoryEntry]]()
+        # With a graph, so that what-if has an answer.
+        cycle = (observation(1), known_well(at=at(1)), wanted, outcome(wanted, "applying"))
+        for event in cycle:
             state = remember(state, event, HistoryLimits())
-            past += history_entries(event, state)
+            history += history_entries(event, state)
         await self.restore_policy(policy())
         if not await self.history(APP):
-            await self.save([state], [], past, {APP: documents(*turn)})
+            await self.save([state], [], history, {APP: documents(*cycle)})
         await self.keep_scores(APP, [SCORED], NOON - timedelta(days=7))
         if await self.action(APP) is None:
             await self.put_action(action(wanted), 0)

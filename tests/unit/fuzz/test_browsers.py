@@ -18,10 +18,10 @@ from runtime.origins import SameOrigin
 from runtime.service import run_service
 from runtime.settings import ServiceSettings
 from tests.unit.knowledge.builders import APP, document
+from tests.unit.workloads.memory_output import MemoryOutput
 from workloads.loadgen.__main__ import control_server
 from workloads.loadgen.generator import Generator
 from workloads.loadgen.load import Load
-from workloads.loadgen.output import MemoryOutput
 from workloads.loadgen.trace import LoadTrace, Step
 
 from .http_apis import knowledge
@@ -46,9 +46,9 @@ async def answered(port: int, first: str, *headers: str, body: str = "", host: s
     ]
     out.write("\r\n".join([*lines, "Connection: close", "", body]).encode())
     async with asyncio.timeout(10):
-        told = await reader.read()
+        received = await reader.read()
     out.transport.abort()
-    head, _, rest = told.partition(b"\r\n\r\n")
+    head, _, rest = received.partition(b"\r\n\r\n")
     return int(head.split()[1]), rest.decode()
 
 
@@ -83,7 +83,7 @@ FOREIGN: dict[str, tuple[int, str, list[str], str, str | None]] = {
     "a form of plain text": (415, PUT, ["Content-Type: text/plain"], POLICY, None),
     "a script without a body": (403, PAUSE, [EVIL], "", None),
     "a page on another port": (403, PAUSE, ["Origin: http://127.0.0.1:3000", "Sec-Fetch-Site: same-site"], "", None),
-    "a browser that tells only the site": (403, PAUSE, ["Sec-Fetch-Site: cross-site"], "", None),
+    "a browser that sends only the site": (403, PAUSE, ["Sec-Fetch-Site: cross-site"], "", None),
     "a site that resolves to loopback": (421, PUT, [JSON], POLICY, "evil.example"),
     "the same, reading": (421, f"GET /v1/policies/{APP}", [], "", "evil.example:8080"),
     "the same, as its own origin": (421, PUT, [JSON, EVIL, "Sec-Fetch-Site: same-origin"], POLICY, "evil.example"),
@@ -100,8 +100,8 @@ async def test_a_page_of_another_site_changes_and_reads_nothing(api: FastAPI) ->
     """Each is refused with a sentence, and the policy stays as it is."""
     async with listening(api) as port:
         for name, (status, first, headers, body, host) in FOREIGN.items():
-            told, text = await answered(port, first, *headers, body=body, host=host)
-            assert told == status, (name, text)
+            answer_status, text = await answered(port, first, *headers, body=body, host=host)
+            assert answer_status == status, (name, text)
             problem = json.loads(text)
             assert problem["status"] == status
             assert 20 < len(problem["detail"]) <= 160, problem
@@ -156,17 +156,17 @@ async def test_a_service_takes_the_names_of_its_settings(monkeypatch: pytest.Mon
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     monkeypatch.setenv("WEIR_ALLOWED_HOSTS", "knowledge,weir.example")
-    asked: dict[str, int] = {}
+    found: dict[str, int] = {}
 
     async def ask(stop: Stop) -> None:
         for host in ("weir.example", "knowledge", "evil.example"):
-            asked[host] = (await answered(port, "GET /", host=host))[0]
+            found[host] = (await answered(port, "GET /", host=host))[0]
         stop.request("asked")
 
     app = application("Oven", "Bakes.")
     app.add_api_route("/", lambda: "warm")
     assert await run_service("oven", ServiceSettings(http_port=port), app=app, tasks={"ask": ask}) == 0
-    assert asked == {"weir.example": 200, "knowledge": 200, "evil.example": 421}
+    assert found == {"weir.example": 200, "knowledge": 200, "evil.example": 421}
 
 
 @contextmanager
@@ -198,7 +198,7 @@ def planner() -> Iterator[int]:
     [(load_generator, "PUT /load", '{"rate": 1}'), (planner, "POST /plan", request().model_dump_json(by_alias=True))],
 )
 async def test_the_other_listeners_refuse_the_same(make: Callable[[], Iterator[int]], first: str, body: str) -> None:
-    """What is none of the loop's services and listens on loopback."""
+    """Listeners on loopback that are none of the loop's services."""
     with make() as port:  # type: ignore[attr-defined]
         foreign: list[tuple[int, Awaitable[tuple[int, str]]]] = [
             (421, answered(port, first, JSON, body=body, host="evil.example")),
@@ -206,21 +206,21 @@ async def test_the_other_listeners_refuse_the_same(make: Callable[[], Iterator[i
             (403, answered(port, first, JSON, "Sec-Fetch-Site: cross-site", body=body)),
             (415, answered(port, first, "Content-Type: text/plain", body=body)),
         ]
-        for status, asked in foreign:
-            told, text = await asked
-            assert told == status, text
+        for status, exchange in foreign:
+            answer_status, text = await exchange
+            assert answer_status == status, text
             assert len(json.loads(text)["detail"]) <= 160
         for host in (f"127.0.0.1:{port}", "localhost", "[::1]:80"):
-            told, text = await answered(port, first, JSON, body=body, host=host)
-            assert told == 200, text
+            answer_status, text = await answered(port, first, JSON, body=body, host=host)
+            assert answer_status == 200, text
 
 
 async def test_what_is_no_request_passes() -> None:
     """The start and the end of an application."""
-    seen = []
+    scopes = []
 
     async def app(scope: object, _receive: object, _send: object) -> None:
-        seen.append(scope)
+        scopes.append(scope)
 
     await SameOrigin(app)({"type": "lifespan"}, None, None)  # type: ignore[arg-type]
-    assert seen == [{"type": "lifespan"}]
+    assert scopes == [{"type": "lifespan"}]

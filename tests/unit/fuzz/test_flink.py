@@ -31,7 +31,7 @@ from .documents import JSON
 from .hostile_flink import JOB, MANNERS, PATHS, bomb, compressed_twice, drip, honest, listening, silence, spoil, well
 
 TIMEOUT_SECONDS = 0.1
-MOST_SECONDS = 20.0
+MAX_SECONDS = 20.0
 """A look is several calls, one after the other, of at most twice the timeout each, on a machine that does other things."""
 PARALLELISM = {v["name"]: 2 for v in honest(f"/jobs/{JOB}", "")["vertices"]}
 NONSENSE: list[Any] = [
@@ -81,7 +81,7 @@ def monitors(url: str, timeout_seconds: float) -> FlinkCollector:
 
 
 def observation(readings: FlinkReadings) -> Observation:
-    """What the monitor would publish: it can be written and read again."""
+    """Return the monitor's observation; it can be written and read again."""
     made = observe(Readings(policy(job=JOB), scrape_of(readings)), SystemClock().now())
     return Observation.model_validate_json(made.model_dump_json())
 
@@ -121,15 +121,15 @@ async def test_the_recorded_answers_are_read() -> None:
 
 @pytest.mark.parametrize("path", [*PATHS, "vertices"])
 async def test_each_answer_as_every_kind_of_nonsense(path: str) -> None:
-    """Another type than documented, in place of the whole answer."""
+    """Another type than documented, in place of the answer."""
     for nonsense in some(NONSENSE, 5):
 
-        def answer(asked: str, query: str, nonsense: Any = nonsense) -> Any:
-            return nonsense if asked == path or f"/{path}/" in asked else honest(asked, query)
+        def answer(requested: str, query: str, nonsense: Any = nonsense) -> Any:
+            return nonsense if requested == path or f"/{path}/" in requested else honest(requested, query)
 
         readings, snapshot, _ = await read_both(answer)
         observation(readings)
-        assert snapshot.deployment is not None or snapshot.because
+        assert snapshot.deployment is not None or snapshot.reason
 
 
 @given(seed=st.integers(0, 2**32), nonsense=st.sampled_from(NONSENSE) | JSON)
@@ -138,9 +138,9 @@ def test_any_value_may_be_nonsense(seed: int, nonsense: Any) -> None:
     """NaN, huge and negative numbers, wrong types, in about an eighth of all values of all answers."""
     chance = random.Random(seed)
     readings, snapshot, _ = asyncio.run(read_both(lambda path, query: spoil(honest(path, query), nonsense, chance)))
-    said = observation(readings)
-    assert said.topology is not None or said.message or said.problems
-    assert snapshot.deployment is not None or snapshot.because
+    reading = observation(readings)
+    assert reading.topology is not None or reading.message or reading.problems
+    assert snapshot.deployment is not None or snapshot.reason
 
 
 @pytest.mark.parametrize("field", ["name", "state", "slotSharingGroupId", "parallelism", "ship_strategy"])
@@ -154,9 +154,9 @@ async def test_half_a_character(field: str) -> None:
         return json.loads(json.dumps(honest(path, query)), object_hook=halved)
 
     readings, snapshot, _ = await read_both(answer)
-    said = observation(readings)
-    assert said.topology is None and "not JSON" in said.message
-    assert snapshot.deployment is None and snapshot.because
+    reading = observation(readings)
+    assert reading.topology is None and "not JSON" in reading.message
+    assert snapshot.deployment is None and snapshot.reason
 
 
 @pytest.mark.parametrize(("manner", "where"), some(itertools.product(MANNERS, ["", f"/jobs/{JOB}", "metrics"]), 4))
@@ -166,7 +166,7 @@ async def test_each_look_ends_in_time(manner: str, where: str) -> None:
         driver = FlinkDriver(SystemClock(), timeout_seconds=TIMEOUT_SECONDS)
         collector = monitors(url, TIMEOUT_SECONDS)
         try:
-            async with asyncio.timeout(MOST_SECONDS):
+            async with asyncio.timeout(MAX_SECONDS):
                 readings, snapshot = await asyncio.gather(collector.read(), driver.observe(target(url)))
                 answered = await driver.request(
                     target(url), JOB, PARALLELISM, dict.fromkeys(PARALLELISM, 1), Unfenced()
@@ -174,12 +174,12 @@ async def test_each_look_ends_in_time(manner: str, where: str) -> None:
                 problem = await driver.trigger_checkpoint(target(url), JOB)
         finally:
             await asyncio.gather(collector.close(), driver.close())
-    said = observation(readings)
-    assert said.message or said.problems
+    reading = observation(readings)
+    assert reading.message or reading.problems
     if where != "metrics":
-        assert snapshot.because and snapshot.deployment is None
+        assert snapshot.reason and snapshot.deployment is None
         assert isinstance(answered, Unanswered | Rejected)
-    if not where and manner != "cut_off":  # of an accepted checkpoint nobody reads the rest
+    if not where and manner != "cut_off":  # the rest of an accepted checkpoint's answer is not read
         assert problem
 
 
@@ -191,17 +191,17 @@ async def test_a_compressed_answer_is_not_unpacked() -> None:
         tracemalloc.start()
         try:
             readings, snapshot = await asyncio.gather(collector.read(), driver.observe(target(url)))
-            most_bytes = tracemalloc.get_traced_memory()[1]
+            max_bytes = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
             await asyncio.gather(collector.close(), driver.close())
     assert "answered compressed" in readings.message
-    assert "answered compressed" in snapshot.because
-    assert most_bytes < 5_000_000
+    assert "answered compressed" in snapshot.reason
+    assert max_bytes < 5_000_000
 
 
-async def test_what_a_refusal_says_is_not_repeated() -> None:
-    """A policy names the address, and its author reads why it is not usable: no way to read what is there."""
+async def test_the_text_of_a_refusal_is_not_repeated() -> None:
+    """A policy names the address, and its author reads the reason: that must not reveal content of other servers."""
 
     async def secretive(out: asyncio.StreamWriter, content: bytes) -> None:
         del content
@@ -215,19 +215,19 @@ async def test_what_a_refusal_says_is_not_repeated() -> None:
         del content
         await well(out, b'{"jobs": [{"jid": "hunter2", "name": "hunter2", "state": "hunter2"}], "hunter2": "hunter2"}')
 
-    for manner, why in ((secretive, "403 Forbidden"), (banner, "not valid HTTP"), (document, "")):
+    for manner, reason in ((secretive, "403 Forbidden"), (banner, "not valid HTTP"), (document, "")):
         async with listening(manner) as url:
             driver, collector = FlinkDriver(SystemClock()), monitors(url, 5.0)
             readings, snapshot = await asyncio.gather(collector.read(), driver.observe(target(url)))
             problem = await driver.trigger_checkpoint(target(url), JOB)
             await asyncio.gather(collector.close(), driver.close())
-        said = f"{readings.message} {readings.problems} {snapshot.because} {problem}"
-        assert "hunter2" not in said
-        assert why in readings.message and why in snapshot.because
+        reading = f"{readings.message} {readings.problems} {snapshot.reason} {problem}"
+        assert "hunter2" not in reading
+        assert reason in readings.message and reason in snapshot.reason
 
 
 async def test_an_address_that_is_not_allowed_is_not_connected_to() -> None:
-    """Named as an address or by a name; the oracle is the server, which nobody comes to."""
+    """Named as an address or by a name; the oracle is the server, which gets no connection."""
     came: list[str] = []
 
     def counted(path: str) -> bool:
@@ -243,13 +243,13 @@ async def test_an_address_that_is_not_allowed_is_not_connected_to() -> None:
             collector = FlinkCollector(flink, 5.0, new_client(5.0, outside))
             readings, snapshot = await asyncio.gather(collector.read(), driver.observe(target(address)))
             await asyncio.gather(collector.close(), driver.close())
-            for said in (readings.message, snapshot.because):
-                assert "is a loopback address, which WEIR_TARGET_NETWORKS does not allow" in said
+            for reading in (readings.message, snapshot.reason):
+                assert "is a loopback address, which WEIR_TARGET_NETWORKS does not allow" in reading
     assert not came
 
 
 async def test_other_clusters_are_read_meanwhile() -> None:
-    """Applications whose clusters say nothing, or one byte now and then, hold nobody up."""
+    """Applications whose clusters send nothing, or one byte now and then, delay no other application."""
     async with listening(silence) as mute, listening(drip) as slow, listening(well) as good:
         driver = FlinkDriver(SystemClock(), timeout_seconds=60.0)
         collectors = [monitors(url, 60.0) for url in (mute, slow, good)]

@@ -30,8 +30,8 @@ def blamed(status: int, media_type: str, body: str) -> bool:
     """Whether an answer is well formed, and an error one that says what is wrong."""
     if status < 400 or (status == 503 and media_type == "application/json"):  # not ready is no error
         return True
-    told = json.loads(body)
-    return media_type == MEDIA_TYPE and told["status"] == status and bool(told["title"] and told["detail"])
+    problem = json.loads(body)
+    return media_type == MEDIA_TYPE and problem["status"] == status and bool(problem["title"] and problem["detail"])
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from .http_apis import knowledge, planner
 
 ANSWER_SECONDS, RECEIVE_SECONDS = 0.6, 3.0
 """Time limits for those who would otherwise take for ever."""
-MOST_SECONDS = 15.0
+MAX_SECONDS = 15.0
 """For the longest of these conversations on a machine that does other things."""
 WRITES = {knowledge: f"PUT /v1/policies/{APP}", planner: "POST /v1/plan"}
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter, str], Awaitable[None]]
@@ -30,7 +30,7 @@ def _head(request: str, *headers: str) -> bytes:
 
 
 def _sent(body: bytes, kind: str = "application/json") -> Talk:
-    """A whole request with this body."""
+    """A complete request with this body."""
 
     async def talk(_reader: asyncio.StreamReader, out: asyncio.StreamWriter, request: str) -> None:
         out.write(_head(request, f"Content-Type: {kind}", f"Content-Length: {len(body)}") + body)
@@ -38,7 +38,7 @@ def _sent(body: bytes, kind: str = "application/json") -> Talk:
     return talk
 
 
-def _asked(raw: bytes) -> Talk:
+def _raw(raw: bytes) -> Talk:
     """Just these bytes."""
 
     async def talk(_reader: asyncio.StreamReader, out: asyncio.StreamWriter, _request: str) -> None:
@@ -90,7 +90,7 @@ async def half_open(_reader: asyncio.StreamReader, out: asyncio.StreamWriter, re
     out.write(_head(request, "Content-Type: application/json", "Content-Length: 10"))
 
 
-async def gone(_reader: asyncio.StreamReader, out: asyncio.StreamWriter, request: str) -> None:
+async def aborted(_reader: asyncio.StreamReader, out: asyncio.StreamWriter, request: str) -> None:
     """Leaves in the middle of its body."""
     out.write(_head(request, "Content-Type: application/json", "Content-Length: 100") + b"{")
     await out.drain()
@@ -108,7 +108,7 @@ SLOW: dict[str, tuple[Talk, set[int]]] = {
     "a dripping head": (header_drip, set()),
     "nothing at all": (silence, set()),
     "no body": (half_open, {408}),
-    "gone": (gone, set()),
+    "gone": (aborted, set()),
     "half a second request": (late_rollback, {200}),
 }
 """Clients that do not come to an end, by what they may be told before they are cut off."""
@@ -128,47 +128,47 @@ WRONG: dict[str, tuple[Talk, set[int]]] = {
     "a picture": (_sent(b"\x89PNG\r\n", "image/png"), {415, 422}),
     "a content type of nonsense": (_sent(b"{}", "\x7f;;;=,"), {400, 415, 422}),
     "a form": (_sent(b"--x\r\n\r\n", "multipart/form-data; boundary=x"), {415, 422}),
-    "bad percent-encoding": (_asked(_head("GET /v1/policies/%zz/%ff%00%c0%ae?limit=%&after=%ff")), {404, 422}),
-    "a path of 60 kB": (_asked(_head("GET /v1/policies/" + "a" * 60_000 + "/b")), {400, 404}),
-    "a query of 60 kB": (_asked(_head("GET /v1/planners?" + "a=1&" * 15_000)), {200, 400, 404}),
-    "an odd target": (_asked(_head("GET http://[::1/../..//%2e%2e/etc/passwd")), {400, 404}),
-    "huge headers": (_asked(_head("GET /v1/policies", "X: " + "y" * 1_000_000)), {400, 431}),
-    "many headers": (_asked(_head("GET /health/live", *(f"X{i}: y" for i in range(20_000)))), {400, 431}),
-    "headers of nonsense": (_asked(b"GET / HTTP/1.1\r\n\x00\xff: \r\n\r\n"), {400}),
-    "two lengths": (_asked(b"POST /v1/plan HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx"), {400}),
-    "a length below zero": (_asked(_head("POST /v1/plan", "Content-Length: -1")), {400}),
-    "a length of nonsense": (_asked(_head("POST /v1/plan", "Content-Length: 9" + "9" * 30)), {400, 413}),
-    "no HTTP": (_asked(bytes(range(256)) * 4), {400}),
-    "another HTTP": (_asked(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), {400, 404, 405, 505}),
-    "TLS": (_asked(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200)), {400}),
+    "bad percent-encoding": (_raw(_head("GET /v1/policies/%zz/%ff%00%c0%ae?limit=%&after=%ff")), {404, 422}),
+    "a path of 60 kB": (_raw(_head("GET /v1/policies/" + "a" * 60_000 + "/b")), {400, 404}),
+    "a query of 60 kB": (_raw(_head("GET /v1/planners?" + "a=1&" * 15_000)), {200, 400, 404}),
+    "an odd target": (_raw(_head("GET http://[::1/../..//%2e%2e/etc/passwd")), {400, 404}),
+    "huge headers": (_raw(_head("GET /v1/policies", "X: " + "y" * 1_000_000)), {400, 431}),
+    "many headers": (_raw(_head("GET /health/live", *(f"X{i}: y" for i in range(20_000)))), {400, 431}),
+    "headers of nonsense": (_raw(b"GET / HTTP/1.1\r\n\x00\xff: \r\n\r\n"), {400}),
+    "two lengths": (_raw(b"POST /v1/plan HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx"), {400}),
+    "a length below zero": (_raw(_head("POST /v1/plan", "Content-Length: -1")), {400}),
+    "a length of nonsense": (_raw(_head("POST /v1/plan", "Content-Length: 9" + "9" * 30)), {400, 413}),
+    "no HTTP": (_raw(bytes(range(256)) * 4), {400}),
+    "another HTTP": (_raw(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), {400, 404, 405, 505}),
+    "TLS": (_raw(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200)), {400}),
 }
 
 
 async def talk(port: int, how: Talk, request: str, *, to_the_end: bool) -> list[int]:
-    """The statuses a client is told: once it has said all and was answered, or `to_the_end` when its connection is cut."""
+    """Return the statuses that a client gets: after its request and the response, or `to_the_end` when its connection is cut."""
     reader, out = await asyncio.open_connection("127.0.0.1", port)
     talking: asyncio.Future[Any] = asyncio.ensure_future(how(reader, out, request))
-    told = b""
+    received = b""
     try:
-        async with asyncio.timeout(MOST_SECONDS):
+        async with asyncio.timeout(MAX_SECONDS):
             with contextlib.suppress(OSError):  # cut off
-                while to_the_end or b"HTTP/1.1" not in told:
+                while to_the_end or b"HTTP/1.1" not in received:
                     part = await reader.read(65_536)
                     if not part:
                         break
-                    told += part
+                    received += part
                 if not to_the_end:
                     await talking
     finally:
         talking.cancel()
         await asyncio.gather(talking, return_exceptions=True)
         out.transport.abort()
-    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+) ", told)]
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+) ", received)]
 
 
 @contextlib.asynccontextmanager
 async def listening(app: FastAPI, receive_seconds: float) -> AsyncIterator[int]:
-    """The port of a real listener for it, while somebody else asks all the time and is always answered."""
+    """Yield the port of a real listener, while another client sends requests that are always answered."""
     stop, enough, bound = Stop(), Stop(), listen("127.0.0.1", 0)
     port = bound.getsockname()[1]
     serving = asyncio.create_task(serve(app, bound, stop, receive_seconds=receive_seconds))
@@ -199,17 +199,17 @@ def api(request: pytest.FixtureRequest) -> tuple[FastAPI, str]:
     return request.param(), WRITES[request.param]
 
 
-async def test_wrong_requests_are_told_so(api: tuple[FastAPI, str]) -> None:
+async def test_wrong_requests_are_refused(api: tuple[FastAPI, str]) -> None:
     """Whatever stands in a request: a 4xx, soon, and never a fault of the service."""
     app, request = api
     async with listening(app, 60.0) as port:
         for name, (how, allowed) in some(WRONG.items(), 4):
-            told = await talk(port, how, request, to_the_end=False)
-            assert told and set(told) <= allowed, (name, told)
+            statuses = await talk(port, how, request, to_the_end=False)
+            assert statuses and set(statuses) <= allowed, (name, statuses)
 
 
 async def test_slow_clients_are_cut_off(api: tuple[FastAPI, str]) -> None:
-    """Many at once, of each kind: told that they are too slow where they can be, and gone in any case."""
+    """Many at once, of each kind: answered that they are too slow where possible, and disconnected in any case."""
     app, request = api
     for layer in app.user_middleware:
         if "answer_seconds" in layer.kwargs:
@@ -217,5 +217,5 @@ async def test_slow_clients_are_cut_off(api: tuple[FastAPI, str]) -> None:
     async with listening(app, RECEIVE_SECONDS) as port:
         kinds = list(SLOW.items()) * (20 if thorough() else 2)
         answers = await asyncio.gather(*(talk(port, how, request, to_the_end=True) for _, (how, _) in kinds))
-        for (name, (_, allowed)), told in zip(kinds, answers, strict=True):
-            assert set(told) == allowed, (name, told)
+        for (name, (_, allowed)), statuses in zip(kinds, answers, strict=True):
+            assert set(statuses) == allowed, (name, statuses)

@@ -20,7 +20,7 @@ from .documents import BROKEN, JSON, Place, broken, example, places
 
 quick = examples(25)
 NAMES = list(CONTRACTS)
-TOLD_ONCE: dict[str | int, str] = {
+REPORTED_ONCE: dict[str | int, str] = {
     "policy": "policy",
     "analysis": "analysis",
     "topology": "observation",
@@ -32,7 +32,7 @@ TOLD_ONCE: dict[str | int, str] = {
 
 
 def read(name: str, value: bytes | None, headers: dict[str, str] | None = None) -> Decoded[Any] | Undecodable:
-    """What a reader of the topic gets; any other exception fails the test."""
+    """Return the reader's result; any other exception fails the test."""
     try:
         return decode(Record("weir.things.v1", 3, 41, "shop/orders", value, headers or {}), CONTRACTS[name])
     except Undecodable as error:
@@ -48,7 +48,7 @@ def test_one_broken_field_is_named(name: str) -> None:
     """Every field of every contract, with each kind of nonsense in it: it is either a value of its type or named."""
     document = example(name)
     model: type[BaseModel] = CONTRACTS[name]
-    own = [at for at in places(document) if len(at) < 2 or TOLD_ONCE.get(at[0], name) == name]
+    own = [at for at in places(document) if len(at) < 2 or REPORTED_ONCE.get(at[0], name) == name]
     for place, text in some(product(own, BROKEN.values()), 8):
         found = read(name, broken(document, place, text))
         if isinstance(found, Decoded):
@@ -69,7 +69,7 @@ def _parses(text: str) -> bool:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_list_and_map_has_an_end(name: str) -> None:
-    """Each wrong entry is an error of its own with a place and a sentence: without a limit that is counted before the entries
+    """Each wrong entry is a separate error with a place and a sentence: without a limit that is counted before the entries
     are read, or a stop at the first wrong one, 8 MB of `{},` take 6 GB and minutes."""
     assert list(_endless(CONTRACTS[name].__pydantic_core_schema__, name)) == []
 
@@ -82,7 +82,7 @@ def _endless(schema: Any, at: str) -> Iterator[str]:
     if not isinstance(schema, dict):
         return
     kind = schema.get("type")
-    if kind == "function-before" and "at_most" in schema["function"]["function"].__name__:
+    if kind == "function-before" and "limit_count" in schema["function"]["function"].__name__:
         return
     typed = kind == "dict" and schema.get("values_schema", {}).get("type") != "any"
     if (typed or (kind == "list" and not schema.get("max_length"))) and not schema.get("fail_fast"):
@@ -122,7 +122,7 @@ def test_any_json_does_no_harm(name: str, value: Any) -> None:
 @given(name=st.sampled_from(NAMES), data=st.data())
 @quick
 def test_a_valid_document_with_any_value_in_one_place(name: str, data: st.DataObject) -> None:
-    """What hypothesis thinks of, in a place it chooses."""
+    """Generated values in generated places."""
     document = example(name, data.draw(st.sampled_from(["full", "minimal"])))
     place = data.draw(st.sampled_from(list(places(document))))
     read(name, broken(document, place, json.dumps(data.draw(JSON))))
@@ -149,7 +149,7 @@ def test_torn_and_flipped_bytes_do_no_harm(name: str, data: st.DataObject) -> No
 )
 @quick
 def test_wrong_headers_cost_nothing(headers: dict[str, str]) -> None:
-    """The body alone says what a message is; a trace that cannot be continued is begun anew."""
+    """The body alone says what a message is; a trace that cannot be continued is replaced by a new one."""
     body = json.dumps(example("outcome")).encode()
     found = read("outcome", body, headers)
     assert isinstance(found, Decoded)
@@ -160,7 +160,7 @@ def test_wrong_headers_cost_nothing(headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", some(["plan", "analysis", "observation", "outcome", "policy", "dead-letter"], 6))
-def test_the_largest_message_takes_no_more_than_a_few_times_its_size(name: str) -> None:
+def test_a_message_of_the_maximum_size_takes_a_few_times_its_size(name: str) -> None:
     """8 MB of a wrong map or list, of text, of digits and of brackets; one byte more is not even looked at."""
     document = example(name)
     field = max(document, key=lambda key: isinstance(document[key], dict | list))

@@ -10,10 +10,10 @@ from fastapi import FastAPI
 from weir_planner import Reply, Request, kta, planner, server
 
 from tests.effort import some
+from tests.unit.workloads.memory_output import MemoryOutput
 from workloads.loadgen.control import WorkloadBoard, create_app
 from workloads.loadgen.generator import Generator
 from workloads.loadgen.load import Load
-from workloads.loadgen.output import MemoryOutput
 from workloads.loadgen.trace import LoadTrace, Step
 
 from .documents import broken_at_random, example
@@ -22,11 +22,11 @@ from .documents import broken_at_random, example
 @planner(name="careful", version="1")
 def careful(request: Request) -> Reply:
     """Looks at everything and holds."""
-    known = [
+    registered = [
         name for name in request.operators if request.demand(name) is not None and request.capacity(name) is not None
     ]
     return request.hold(
-        "fine", f"{len(known)} operators are known", useful=len(request.useful_parallelisms(request.operators[0]))
+        "fine", f"{len(registered)} operators are known", useful=len(request.useful_parallelisms(request.operators[0]))
     )
 
 
@@ -43,15 +43,15 @@ def load_generator() -> FastAPI:
 
 NODE = {"type": "flinkStreamingGraphNode", "fields": "id=a"}
 KEY = json.dumps(NODE)
-TURN = {"id": "x", "udfStartTimestampMillis": 1, "topology": [NODE], "planResult": {KEY: {"parallelism": 4}}}
-EARLIER = TURN | {"udfEndTimestampMillis": 2, "parallelism": {KEY: 4}}
+CYCLE = {"id": "x", "udfStartTimestampMillis": 1, "topology": [NODE], "planResult": {KEY: {"parallelism": 4}}}
+EARLIER = CYCLE | {"udfEndTimestampMillis": 2, "parallelism": {KEY: 4}}
 SERVERS: dict[str, tuple[Callable[[], FastAPI], str, str, Callable[[], Any], int]] = {
     "planner": (lambda: server.application(careful), "POST", "/plan", lambda: example("plan-request"), 40),
     "kta": (
         lambda: kta.application(Algorithm()),
         "POST",
         f"{kta.PREFIX}/plan",
-        lambda: TURN | {"resultHistory": [EARLIER]},
+        lambda: CYCLE | {"resultHistory": [EARLIER]},
         1,
     ),
     "load": (
@@ -68,7 +68,7 @@ SERVERS: dict[str, tuple[Callable[[], FastAPI], str, str, Callable[[], Any], int
 
 @pytest.mark.parametrize("name", SERVERS)
 async def test_a_broken_body_is_refused_and_no_fault(name: str) -> None:
-    """Each field with each kind of nonsense in it: never a 5xx, and what was refused is told as JSON. The right one works after all."""
+    """Each field with each kind of nonsense in it: never a 5xx, and a refusal is JSON. A correct request works afterwards."""
     make, method, path, document, every = SERVERS[name]
     right = document()
     transport = httpx.ASGITransport(make(), raise_app_exceptions=False)

@@ -46,7 +46,7 @@ deep = st.integers(1, 3000).map(lambda n: json.loads("[" * min(n, 900) + "]" * m
 
 @st.composite
 def spoilt(draw: st.DrawFn) -> bytes:
-    """A reply with a few fields gone, of another kind, or nested out of sight."""
+    """A reply with a few fields missing, of another kind, or deeply nested."""
     reply = dict(REPLY)
     for field in draw(st.lists(st.sampled_from([*REPLY, "of_a_newer_version"]), min_size=1, max_size=3, unique=True)):
         if draw(st.booleans()) and field in reply:
@@ -105,7 +105,7 @@ async def test_fifty_megabytes_are_not_read() -> None:
     """The connection is closed behind the first one."""
     sent = 0
 
-    async def pour(_asked: Asked) -> bytes:
+    async def pour(_request: Asked) -> bytes:
         nonlocal sent
         plugin.writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n[")
         for _ in range(500):

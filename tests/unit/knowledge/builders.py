@@ -1,4 +1,4 @@
-"""What the loop says of one application, cycle by cycle: cycle n is n × 5 s after noon."""
+"""The messages of one application, cycle by cycle: cycle n is n × 5 s after noon."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -71,7 +71,7 @@ def observation(cycle: float, application: str = APP, **changes: Any) -> Observa
 
 
 def analysis(cycle: float, application: str = APP, **changes: Any) -> Analysis:
-    """`arrival_rate` is 100 × cycle, so that it can be told whose it is."""
+    """`arrival_rate` is 100 × cycle, so that each message is recognisable."""
     parent = observation_id(application, at(cycle))
     return Analysis(
         **{
@@ -156,5 +156,5 @@ def outcome(of: Plan, phase: str, seconds: float = 1.0, **changes: Any) -> Outco
 
 
 def documents(*messages: Event) -> dict[Kind, str]:
-    """Messages as a store is given them: JSON by kind."""
+    """Messages as a store gets them: JSON by kind."""
     return {kind: m.model_dump_json() for m in messages for kind in KINDS if kind == type(m).__name__.lower()}

@@ -1,4 +1,4 @@
-"""What every store must do. Run against the memory store and against a real Redis."""
+"""The suite of every store: the memory store and a real Redis."""
 
 import asyncio
 import random
@@ -74,7 +74,7 @@ class StoreSuite:
         assert await store.newest_event() == "0-0"
 
     async def test_a_policy_comes_back_as_it_was_written(self, store: Store) -> None:
-        """What its user did not write is not in it afterwards."""
+        """Fields that its user left out stay out."""
         await store.put_policy(policy(), None)
         found = await store.policy(APP)
         assert found is not None
@@ -84,7 +84,7 @@ class StoreSuite:
         assert [p.application for p in await store.policies()] == [APP]
 
     async def test_a_policy_is_written_by_who_has_read_it(self, store: Store) -> None:
-        """Version 0 is `there must be none`; whoever comes second gets what is there now, and nothing is published for it."""
+        """Version 0 is `there must be none`; the second writer gets the stored one, and nothing is published for it."""
         await store.put_policy(policy(version=1), 0)
         with pytest.raises(VersionConflict) as again:
             await store.put_policy(policy(version=1), 0)
@@ -108,7 +108,7 @@ class StoreSuite:
         assert (await _version(store)) == 1_000_001
 
     async def test_one_of_several_writers_wins(self, store: Store) -> None:
-        """20 that have read the same version: 1 is stored, 19 are told."""
+        """20 that have read the same version: 1 is stored, 19 get the conflict."""
         await store.put_policy(policy(version=1), 0)
         results = await asyncio.gather(
             *(store.put_policy(policy(version=2), 1) for _ in range(20)), return_exceptions=True
@@ -142,11 +142,11 @@ class StoreSuite:
             await store.put_policy(policy(APP, version=4, **one), 3)
         assert await store.delete_policy(OTHER, 1)
         await store.put_policy(policy(APP, version=4, **one), 3)
-        told = said(await store.outbox())
-        assert told == [(APP, False)] * 3 + [(OTHER, False), (OTHER, True), (APP, False)]
+        texts = said(await store.outbox())
+        assert texts == [(APP, False)] * 3 + [(OTHER, False), (OTHER, True), (APP, False)]
 
     async def test_of_several_policies_for_one_target_one_is_stored(self, store: Store) -> None:
-        """Written at the same moment: 1 is stored and published, 11 are told which."""
+        """Written at the same moment: 1 is stored and published, 11 get its name."""
         names = [f"shop/orders-{i}" for i in range(12)]
         results = await asyncio.gather(
             *(store.put_policy(policy(name, target=TWIN), 0) for name in names), return_exceptions=True
@@ -158,7 +158,7 @@ class StoreSuite:
         assert said(await store.outbox()) == [(stored, False)]
 
     async def test_two_policies_for_one_target_that_are_there_can_be_changed(self, store: Store) -> None:
-        """An earlier version took both: each can be paused and deleted, and none taken anew."""
+        """An earlier version took both: each can be paused and deleted, and none taken again."""
         await store.restore_policy(policy(APP, target=TWIN))
         await store.restore_policy(policy(OTHER, target=TWIN))
         await store.put_policy(policy(OTHER, version=2, target=TWIN, mode="paused"), 1)
@@ -183,7 +183,7 @@ class StoreSuite:
         assert await store.outbox() == []
 
     async def test_restoring_keeps_what_is_newer_and_publishes_nothing(self, store: Store) -> None:
-        """The topic may be behind the store, never the other way round without somebody having lost something."""
+        """The topic may be behind the store, never the other way round without a loss of data."""
         await store.put_policy(policy(version=3), None)
         await store.published(await store.outbox())
         await store.restore_policy(policy(version=2))
@@ -196,7 +196,7 @@ class StoreSuite:
         assert await store.outbox() == []
 
     async def test_a_deletion_is_newer_than_its_policy(self, store: Store) -> None:
-        """It has a version of its own, also where the clock is behind; restoring what it deleted, or writing no newer policy, is refused,
+        """It has an own version, also where the clock is behind; restoring what it deleted, or writing no newer policy, is refused,
         and the next policy takes its place."""
         await store.put_policy(policy(version=5), None)
         await store.delete_policy(APP, 5, 4)
@@ -290,8 +290,8 @@ class StoreSuite:
         assert await store.applications() == [OTHER]
 
     async def test_a_state_comes_back_as_it_grew(self, store: Store) -> None:
-        """Forty cycles, of which few are kept, with outcomes and late readings: after each message the whole state is what it was."""
-        limits, known = HistoryLimits(cycles_count=5), State(application=APP)
+        """Forty cycles, of which few are kept, with outcomes and late readings: after each message the entire state is as computed."""
+        limits, current_state = HistoryLimits(cycles_count=5), State(application=APP)
         for cycle in range(1, 41):
             decided = plan(cycle, wanted=None if cycle % 3 else 1 + cycle % 5)
             for event in (
@@ -300,29 +300,29 @@ class StoreSuite:
                 decided,
                 *([] if cycle % 3 else [outcome(decided, "verified")]),
             ):
-                known = remember(known, event, limits)
-                await store.save([known], [])
+                current_state = remember(current_state, event, limits)
+                await store.save([current_state], [])
                 found = await store.state(APP)
-                assert found == known
-                known = found
-        assert len(known.cycles) == 5
+                assert found == current_state
+                current_state = found
+        assert len(current_state.cycles) == 5
 
     async def test_the_newest_of_each_kind_are_kept(self, store: Store) -> None:
         """Each is what was last given; an application without one knows its name, and after its end nothing of before comes back."""
-        known = State(application=APP)
-        await store.save([known], [])
+        current_state = State(application=APP)
+        await store.save([current_state], [])
         assert await store.newest(APP) == Newest(application=APP)
         assert await store.newest(OTHER) is None
         scale = plan(1, 4)
         given = [observation(1), analysis(1), scale, outcome(scale, "intended"), observation(2)]
         for message in given:
-            await store.save([known], [], newest={APP: documents(message)})
+            await store.save([current_state], [], newest={APP: documents(message)})
         expected = Newest(application=APP, observation=given[4], analysis=given[1], plan=scale, outcome=given[3])
         assert await store.newest(APP) == expected
-        await store.save([known], [("plan", APP, "{}")])
+        await store.save([current_state], [("plan", APP, "{}")])
         assert await store.newest(APP) == expected
         await store.forget(APP)
-        await store.save([known], [], newest={APP: documents(observation(3))})
+        await store.save([current_state], [], newest={APP: documents(observation(3))})
         assert await store.newest(APP) == Newest(application=APP, observation=observation(3))
 
     async def test_a_history_is_added_to(self, small_store: Store) -> None:
@@ -332,16 +332,16 @@ class StoreSuite:
         state = State(application=APP)
         for cycle in range(1, 3 * SMALL_HISTORY):
             decided = plan(cycle, 4)
-            past: list[tuple[str, HistoryEntry]] = []
+            past_entries: list[tuple[str, HistoryEntry]] = []
             for event in (
                 decided,
                 outcome(decided, "intended"),
                 outcome(decided, "verified" if cycle % 2 else "applying", 9),
             ):
                 state = remember(state, event, HistoryLimits())
-                past += history_entries(event, state)
-            assert len(past) == 3
-            await small_store.save([state], [], past)
+                past_entries += history_entries(event, state)
+            assert len(past_entries) == 3
+            await small_store.save([state], [], past_entries)
         found = await small_store.history(APP)
         newest = 3 * SMALL_HISTORY - 1
         assert [(line.plan_id, line.outcome) for line in found] == [
@@ -355,7 +355,7 @@ class StoreSuite:
         assert await small_store.history(OTHER) == found[:1]
 
     async def test_an_action_is_replaced_by_who_has_read_it(self, store: Store) -> None:
-        """Compare-and-swap: the loser is shown what is there, so that it can recognise its own attempt."""
+        """Compare-and-swap: the loser gets the stored action, so that it can recognise its own attempt."""
         await store.put_action(action(plan(1), version=1), 0)
         with pytest.raises(VersionConflict) as conflict:
             await store.put_action(action(plan(1), version=1, attempt_id=SPACE), 0)
@@ -369,7 +369,7 @@ class StoreSuite:
         assert found is not None and (found.version, found.phase) == (2, "verifying")
 
     async def test_a_feed_is_resumed_where_it_was_left(self, store: Store) -> None:
-        """Ids order all events; each is given once to who goes on from the last."""
+        """Ids order all events; a reader that continues from the last gets each once."""
         await store.save([], [("observation", APP, '{"n": 1}'), ("plan", APP, '{"n": 2}')])
         await store.save([], [("outcome", OTHER, '{"n": 3}')])
         everything = await store.events("0")
@@ -394,8 +394,8 @@ class StoreSuite:
             assert [event.kind for event in await waiting] == ["plan"]
 
     async def test_a_feed_keeps_within_its_bytes(self, small_store: Store) -> None:
-        """Three times as much as there is room for, in events of 100 B, then of 20 kB: the newest stay, in order and without a gap; who
-        has seen one that is gone goes on with the oldest kept."""
+        """Three times as much as there is room for, in events of 100 B, then of 20 kB: the newest stay, in order and without a gap; a
+        reader of a deleted one continues with the oldest."""
         sizes = [100] * 600 + [20_000] * 60
         for i, size in enumerate(sizes):
             await small_store.save([], [("plan", APP, noise(size, i))])
@@ -408,7 +408,7 @@ class StoreSuite:
         assert await small_store.events(kept[-2].id) == kept[-1:]
 
     async def test_a_feed_keeps_within_its_number(self, small_store: Store) -> None:
-        """Of small events the number is what bounds it, to a hundred or so."""
+        """The number bounds small events, to about a hundred."""
         for begin in range(0, 1200, 100):
             await small_store.save([], [("plan", APP, str(begin + i)) for i in range(100)])
         kept = await small_store.events("0", count=2000)
@@ -417,13 +417,13 @@ class StoreSuite:
 
     async def test_what_is_long_comes_back_as_it_was(self, store: Store) -> None:
         """Whatever is in it, in the feed and in a state."""
-        told = [f'{{"é": "{text * 200}"}}' for text in ("a", "\u00fc\u4e2d\U0001f600", "\x7f", "x y ")]
-        await store.save([], [("plan", APP, data) for data in told])
-        assert [event.data for event in await store.events("0")] == told
+        texts = [f'{{"é": "{text * 200}"}}' for text in ("a", "\u00fc\u4e2d\U0001f600", "\x7f", "x y ")]
+        await store.save([], [("plan", APP, data) for data in texts])
+        assert [event.data for event in await store.events("0")] == texts
         long = plan(1, 4, sentence="ü\U0001f600 " * 50)
-        known = remember(State(application=APP), long, HistoryLimits())
-        await store.save([known], [], newest={APP: documents(long)})
-        assert await store.state(APP) == known
+        current_state = remember(State(application=APP), long, HistoryLimits())
+        await store.save([current_state], [], newest={APP: documents(long)})
+        assert await store.state(APP) == current_state
         assert (await store.newest(APP) or Newest(application=APP)).plan == long
 
     async def test_a_history_ends_with_its_age(self, small_store: Store) -> None:
@@ -441,7 +441,7 @@ class StoreSuite:
         assert await small_store.history(APP) == [late, *lines[:0:-1]]
 
     async def test_a_full_one_is_still_read(self, store: Store, fill: Fill) -> None:
-        """What needs room is refused, in whole; what is there is read, what goes may go, and with room again all is as ever."""
+        """A write that needs room is refused completely; reads and deletions succeed, and with room again writes as well."""
         first = remember(State(application=APP), observation(1), HistoryLimits())
         then = remember(first, plan(1), HistoryLimits())
         await store.put_policy(policy(version=1), 0)
@@ -480,7 +480,7 @@ class StoreSuite:
         assert await store.state(APP) == then
         assert [event.data for event in await store.events("0")] == ["{}", "[]"]
 
-    async def test_it_says_whether_it_is_whole(self, store: Store) -> None:
+    async def test_it_is_complete_once_marked(self, store: Store) -> None:
         """A mark that an emptied store has lost: then it has to be rebuilt."""
         assert not await store.is_complete()
         await store.mark_complete()

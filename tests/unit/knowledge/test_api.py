@@ -44,13 +44,13 @@ class Catalogue(PlannerCatalogue):
     def __init__(self) -> None:
         super().__init__("http://planner")
         self.away = False
-        self.asked = 0
+        self.disconnected = 0
 
     def leave_out(self) -> None:
         self._url = None
 
     async def problems(self, spec: PolicySpec) -> list[tuple[str, str]]:
-        self.asked += 1
+        self.disconnected += 1
         if self.away:
             raise PlannerAway("it does not answer")
         return [
@@ -90,15 +90,15 @@ class House:
         assert answer.status_code == status, answer.text
         return dict(answer.json())
 
-    async def tell(self, *events: Any) -> None:
+    async def store_events(self, *events: Any) -> None:
         """As if the loop had said it."""
         state = await self.store.state(APP) or State(application=APP)
-        past: list[tuple[str, HistoryEntry]] = []
+        entries: list[tuple[str, HistoryEntry]] = []
         for event in events:
             state = remember(state, event, HistoryLimits())
-            past += history_entries(event, state)
-        said = [(type(e).__name__.lower(), e.application, e.model_dump_json()) for e in events]
-        await self.store.save([state], said, past, {APP: documents(*events)})
+            entries += history_entries(event, state)
+        events_json = [(type(e).__name__.lower(), e.application, e.model_dump_json()) for e in events]
+        await self.store.save([state], events_json, entries, {APP: documents(*events)})
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ async def put_second(house: House, target: dict[str, Any]) -> httpx.Response:
 
 @pytest.mark.parametrize("name", SAME)
 async def test_a_second_policy_for_a_target_is_refused(house: House, name: str) -> None:
-    """409 that names the first, nothing stored or published; taken once the first is gone."""
+    """409 that names the first, nothing stored or published; accepted once the first is deleted."""
     first, second = SAME[name]
     await house.apply(target=first)
     refused = await put_second(house, second)
@@ -204,7 +204,7 @@ async def test_a_second_policy_for_a_target_is_refused(house: House, name: str) 
 
 @pytest.mark.parametrize("name", OTHERS)
 async def test_another_target_is_free(house: House, name: str) -> None:
-    """What is near is not the same."""
+    """Similar targets are not the same."""
     first, second = OTHERS[name]
     await house.apply(target=first)
     assert (await put_second(house, second)).status_code == 201
@@ -217,7 +217,7 @@ async def test_a_job_by_its_id_is_the_one_by_its_name(house: House, first_is_nam
     targets = [{"flink": {"url": "http://jobmanager:8081", "job": name}} for name in names]
     await house.apply(target=targets[0])
     running = Deployment(job_id=JOB_ID, job_name="orders", graph_hash="0", state="RUNNING", observed={"map": 1})
-    await house.tell(observation(1, deployment=running))
+    await house.store_events(observation(1, deployment=running))
     refused = await put_second(house, targets[1])
     assert refused.status_code == 409
     assert refused.json()["application"] == APP
@@ -226,7 +226,7 @@ async def test_a_job_by_its_id_is_the_one_by_its_name(house: House, first_is_nam
 
 
 async def test_only_what_is_new_is_created(house: House) -> None:
-    """`If-None-Match: *`: the second of two who create the same is told."""
+    """`If-None-Match: *`: the second of two writers that create the same gets a conflict."""
     headers = {"If-None-Match": "*"}
     assert (await house.http.put(POLICY, json=document(), headers=headers)).status_code == 201
     assert (await house.http.put(POLICY, json=document(), headers=headers)).status_code == 409
@@ -294,7 +294,7 @@ async def test_addresses_of_metadata_services_are_refused(house: House, field: s
     ],
     ids=["json", "yaml", "alias", "tag", "empty", "deep", "binary"],
 )
-async def test_a_body_that_cannot_be_read_says_why(house: House, body: str | bytes, kind: str) -> None:
+async def test_an_unreadable_body_gives_the_reason(house: House, body: str | bytes, kind: str) -> None:
     """422, never a fault of the service; aliases, which could stand for terabytes, are not followed."""
     answer = await house.http.put(POLICY, content=body, headers={"Content-Type": f"application/{kind}"})
     assert answer.status_code == 422
@@ -315,7 +315,7 @@ async def test_document_and_address_name_the_same(house: House) -> None:
 
 
 async def test_an_unknown_planner_is_refused_when_it_is_written(house: House) -> None:
-    """The chosen one, a fallback or a shadow: with its field. Where no planner service is set, a warning says that nobody checked."""
+    """The chosen one, a fallback or a shadow: with its field. Where no planner service is set, a warning says so."""
     for spec, field in (
         ({"planner": {"name": "oracle"}}, "spec.planner.name"),
         ({"planner": {"name": "rate", "fallback": {"name": "oracle"}}}, "spec.planner.fallback.name"),
@@ -334,13 +334,13 @@ async def test_while_the_planner_service_is_away_all_else_can_be_changed(house: 
     """It is asked about planners that changed, and about nothing else; where it cannot be, that is said and nothing is stored."""
     chosen = {"name": "rate", "parameters": {"drain_seconds": 60}}
     await house.apply(planner=chosen)
-    assert house.catalogue.asked == 1
+    assert house.catalogue.disconnected == 1
     house.catalogue.away = True
     await house.apply(200, planner=chosen, mode="act")
     assert (await house.http.post(f"{POLICY}/pause")).status_code == 200
     answer = await house.http.put("/v1/policies/shop/other", json=document("shop/other"))
     assert answer.status_code == 201  # it names no planner
-    assert house.catalogue.asked == 1
+    assert house.catalogue.disconnected == 1
     answer = await house.http.put(POLICY, json=document(planner={**chosen, "parameters": {"drain_seconds": 90}}))
     assert answer.status_code == 503
     assert "planner service cannot check them" in answer.json()["detail"]
@@ -350,7 +350,7 @@ async def test_while_the_planner_service_is_away_all_else_can_be_changed(house: 
 
 async def test_history_grows_old_without_a_new_plan(house: House) -> None:
     """Plans stopped: what is older than the setting is not shown any more; as many as are kept can be asked for."""
-    await house.tell(plan(1), plan(2))
+    await house.store_events(plan(1), plan(2))
     history = f"/v1/applications/{APP}/history"
     day = HistoryLimits().history_age_seconds
     house.clock.advance(day - 10)
@@ -435,8 +435,8 @@ async def test_a_decision_is_explained(house: House) -> None:
     """Reading, analysis, plan and outcomes of one correlation id; the newest first, as many as were asked for."""
     await house.apply()
     scale = plan(2, 4)
-    await house.tell(observation(1), analysis(1), plan(1), observation(2), analysis(2), scale)
-    await house.tell(outcome(scale, "intended"))
+    await house.store_events(observation(1), analysis(1), plan(1), observation(2), analysis(2), scale)
+    await house.store_events(outcome(scale, "intended"))
     items = (await house.http.get(f"/v1/applications/{APP}/explain")).json()["items"]
     assert [item["plan"]["kind"] for item in items] == ["scale", "hold"]
     assert items[0]["correlation_id"] == str(observation(2).id)
@@ -473,7 +473,7 @@ async def test_an_action_of_another_application_is_refused(house: House) -> None
     assert (answer.status_code, fields(answer)) == (422, ["body.phase"])
 
 
-async def test_a_store_that_is_away_is_said(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_is_away_is_503(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """503 as a problem document: come again."""
 
     async def away(_application: str) -> None:
@@ -490,7 +490,7 @@ async def test_tokens_say_who_may_what(house: House) -> None:
     reads, writes = ({"Authorization": f"Bearer {token}"} for token in (READ_TOKEN, WRITE_TOKEN))
     for path in ("/v1/policies", POLICY, "/v1/applications", ACTION, "/v1/events"):
         assert (await house.http.get(path)).status_code == 401, path
-    assert (await house.http.get(POLICY, headers={"Authorization": "Bearer somebody-else-said"})).status_code == 401
+    assert (await house.http.get(POLICY, headers={"Authorization": "Bearer another-caller-token"})).status_code == 401
     assert (await house.http.put(POLICY, json=document(), headers=reads)).status_code == 403
     created = await house.http.put(POLICY, json=document(), headers=writes)
     assert created.json()["metadata"]["updatedBy"] == "ada"
@@ -519,12 +519,12 @@ async def feed(house: House, path: str, count: int, last_event_id: str | None = 
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 80),
     }
-    text, asked, enough = "", False, asyncio.Event()
+    text, disconnected, enough = "", False, asyncio.Event()
 
     async def receive() -> dict[str, Any]:
-        nonlocal asked
-        if not asked:
-            asked = True
+        nonlocal disconnected
+        if not disconnected:
+            disconnected = True
             return {"type": "http.request", "body": b"", "more_body": False}
         await enough.wait()
         return {"type": "http.disconnect"}
@@ -543,7 +543,7 @@ async def feed(house: House, path: str, count: int, last_event_id: str | None = 
 
 async def test_the_feed_goes_on_after_the_last_event(house: House) -> None:
     """From the oldest kept with `0`, then after any id: each event once, its kind as its name and the message as its data."""
-    await house.tell(observation(1), analysis(1), plan(1))
+    await house.store_events(observation(1), analysis(1), plan(1))
     everything = await feed(house, "/v1/events", 3, "0")
     assert [event["event"] for event in everything] == ["observation", "analysis", "plan"]
     assert json.loads(everything[2]["data"])["id"] == str(plan(1).id)
@@ -551,11 +551,11 @@ async def test_the_feed_goes_on_after_the_last_event(house: House) -> None:
 
 
 async def test_the_feed_without_an_id_begins_now(house: House) -> None:
-    """What was before is not told; what comes is, at once."""
-    await house.tell(observation(1))
+    """Earlier events are not sent; later ones at once."""
+    await house.store_events(observation(1))
     listening = asyncio.create_task(feed(house, "/v1/events", 1))
     await asyncio.sleep(0.02)
-    await house.tell(observation(2))
+    await house.store_events(observation(2))
     (event,) = await listening
     assert json.loads(event["data"])["id"] == str(observation(2).id)
 
@@ -575,7 +575,7 @@ async def test_an_unknown_event_id_is_refused(house: House, given: bytes) -> Non
 
 
 @pytest.mark.parametrize(
-    ("media_type", "body", "says"),
+    ("media_type", "body", "reason"),
     [
         ("application/json", '{"kind": "ScalingPolicy", "kind": "Other"}', "is not JSON: the key 'kind' comes twice"),
         ("application/yaml", "kind: ScalingPolicy\nkind: Other\n", "line 2 is not YAML: the key 'kind' comes twice"),
@@ -585,27 +585,27 @@ async def test_an_unknown_event_id_is_refused(house: House, given: bytes) -> Non
         ("application/yaml", "a: 1\n---\nb: 2", "the body holds 2 documents"),
     ],
 )
-async def test_a_body_that_says_two_things_is_refused(house: House, media_type: str, body: str, says: str) -> None:
+async def test_a_body_with_a_repeated_key_is_refused(house: House, media_type: str, body: str, reason: str) -> None:
     """Which of two equal keys was meant is a guess."""
     answer = await house.http.put(POLICY, content=body.encode(), headers={"Content-Type": media_type})
     assert answer.status_code == 422
-    assert says in answer.json()["detail"]
+    assert reason in answer.json()["detail"]
     assert answer.json()["detail"].isprintable()
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "reason"),
     [
         (b"\xff\xfe", "the body cannot be read: is not UTF-8 text"),
-        (rb'{"\ud800": 1}', "policy: holds half of a character (a lone surrogate), which is no text"),
+        (rb'{"\ud800": 1}', "policy: contains a lone surrogate (half of a character), which is not valid text"),
         (json.dumps(document(bounds={"max": 10**9})).encode(), "spec.bounds.max: must be less than or equal to 32768"),
         (json.dumps(document(planner={"name": 5})).encode(), "spec.planner.name: must be text"),
     ],
 )
-async def test_an_error_speaks_of_the_document(house: House, body: bytes, says: str) -> None:
+async def test_an_error_speaks_of_the_document(house: House, body: bytes, reason: str) -> None:
     """Neither of Python nor of the library that reads it."""
     answer = await house.http.put(POLICY, content=body, headers={"Content-Type": "application/json"})
-    assert (answer.status_code, answer.json()["detail"]) == (422, says)
+    assert (answer.status_code, answer.json()["detail"]) == (422, reason)
 
 
 async def test_a_repeated_key_behind_many_others_is_found_at_once(house: House) -> None:

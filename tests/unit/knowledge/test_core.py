@@ -1,4 +1,4 @@
-"""What is remembered of an application: the times of the newest of everything, a bounded past, and cycles told as one story."""
+"""The state of an application: times of the newest messages, a bounded history, and joined cycles."""
 
 import itertools
 from datetime import timedelta
@@ -24,7 +24,7 @@ from tests.unit.knowledge.builders import APP, NOON, action, analysis, at, docum
 LIMITS = HistoryLimits()
 
 
-def told(*events: Event, limits: HistoryLimits = LIMITS, start: State | None = None) -> State:
+def after(*events: Event, limits: HistoryLimits = LIMITS, start: State | None = None) -> State:
     """The state after these, in this order."""
     state = start or State(application=APP)
     for event in events:
@@ -33,21 +33,21 @@ def told(*events: Event, limits: HistoryLimits = LIMITS, start: State | None = N
 
 
 def history(*events: Event) -> list[LoopResult]:
-    """What the history is told of these, newest first."""
+    """Return the history lines of these events, newest first."""
     state, lines, ends = State(application=APP), list[LoopResult](), {}
     for event in events:
         state = remember(state, event, LIMITS)
-        for application, past in history_entries(event, state):
+        for application, entry in history_entries(event, state):
             assert application == APP
-            if isinstance(past, End):
-                ends[past.plan_id] = past.phase
+            if isinstance(entry, End):
+                ends[entry.plan_id] = entry.phase
             else:
-                lines.insert(0, past)
+                lines.insert(0, entry)
     return with_ends(lines, ends)
 
 
 def cycle(n: float, wanted: int | None = None) -> list[Event]:
-    """What the loop says in one cycle."""
+    """Return the messages of one cycle."""
     return [observation(n), analysis(n), plan(n, wanted)]
 
 
@@ -55,16 +55,16 @@ def cycle(n: float, wanted: int | None = None) -> list[Event]:
     "event", [observation(3), analysis(3), plan(3), outcome(plan(3), "intended")], ids=lambda e: type(e).__name__
 )
 def test_what_comes_twice_changes_nothing(event: Event) -> None:
-    """The very same state comes back, so that nothing is stored and nobody is told again."""
-    state = told(event)
+    """The very same state comes back, so that nothing is stored or published again."""
+    state = after(event)
     assert remember(state, event, LIMITS) is state
 
 
 def test_a_state_has_seen_its_newest() -> None:
-    """What the messages' times are compared with is what the messages themselves say."""
+    """The stored times equal those of the messages."""
     end = outcome(plan(2, 4), "verified")
     newest = Newest(application=APP, observation=observation(3), analysis=analysis(2), plan=plan(2, 4), outcome=end)
-    assert told(observation(3), analysis(2), plan(2, 4), end).times == newest.times()
+    assert after(observation(3), analysis(2), plan(2, 4), end).times == newest.times()
     assert Newest.read(APP, documents(observation(3), analysis(2), plan(2, 4), end)) == newest
     assert Newest.read(APP, {}).times() == State(application=APP).times
 
@@ -72,28 +72,28 @@ def test_a_state_has_seen_its_newest() -> None:
 def test_what_is_older_changes_nothing() -> None:
     """After a replay of the topics everything is as it was."""
     events = [*cycle(1), outcome(plan(1), "intended"), *cycle(2, 4), outcome(plan(2, 4), "applying")]
-    state = told(*events)
+    state = after(*events)
     for event in events:
         assert remember(state, event, LIMITS) is state, event
 
 
 def test_outcomes_of_one_instant_are_each_remembered_once() -> None:
-    """Two transitions may carry the same time; a replay of both must not tell them again."""
+    """Two transitions may carry the same time; a replay of both must not add them again."""
     scale = plan(1, 4)
     both = [outcome(scale, "intended"), outcome(scale, "applying")]
-    state = told(*cycle(1, 4), *both)
+    state = after(*cycle(1, 4), *both)
     assert [o.phase for o in state.cycles[0].outcomes] == ["intended", "applying"]
-    assert told(*both, start=state) == state
+    assert after(*both, start=state) == state
 
 
 def test_a_turn_is_one_story() -> None:
     """Reading, understanding, plan and outcomes of one correlation id stand together; the history says it in one line."""
     scale = plan(2, 4)
-    seen = observation(2, message="all well", problems=[Problem(where="GET /jobs", what="500")])
-    events = (*cycle(1), seen, analysis(2), scale, outcome(scale, "intended"), outcome(scale, "verified", 9))
-    state, lines = told(*events), history(*events)
+    with_problem = observation(2, message="all well", problems=[Problem(where="GET /jobs", what="500")])
+    events = (*cycle(1), with_problem, analysis(2), scale, outcome(scale, "intended"), outcome(scale, "verified", 9))
+    state, lines = after(*events), history(*events)
     story = state.cycles[0]
-    assert story.correlation_id == seen.id
+    assert story.correlation_id == with_problem.id
     assert story.reading is not None and story.reading.problems == ["GET /jobs: 500"]
     assert story.analysis is not None and story.analysis.arrival_rate.value == 200.0
     assert story.plan == scale
@@ -105,9 +105,9 @@ def test_a_turn_is_one_story() -> None:
 
 
 def test_a_plan_that_comes_after_the_next_reading_is_still_joined() -> None:
-    """The analyzer may take longer than the interval: a plan is told with its own reading, not with the newest."""
+    """The analyzer may take longer than the interval: a plan is joined with its own reading, not with the newest."""
     events = (observation(1), observation(2), analysis(1), observation(3), plan(1), analysis(2), plan(2))
-    state = told(*events)
+    state = after(*events)
     assert [story.plan for story in state.cycles] == [plan(2)]
     assert state.cycles[0].reading is not None and state.cycles[0].reading.observed_at == at(2)
     assert state.cycles[0].analysis is not None and state.cycles[0].analysis.arrival_rate.value == 200.0
@@ -116,23 +116,23 @@ def test_a_plan_that_comes_after_the_next_reading_is_still_joined() -> None:
 
 def test_a_turn_is_whole_in_whatever_order_its_parts_come() -> None:
     """Topics are read side by side, so that a plan may be heard of before what it was made from."""
-    wholes = [told(*order).cycles for order in itertools.permutations(cycle(1, 4))]
+    wholes = [after(*order).cycles for order in itertools.permutations(cycle(1, 4))]
     assert all(whole == wholes[0] for whole in wholes)
     assert wholes[0][0].reading is not None and wholes[0][0].analysis is not None
 
 
 def test_readings_that_never_get_a_plan_do_not_pile_up() -> None:
     """A planner that is away for a day costs a few lines."""
-    state = told(*(observation(n) for n in range(200)))
+    state = after(*(observation(n) for n in range(200)))
     assert len(state.open_cycles) == MAX_OPEN_CYCLES
     assert state.open_cycles[0].correlation_id == observation(199).id
 
 
-def test_holds_for_the_same_reason_are_told_once() -> None:
+def test_holds_for_the_same_reason_are_one_cycle() -> None:
     """An hour of `within-objective` is one cycle, the latest; another reason or a scale plan starts a new one."""
     short = plan(4, code="metric-missing", sentence="lag is unknown")
     events = (plan(1), plan(2), plan(3), short, plan(5), plan(6, 4), plan(7, 4), plan(8), plan(9))
-    state = told(*events)
+    state = after(*events)
     assert [(t.plan.kind, t.plan.code, t.plan.observed_at) for t in state.cycles if t.plan] == [
         ("hold", "within-objective", at(9)),
         ("scale", "capacity-short", at(7)),
@@ -147,7 +147,7 @@ def test_holds_for_the_same_reason_are_told_once() -> None:
 def test_the_past_is_bounded_by_count() -> None:
     """The newest stay."""
     limits, plans = HistoryLimits(history_count=3, cycles_count=2), [plan(n, 4) for n in range(10)]
-    state = told(*plans, limits=limits)
+    state = after(*plans, limits=limits)
     shown = history_at(history(*plans), plans[-1].created_at, limits)
     assert [line.at for line in shown] == [plan(n).created_at for n in (9, 8, 7)]
     assert [t.plan for t in state.cycles] == [plan(9, 4), plan(8, 4)]
@@ -163,12 +163,12 @@ def test_the_past_is_bounded_by_age() -> None:
 def test_an_outcome_of_a_forgotten_plan_is_still_the_newest() -> None:
     """It has no cycle to stand in, and is known nevertheless."""
     late = outcome(plan(1, 4), "verified", 60)
-    state = told(plan(5), late)
+    state = after(plan(5), late)
     assert (state.times.outcome, state.times.outcome_id) == (late.at, late.id)
     assert state.cycles[0].outcomes == []
 
 
-def test_a_turn_that_is_told_twice_is_one_line() -> None:
+def test_a_repeated_cycle_is_one_line() -> None:
     """Two replicas may have told it; what became of it stands in it, whichever was first."""
     scale = plan(1, 4)
     (line,) = history(scale)

@@ -46,7 +46,7 @@ class Listener:
 
     async def until_open(self, count: int) -> None:
         async with asyncio.timeout(15):
-            while self.streams.open != count:  # noqa: ASYNC110 - nobody signals it
+            while self.streams.open != count:  # noqa: ASYNC110 - no signal exists
                 await asyncio.sleep(0.02)
 
     async def close(self) -> None:
@@ -62,7 +62,7 @@ async def listener() -> AsyncIterator[Listener]:
 
 
 async def test_no_more_streams_than_are_allowed(listener: Listener) -> None:
-    """Of both feeds together; the next is told 503 and when to come again. Everything else is answered, and who leaves makes room."""
+    """For both feeds together; the next client gets 503 and Retry-After. Other requests are served, and a closed stream makes room."""
     streams = [await listener.open(PATHS[i % 2]) for i in range(MAX_OPEN)]
     assert [status for status, _ in streams] == [200] * MAX_OPEN
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as http:
@@ -85,7 +85,7 @@ async def test_no_more_streams_than_are_allowed(listener: Listener) -> None:
 
 
 async def test_clients_that_leave_at_once_leave_nothing_behind(listener: Listener) -> None:
-    """Also those that are gone before their stream has begun."""
+    """Also clients that left before their stream began."""
     for _ in range(30):
         _, out = await asyncio.open_connection("127.0.0.1", listener.port)
         out.write(b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -114,8 +114,8 @@ async def test_a_client_that_takes_nothing_gives_its_stream_back(
         await listener.until_open(2)
         await listener.store.save([], [("plan", APP, data)] * 20)
         async with asyncio.timeout(15):
-            seen = 0
-            while seen < 20:
-                seen += (await anext(lines)).startswith("data: ")
+            received = 0
+            while received < 20:
+                received += (await anext(lines)).startswith("data: ")
         await listener.until_open(1)
     stalled.close()

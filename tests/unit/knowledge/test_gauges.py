@@ -24,14 +24,14 @@ def estimate(value: float) -> Estimate:
 
 
 def operator(name: str, **changes: Any) -> OperatorAnalysis:
-    known = ("input_rate", "true_processing_rate", "utilisation", "backpressure", "skew", "target_input_rate")
-    estimates = dict.fromkeys((*known, "output_rate", "true_processing_rate_per_subtask"), unknown("not measured"))
+    measured = ("input_rate", "true_processing_rate", "utilisation", "backpressure", "skew", "target_input_rate")
+    estimates = dict.fromkeys((*measured, "output_rate", "true_processing_rate_per_subtask"), unknown("not measured"))
     return OperatorAnalysis(**{"operator": name, "parallelism": 2, **estimates, **changes})
 
 
 def deployment(**changes: Any) -> Deployment:
-    facts = {"job_id": "a", "job_name": "orders", "graph_hash": "b", "state": "RUNNING", "observed": {"work": 2}}
-    return Deployment(**{**facts, **changes})
+    kinds = {"job_id": "a", "job_name": "orders", "graph_hash": "b", "state": "RUNNING", "observed": {"work": 2}}
+    return Deployment(**{**kinds, **changes})
 
 
 class Shown:
@@ -77,15 +77,15 @@ def test_what_the_newest_messages_say_is_shown() -> None:
     assert shown.value("weir_application_lag_seconds") == 7.5
     assert shown.value("weir_application_symptom", code="skewed") == 1
     assert shown.value("weir_application_decision", kind="scale", code="capacity-short") == 1
-    facts = ("planned", "requested", "observed")
-    assert [shown.value(f"weir_operator_parallelism_{fact}", operator="work") for fact in facts] == [4, 3, 2]
+    kinds = ("planned", "requested", "observed")
+    assert [shown.value(f"weir_operator_parallelism_{fact}", operator="work") for fact in kinds] == [4, 3, 2]
     assert shown.value("weir_operator_capacity_records_per_second", operator="work") == 900
     assert [shown.value("weir_operator_bottleneck", operator=o) for o in ("work", "sink")] == [1, 0]
     assert shown.value("weir_application_last_message_timestamp_seconds", stage="analyzer") == at(1).timestamp()
 
 
 def test_unknown_is_no_series() -> None:
-    """A zero would draw an application without lag, and alarm nobody."""
+    """A zero would draw an application without lag, and raise no alarm."""
     shown = Shown()
     shown.gauges.saw(analysis(1, operators=[operator("work")]))
     assert shown.value("weir_application_lag_seconds") is None
@@ -95,7 +95,7 @@ def test_unknown_is_no_series() -> None:
 
 
 def test_a_newer_message_takes_the_place_of_the_one_before() -> None:
-    """Nothing of the last decision stays beside the new one."""
+    """Series of the last decision do not stay next to the new ones."""
     shown = Shown()
     shown.gauges.saw(plan(1, wanted=4))
     shown.gauges.saw(plan(2))
@@ -114,7 +114,7 @@ def test_an_application_that_ended_has_no_series() -> None:
 
 
 def test_one_whose_policy_was_deleted_in_an_outage_goes_after_a_minute() -> None:
-    """Nobody says `ended` while the monitor is away; and a policy that was just made may not be there yet."""
+    """No message ends it while the monitor is away; and a policy that was just made may not be there yet."""
     shown = Shown()
     shown.gauges.saw(observation(0))
     shown.gauges.saw(observation(0, OTHER))
@@ -161,10 +161,10 @@ async def test_the_service_shows_what_it_remembers() -> None:
     registry.register(gauges)
     assert isinstance(world.bus, MemoryBus)
     assert isinstance(world.store, MemoryStore)
-    await world.say(observation(1), analysis(1), plan(1))
+    await world.send(observation(1), analysis(1), plan(1))
     reader = world.bus.reader("weir.observations.v1alpha1")
     await world.knowledge.take(await reader.receive())
     assert registry.get_sample_value("weir_application_status", {"application": APP, "status": "running"}) == 1
-    await world.say(observation(2, status="ended"))
+    await world.send(observation(2, status="ended"))
     await world.knowledge.take(await reader.receive())
     assert registry.get_sample_value("weir_application_status", {"application": APP, "status": "running"}) is None

@@ -1,4 +1,4 @@
-"""What is kept of applications that vanished has an age."""
+"""Data of vanished applications expires."""
 
 import pytest
 
@@ -19,7 +19,7 @@ async def house() -> House:
 
 
 class Age:
-    """What is left of applications, looked at as time goes by."""
+    """The check for abandoned applications as time passes."""
 
     def __init__(self, house: House, process: Process) -> None:
         self.house = house
@@ -35,8 +35,10 @@ class Age:
 async def test_an_application_that_vanished_is_ended_and_forgotten(house: House) -> None:
     """Its policy was lost without a deletion: after an hour without a message its end is published, and nothing of it is kept."""
     age = Age(house, house.first)
-    known = remember(remember(State(application=APP), observation(1), HistoryLimits()), plan(1, 4), HistoryLimits())
-    await house.store.save([known], [], newest={APP: documents(observation(1), plan(1, 4))})
+    current_state = remember(
+        remember(State(application=APP), observation(1), HistoryLimits()), plan(1, 4), HistoryLimits()
+    )
+    await house.store.save([current_state], [], newest={APP: documents(observation(1), plan(1, 4))})
     await house.store.put_action(action(plan(1, application="shop/acted")), 0)
     await age.passes(0)
     await age.passes(FORGET_SECONDS - 1)
@@ -50,7 +52,7 @@ async def test_an_application_that_vanished_is_ended_and_forgotten(house: House)
 
 
 async def test_what_is_heard_of_or_has_a_policy_is_kept(house: House) -> None:
-    """A message begins the hour anew, a policy ends it; a replica without the lease forgets nothing."""
+    """A message restarts the hour, a policy ends it; a replica without the lease forgets nothing."""
     age, other = Age(house, house.first), Age(house, house.second)
     await house.store.save([remember(State(application=APP), observation(1), HistoryLimits())], [])
     for each in (age, other):

@@ -30,7 +30,7 @@ class TestMemoryStore(StoreSuite):
 
 
 async def test_old_events_make_room() -> None:
-    """What a client can resume from is bounded; the newest stay."""
+    """The feed is bounded; the newest events stay."""
     store = MemoryStore(events_kept=2)
     await store.save([], [("plan", APP, str(i)) for i in range(5)])
     assert [event.data for event in await store.events("0")] == ["3", "4"]

@@ -1,4 +1,4 @@
-"""What the planner service is asked about a policy's planners, and what is made of its answer."""
+"""Requests to the planner service about a policy's planners, and its responses."""
 
 import json
 from typing import Any
@@ -27,7 +27,7 @@ class Catalogue(PlannerCatalogue):
     def __init__(self, status: int = 200, answer: Any = None, token: SecretStr | None = TOKEN) -> None:
         super().__init__("http://planner", token)
         self.status, self.answer = status, answer
-        self.asked: list[Any] = []
+        self.requested: list[Any] = []
 
     def _client(self, url: str) -> httpx.AsyncClient:
         def respond(request: httpx.Request) -> httpx.Response:
@@ -36,7 +36,7 @@ class Catalogue(PlannerCatalogue):
             if self.status == 0:
                 raise httpx.ConnectError("connection refused")
             assert (request.method, request.url.path) == ("POST", "/v1/planners/validate")
-            self.asked.append(json.loads(request.content))
+            self.requested.append(json.loads(request.content))
             return httpx.Response(self.status, json=self.answer)
 
         made = super()._client(url)
@@ -51,8 +51,8 @@ async def test_every_planner_that_a_policy_names_is_asked_about() -> None:
         spec(planner={"name": "oracle", "fallback": fallback}, shadows=[{"name": "ds2", "parameters": {"a": 1}}])
     )
     assert found == [(PROBLEM["field"], PROBLEM["message"])]
-    [asked] = catalogue.asked
-    assert asked["choices"] == [
+    [requested] = catalogue.requested
+    assert requested["choices"] == [
         {"field": "spec.planner", "name": "oracle", "parameters": {}},
         {"field": "spec.planner.fallback", "name": "rate", "parameters": {"drain_seconds": 60}},
         {"field": "spec.shadows.0", "name": "ds2", "parameters": {"a": 1}},
@@ -60,19 +60,19 @@ async def test_every_planner_that_a_policy_names_is_asked_about() -> None:
 
 
 @pytest.mark.parametrize(
-    ("catalogue", "why"),
+    ("catalogue", "reason"),
     [
         (Catalogue(0), "does not answer"),
         (Catalogue(503), "answered 503"),
         (Catalogue(404), "answered 404"),
         (Catalogue(token=None), "WEIR_KNOWLEDGE_PLANNER_TOKEN"),
-        (Catalogue(answer=[]), "no verdict"),
-        (Catalogue(answer={"problems": [1]}), "no verdict"),
+        (Catalogue(answer=[]), "an unknown document"),
+        (Catalogue(answer={"problems": [1]}), "an unknown document"),
     ],
 )
-async def test_who_cannot_be_asked_judges_nothing(catalogue: Catalogue, why: str) -> None:
-    """That is neither a yes nor a no."""
-    with pytest.raises(PlannerAway, match=why):
+async def test_who_cannot_be_asked_judges_nothing(catalogue: Catalogue, reason: str) -> None:
+    """It neither accepts nor refuses the planners."""
+    with pytest.raises(PlannerAway, match=reason):
         await catalogue.problems(spec())
 
 

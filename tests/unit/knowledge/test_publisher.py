@@ -280,16 +280,16 @@ async def test_nothing_is_published_before_the_store_is_rebuilt(house: House) ->
     stop = Stop()
     running = asyncio.create_task(house.first.publisher.run(stop))
     async with asyncio.timeout(5):
-        while not house.topic():  # noqa: ASYNC110 - nobody signals it
+        while not house.topic():  # noqa: ASYNC110 - no signal exists
             await asyncio.sleep(0.005)
 
         async def away(*_: object) -> None:
             raise StoreUnavailable("redis: away")
 
         house.store.outbox = away  # type: ignore[method-assign, assignment]
-        while house.first.rebuilt.is_set():  # noqa: ASYNC110 - nobody signals it
+        while house.first.rebuilt.is_set():  # noqa: ASYNC110 - no signal exists
             await asyncio.sleep(0.005)
-        while house.first.publisher.epoch is not None:  # noqa: ASYNC110 - nobody signals it
+        while house.first.publisher.epoch is not None:  # noqa: ASYNC110 - no signal exists
             await asyncio.sleep(0.005)
         del house.store.outbox  # type: ignore[method-assign]
         await house.second.publisher.publish()
@@ -309,14 +309,14 @@ async def test_what_waits_is_counted_while_the_brokers_are_away(house: House) ->
         with capture_logs():
             running = asyncio.create_task(process.publisher.run(stop))
             async with asyncio.timeout(5):
-                while REGISTRY.get_sample_value("weir_knowledge_outbox") != 1:  # noqa: ASYNC110 - nobody signals it
+                while REGISTRY.get_sample_value("weir_knowledge_outbox") != 1:  # noqa: ASYNC110 - no signal exists
                     await asyncio.sleep(0.005)
             stop.request("the test is over")
             await running
 
 
 async def test_a_deletion_ends_its_application_without_a_monitor(house: House) -> None:
-    """Behind its newest message, whatever the clocks say, so that nobody takes it for an old one; once, also if it is published again."""
+    """Behind its newest message, whatever the clocks say, so that no reader takes it for an old one; once, even if repeated."""
     state = remember(State(application=APP), observation(100), HistoryLimits())
     await house.store.save([state], [])
     await house.store.put_policy(policy(version=1), 0)

@@ -23,7 +23,7 @@ def test_the_settings_are_the_ones_there_are() -> None:
 
 
 def test_every_endpoint_and_topic_is_named() -> None:
-    """The part of an endpoint that tells it from others stands in the table."""
+    """The distinguishing part of each endpoint is in the table."""
     store, clock = MemoryStore(), FakeClock()
     routers = (
         policies_router(store, clock, PlannerCatalogue(None), lambda: None),

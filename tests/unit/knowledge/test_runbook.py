@@ -8,7 +8,7 @@ REGISTERED = re.compile(r"""\.register\(\s*"([a-z-]+)\"""")
 
 
 def test_every_dependency_has_its_line() -> None:
-    """Under the alert that names it, with the services that register it; and none that is gone."""
+    """Under the alert that names it, with the services that register it; and none that was removed."""
     of: dict[str, set[str]] = {}
     for service in (path.parent for path in (ROOT / "services").glob("*/__main__.py")):
         for path in service.rglob("*.py"):
@@ -21,5 +21,5 @@ def test_every_dependency_has_its_line() -> None:
     assert expected.keys() >= {"kafka", "topics", "messages", "redis", "rebuilt", "spark", "knowledge"}
     text = (ROOT / "docs" / "how-to" / "runbook.md").read_text()
     section = text[text.index("### WeirDependencyAway") : text.index("### WeirLoopSilent")]
-    told = re.findall(r"^- `([a-z-]+)` \(([a-z, ]+)\): ", section, re.MULTILINE)
-    assert {name: set(whose.split(", ")) for name, whose in told} == expected
+    documented = re.findall(r"^- `([a-z-]+)` \(([a-z, ]+)\): ", section, re.MULTILINE)
+    assert {name: set(whose.split(", ")) for name, whose in documented} == expected

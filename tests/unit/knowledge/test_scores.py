@@ -31,7 +31,7 @@ LATER = NOON + timedelta(hours=1, minutes=10)
 
 
 def score(label: str, role: str = "shadow", **changes: Any) -> CandidateScore:
-    """An hour of two slots, in time, judged whole."""
+    """An hour of two slots, in time, judged completely."""
     own = {"careful": "rate", "rate": "rate", "observed": "rate"}.get(label, label)
     parameters = {"target_utilisation": 0.5} if label == "careful" else {}
     return CandidateScore(
@@ -58,15 +58,15 @@ def hour(number: int, *scores: CandidateScore) -> ScoredHour:
     return ScoredHour(hour=NOON + timedelta(hours=number), scores=list(scores))
 
 
-def told(*hours: ScoredHour, since: datetime = NOON) -> Scores:
+def scores_of(*hours: ScoredHour, since: datetime = NOON) -> Scores:
     found = summarise_scores(APP, hours, SPEC, since, LATER)
     assert found is not None
     return found
 
 
 def test_hours_add_up() -> None:
-    """Two hours: sums of what is counted, shares of the whole time, per cent as the literature has them."""
-    found = told(
+    """Two hours: sums of what is counted, shares of the entire time, per cent as in the literature."""
+    found = scores_of(
         hour(
             0, chosen(rescales=2, violation_seconds=36, short=36.0, short_seconds=72, compared_seconds=3600, error=360)
         ),
@@ -82,14 +82,14 @@ def test_hours_add_up() -> None:
 
 def test_since_counts_whole_hours() -> None:
     """The hour it lies in is the first; earlier ones are left out."""
-    found = told(hour(0, chosen()), hour(1, chosen(slot_seconds=3600)), since=NOON + timedelta(minutes=70))
+    found = scores_of(hour(0, chosen()), hour(1, chosen(slot_seconds=3600)), since=NOON + timedelta(minutes=70))
     assert found.since == NOON + timedelta(hours=1)
     assert found.planners[0].slot_hours == 1.0
 
 
 def test_the_cheapest_of_those_that_are_not_later_is_named() -> None:
     """One costs least and is late, one costs less and is not: the second."""
-    found = told(
+    found = scores_of(
         hour(
             0,
             chosen(),
@@ -105,7 +105,7 @@ def test_the_cheapest_of_those_that_are_not_later_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shadow", "says"),
+    ("shadow", "reason"),
     [
         ({"slot_seconds": 7190}, "none of the shadows would have been cheaper"),
         ({"slot_seconds": 3600, "violation_seconds": 60}, "none of the shadows would have been cheaper"),
@@ -113,29 +113,29 @@ def test_the_cheapest_of_those_that_are_not_later_is_named() -> None:
         ({"slot_seconds": 3600, "unanswered": 100}, "too little is known"),
     ],
 )
-def test_without_a_clear_case_nobody_is_named(shadow: dict[str, Any], says: str) -> None:
-    """Hardly cheaper, cheaper and late, too short, or mostly without an answer."""
-    found = told(hour(0, chosen(), score("careful", **shadow)))
+def test_without_a_clear_case_nobody_is_named(shadow: dict[str, Any], reason: str) -> None:
+    """Slightly cheaper, cheaper and late, too short, or mostly without an answer."""
+    found = scores_of(hour(0, chosen(), score("careful", **shadow)))
     assert found.cheaper is None
-    assert says in found.sentence
+    assert reason in found.sentence
 
 
 def test_a_shadow_is_compared_over_the_hours_it_was_there() -> None:
     """The chosen planner was expensive in an hour that the shadow did not see: that is no merit of the shadow's."""
-    found = told(hour(0, chosen(slot_seconds=36_000)), hour(1, chosen(), score("careful")))
+    found = scores_of(hour(0, chosen(slot_seconds=36_000)), hour(1, chosen(), score("careful")))
     assert found.cheaper is None
 
 
 def test_other_parameters_are_another_planner() -> None:
-    """What was tried before is still told, and is no longer current."""
+    """An earlier planner is still listed, as no longer current."""
     before = chosen(parameters_id="00000000")
-    found = told(hour(0, before, chosen()))
+    found = scores_of(hour(0, before, chosen()))
     assert sorted((row.label, row.current) for row in found.planners) == [("rate", False), ("rate", True)]
 
 
 def test_what_could_not_be_compared_has_no_confidence() -> None:
     """An application that only advises does not follow its planner: the model's error is unknown, not 0."""
-    assert told(hour(0, chosen())).confidence is None
+    assert scores_of(hour(0, chosen())).confidence is None
 
 
 # -- the endpoint and the keeper ----------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ async def http(store: MemoryStore) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_the_endpoint(http: httpx.AsyncClient, store: MemoryStore) -> None:
-    """What is kept, with the policy's planners as the current ones."""
+    """All stored scores, with the policy's planners as the current ones."""
     await store.restore_policy(policy(shadows=WITH_SHADOWS))
     await store.keep_scores(APP, [hour(0, chosen(), score("careful", slot_seconds=3600))], NOON)
     answer = await http.get(f"{PATH}?since=2h")
@@ -173,18 +173,18 @@ async def test_a_period_that_makes_no_sense(http: httpx.AsyncClient, since: str)
 
 
 @pytest.mark.parametrize(
-    ("spec", "says"),
+    ("spec", "reason"),
     [(None, "neither a policy nor messages"), ({}, "lists no shadows"), ({"shadows": WITH_SHADOWS}, "simulated yet")],
 )
 async def test_no_scores_are_explained(
-    http: httpx.AsyncClient, store: MemoryStore, spec: dict[str, Any] | None, says: str
+    http: httpx.AsyncClient, store: MemoryStore, spec: dict[str, Any] | None, reason: str
 ) -> None:
-    """Nobody knows it; it lists no shadows; they have not begun."""
+    """It is unknown; it lists no shadows; they have not begun."""
     if spec is not None:
         await store.restore_policy(policy(**spec))
     answer = await http.get(PATH)
     assert answer.status_code == 404
-    assert says in answer.json()["detail"]
+    assert reason in answer.json()["detail"]
 
 
 def shadows(at: datetime, *hours: ScoredHour) -> Shadows:
@@ -208,7 +208,7 @@ def record(message: Shadows | None, offset: int = 0) -> Record:
 
 
 async def test_the_keeper_keeps_the_newest_hours(store: MemoryStore) -> None:
-    """Of several messages the newest tells all; a deletion, and what cannot be read, change nothing."""
+    """The newest of several messages counts; a deletion and an unreadable message change nothing."""
     clock = FakeClock(LATER)
     bus = MemoryBus(partitions=1, clock=clock)
     keeper = ScoreKeeper(bus, store, clock)
@@ -240,13 +240,13 @@ class Full(MemoryStore):
         await super().keep_scores(application, hours, oldest)
 
 
-async def test_a_full_store_is_said_once_and_waited_for() -> None:
-    """What came is kept until there is room for it; no cycle fails of it."""
+async def test_a_full_store_is_logged_once_and_waited_for() -> None:
+    """Messages are kept until there is room for them; no cycle fails."""
     clock, store, stop = FakeClock(LATER), Full(), Stop()
     bus = MemoryBus(partitions=1, clock=clock)
     await store.restore_policy(policy())
-    told = record(shadows(LATER, hour(0, chosen())))
-    await bus.publish(SHADOWS.name, APP, told.value, told.headers)
+    scores_of = record(shadows(LATER, hour(0, chosen())))
+    await bus.publish(SHADOWS.name, APP, scores_of.value, scores_of.headers)
     with capture_logs() as lines:
         following = asyncio.create_task(ScoreKeeper(bus, store, clock, retry_seconds=0.01).follow(stop))
         async with asyncio.timeout(5):
@@ -255,4 +255,4 @@ async def test_a_full_store_is_said_once_and_waited_for() -> None:
         await asyncio.sleep(0.02)
         stop.request("the test is over")
         await following
-    assert [line["event"] for line in lines if line["log_level"] != "debug"] == ["memory-full", "memory-has-room"]
+    assert [line["event"] for line in lines if line["log_level"] != "debug"] == ["store-full", "store-has-room"]

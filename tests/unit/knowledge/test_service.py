@@ -1,4 +1,4 @@
-"""The shell on a bus in memory: nothing is lost, nothing is told twice, and an emptied store is rebuilt."""
+"""The shell on a bus in memory: nothing is lost, nothing is published twice, and an emptied store is rebuilt."""
 
 import asyncio
 import dataclasses
@@ -29,8 +29,8 @@ from tests.unit.knowledge.builders import APP, NOON, action, analysis, documents
 OTHER = "shop/payments"
 TERMS = Terms("publisher", standby_seconds=float("inf"))
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-Said = Observation | Analysis | Plan | Outcome | ScalingPolicy
-TOPIC_OF: dict[type[Said], Topic] = {
+Published = Observation | Analysis | Plan | Outcome | ScalingPolicy
+TOPIC_OF: dict[type[Published], Topic] = {
     Observation: OBSERVATIONS,
     Analysis: ANALYSES,
     Plan: PLANS,
@@ -78,7 +78,7 @@ class World:
         """One more process on the same bus and store."""
         return Knowledge(self.bus, self.store, self.clock, HistoryLimits(), rebuild_seconds=5.0, retry_seconds=0.01)
 
-    async def say(self, *messages: Said) -> None:
+    async def send(self, *messages: Published) -> None:
         for message in messages:
             topic = TOPIC_OF[type(message)]
             body, headers = encode(message, type=topic.type, source="test", id=plan(1).id, time=NOON)
@@ -105,7 +105,7 @@ class World:
         return found
 
     async def kinds(self) -> list[str]:
-        """What the feed told."""
+        """Return the events of the feed."""
         return [event.kind for event in await self.store.events("0", count=1000)]
 
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
@@ -137,13 +137,13 @@ async def world() -> World:
     return made
 
 
-async def test_what_the_loop_says_is_remembered(world: World) -> None:
-    """A whole cycle: the state has it, the feed tells it in the order it happened, and it is committed."""
+async def test_messages_of_the_loop_are_stored(world: World) -> None:
+    """A complete cycle: the state and the feed have it in order, and it is committed."""
     scale = plan(1, 4)
     await world.knowledge.rebuild()
     async with world.running():
         # Each topic is read by itself: this is the wrong order on purpose.
-        await world.say(outcome(scale, "intended"), scale, analysis(1), observation(1))
+        await world.send(outcome(scale, "intended"), scale, analysis(1), observation(1))
         await world.until(lambda: _has(world, "outcome"))
     state, newest = await world.state(), await world.newest()
     assert (newest.observation, newest.analysis, newest.plan) == (observation(1), analysis(1), scale)
@@ -160,10 +160,10 @@ async def _has(world: World, kind: str) -> bool:
     return kind in await world.kinds()
 
 
-async def test_a_replay_tells_nothing_again(world: World) -> None:
-    """At least once is what the bus gives: once is what the feed tells."""
-    said: list[Said] = [observation(1), analysis(1), plan(1), observation(2)]
-    await world.say(*said, *said)
+async def test_a_replay_publishes_nothing_again(world: World) -> None:
+    """The bus delivers at least once, the feed once."""
+    said: list[Published] = [observation(1), analysis(1), plan(1), observation(2)]
+    await world.send(*said, *said)
     records = [r for topic in READ for r in world.bus.records(topic)]
     await world.knowledge.take(records)
     before = await world.state()
@@ -174,8 +174,8 @@ async def test_a_replay_tells_nothing_again(world: World) -> None:
 
 
 async def test_a_batch_is_one_line_in_the_log(world: World) -> None:
-    """What came, of how many, how long it took; a single message with its application and trace."""
-    await world.say(observation(1), analysis(1), analysis(1, OTHER))
+    """Records, applications and duration; a single message with its application and trace."""
+    await world.send(observation(1), analysis(1), analysis(1, OTHER))
     records = [r for topic in READ for r in world.bus.records(topic)]
     with capture_logs() as lines:
         await world.knowledge.take(records)
@@ -201,7 +201,7 @@ async def test_what_cannot_be_read_is_put_aside(world: World) -> None:
         await world.bus.publish(ANALYSES.name, APP, b"{")
         await world.bus.publish(OUTCOMES.name, APP, None)  # a tombstone is nothing wrong
         await world.bus.publish(OBSERVATIONS.name, APP, None)
-        await world.say(observation(1))
+        await world.send(observation(1))
         await world.until(lambda: _has(world, "observation"))
     letters = [json.loads(r.value or b"") for r in world.bus.records(DEAD_LETTERS.name)]
     assert {(letter["topic"], letter["field"]) for letter in letters} == {
@@ -214,28 +214,28 @@ async def test_what_cannot_be_read_is_put_aside(world: World) -> None:
 
 
 async def test_an_outage_of_the_store_loses_nothing(world: World) -> None:
-    """Nothing is committed while it is away; the same process goes on by itself, and another one would be told all of it."""
+    """Nothing is committed while it is away; the same process continues by itself, and another one would receive all of it."""
     await world.knowledge.rebuild()
     world.store.away = True
     async with world.running():
-        await world.say(observation(1), analysis(1))
+        await world.send(observation(1), analysis(1))
         await world.until(lambda: _refused(world))
         assert world.store.refused
-        await world.say(plan(1))
+        await world.send(plan(1))
         world.store.away = False
         await world.until(lambda: _has(world, "plan"))
     assert await world.kinds() == ["observation", "analysis", "plan"]
     assert await world.uncommitted() == 0
 
 
-async def test_a_full_store_is_said_once_and_waited_for(world: World) -> None:
+async def test_a_full_store_is_logged_once_and_waited_for(world: World) -> None:
     """However often it is tried: one line when it refuses, one when it has room again, no cycle that failed. Nothing is lost on either
-    side: what was rebuilt stays so, and what came is remembered without anybody's help; what could not be read is put aside once."""
+    side: what was rebuilt stays so, and the messages are stored without help; an unreadable record has one dead letter."""
     await world.knowledge.rebuild()
     world.store.full = True
     async with world.running() as lines:
         await world.bus.publish(ANALYSES.name, APP, b"{", {})
-        await world.say(observation(1), analysis(1))
+        await world.send(observation(1), analysis(1))
         await world.until(lambda: _refused(world, 5))
         assert len(world.bus.records(DEAD_LETTERS.name)) == 1
         await world.knowledge.check_rebuilt()
@@ -243,12 +243,12 @@ async def test_a_full_store_is_said_once_and_waited_for(world: World) -> None:
         assert await world.store.policy(APP) is not None
         world.store.full = False
         await world.until(lambda: _has(world, "analysis"))
-        await world.say(plan(1))
+        await world.send(plan(1))
         await world.until(lambda: _has(world, "plan"))
     said = [line["event"] for line in lines if line["event"] not in ("rebuilt", "dead-letter")]
-    full = next(line for line in lines if line["event"] == "memory-full")
-    assert said[0] == "memory-full" and full["reason"] == "the memory is full"
-    assert said[1:3] == ["remembered", "memory-has-room"]
+    full = next(line for line in lines if line["event"] == "store-full")
+    assert said[0] == "store-full" and full["reason"] == "the store is full"
+    assert said[1:3] == ["remembered", "store-has-room"]
     assert set(said[3:]) == {"remembered"}
     assert await world.kinds() == ["observation", "analysis", "plan"]
     assert await world.uncommitted() == 0
@@ -257,30 +257,30 @@ async def test_a_full_store_is_said_once_and_waited_for(world: World) -> None:
 async def test_a_store_that_is_full_when_it_is_rebuilt_is_waited_for(world: World) -> None:
     """It came back empty, with room for nothing: not ready until all that the topics know is in it."""
     await world.knowledge.rebuild()
-    await world.say(plan(1))
+    await world.send(plan(1))
     async with world.running() as lines:
         world.store.__init__()  # type: ignore[misc]
         world.store.full = True
-        await world.until(lambda: _said(lines, "memory-full"))
+        await world.until(lambda: _logged(lines, "store-full"))
         with pytest.raises(RuntimeError, match="compared"):
             await world.knowledge.check_rebuilt()
         world.store.full = False
-        await world.until(lambda: _said(lines, "memory-has-room"))
+        await world.until(lambda: _logged(lines, "store-has-room"))
         await world.knowledge.check_rebuilt()
     assert await world.store.policy(APP) is not None
-    assert [line["event"] for line in lines].count("memory-full") == 1
+    assert [line["event"] for line in lines].count("store-full") == 1
 
 
-async def _said(lines: list[Any], event: str) -> bool:
+async def _logged(lines: list[Any], event: str) -> bool:
     return any(line["event"] == event for line in lines)
 
 
 async def test_a_process_that_ends_in_an_outage_leaves_its_work_to_the_next(world: World) -> None:
-    """What it had taken and could not store is given to who comes after it."""
+    """Records that it could not store go to the next process."""
     await world.knowledge.rebuild()
     world.store.away = True
     async with world.running():
-        await world.say(observation(1), analysis(1))
+        await world.send(observation(1), analysis(1))
         await world.until(lambda: _refused(world))
     world.store.away = False
     assert await world.uncommitted() == 2
@@ -367,11 +367,11 @@ async def test_an_earlier_holders_late_outcome_changes_nothing(world: World) -> 
     late = outcome(scale, "failed", seconds=99, action=ended, epoch=1, sequence=7)
     await world.knowledge.rebuild()
     async with world.running():
-        await world.say(scale)
+        await world.send(scale)
         await world.until(lambda: _has(world, "plan"))
-        await world.say(owned, late)
+        await world.send(owned, late)
         await world.until(lambda: _has(world, "outcome"))
-        await world.say(plan(2, 5))
+        await world.send(plan(2, 5))
         await world.until(lambda: _planned(world))
     assert (await world.newest()).outcome == owned
     assert await world.store.action(APP) == stored
@@ -388,7 +388,7 @@ async def test_an_emptied_store_is_rebuilt_from_the_topics(world: World) -> None
     """Policies with their versions, the newest of each stage, and the action in flight. Nothing is published for it."""
     scale = plan(2, 4)
     flying = outcome(scale, "applying", action=action(scale, version=3))
-    await world.say(plan(1), analysis(2), scale, flying)
+    await world.send(plan(1), analysis(2), scale, flying)
     await _after_a_rebuild(world)
     assert await world.store.policy(APP) is not None
     newest = await world.newest()
@@ -400,25 +400,25 @@ async def test_an_emptied_store_is_rebuilt_from_the_topics(world: World) -> None
 
 
 async def test_what_a_state_has_seen_comes_back_itself(world: World) -> None:
-    """The store was emptied just before a state was written that was made of what lay there: it has seen more than there is."""
+    """The store was emptied just before a state was written that was computed from its content: the newest message is missing."""
     said = [observation(1), analysis(1), plan(1)]
-    await world.say(*said)
-    known = State(application=APP)
+    await world.send(*said)
+    current_state = State(application=APP)
     for message in said:
-        known = remember(known, message, HistoryLimits())
-    await world.store.save([known], [], newest={APP: documents(plan(1))})
+        current_state = remember(current_state, message, HistoryLimits())
+    await world.store.save([current_state], [], newest={APP: documents(plan(1))})
     await world.knowledge.rebuild()
     newest = await world.newest()
     assert (newest.analysis, newest.plan) == (analysis(1), plan(1))
 
 
-async def test_an_end_that_is_refused_is_told_later(world: World) -> None:
-    """Nobody wants the application any more, and the store is away when that is heard: its feed still ends with the end."""
+async def test_a_refused_end_is_published_later(world: World) -> None:
+    """The application ends while the store is away: its feed still has the end."""
     await world.knowledge.rebuild()
-    await world.say(observation(1), plan(1))
+    await world.send(observation(1), plan(1))
     await world.knowledge.take([r for topic in READ for r in world.bus.records(topic)])
     await world.store.delete_policy(APP, None)
-    await world.say(observation(2, status="ended"))
+    await world.send(observation(2, status="ended"))
     end = world.bus.records(OBSERVATIONS.name)[-1:]
     world.store.away = True
     with pytest.raises(StoreUnavailable):
@@ -430,8 +430,8 @@ async def test_an_end_that_is_refused_is_told_later(world: World) -> None:
 
 
 async def test_a_deleted_application_is_not_brought_back(world: World) -> None:
-    """Its last analysis and plan are kept in the topics for a week; the tombstone says that nobody wants them."""
-    await world.say(analysis(1), plan(1, 4), outcome(plan(1, 4), "verified", action=action(plan(1, 4))))
+    """Its last analysis and plan are kept in the topics for a week; the tombstone says that they are not needed."""
+    await world.send(analysis(1), plan(1, 4), outcome(plan(1, 4), "verified", action=action(plan(1, 4))))
     await world.store.delete_policy(APP, None)
     await world.publisher.publish()
     await _after_a_rebuild(world)
@@ -451,9 +451,9 @@ async def test_a_deletion_that_is_not_published_yet_outlives_a_restart(world: Wo
 
 
 async def test_a_rebuild_that_was_cut_short_is_begun_again(world: World) -> None:
-    """The store went away in the middle: it is not taken for whole afterwards."""
+    """The store failed in between: it does not count as complete afterwards."""
     scale = plan(2, 4)
-    await world.say(analysis(2), scale, outcome(scale, "applying", action=action(scale)))
+    await world.send(analysis(2), scale, outcome(scale, "applying", action=action(scale)))
     world.store = FlakyStore()
     world.store.away = True
     world.knowledge = world.process()
@@ -472,11 +472,11 @@ async def test_a_store_that_comes_back_empty_is_rebuilt_while_running(world: Wor
     """Redis was replaced under a running service: it notices, rebuilds, and goes on."""
     await world.knowledge.rebuild()
     async with world.running():
-        await world.say(observation(1), analysis(1), plan(1))
+        await world.send(observation(1), analysis(1), plan(1))
         await world.until(lambda: _has(world, "plan"))
-        # Everything it held is gone, the connection stays.
+        # All its data is lost, the connection stays.
         world.store.__init__()  # type: ignore[misc]
-        await world.say(observation(2))
+        await world.send(observation(2))
         await world.until(lambda: _has(world, "observation"))
     assert await world.store.policy(APP) is not None
     newest = await world.newest()
@@ -490,7 +490,7 @@ async def test_a_store_that_comes_back_without_its_last_second_is_completed(worl
     await world.publisher.publish()
     world.store.away = True
     async with world.running():
-        await world.say(observation(1))
+        await world.send(observation(1))
         await world.until(lambda: _refused(world))
         with pytest.raises(RuntimeError):
             await world.knowledge.check_rebuilt()
@@ -502,18 +502,18 @@ async def test_a_store_that_comes_back_without_its_last_second_is_completed(worl
 
 
 async def test_the_end_of_an_action_is_known_by_its_outcome(world: World) -> None:
-    """The executor could not write that its action ended: the outcome tells it. What is older, or another action's end, changes nothing."""
+    """The executor could not write that its action ended: the outcome does. What is older, or another action's end, changes nothing."""
     await world.knowledge.rebuild()
     begun = action(plan(1, 2), version=3, phase="verifying")
     ended = begun.model_copy(update={"version": 4, "phase": "verified"})
     other = action(plan(2, 3), version=9, phase="verified")
     await world.store.put_action(begun, 0)
     async with world.running():
-        await world.say(observation(1), analysis(1), plan(1, 2), outcome(plan(1, 2), "verifying", action=begun))
-        await world.say(outcome(plan(2, 3), "verified", action=other))
+        await world.send(observation(1), analysis(1), plan(1, 2), outcome(plan(1, 2), "verifying", action=begun))
+        await world.send(outcome(plan(2, 3), "verified", action=other))
         await world.until(lambda: _has(world, "outcome"))
         assert await world.store.action(APP) == begun
-        await world.say(outcome(plan(1, 2), "verified", 20, action=ended))
+        await world.send(outcome(plan(1, 2), "verified", 20, action=ended))
         await world.until(lambda: _ended(world))
     assert await world.store.action(APP) == ended
 
@@ -525,10 +525,10 @@ async def test_the_end_of_an_action_is_not_lost_with_the_last_second(world: Worl
     ended = begun.model_copy(update={"version": 4, "phase": "verified"})
     await world.store.put_action(ended, 0)
     async with world.running():
-        await world.say(observation(1), analysis(1), plan(1, 2), outcome(plan(1, 2), "verified", action=ended))
+        await world.send(observation(1), analysis(1), plan(1, 2), outcome(plan(1, 2), "verified", action=ended))
         await world.until(lambda: _has(world, "outcome"))
         world.store.away = True
-        await world.say(observation(2))
+        await world.send(observation(2))
         await world.until(lambda: _refused(world))
         vars(world.store)["_actions"][APP] = begun
         world.store.away = False
@@ -550,19 +550,19 @@ async def test_a_newer_policy_in_the_store_stays(world: World) -> None:
 
 
 async def test_an_application_that_ended_is_forgotten(world: World) -> None:
-    """With its action; what was still on its way does not bring it back. Its feed tells the end."""
+    """With its action; what was still on its way does not bring it back. Its feed has the end."""
     scale = plan(1, 4)
-    await world.say(observation(1), analysis(1), scale)
+    await world.send(observation(1), analysis(1), scale)
     await world.store.put_action(action(scale), 0)
     await world.knowledge.take([r for topic in READ for r in world.bus.records(topic)])
     await world.store.delete_policy(APP, None)
     end = World()
-    await end.say(observation(2, status="ended"))
+    await end.send(observation(2, status="ended"))
     await world.knowledge.take(end.bus.records(OBSERVATIONS.name))
     assert await world.store.applications() == []
     assert await world.store.action(APP) is None
     late = World()
-    await late.say(analysis(1.5), plan(1.5), outcome(scale, "verified"), observation(2, status="ended"))
+    await late.send(analysis(1.5), plan(1.5), outcome(scale, "verified"), observation(2, status="ended"))
     await world.knowledge.take([r for topic in READ for r in late.bus.records(topic)])
     assert await world.store.applications() == []
     assert await world.store.history(APP) == []
@@ -571,7 +571,7 @@ async def test_an_application_that_ended_is_forgotten(world: World) -> None:
 
 async def test_an_old_end_does_not_end_what_began_again(world: World) -> None:
     """Deleted and written again, then the old end is replayed: the new one keeps its state and its action."""
-    await world.say(observation(2, status="ended"), observation(3), plan(3, 4))
+    await world.send(observation(2, status="ended"), observation(3), plan(3, 4))
     records = [r for topic in READ for r in world.bus.records(topic)]
     await world.knowledge.take(records)
     await world.store.put_action(action(plan(3, 4)), 0)

@@ -51,7 +51,7 @@ async def test_an_answer(http: httpx.AsyncClient, store: MemoryStore) -> None:
     assert found.sentence.startswith("At 1,600 records/s (x2) with work 2 → 4 it keeps up")
 
 
-async def test_without_a_question_it_tells_of_now(http: httpx.AsyncClient, store: MemoryStore) -> None:
+async def test_without_a_question_it_predicts_the_present(http: httpx.AsyncClient, store: MemoryStore) -> None:
     """The present parallelism and load for ten minutes: how far it is from breaking."""
     await remembered(store)
     found = WhatIf.model_validate_json((await http.get(PATH)).text)
@@ -59,7 +59,7 @@ async def test_without_a_question_it_tells_of_now(http: httpx.AsyncClient, store
 
 
 @pytest.mark.parametrize(
-    ("query", "field", "says"),
+    ("query", "field", "reason"),
     [
         ({"parallelism": "worck=4"}, "query.parallelism", "there is no operator 'worck'; there are: orders, work"),
         ({"parallelism": "work"}, "query.parallelism", "is no operator=number"),
@@ -72,7 +72,7 @@ async def test_without_a_question_it_tells_of_now(http: httpx.AsyncClient, store
     ],
 )
 async def test_what_makes_no_sense(
-    http: httpx.AsyncClient, store: MemoryStore, query: dict[str, str], field: str, says: str
+    http: httpx.AsyncClient, store: MemoryStore, query: dict[str, str], field: str, reason: str
 ) -> None:
     """422 as a problem document that names the field."""
     await remembered(store)
@@ -80,7 +80,7 @@ async def test_what_makes_no_sense(
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["errors"][0]["field"] == field
-    assert says in answer.json()["detail"]
+    assert reason in answer.json()["detail"]
 
 
 async def test_an_unknown_application(http: httpx.AsyncClient) -> None:

@@ -11,7 +11,7 @@ from weir_contracts import Observation, Problem, ended_observation, parse_policy
 
 from engines.flink.metrics import SourceOffsets
 from engines.flink.readings import FlinkReadings, scrape_of
-from engines.flink.rescale import CheckpointFacts
+from engines.flink.rescale import CheckpointStatistics
 from runtime.clock import FakeClock
 from services.monitor.adapters.memory import JOB_ID, MAP, SOURCE, MemoryFlink
 from services.monitor.core import PartitionOffsets, Readings, next_due, observe
@@ -242,7 +242,8 @@ async def test_more_partitions_than_a_message_holds_are_said(flink: MemoryFlink)
 
 READ = SourceOffsets({("orders", 0): 20, ("orders", 1): None})
 UNREAD = SourceOffsets({("orders", 0): None, ("orders", 1): None})
-DONE, NONE_DONE = CheckpointFacts(completed=3), CheckpointFacts(completed=0)
+DONE, NONE_DONE = CheckpointStatistics(completed=3), CheckpointStatistics(completed=0)
+ONE_DONE = CheckpointStatistics(completed=1)
 
 
 @pytest.mark.parametrize(
@@ -254,6 +255,7 @@ DONE, NONE_DONE = CheckpointFacts(completed=3), CheckpointFacts(completed=0)
         (20, "orders", {}, None),
         (None, None, {}, None),
         (None, "young", {"checkpoints": NONE_DONE}, None),
+        (None, "committing", {"checkpoints": ONE_DONE}, None),
         (None, "not-told", {"checkpoints": None}, None),
         (None, "idle", {"sources": {SOURCE: UNREAD}}, None),
     ],

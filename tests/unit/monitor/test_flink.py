@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from engines.flink.readings import FlinkReadings
 from runtime.clock import FakeClock
 from services.monitor.adapters import flink as flink_adapter
-from services.monitor.adapters.application import Flink
 from services.monitor.adapters.flink import FlinkCollector, new_client
 from services.monitor.adapters.memory import JOB_ID, MAP, SOURCE, MemoryFlink
 from tests.effort import examples
@@ -27,7 +26,7 @@ PATH = f"/jobs/{JOB_ID}"
 class MemoryRig:
     """The memory cluster; `view` makes the reader of a cluster."""
 
-    def __init__(self, view: Callable[[MemoryFlink, str], Flink]) -> None:
+    def __init__(self, view: Callable[[MemoryFlink, str], Any]) -> None:
         self.clock = FakeClock()
         self.cluster = MemoryFlink(self.clock)
         self.cluster.process(0, PROCESSED)

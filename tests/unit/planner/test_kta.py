@@ -292,7 +292,7 @@ def test_the_history_that_does_not_fit_loses_its_oldest() -> None:
     assert f"its result of {huge.evidence['newest_result_bytes']:,} bytes exceeds the memory of 16,384" in huge.sentence
     again = _reply({"blob": "x" * 20_000}, {}, 32)
     assert again.memory["results"] == []
-    assert "so is not stored for later requests" in again.sentence
+    assert "is not stored for later requests" in again.sentence
 
 
 @pytest.mark.parametrize("planned", [plan(v0=2, v1=4), plan(v0=1, v1=2)], ids=["scales", "holds"])

@@ -127,8 +127,8 @@ KTA_STEPS = {"name": "mine", "kind": "kta", "monitor_url": "http://127.0.0.1:1",
         ({"name": "mine", "url": "http://127.0.0.1:1", "credential": "none"}, "WEIR_PLANNER_CREDENTIALS_FOLDER"),
         ({"name": "mine", "url": "http://127.0.0.1:1", "token": "secret"}, "token"),
         ({"name": "mine", "url": "http://127.0.0.1:1", "token\x1b\n": 1}, r"body.token\\x1b\\n: is not a field"),
-        ({**KTA_STEPS, "result_history_length": True}, "body.result_history_length: must be a whole number"),
-        ({**KTA_STEPS, "result_history_length": "12"}, "body.result_history_length: must be a whole number"),
+        ({**KTA_STEPS, "result_history_length": True}, "body.result_history_length: must be an integer"),
+        ({**KTA_STEPS, "result_history_length": "12"}, "body.result_history_length: must be an integer"),
     ],
 )
 async def test_what_cannot_be_a_planner_is_refused(house: House, body: dict[str, Any], says: str) -> None:

@@ -1,4 +1,4 @@
-"""What every bus promises, as stories. `MemoryBus` and `KafkaBus` pass the same ones."""
+"""The suite of every bus: `MemoryBus` and `KafkaBus` pass the same stories."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ DEADLINE_SECONDS = 20.0
 
 
 async def collect(receiver: Consumer | Reader, count: int) -> list[Record]:
-    """Receive until there are `count` records; what was missing is told, and whether there was a share to read."""
+    """Receive until there are `count` records; the assertion names the missing ones, and whether there was an assignment."""
     records: list[Record] = []
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
@@ -135,7 +135,7 @@ class BusSuite:
         assert max(sizes) <= 5
 
     async def test_a_successor_goes_on_after_the_last_commit(self, bus: Bus, topic: str, group: str) -> None:
-        """What was committed is not repeated; what was only received is."""
+        """Committed records are not repeated; received ones are."""
         first = bus.consumer([topic], group)
         await bus.publish(topic, "a", b"1")
         assert [r.value for r in await collect(first, 1)] == [b"1"]
@@ -159,7 +159,7 @@ class BusSuite:
         assert [r.value for r in await collect(bus.consumer([topic], group), 9)] == [b"%d" % i for i in range(1, 10)]
 
     async def test_a_cancelled_receive_loses_nothing(self, bus: Bus, topic: str, group: str) -> None:
-        """Whoever stops waiting gets with the next call what was already on its way."""
+        """A cancelled wait loses nothing: the next call returns its records."""
         consumer = bus.consumer([topic], group)
         await until(lambda: len(consumer.assignment) == PARTITIONS, consumer)
         given_up = asyncio.create_task(consumer.receive(timeout_seconds=2.0))
@@ -206,7 +206,7 @@ class BusSuite:
                 taken |= {r.key for r in await second.receive(timeout_seconds=0.2)}
         assert len(second.assignment) == PARTITIONS
 
-    async def test_members_are_told_of_their_partitions(self, bus: Bus, topic: str, group: str) -> None:
+    async def test_members_are_notified_of_their_partitions(self, bus: Bus, topic: str, group: str) -> None:
         """Given and taken partitions add up to what a member owns, before it receives anything of them."""
         owned: set[int] = set()
         first = bus.consumer([topic], group, on_assigned=owned.update, on_revoked=owned.difference_update)
@@ -222,7 +222,7 @@ class BusSuite:
         assert first.assignment == frozenset()
 
     async def test_a_member_is_certain_of_its_partitions(self, bus: Bus, topic: str, group: str) -> None:
-        """For a session at most, of its own only; and what was received stays uncommitted."""
+        """For a session at most, of own partitions only; and received records stay uncommitted."""
         consumer = bus.consumer([topic], group)
         await bus.publish(topic, "a", b"1")
         assert await collect(consumer, 1)
@@ -332,7 +332,7 @@ class BusSuite:
         assert keys_of(await collect(reader, len(expected))) == sorted(expected)
 
     async def test_a_partition_that_comes_back_is_read_again(self, bus: Bus, topic: str) -> None:
-        """Somebody else may have had it meanwhile: what is remembered of it must be built anew."""
+        """Another member may have owned it meanwhile: cached data must be rebuilt."""
         await bus.publish_many(one_each(topic))
         reader = bus.reader(topic, partitions=range(PARTITIONS))
         await read_to_end(reader)

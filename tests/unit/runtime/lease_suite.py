@@ -1,4 +1,4 @@
-"""What every lease must do, whoever keeps it: Kafka's group and its twin are held to these stories."""
+"""The suite of every lease: Kafka's group and the memory lease pass the same stories."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -16,12 +16,12 @@ class Contest(Protocol):
     def monotonic(self) -> float: ...
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> float:
-        """Until it holds; how long that took. An assertion if it never does."""
+        """Wait until it holds; return the seconds. An assertion if it never does."""
         ...
 
 
 def decide(contest: Contest, lease: Lease) -> LeaseDecision:
-    """What a contender may do now."""
+    """Return what a contender may do now."""
     return judge(lease.state(), contest.monotonic(), TERMS)
 
 
@@ -31,7 +31,7 @@ def works(contest: Contest, lease: Lease) -> bool:
 
 
 def holder(lease: Lease) -> Holder:
-    """What the holder says of itself."""
+    """Return the entry of the holder."""
     own = lease.state().own
     assert own is not None
     return own

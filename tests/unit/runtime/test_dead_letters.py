@@ -47,7 +47,7 @@ async def test_the_same_record_makes_the_same_letter() -> None:
 
 
 async def test_a_batch_that_is_taken_again_makes_no_second_letter() -> None:
-    """One for each record, of one topic made anew in its place too; one that could not be published is tried again."""
+    """One for each record, of a recreated topic as well; one that could not be published is tried again."""
     bus = MemoryBus()
     aside = DeadLetters(bus, "planner", FakeClock())
     bus.break_down()
@@ -62,7 +62,7 @@ async def test_a_batch_that_is_taken_again_makes_no_second_letter() -> None:
 
 
 async def test_a_huge_record_makes_a_bounded_letter() -> None:
-    """The first 64 KiB show what it was; its size is given."""
+    """It carries the first 64 KiB, and the size."""
     letter = await sent(bad(b"x" * 1_000_000, key="k" * 5000), reason="r" * 9000, field="f" * 9000)
     assert len(base64.b64decode(letter.value_base64 or "")) == MAX_VALUE_BYTES
     assert letter.value_bytes == 1_000_000
@@ -111,7 +111,7 @@ async def test_an_outage_is_the_callers_to_know() -> None:
         (None, "no-value", None),
     ],
 )
-async def test_a_code_says_why_a_record_could_not_be_read(value: bytes | None, code: str, field: str | None) -> None:
+async def test_a_code_for_each_reason(value: bytes | None, code: str, field: str | None) -> None:
     """So that no program has to read the sentence; a dead letter of an earlier version has none."""
     bus = MemoryBus()
     record = Record(OBSERVATIONS.name, 0, 1, "shop/orders", value, {})

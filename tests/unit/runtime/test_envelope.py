@@ -105,7 +105,7 @@ def test_no_bytes_do_harm(value: bytes) -> None:
 
 
 def test_a_trace_begins_with_the_message_and_goes_on() -> None:
-    """From reading to outcome one trace id; each step has a span of its own."""
+    """From reading to outcome one trace id; each step has its own span."""
     first = new_traceparent(ID)
     version, trace, span, flags = first.split("-")
     assert (version, trace, len(span), flags) == ("00", ID.hex, 16, "01")
@@ -117,5 +117,5 @@ def test_a_trace_begins_with_the_message_and_goes_on() -> None:
     "parent", [None, "", "00-short-span-01", f"00-{'z' * 32}-{'1' * 16}-01", f"00-{'0' * 32}-1-01"]
 )
 def test_a_broken_trace_is_begun_anew(parent: str | None) -> None:
-    """A bad header of somebody else is no reason to lose the message, nor to pass the header on."""
+    """An invalid header neither loses the message nor is passed on."""
     assert child_traceparent(parent, ID) == new_traceparent(ID)

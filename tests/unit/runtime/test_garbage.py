@@ -1,4 +1,4 @@
-"""How often Python looks for cycles: seldom where a process is a service's, as before where it is somebody else's."""
+"""How often Python collects cycles: rarely in a service's process, as before in another one."""
 
 import gc
 import json

@@ -35,7 +35,7 @@ def client(health: Health) -> httpx.AsyncClient:
 
 
 async def test_a_process_lives_whatever_is_missing(health: Health) -> None:
-    """Liveness asks nobody: a restart would not bring Kafka back."""
+    """Liveness depends on nothing: a restart would not bring Kafka back."""
     kafka = Dependency()
     kafka.problem = "refused"
     health.register("kafka", kafka.ping)

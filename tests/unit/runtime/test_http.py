@@ -38,7 +38,7 @@ def oven(tokens: Tokens | None = None, **limits: float) -> FastAPI:
 
     @app.get("/conflict")
     async def conflict() -> None:
-        raise Problem(409, "somebody was first", errors=[("version", "is 3, not 2")], extra={"current": 3})
+        raise Problem(409, "another writer was first", errors=[("version", "is 3, not 2")], extra={"current": 3})
 
     @app.get("/odd/{name}")
     async def odd(name: str) -> None:
@@ -97,7 +97,7 @@ async def test_a_token_has_a_name_and_a_role() -> None:
 
 
 @pytest.mark.parametrize("header", [None, "Bearer", "Bearer ", "Bearer nobodys-long-token", f"Basic {ADA}", ADA])
-async def test_who_is_not_known_is_told_how(header: str | None) -> None:
+async def test_an_unknown_caller_gets_401(header: str | None) -> None:
     """401 with the scheme, as a problem document; the same whether the token is missing or wrong."""
     async with client(guarded()) as http:
         answer = await http.get("/who", headers={"Authorization": header} if header else {})
@@ -235,7 +235,7 @@ async def test_a_client_of_a_peer_carries_the_token_and_ends_with_the_server() -
 
 
 async def test_a_stream_does_not_hold_up_the_end() -> None:
-    """Somebody watches the events while the service is stopped."""
+    """A client reads the events while the service is stopped."""
     app = oven()
 
     @app.get("/endless")

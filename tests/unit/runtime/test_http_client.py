@@ -131,7 +131,7 @@ async def test_redirects_and_proxies_are_not_followed(get: Get, monkeypatch: pyt
 
 
 async def test_cookies_are_not_kept() -> None:
-    """A target gets the token that is its own, and nothing that another set."""
+    """A target gets its own token, and no cookie of another one."""
     async with (
         serving(answer(b"{}", "Set-Cookie: a=b", "Content-Length: 2")) as server,
         async_client(server.url, SecretStr("mine")) as http,
@@ -143,11 +143,11 @@ async def test_cookies_are_not_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [b"SSH-2.0-hunter2\r\n\r\n", answer(b"", "hunter2 : x"), answer(b"", "X: \x00hunter2")]
+    "response", [b"SSH-2.0-hunter2\r\n\r\n", answer(b"", "hunter2 : x"), answer(b"", "X: \x00hunter2")]
 )
-async def test_what_is_not_http_is_not_repeated(said: bytes) -> None:
+async def test_what_is_not_http_is_not_repeated(response: bytes) -> None:
     """The error goes into messages that others read."""
-    async with serving(said) as server:
+    async with serving(response) as server:
         with pytest.raises(httpx.RemoteProtocolError) as failed:
             await get_async(server.url)
     assert str(failed.value) == "the answer is not valid HTTP"
@@ -176,7 +176,7 @@ async def test_a_name_that_changes_its_address_is_checked_at_each_connect() -> N
 
 
 async def test_the_next_address_is_tried() -> None:
-    """Of several that are allowed."""
+    """If the first one refuses."""
 
     async def resolve(_host: str, _port: int) -> list[str]:
         return ["::1", "127.0.0.1"]

@@ -1,4 +1,4 @@
-"""What of the Kafka bus needs no broker: its threads, its complaints, and a producer that cannot go on."""
+"""Parts of the Kafka bus without a broker: threads, repeated errors, and a fatal producer error."""
 
 import asyncio
 import threading
@@ -25,8 +25,8 @@ RECORD = Outgoing("weir.plans.v1", "shop/orders", b"{}")
 async def test_calls_run_one_after_the_other_on_their_own_thread() -> None:
     """A synchronous client is never called from two threads, and never from the event loop's."""
     thread = ClientThread("story")
-    seen = [await thread.call(lambda: threading.current_thread().name) for _ in range(3)]
-    assert seen == ["story"] * 3
+    names = [await thread.call(lambda: threading.current_thread().name) for _ in range(3)]
+    assert names == ["story"] * 3
     thread.close()
 
 
@@ -119,8 +119,8 @@ async def test_a_producer_that_is_beyond_repair_is_replaced() -> None:
     await outbox.close(1.0)
 
 
-async def test_a_full_queue_is_told_at_once() -> None:
-    """Buffers are bounded: whoever publishes faster than the brokers take it hears so."""
+async def test_a_full_queue_fails_at_once() -> None:
+    """Buffers are bounded: publishing faster than the brokers accept fails."""
     stuck = FakeProducer(None)
     stuck.poll = lambda _seconds: stuck.purged.wait(0.01)  # type: ignore[method-assign,assignment,return-value]
     outbox = Outbox({}, 1.0, lambda _settings: stuck)

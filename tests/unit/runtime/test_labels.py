@@ -1,9 +1,9 @@
-"""A label that somebody else chooses cannot grow without end."""
+"""Labels from outside are bounded."""
 
 from runtime.labels import OTHER, CardinalityLimiter
 
 
-def test_the_first_few_are_told_apart() -> None:
+def test_the_first_few_stay_apart() -> None:
     """A known one stays itself, also when the limit is reached."""
     few = CardinalityLimiter(2)
     assert [few(v) for v in ("a", "b", "c", "a", "d")] == ["a", "b", OTHER, "a", OTHER]

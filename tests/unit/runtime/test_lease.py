@@ -71,7 +71,7 @@ def test_only_a_holder_that_lives_is_a_reason_to_give_up() -> None:
     assert judge(waits, 30.0, Terms("analyzer", standby_seconds=float("inf"))).kind == "waits"
 
 
-def test_an_outage_is_no_time_in_which_another_lived() -> None:
+def test_an_outage_is_no_time_of_another_holder() -> None:
     """The brokers were away for five minutes. What was written before says nothing of who lives now, and patience begins with the
     first sign of life behind the gap."""
     read_once = LeaseState(0.0, other=THEIRS)

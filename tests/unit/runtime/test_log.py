@@ -1,4 +1,4 @@
-"""Logs: one JSON line each, whoever writes it, and no secrets in them."""
+"""Logs: one JSON line each, of services and libraries, without secrets."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
     return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
 
-def test_a_line_says_who_when_what(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_has_service_time_and_event(capsys: pytest.CaptureFixture[str]) -> None:
     """As one JSON object, from whatever thread."""
     log.configure("planner", "INFO")
     logger = structlog.get_logger("shell")
@@ -53,7 +53,7 @@ def test_a_line_says_who_when_what(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_level_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    """And can be set anew."""
+    """And can be configured again."""
     log.configure("planner", "WARNING")
     structlog.get_logger("a").info("quiet")
     log.configure("planner", "DEBUG")
@@ -118,7 +118,7 @@ def test_secrets_are_masked_wherever_they_are(capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_a_password_of_any_characters_is_taken_out(text: str, shown: str) -> None:
-    """What a URL's form forbids in a password is what a person writes there."""
+    """Users write characters in passwords that a URL forbids."""
     assert log.without_credentials(text) == shown
 
 
@@ -142,7 +142,7 @@ def test_a_person_gets_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_a_cycle_is_one_rich_line() -> None:
-    """What was learnt on the way, and how long it took."""
+    """Fields of the work, and its duration."""
     clock = FakeClock()
     with (
         capture_logs() as lines,
@@ -163,7 +163,7 @@ def test_a_cycle_is_one_rich_line() -> None:
 
 
 def test_a_failed_cycle_is_a_line_and_an_error() -> None:
-    """The line says why; the error goes on to whoever handles it."""
+    """The line gives the reason; the error is raised."""
     with (
         capture_logs() as lines,
         pytest.raises(ValueError, match="no"),

@@ -74,7 +74,7 @@ async def test_work_is_raced_against_the_stop() -> None:
     assert ended.is_set()
 
 
-async def test_whoever_races_can_be_cancelled() -> None:
+async def test_a_race_can_be_cancelled() -> None:
     """The work is cancelled with it, and the cancellation escapes."""
     stop, ended = Stop(), asyncio.Event()
 
@@ -92,7 +92,7 @@ async def test_whoever_races_can_be_cancelled() -> None:
     assert ended.is_set()
 
 
-async def test_a_missing_dependency_is_waited_for_and_told_once() -> None:
+async def test_a_missing_dependency_is_waited_for_and_logged_once() -> None:
     """One line when it is missing, one when the reason changes, one when it is there."""
     answers = ["refused"] * 5 + ["unknown host"] * 2 + [""]
 
@@ -122,11 +122,11 @@ async def test_a_dependency_that_is_there_needs_no_words() -> None:
 
 async def test_a_ping_that_hangs_is_given_up() -> None:
     """And it can be stopped while it waits."""
-    stop, again, asked = Stop(), asyncio.Event(), list[int]()
+    stop, again, calls = Stop(), asyncio.Event(), list[int]()
 
     async def hang() -> None:
-        asked.append(1)
-        if len(asked) == 2:
+        calls.append(1)
+        if len(calls) == 2:
             again.set()
         await asyncio.sleep(60)
 
@@ -151,7 +151,7 @@ async def test_the_stop_does_not_wait_for_a_ping() -> None:
     assert await asyncio.wait_for(waiting, 1.0) is False
 
 
-async def test_a_failed_cycle_is_told_counted_and_survived() -> None:
+async def test_a_failed_cycle_is_logged_counted_and_survived() -> None:
     """The one catch-all: two failures, then it works again."""
     stop, runs = Stop(), list[int]()
 

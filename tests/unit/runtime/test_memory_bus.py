@@ -66,8 +66,8 @@ async def test_a_busy_partition_starves_nobody(bus: MemoryBus) -> None:
     reader = bus.reader("t")
     for i in range(40):
         await bus.publish("t", f"k{i}", b"")
-    seen = [(await reader.receive(max_records=1))[0].partition for _ in range(PARTITIONS)]
-    assert sorted(seen) == list(range(PARTITIONS))
+    partitions = [(await reader.receive(max_records=1))[0].partition for _ in range(PARTITIONS)]
+    assert sorted(partitions) == list(range(PARTITIONS))
 
 
 async def test_everything_ever_written_can_be_looked_at(bus: MemoryBus) -> None:

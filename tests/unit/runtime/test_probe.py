@@ -40,20 +40,22 @@ def port() -> Iterator[int]:
         thread.join()
 
 
-@pytest.mark.parametrize(("status", "says"), [(200, "ready\n"), (503, "redis: refused\n"), (404, "redis: refused\n")])
-def test_it_says_what_readiness_says(
+@pytest.mark.parametrize(
+    ("status", "reported"), [(200, "ready\n"), (503, "redis: refused\n"), (404, "redis: refused\n")]
+)
+def test_it_reports_readiness(
     port: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     status: int,
-    says: str,
+    reported: str,
 ) -> None:
-    """The service beside it is found by the service's own settings; listening everywhere includes loopback."""
+    """The service is found by its own settings; listening everywhere includes loopback."""
     monkeypatch.setattr(_Service, "status", status)
     monkeypatch.setenv("WEIR_HTTP_HOST", "0.0.0.0")
     monkeypatch.setenv("WEIR_HTTP_PORT", str(port))
     assert probe.main() == (0 if status == 200 else 1)
-    assert capsys.readouterr().out == says
+    assert capsys.readouterr().out == reported
 
 
 def test_nobody_there() -> None:
@@ -63,5 +65,5 @@ def test_nobody_there() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"dependencies": {"kafka": 1}}', b"<html>"])
 def test_an_answer_that_is_none_of_ours(body: bytes) -> None:
-    """Somebody else listens on the port: the status is all there is to say."""
+    """Another program listens on the port: only the status is known."""
     assert probe.complaint(502, body) == "answers 502"

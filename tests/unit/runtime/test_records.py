@@ -27,7 +27,7 @@ def test_a_negative_hash_is_made_positive_as_java_does() -> None:
 
 
 def test_keys_are_hashed_as_utf8() -> None:
-    """A name with an umlaut has one partition, whoever writes it."""
+    """A name with an umlaut has one partition for all writers."""
     assert partition_of("läden/bücher", 97) == (_murmur2("läden/bücher".encode()) & 0x7FFFFFFF) % 97
 
 

@@ -32,7 +32,7 @@ def test_versions_are_ordered_as_kubernetes_orders_them() -> None:
 
 @pytest.mark.parametrize("type", ["", "dev.weir.letters", "dev.weir.letters.v1beta", "com.example.letters.v9"])
 def test_what_is_no_type_of_ours_is_never_newer(type: str) -> None:
-    """Somebody else's producer may leave the header out or write its own: then the body decides."""
+    """A foreign producer may omit the header or write its own: then the body decides."""
     assert not is_newer(type, "dev.weir.letters.v1beta1")
     assert decode(record(type), Letter).message.name == "a"
 
@@ -43,7 +43,7 @@ def test_its_own_and_earlier_versions_are_read(type: str) -> None:
     assert decode(record(type), Letter).message.name == "a"
 
 
-def test_a_newer_message_says_what_to_do() -> None:
+def test_a_newer_message_names_the_remedy() -> None:
     """Though its body might fit: what a field means may have changed."""
     with pytest.raises(
         Undecodable, match=r"is dev\.weir\.letters\.v1, from a newer Weir .* reads weir\.letters\.v1beta1: upgrade"

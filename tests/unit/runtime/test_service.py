@@ -86,9 +86,9 @@ async def test_it_answers_before_its_dependencies_are_there(capsys: pytest.Captu
     os.kill(os.getpid(), signal.SIGTERM)
     assert await asyncio.wait_for(running, 10.0) == 0
     assert closed.is_set()
-    told = events(capsys)
-    assert (told[0], told[-1]) == ("starting", "stopped")
-    assert "waiting" in told
+    reported = events(capsys)
+    assert (reported[0], reported[-1]) == ("starting", "stopped")
+    assert "waiting" in reported
     assert COLLECTS == ["seldom"]
 
 
@@ -104,7 +104,7 @@ async def _ready(http: httpx.AsyncClient, enough: Callable[[object], bool]) -> d
 
 
 async def test_a_task_that_fails_ends_the_service(capsys: pytest.CaptureFixture[str]) -> None:
-    """With its trace in the log and code 1: whoever runs it starts it again."""
+    """With its trace in the log and code 1, so that it is restarted."""
 
     async def fail(_stop: Stop) -> None:
         raise RuntimeError("broken beyond repair")
@@ -135,7 +135,7 @@ async def test_a_task_may_end_by_itself() -> None:
 
 
 async def test_a_task_that_does_not_stop_is_cancelled(capsys: pytest.CaptureFixture[str]) -> None:
-    """After its grace; that is no failure, but it is told."""
+    """After its grace; that is no failure, but it is logged."""
 
     async def deaf(_stop: Stop) -> None:
         await asyncio.sleep(60)
@@ -147,8 +147,8 @@ async def test_a_task_that_does_not_stop_is_cancelled(capsys: pytest.CaptureFixt
     assert "task-cancelled" in events(capsys)
 
 
-async def test_an_error_at_the_end_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """What goes wrong while stopping counts as a failure; what cannot be closed does not hold up the end."""
+async def test_an_error_at_the_end_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    """An error while stopping is a failure; a failing close does not delay the end."""
 
     async def bad_end(stop: Stop) -> None:
         await stop.wait()
@@ -158,7 +158,7 @@ async def test_an_error_at_the_end_is_told(capsys: pytest.CaptureFixture[str]) -
         stop.request("enough")
 
     async def close() -> None:
-        raise ConnectionError("already gone")
+        raise ConnectionError("already closed")
 
     tasks = {"bad": bad_end, "ask": ask}
     assert await run_service("oven", settings(), app=application("Oven", ""), tasks=tasks, on_stopped=close) == 1
@@ -198,7 +198,7 @@ class _Broken:
 
 
 async def test_the_settings_tokens_guard_the_api() -> None:
-    """Whoever composes a service cannot forget them."""
+    """A composition root cannot forget them."""
     chosen = settings(tokens='{"adas-long-token-1": {"name": "ada", "role": "write"}}')
     app = application("Oven", "")
 
@@ -209,15 +209,15 @@ async def test_the_settings_tokens_guard_the_api() -> None:
     assert app.state.tokens.required
 
 
-async def test_topics_of_another_size_are_waited_for_and_told() -> None:
+async def test_topics_of_another_size_are_waited_for_and_reported() -> None:
     """The topics exist with another number of partitions: readiness names the topic and both counts."""
     bus, health, stop = MemoryBus(), Health(FakeClock()), Stop()
     await bus.ensure_topics([TopicSpec(TOPICS[0].name, 8)])
     waiting = asyncio.create_task(wait_for_topics(bus, 4, stop, health))
-    told = f"topic {TOPICS[0].name} has 8 partitions and must have 4"
+    reported = f"topic {TOPICS[0].name} has 8 partitions and must have 4"
     async with asyncio.timeout(5):
         while True:
-            if told in str(await health.check()):
+            if reported in str(await health.check()):
                 break
             await asyncio.sleep(0)
     stop.request("enough")

@@ -1,4 +1,4 @@
-"""Settings: a wrong one ends the program with a line that names it; none tells a secret."""
+"""Settings: a wrong one ends the program with a line that names it; none contains a secret."""
 
 import json
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_own_and_shared_variables(environment: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "output"),
     [
         ("WEIR_OVEN_HEAT_SECONDS", "soon", "WEIR_OVEN_HEAT_SECONDS: must be a number"),
         ("WEIR_OVEN_HEAT_SECONDS", "0", "WEIR_OVEN_HEAT_SECONDS: must be greater than 0 (is '0')"),
@@ -87,45 +87,47 @@ def test_own_and_shared_variables(environment: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_wrong_setting_is_named(
-    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str, value: str, said: str
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str, value: str, output: str
 ) -> None:
     """With what is wrong and what it is, and exit code 2."""
     environment.setenv(variable, value)
-    assert said in refused(capsys)
+    assert output in refused(capsys)
 
 
 def test_all_wrong_settings_are_named_at_once(
     environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody wants to find them one start at a time."""
+    """All are listed, not one per start."""
     environment.setenv("WEIR_PARTITIONS", "0")
     environment.setenv("WEIR_OVEN_HEAT_SECONDS", "-1")
     assert len(refused(capsys).splitlines()) == 2
 
 
-def test_an_error_tells_no_secret(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_has_no_secret(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither a password nor the credentials in a URL."""
     environment.setenv("WEIR_OVEN_DOOR_PASSWORD", "hunter2")
     environment.setenv("WEIR_KNOWLEDGE_URL", "http://ada:hunter2@knowledge")
-    said = refused(capsys)
-    assert "WEIR_OVEN_DOOR_PASSWORD" in said
-    assert "WEIR_KNOWLEDGE_URL" in said
-    assert "hunter2" not in said
+    output = refused(capsys)
+    assert "WEIR_OVEN_DOOR_PASSWORD" in output
+    assert "WEIR_KNOWLEDGE_URL" in output
+    assert "hunter2" not in output
 
 
-def test_the_description_tells_no_secret(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_description_has_no_secret(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """`--print-settings` and the line at start can go into any log."""
     environment.setenv("WEIR_OVEN_DOOR_PASSWORD", "hunter2hunter2")
     environment.setenv("WEIR_TOKENS", TOKENS)
     environment.setenv("WEIR_KNOWLEDGE_TOKEN", TOKEN)
-    said = printed(capsys, "--print-settings")
-    assert "hunter2" not in said
-    assert TOKEN not in said
-    told = json.loads(said)
-    assert told["WEIR_OVEN_REDIS_URL"]["value"] == told["WEIR_OVEN_REDIS_URL"]["default"] == "redis://***@127.0.0.1/0"
-    assert told["WEIR_OVEN_DOOR_PASSWORD"] == {"value": "***", "default": None, "meaning": "opens it"}
-    assert told["WEIR_OVEN_HEAT_SECONDS"]["value"] == 30.0
-    assert told["WEIR_HTTP_HOST"] == {
+    output = printed(capsys, "--print-settings")
+    assert "hunter2" not in output
+    assert TOKEN not in output
+    values = json.loads(output)
+    assert (
+        values["WEIR_OVEN_REDIS_URL"]["value"] == values["WEIR_OVEN_REDIS_URL"]["default"] == "redis://***@127.0.0.1/0"
+    )
+    assert values["WEIR_OVEN_DOOR_PASSWORD"] == {"value": "***", "default": None, "meaning": "opens it"}
+    assert values["WEIR_OVEN_HEAT_SECONDS"]["value"] == 30.0
+    assert values["WEIR_HTTP_HOST"] == {
         "value": "127.0.0.1",
         "default": "127.0.0.1",
         "meaning": "address to listen on; anything but loopback demands a token",
@@ -134,14 +136,14 @@ def test_the_description_tells_no_secret(environment: pytest.MonkeyPatch, capsys
 
 def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     """With meaning and default."""
-    said = printed(capsys, "--help")
-    assert said.startswith("The oven bakes.")
+    output = printed(capsys, "--help")
+    assert output.startswith("The oven bakes.")
     for field in Settings.model_fields:
-        assert field.upper() in said
+        assert field.upper() in output
 
 
 def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Settings come from the environment; whoever gives an argument must not think that it counts."""
+    """Settings come from the environment; an argument must not seem to count."""
     assert "unknown option --port" in refused(capsys, "--port", "9")
     assert "unknown option 9090" in refused(capsys, "9090")
 
@@ -149,12 +151,12 @@ def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_misspelt_variable_is_pointed_out(
     environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It would otherwise be a default that nobody chose. Other services' variables are none of its business."""
+    """It would otherwise silently be the default. Other services' variables are ignored."""
     environment.setenv("WEIR_OVEN_HEAT_SECOND", "5")
     environment.setenv("WEIR_FRIDGE_COLD", "1")
     load(Settings)
     assert capsys.readouterr().err == (
-        "settings: WEIR_OVEN_HEAT_SECOND is not known and ignored; --help lists what there is\n"
+        "settings: WEIR_OVEN_HEAT_SECOND is unknown and ignored; --help lists the settings\n"
     )
 
 
@@ -162,7 +164,7 @@ def test_a_misspelt_variable_is_pointed_out(
 def test_an_open_listener_needs_tokens(
     environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, host: str
 ) -> None:
-    """Whoever can be reached from outside must know who calls."""
+    """A listener for other machines needs tokens."""
     environment.setenv("WEIR_HTTP_HOST", host)
     assert f"WEIR_HTTP_HOST: {host} can be reached from outside" in refused(capsys)
     path = tmp_path / "tokens.json"
@@ -179,7 +181,7 @@ def test_loopback_needs_none(environment: pytest.MonkeyPatch, host: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "output"),
     [
         (None, "cannot read"),
         ("{", "is not JSON"),
@@ -200,7 +202,7 @@ def test_a_bad_tokens_file_is_an_error_at_start(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     content: str | None,
-    said: str,
+    output: str,
 ) -> None:
     """It names the setting and the entry, never the token."""
     path = tmp_path / "tokens.json"
@@ -209,7 +211,7 @@ def test_a_bad_tokens_file_is_an_error_at_start(
     environment.setenv("WEIR_TOKENS_FILE", str(path))
     error = refused(capsys)
     assert error.startswith("settings: WEIR_TOKENS_FILE: ")
-    assert said in error
+    assert output in error
     assert TOKEN not in error
 
 
@@ -242,7 +244,7 @@ def test_the_readmes_table() -> None:
 def test_secrets_may_be_files(
     environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Named as the settings, as containers are given them; a value from the environment goes first, and none is printed."""
+    """Named as the settings, as containers get them; a value from the environment goes first, and none is printed."""
     (tmp_path / "WEIR_TOKENS").write_text(TOKENS + "\n")
     (tmp_path / "WEIR_KNOWLEDGE_TOKEN").write_text(TOKEN + "\n")
     (tmp_path / "WEIR_OVEN_DOOR_PASSWORD").write_text("from the file")

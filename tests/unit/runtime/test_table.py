@@ -46,7 +46,7 @@ async def test_the_newest_value_of_each_key_wins() -> None:
 
 
 async def test_it_follows_what_comes() -> None:
-    """Changes are told with key and value, None for a removal."""
+    """Changes are reported with key and value, None for a removal."""
     bus, stop = MemoryBus(), Stop()
     changes: asyncio.Queue[tuple[str, int | None]] = asyncio.Queue()
     table = GlobalTable(bus, TOPIC, number, on_change=lambda key, value: changes.put_nowait((key, value)))
@@ -59,7 +59,7 @@ async def test_it_follows_what_comes() -> None:
 
 
 async def test_an_unreadable_record_changes_nothing_and_is_put_aside() -> None:
-    """What was known of the key stays; the records behind it are read."""
+    """The key keeps its value; the records behind it are read."""
     bus, aside = MemoryBus(), list[str]()
 
     async def put_aside(record: Record, error: Undecodable) -> None:

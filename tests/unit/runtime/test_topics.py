@@ -19,7 +19,7 @@ def test_what_is_no_topic_is_refused(text: str) -> None:
         further(text)
 
 
-def test_help_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     """Like every program of the loop."""
     with pytest.raises(SystemExit) as ended:
         main(["--help"])

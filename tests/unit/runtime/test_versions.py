@@ -15,8 +15,8 @@ def record(number: int | None, epoch: int = 1, key: str = "a", value: bytes | No
 
 def test_what_is_older_is_outdated_in_whatever_order_it_comes() -> None:
     """By its number, then by its epoch; the same version comes again after a repetition, or where a partition is read once more."""
-    seen = NewestVersions()
-    assert [seen.outdated(record(n, e)) for n, e in ((1, 5), (3, 6), (2, 9), (3, 6), (3, 5), (3, 7), (4, 1))] == [
+    newest = NewestVersions()
+    assert [newest.outdated(record(n, e)) for n, e in ((1, 5), (3, 6), (2, 9), (3, 6), (3, 5), (3, 7), (4, 1))] == [
         False,
         False,
         True,
@@ -25,14 +25,14 @@ def test_what_is_older_is_outdated_in_whatever_order_it_comes() -> None:
         False,
         False,
     ]
-    assert not seen.outdated(record(1, key="b"))
+    assert not newest.outdated(record(1, key="b"))
 
 
 def test_a_deletion_is_remembered() -> None:
     """The policy that it deleted does not come back with a late record; a newer one does."""
-    seen = NewestVersions()
-    assert [seen.outdated(record(1)), seen.outdated(record(2, value=None))] == [False, False]
-    assert [seen.outdated(record(1)), seen.outdated(record(2, value=None)), seen.outdated(record(3))] == [
+    newest = NewestVersions()
+    assert [newest.outdated(record(1)), newest.outdated(record(2, value=None))] == [False, False]
+    assert [newest.outdated(record(1)), newest.outdated(record(2, value=None)), newest.outdated(record(3))] == [
         True,
         False,
         False,
@@ -41,8 +41,8 @@ def test_a_deletion_is_remembered() -> None:
 
 def test_records_without_a_version_count_as_they_were_written() -> None:
     """An earlier version of Weir wrote them."""
-    seen = NewestVersions()
-    assert [seen.outdated(record(n)) for n in (7, None, 3, 2)] == [False, False, False, True]
+    newest = NewestVersions()
+    assert [newest.outdated(record(n)) for n in (7, None, 3, 2)] == [False, False, False, True]
     assert version_of({"weir_version": "7"}) is None
     assert version_of({"weir_version": "seven", "weir_epoch": "1"}) is None
 
@@ -50,10 +50,10 @@ def test_records_without_a_version_count_as_they_were_written() -> None:
 def test_deleted_keys_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ones deleted first are forgotten; one that is there again counts no more."""
     monkeypatch.setattr(versions, "MAX_DELETED", 2)
-    seen = NewestVersions()
+    newest = NewestVersions()
     for key in ("a", "b", "c"):
-        seen.outdated(record(5, key=key, value=None))
-    assert [seen.outdated(record(4, key=key)) for key in ("a", "b", "c")] == [False, True, True]
-    seen.outdated(record(6, key="b"))
-    seen.outdated(record(5, key="d", value=None))
-    assert seen.outdated(record(4, key="c"))
+        newest.outdated(record(5, key=key, value=None))
+    assert [newest.outdated(record(4, key=key)) for key in ("a", "b", "c")] == [False, True, True]
+    newest.outdated(record(6, key="b"))
+    newest.outdated(record(5, key="d", value=None))
+    assert newest.outdated(record(4, key="c"))

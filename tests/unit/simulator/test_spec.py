@@ -53,8 +53,8 @@ def test_a_file_may_set_every_field(tmp_path: Path) -> None:
         ("links.0.ship=pigeon", "links.0.ship"),
         ("operators.1.window_keys=10", "window_keys: is of a window"),
         ("operators.1.parallelism=9", "cluster.slots: the application starts with 9 and there are 8"),
-        ("operators.1.parallelism=true", "operators.1.parallelism: must be a whole number"),
-        ("operators.1.parallelism='2'", "operators.1.parallelism: must be a whole number"),
+        ("operators.1.parallelism=true", "operators.1.parallelism: must be an integer"),
+        ("operators.1.parallelism='2'", "operators.1.parallelism: must be an integer"),
         ("operators.1.service_seconds=.nan", "operators.1.service_seconds"),
     ],
 )

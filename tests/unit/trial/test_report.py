@@ -1,6 +1,6 @@
 """The trial's figures and verdict, on hand-made series."""
 
-from cli.trial.report import ActionRecord, Decision, Sample, load_steps, summary, verdict
+from cli.trial.report import ActionRecord, Decision, Sample, judge, load_steps, summary
 
 OBJECTIVE_SECONDS = 30.0
 UP = {"enrich": 4}
@@ -73,13 +73,13 @@ def test_the_verdict_needs_a_verified_rescale_and_a_fresh_end() -> None:
     stale = [_sample(0), _sample(2), _sample(4, probe=31)]
     silent = [_sample(0), _sample(2), _sample(4, probe=None)]
     done = [_action(1, verified_at=5)]
-    assert verdict(fresh, done, [DECISION], OBJECTIVE_SECONDS, "act").passed
+    assert judge(fresh, done, [DECISION], OBJECTIVE_SECONDS, "act").passed
     for series, actions, expected in (
         (fresh, [_action(1)], "no rescale was verified"),
         (stale, done, "above the objective"),
         (silent, done, "no results"),
     ):
-        answer = verdict(series, actions, [DECISION], OBJECTIVE_SECONDS, "act")
+        answer = judge(series, actions, [DECISION], OBJECTIVE_SECONDS, "act")
         assert not answer.passed
         assert expected in answer.sentence
 
@@ -87,9 +87,9 @@ def test_the_verdict_needs_a_verified_rescale_and_a_fresh_end() -> None:
 def test_advice_must_leave_the_job_alone() -> None:
     """An action in mode advise fails the trial, decisions without one pass it."""
     fresh = [_sample(t) for t in (0, 2, 4)]
-    assert verdict(fresh, [], [DECISION], OBJECTIVE_SECONDS, "advise").passed
-    assert not verdict(fresh, [_action(1)], [DECISION], OBJECTIVE_SECONDS, "advise").passed
-    assert not verdict(fresh, [], [], OBJECTIVE_SECONDS, "advise").passed
+    assert judge(fresh, [], [DECISION], OBJECTIVE_SECONDS, "advise").passed
+    assert not judge(fresh, [_action(1)], [DECISION], OBJECTIVE_SECONDS, "advise").passed
+    assert not judge(fresh, [], [], OBJECTIVE_SECONDS, "advise").passed
 
 
 def test_the_report_has_from_and_to() -> None:

@@ -7,10 +7,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from tests.unit.workloads.memory_output import MemoryOutput
 from workloads.loadgen.control import WorkloadBoard, create_app
 from workloads.loadgen.generator import Generator
 from workloads.loadgen.load import Load
-from workloads.loadgen.output import MemoryOutput
 from workloads.loadgen.trace import LoadTrace, Step
 
 

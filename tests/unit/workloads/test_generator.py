@@ -1,8 +1,8 @@
 """The generator on a clock of the test's own: what it produces, and what changes while it runs do."""
 
+from tests.unit.workloads.memory_output import MemoryOutput
 from workloads.loadgen.generator import Generator
 from workloads.loadgen.load import Load, LoadChange
-from workloads.loadgen.output import MemoryOutput
 from workloads.loadgen.trace import LoadTrace, Step
 
 TRACE = LoadTrace(Step(), peak_rate=2400)

@@ -1,4 +1,4 @@
-"""Limits of the policy on the whole vector: bounds of each operator, of their sum, and the budget."""
+"""Limits of the policy on a vector: bounds of each operator, of their sum, and the budget."""
 
 from collections.abc import Callable, Mapping
 

@@ -66,9 +66,9 @@ def hot_key(proposal: Proposal) -> Proposal:
             continue
         wanted, even = proposal.wanted[name], _even_need(name, context)
         if wanted > even:
-            because = messages.hot_key(name, skew, even, is_source=name in context.topology.sources)
-            proposal = proposal.noting("hot-key", because, wanted=wanted, limit=even, operator=name)
-            proposal = proposal.changed("hot-key", because, {**proposal.wanted, name: even})
+            reason = messages.hot_key(name, skew, even, is_source=name in context.topology.sources)
+            proposal = proposal.noting("hot-key", reason, wanted=wanted, limit=even, operator=name)
+            proposal = proposal.changed("hot-key", reason, {**proposal.wanted, name: even})
     return proposal
 
 
@@ -96,10 +96,10 @@ def downstream_bound(proposal: Proposal) -> Proposal:
     for name in waiting:
         downstream = next((n for n in _downstream(name, context) if n in stuck), None)
         if downstream is not None:
-            because, limit = messages.downstream_bound(name, downstream), context.current[name]
+            reason, limit = messages.downstream_bound(name, downstream), context.current[name]
             proposal = proposal.noting(
-                "downstream-bound", because, wanted=wanted[name], limit=limit, operator=name
-            ).kept("downstream-bound", because, [name])
+                "downstream-bound", reason, wanted=wanted[name], limit=limit, operator=name
+            ).kept("downstream-bound", reason, [name])
     return proposal
 
 
@@ -127,14 +127,14 @@ def _downstream(name: str, context: Context) -> list[str]:
 
 
 def dead_band(proposal: Proposal) -> Proposal:
-    """Drop a change that is small for every operator, unless one of them needs it. Whole subtasks count: 1 → 2 is no small change."""
+    """Drop a change that is small for every operator, unless one of them needs it. It is counted in subtasks: 1 → 2 is not small."""
     context, wanted = proposal.context, proposal.wanted
     up, down = proposal.moves
     changed = [name for name, p in wanted.items() if p != context.current[name]]
     if not changed or len(changed) > len(up) + len(down):  # moving into the policy's limits costs the restart anyway
         return proposal
-    largest = max(abs(wanted[name] / context.current[name] - 1) for name in changed)
+    change = max(abs(wanted[name] / context.current[name] - 1) for name in changed)
     tolerance = context.spec.behavior.tolerance
-    if largest > tolerance + 1e-9 or any(context.needs_more(name) for name in up):
+    if change > tolerance + 1e-9 or any(context.needs_more(name) for name in up):
         return proposal
-    return proposal.kept("dead-band", messages.within_tolerance(changed, largest, tolerance), changed)
+    return proposal.kept("dead-band", messages.within_tolerance(changed, change, tolerance), changed)

@@ -38,9 +38,9 @@ def past_actions(before: Sequence[PastAction], outcomes: Sequence[Outcome], now:
         )
     recent = sorted((a for a in found.values() if a.at > now - REMEMBERED), key=lambda a: a.at)[-MAX_ACTIONS:]
     room, kept = MAX_ENTRIES, []
-    for past in reversed(recent):
-        room -= len(past.after)
-        kept.append(past if room >= 0 else past.model_copy(update={"before": {}, "after": {}}))
+    for each in reversed(recent):
+        room -= len(each.after)
+        kept.append(each if room >= 0 else each.model_copy(update={"before": {}, "after": {}}))
     return kept[::-1]
 
 
@@ -66,15 +66,15 @@ def reversal(proposal: Proposal) -> Proposal:
     hold = context.spec.behavior.scale_down.reversal_hold
     held, until = [], context.now
     for name in proposal.moves[1] if context.actions else []:
-        seen = [
+        moves = [
             (action.after[name] > action.before[name], action.at)
             for action in context.actions
             if name in action.after and not action.undone and action.at > context.now - REVERSALS_COUNT
         ]
-        directions = [up for up, _ in groupby(seen, key=lambda move: move[0])]
-        if directions[-3:] == [True, False, True] and context.now < seen[-1][1] + hold:
+        directions = [up for up, _ in groupby(moves, key=lambda move: move[0])]
+        if directions[-3:] == [True, False, True] and context.now < moves[-1][1] + hold:
             held.append(name)
-            until = max(until, seen[-1][1] + hold)
+            until = max(until, moves[-1][1] + hold)
     if not held:
         return proposal
     return proposal.kept("reversal", messages.reversing(held, (until - context.now).total_seconds()), held)
@@ -98,15 +98,15 @@ def ineffective_growth(proposal: Proposal) -> Proposal:
         expected = then.records_per_second * (after / before - 1)
         if here.records_per_second - then.records_per_second >= MIN_GAIN * expected:
             continue
-        because = messages.ineffective(
+        reason = messages.ineffective(
             name,
             (before, then.records_per_second),
             (after, here.records_per_second),
             (grown.at + hold - context.now).total_seconds(),
         )
         proposal = proposal.noting(
-            "ineffective-growth", because, wanted=proposal.wanted[name], limit=after, operator=name
-        ).kept("ineffective-growth", because, [name])
+            "ineffective-growth", reason, wanted=proposal.wanted[name], limit=after, operator=name
+        ).kept("ineffective-growth", reason, [name])
     return proposal
 
 

@@ -47,7 +47,7 @@ def _daily(begins: time, ends: time, zone: str, now: datetime) -> datetime | Non
 
 @lru_cache(maxsize=2000)
 def _last_start(expression: str, duration: timedelta, zone: str, minute: datetime) -> datetime | None:
-    """Return the newest of cron's times that may still last; cached, because each plan in a minute needs it.
+    """Return the newest of cron's times that may still last; cached, reason each plan in a minute needs it.
 
     In UTC, where a duration is as long on the days on which clocks change.
     """

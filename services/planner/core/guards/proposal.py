@@ -89,10 +89,10 @@ class Context:
         if found is None:
             return None
         here = (c for c in found.capacities if c.parallelism == now and c.confidence >= MIN_CONFIDENCE)
-        seen = next((c.records_per_second for c in here), None)
+        measured = next((c.records_per_second for c in here), None)
         rate = found.true_processing_rate
         trusted = rate.value if found.parallelism == now and rate.confidence >= MIN_CONFIDENCE else None
-        return seen or trusted or None
+        return measured or trusted or None
 
     def curve(self, name: str) -> CapacityCurve | None:
         """Return an operator's capacity at each parallelism."""
@@ -120,7 +120,7 @@ class Context:
         return self.lag_seconds is not None and self.lag_seconds > self.backlogged_seconds
 
     def needs_more(self, name: str) -> bool:
-        """Return whether an operator hardly keeps up, or whether that is unknown."""
+        """Return whether an operator is close to its limit, or whether that is unknown."""
         busy, load = self.busy.get(name), self.load(name)
         return busy is None or load is None or busy >= SATURATED or load > MAX_UTILISATION or self.has_backlog
 
@@ -153,26 +153,26 @@ class Proposal:
                 (up if p > now else down).append(name)
         return up, down
 
-    def changed(self, guard: str, because: str, vector: Mapping[str, int], *, code: str | None = None) -> "Proposal":
+    def changed(self, guard: str, reason: str, vector: Mapping[str, int], *, code: str | None = None) -> "Proposal":
         """Return the proposal with another vector; unchanged if it is the same."""
         if self.vector is None or vector == self.vector:
             return self
         after = dict(vector)
-        amendment = Amendment(guard=guard, code=code or guard, because=because, before=self.vector, after=after)
+        amendment = Amendment(guard=guard, code=code or guard, because=reason, before=self.vector, after=after)
         return replace(self, vector=after, amendments=(*self.amendments, amendment))
 
-    def held(self, guard: str, code: str, because: str) -> "Proposal":
+    def held(self, guard: str, code: str, reason: str) -> "Proposal":
         """Return the proposal as a hold."""
-        amendment = Amendment(guard=guard, code=code, because=because, before=self.vector, after=None)
+        amendment = Amendment(guard=guard, code=code, because=reason, before=self.vector, after=None)
         return replace(
             self, vector=None, code=code, sentence=amendment.because, amendments=(*self.amendments, amendment)
         )
 
-    def kept(self, guard: str, because: str, names: Iterable[str]) -> "Proposal":
+    def kept(self, guard: str, reason: str, names: Iterable[str]) -> "Proposal":
         """Return the proposal with some operators at their current parallelism."""
-        return self.changed(guard, because, {**self.wanted, **{name: self.context.current[name] for name in names}})
+        return self.changed(guard, reason, {**self.wanted, **{name: self.context.current[name] for name in names}})
 
-    def noting(self, code: str, because: str, *, wanted: int, limit: int, operator: str | None = None) -> "Proposal":
+    def noting(self, code: str, reason: str, *, wanted: int, limit: int, operator: str | None = None) -> "Proposal":
         """Return the proposal with a note that `wanted` is infeasible."""
-        note = Infeasible(operator=operator, wanted=wanted, limit=limit, code=code, because=because)
+        note = Infeasible(operator=operator, wanted=wanted, limit=limit, code=code, because=reason)
         return replace(self, infeasible=(*self.infeasible, note))

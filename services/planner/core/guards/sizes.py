@@ -56,19 +56,19 @@ def saturated_stays(proposal: Proposal) -> Proposal:
 def sustained_rate(proposal: Proposal) -> Proposal:
     """Limit scale-down to where a subtask does at most 1.3 times its highest observed rate, else to one useful step."""
     context, wanted = proposal.context, proposal.wanted
-    vector, reasons = dict(wanted), []
+    vector = dict(wanted)
+    limited: dict[str, tuple[float, float] | None] = {}
     for name in proposal.moves[1]:
         now, sustained, demand = context.current[name], _sustained(name, context), context.demand(name)
         if demand is None or sustained is None:
-            vector[name] = now
-            reasons.append(messages.sustained_unknown(name))
+            vector[name], limited[name] = now, None
             continue
         needed = math.ceil(demand / (MAX_SUSTAINED_RATIO * sustained) - 1e-9) if sustained > 0 else now
         if wanted[name] < needed:
-            step = context.topology.smallest_useful(name, max(1, now - _least_step(context)))
+            step = context.topology.smallest_useful(name, max(1, now - _min_step(context)))
             vector[name] = min(now, max(wanted[name], min(needed, step)))
-            reasons.append(messages.above_sustained(name, wanted[name], demand, sustained))
-    return proposal.changed("sustained-rate", messages.each(reasons), vector)
+            limited[name] = demand / wanted[name], sustained
+    return proposal.changed("sustained-rate", messages.above_sustained(wanted, limited), vector)
 
 
 def _sustained(name: str, context: Context) -> float | None:
@@ -76,14 +76,14 @@ def _sustained(name: str, context: Context) -> float | None:
     found = context.operators.get(name)
     if found is None:
         return None
-    seen = [c.records_per_second / c.parallelism for c in found.capacities if c.saturated]
+    rates = [c.records_per_second / c.parallelism for c in found.capacities if c.saturated]
     if found.input_rate.value is not None:
-        seen.append(found.input_rate.value / found.parallelism)
-    return max(seen, default=None)
+        rates.append(found.input_rate.value / found.parallelism)
+    return max(rates, default=None)
 
 
-def _least_step(context: Context) -> int:
-    """What parallelism moves by at least: one, or what a container brings to every operator."""
+def _min_step(context: Context) -> int:
+    """Return the smallest change of parallelism: one, or what an instance brings to every operator."""
     unit = context.spec.target.unit
     return 1 if unit is None else unit.parallelism_of(context.topology, unit.instances_for(context.topology, 1))
 
@@ -92,18 +92,18 @@ def step_limits(proposal: Proposal) -> Proposal:
     """Limit each operator to the policy's step per action, by number and by ratio."""
     context, vector = proposal.context, dict(proposal.wanted)
     up, down = proposal.moves
-    upwards, downwards, least = context.spec.behavior.scale_up, context.spec.behavior.scale_down, _least_step(context)
+    upwards, downwards, step = context.spec.behavior.scale_up, context.spec.behavior.scale_down, _min_step(context)
     for name in up:
         now = context.current[name]
         by_step = now + upwards.max_step if upwards.max_step else math.inf
-        by_factor = now * upwards.max_factor if upwards.max_factor else math.inf  # cut to a whole number below
+        by_factor = now * upwards.max_factor if upwards.max_factor else math.inf  # rounded down below
         # A ratio below 2 would otherwise never let a single subtask grow.
-        vector[name] = int(min(vector[name], max(min(by_step, by_factor), now + least)))
+        vector[name] = int(min(vector[name], max(min(by_step, by_factor), now + step)))
     for name in down:
         now = context.current[name]
         by_step = now - downwards.max_step if downwards.max_step else 1
         by_factor = math.ceil(now / downwards.max_factor) if downwards.max_factor else 1
-        vector[name] = int(max(vector[name], min(max(by_step, by_factor), now - least)))
+        vector[name] = int(max(vector[name], min(max(by_step, by_factor), now - step)))
     if vector == proposal.wanted:
         return proposal
     return proposal.changed("step-limits", messages.steps_limited(proposal.wanted, vector), vector)

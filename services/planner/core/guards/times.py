@@ -20,19 +20,19 @@ def one_in_flight(proposal: Proposal) -> Proposal:
     return proposal.held("one-in-flight", "action-in-flight", messages.in_flight(action.phase, action.sentence))
 
 
-def input_collapse(proposal: Proposal) -> Proposal:
+def input_outage(proposal: Proposal) -> Proposal:
     """Prevent scale-down for a while after the input fell: after an upstream outage all records may arrive at once."""
     context = proposal.context
     usual, behavior, now = context.arrivals, context.spec.behavior, context.now
     if usual is None or usual.collapsed_since is None or not prevents_scale_down(usual, behavior, now):
         return proposal
     left = usual.collapsed_since + behavior.scale_down.collapse_hold - now
-    because = messages.input_fell(
+    reason = messages.input_fell(
         (now - usual.collapsed_since).total_seconds(),
         usual.fell_from or usual.records_per_second,
         left.total_seconds(),
     )
-    return proposal.kept("input-collapse", because, proposal.moves[1])
+    return proposal.kept("input-collapse", reason, proposal.moves[1])
 
 
 def stabilisation(proposal: Proposal) -> Proposal:
@@ -54,11 +54,11 @@ def stabilisation(proposal: Proposal) -> Proposal:
         return proposal
     if waiting:
         left = (since + length - context.now).total_seconds()
-        because = messages.stabilising(waiting, length.total_seconds(), max(0.0, left))
+        reason = messages.stabilising(waiting, length.total_seconds(), max(0.0, left))
     else:
         limited = [name for name, p in vector.items() if p != proposal.wanted[name]]
-        because = messages.stabilised(context.current, vector, limited)
-    return proposal.changed("stabilisation", because, vector)
+        reason = messages.stabilised(context.current, vector, limited)
+    return proposal.changed("stabilisation", reason, vector)
 
 
 def cooldown(proposal: Proposal) -> Proposal:

@@ -15,8 +15,8 @@ def total_bounds(proposal: Proposal) -> Proposal:
     if total is None:
         return proposal
     if total.max is not None and (count := subtasks(proposal.wanted)) > total.max:
-        because = messages.above_total(count, total.max)
-        proposal = _cut_to(proposal, subtasks, total.max, guard="total-bounds", because=because)
+        reason = messages.above_total(count, total.max)
+        proposal = _cut_to(proposal, subtasks, total.max, guard="total-bounds", reason=reason)
     # Cut in useful steps, the sum may be below the minimum.
     wanted = proposal.wanted
     if total.min is None or subtasks(wanted) >= total.min:
@@ -33,7 +33,7 @@ def budget(proposal: Proposal) -> Proposal:
     topology, limit = proposal.context.topology, proposal.context.spec.budget.limit
     if limit is None or (slots := topology.slots(proposal.wanted)) <= limit[0]:
         return proposal
-    return _cut_to(proposal, topology.slots, limit[0], guard="budget", because=messages.over_budget(slots, *limit))
+    return _cut_to(proposal, topology.slots, limit[0], guard="budget", reason=messages.over_budget(slots, *limit))
 
 
 def slots_available(proposal: Proposal) -> Proposal:
@@ -50,29 +50,29 @@ def slots_available(proposal: Proposal) -> Proposal:
     limit = slots.available + held
     if wanted <= limit or wanted <= held:
         return proposal
-    because = messages.slots_missing(wanted, limit, slots.available, held)
+    reason = messages.slots_missing(wanted, limit, slots.available, held)
     vector = _in_steps(proposal.wanted, context.current, context, cost, limit=limit)
-    return proposal.noting("slots", because, wanted=wanted, limit=limit).changed(
-        "slots-available", because, vector, code="slots"
+    return proposal.noting("slots", reason, wanted=wanted, limit=limit).changed(
+        "slots-available", reason, vector, code="slots"
     )
 
 
-def _cut_to(proposal: Proposal, cost: Cost, limit: int, *, guard: str, because: str) -> Proposal:
+def _cut_to(proposal: Proposal, cost: Cost, limit: int, *, guard: str, reason: str) -> Proposal:
     """Keep as much of the growth as the limit allows; if it does not even allow the current vector, cut that too."""
     context, wanted = proposal.context, proposal.wanted
     floors = {name: context.spec.bounds.of(name)[0] for name in wanted}
     running = {name: max(context.current[name], floor) for name, floor in floors.items()}
     found = _in_steps(wanted, running, context, cost, limit=limit)
     found = _in_steps(found, floors, context, cost, limit=limit)
-    return proposal.noting(guard, because, wanted=cost(wanted), limit=limit).changed(guard, because, found)
+    return proposal.noting(guard, reason, wanted=cost(wanted), limit=limit).changed(guard, reason, found)
 
 
 def _in_steps(
     vector: Mapping[str, int], floors: Mapping[str, int], context: Context, cost: Cost, *, limit: int
 ) -> dict[str, int]:
     """Return the part of a vector that fits the limit, in useful steps, none below its floor."""
-    lowest = {name: min(p, floors[name]) for name, p in vector.items()}
+    lowered_floors = {name: min(p, floors[name]) for name, p in vector.items()}
     return {
-        name: p if p == vector[name] else max(lowest[name], context.topology.smallest_useful(name, p))
-        for name, p in cut(vector, lowest, cost, limit).items()
+        name: p if p == vector[name] else max(lowered_floors[name], context.topology.smallest_useful(name, p))
+        for name, p in cut(vector, lowered_floors, cost, limit).items()
     }

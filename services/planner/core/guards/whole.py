@@ -19,10 +19,10 @@ def one_parallelism(proposal: Proposal) -> Proposal:
     level = unit.parallelism_of(topology, count)
     if count < wanted:
         proposal = proposal.noting(code, reason, wanted=unit.parallelism_of(topology, wanted), limit=level)
-    because = messages.same_parallelism(level, count, unit.instance, unit.slots, reason)
+    reason = messages.same_parallelism(level, count, unit.instance, unit.slots, reason)
     if count == unit.instances_for(topology, max(context.current.values())):
-        return proposal.changed("one-parallelism", because, context.current)
-    return proposal.changed("one-parallelism", because, topology.uniform(level))
+        return proposal.changed("one-parallelism", reason, context.current)
+    return proposal.changed("one-parallelism", reason, topology.uniform(level))
 
 
 def _allowed(wanted: int, unit: Unit, context: Context) -> tuple[int, str, str]:

@@ -1,4 +1,4 @@
-"""One cycle of all simulated applications beside one real one."""
+"""One cycle of the simulated applications of one real application."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -96,7 +96,7 @@ def begin(before: Shadows | None, request: PlanRequest) -> tuple[Shadows | None,
 def _advance_all(
     before: Shadows | None, real: Real, seconds: float
 ) -> tuple[list[Candidate], dict[str, Sums], dict[str, Elapsed]]:
-    """Return every listed candidate after so many seconds, the sums for its score, and what it did."""
+    """Return every listed candidate after so many seconds, the sums for its score, and its elapsed time."""
     kept = {c.label: c for c in before.candidates} if before is not None else {}
     candidates, sums, all_elapsed = [], dict[str, Sums](), dict[str, Elapsed]()
     for role, label, choice in _listed(real.request):
@@ -165,7 +165,7 @@ def _compare(
             weight += operator.parallelism
     errors = [
         differing / sum(real.current.values()),
-        abs(elapsed.stretch.lag_seconds - lag) / (spec.objective.bound_seconds or max(lag, 30.0)),
+        abs(elapsed.interval.lag_seconds - lag) / (spec.objective.bound_seconds or max(lag, 30.0)),
     ]
     if weight:
         errors.append(weighed / weight)

@@ -27,7 +27,7 @@ _FIGURES = CandidateScore.model_fields.keys() - {"label", "planner", "parameters
 
 
 class Sums:
-    """What one cycle adds to a candidate's score."""
+    """The increments of a candidate's score in one cycle."""
 
     def __init__(self) -> None:
         self.figures: dict[str, float] = {}

@@ -113,8 +113,8 @@ def _analysis(
         sources=sources,
         lag_records=_simulated(sum(s.lag_records.value for s in sources if s.lag_records.value is not None)),
         lag_growth=_simulated(sum(s.lag_growth.value for s in sources if s.lag_growth.value is not None)),
-        lag_seconds=_simulated(elapsed.stretch.lag_seconds),
-        expected_latency_seconds=_simulated(elapsed.stretch.latency_seconds),
+        lag_seconds=_simulated(elapsed.interval.lag_seconds),
+        expected_latency_seconds=_simulated(elapsed.interval.latency_seconds),
         bottleneck=busiest if used > 1 else None,
         symptoms=_symptoms(real, candidate, sources),
     )
@@ -126,7 +126,7 @@ def _simulated(value: float | None, reason: str = "the simulated capacity is unk
 
 
 def _source(real: Real, source: SourceAnalysis, elapsed: Elapsed) -> SourceAnalysis:
-    left = elapsed.stretch.backlogs.get(source.operator)
+    left = elapsed.interval.backlogs.get(source.operator)
     if left is None:
         return source
     arriving, taken = real.model.arrivals[source.operator], elapsed.rates[source.operator]
@@ -147,10 +147,10 @@ def _operator(real: Real, candidate: Candidate, operator: OperatorAnalysis, elap
     used = elapsed.utilisation(real, name)
     per_record = (operator.output_rate.value or 0.0) / operator.input_rate.value if operator.input_rate.value else None
     output = None if per_record is None or arriving is None else arriving * per_record
-    least = operator.least_processing_rate
-    if least is not None and least.value is not None:
+    lower_bound = operator.least_processing_rate
+    if lower_bound is not None and lower_bound.value is not None:
         # Of fewer subtasks each does at least as much.
-        least = _with(least, value=least.value * min(1.0, p / operator.parallelism))
+        lower_bound = _with(lower_bound, value=lower_bound.value * min(1.0, p / operator.parallelism))
     capacity = per_subtask = unknown("its capacity is unknown")
     if curve is not None:
         rate = curve.rate(p)
@@ -163,7 +163,7 @@ def _operator(real: Real, candidate: Candidate, operator: OperatorAnalysis, elap
         output_rate=_simulated(output, "its output is unknown"),
         true_processing_rate=capacity,
         true_processing_rate_per_subtask=per_subtask,
-        least_processing_rate=least,
+        least_processing_rate=lower_bound,
         utilisation=_simulated(used),
         backpressure=_simulated(None if used is None else _backpressure(real, name, elapsed, used)),
         capacities=[c for c in operator.capacities if c.parallelism != p or p == operator.parallelism],
