@@ -32,7 +32,7 @@ OBSERVED = ("rate", "hpa")
 """Planners whose replays' observations are kept, all of them: the analyzer's state grows from the first one on."""
 MAX_SHOWN = 20
 SENTENCES = frozenset(
-    {"sentence", "because", "evidence", "message", "basis", "planning_seconds", "learnt", "memory", "policy"}
+    {"sentence", "because", "evidence", "message", "basis", "planning_seconds", "learnt", "learned", "memory", "policy"}
 )
 """Fields that may differ: sentences, states whose format belongs to one version, and the policy that is passed on. `evidence`
 of a plan repeats its numbers."""
@@ -73,10 +73,14 @@ def _record(request: PlanRequest, state: PlanState, name: str, plan: Plan) -> di
     }
 
 
+RENAMED = {"least_processing_rate": "min_processing_rate"}
+"""Names that fields had in earlier recordings."""
+
+
 def comparable(document: Any) -> Any:
     """Return the document without sentences and states, numbers to nine digits."""
     if isinstance(document, dict):
-        return {key: comparable(value) for key, value in document.items() if key not in SENTENCES}
+        return {RENAMED.get(key, key): comparable(value) for key, value in document.items() if key not in SENTENCES}
     if isinstance(document, list):
         return [comparable(each) for each in document]
     if isinstance(document, float):

@@ -90,7 +90,7 @@ class LoopBench:
             lag = self.probe_lag_seconds()
             actions, plans = self.actions(), self.plans()[began:][-3:]
             idle = not actions or actions[-1].terminal
-            # Not while capacities are being learnt: what is measured is the answer to a load, not to a start.
+            # Not while capacities are being learned: what is measured is the answer to a load, not to a start.
             holding = len(plans) == 3 and all(p.kind == "hold" and p.code == "objective-held" for p in plans)
             return lag is not None and lag < 3.0 and idle and holding and plans[-1].current[SLOWEST] == 1
 

@@ -49,7 +49,7 @@ def _heading(answer: Mapping[str, Any], now: datetime) -> Text:
 
 def _taken_in(answer: Mapping[str, Any]) -> str:
     if answer.get("throughput") is None:
-        return f"at most {answer['throughput_at_most']:,.0f} records/s"
+        return f"at most {answer['max_throughput']:,.0f} records/s"
     return f"{answer['throughput']:,.0f} records/s"
 
 
@@ -67,7 +67,7 @@ def _operators(answer: Mapping[str, Any]) -> Table:
             number(row.get("input_rate")),
             number(row.get("capacity")),
             _busy(row.get("utilisation")),
-            number(row.get("least_parallelism")),
+            number(row.get("min_parallelism")),
             ", ".join(str(p) for p in row["seen_at"]) or "unknown",
         )
     return table

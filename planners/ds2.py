@@ -200,8 +200,8 @@ def _read(request: Request, parameters: Ds2Parameters) -> _Read | str:
         if name not in sources or parameters.scale_sources:
             rate_of = operator.true_processing_rate if operator else None
             value = rate_of.value if rate_of else None
-            if value is None and operator and operator.least_processing_rate:
-                value = operator.least_processing_rate.value
+            if value is None and operator and operator.min_processing_rate:
+                value = operator.min_processing_rate.value
                 at_most.add(name)
             if value is None or value <= 0:
                 return (

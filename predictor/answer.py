@@ -160,7 +160,7 @@ def what_if(
         arrival_rate=round(total, 2),
         load_factor=round(total / total_now, 4) if arrives else None,
         throughput=None if missing else round(sum(taken.values()), 2),
-        throughput_at_most=round(sum(taken.values()), 2),
+        max_throughput=round(sum(taken.values()), 2),
         bottleneck=bottleneck,
         breaks_at_load=round(breaks_at_rate / total_now, 3) if breaks_at_rate and arrives else None,
         breaks_at_rate=round(breaks_at_rate, 1) if breaks_at_rate else None,
@@ -219,7 +219,7 @@ def _operator(case: _Question, name: str, reaching: float | None) -> WhatIfOpera
         input_rate=None if reaching is None else round(reaching, 2),
         capacity=None if capacity is None else round(capacity, 2),
         utilisation=None if reaching is None or capacity is None else round(min(1.0, reaching / capacity), 4),
-        least_parallelism=None if curve is None or arriving is None else curve.needed(arriving),
+        min_parallelism=None if curve is None or arriving is None else curve.needed(arriving),
         seen_at=_measured_at(case.analysis.operator(name)),
         confidence=None if curve is None else curve.confidence,
     )
@@ -333,7 +333,7 @@ def _unreachable(case: _Question, over: list[WhatIfOperator]) -> list[Infeasible
     """Return why operators that cannot follow at this load cannot get the parallelism that they need."""
     found = []
     for operator in over:
-        name, needs, arriving = operator.operator, operator.least_parallelism, operator.arrival_rate or 0.0
+        name, needs, arriving = operator.operator, operator.min_parallelism, operator.arrival_rate or 0.0
         code, limit = _upper_limits(case, name)[0]
         if needs is None:
             ceiling = case.model.curves[name].ceiling

@@ -172,8 +172,8 @@ class LowerBound(NamedTuple):
 def lower_bounds_of(operators: Iterable[OperatorAnalysis], curves: Container[str]) -> dict[str, LowerBound]:
     """Return the lower bounds of the operators without a curve, as far as they are known."""
     bounds = {
-        o.operator: LowerBound(o.least_processing_rate.value or 0.0, o.parallelism)
+        o.operator: LowerBound(o.min_processing_rate.value or 0.0, o.parallelism)
         for o in operators
-        if o.operator not in curves and o.least_processing_rate is not None
+        if o.operator not in curves and o.min_processing_rate is not None
     }
     return {name: bound for name, bound in bounds.items() if bound.records_per_second > 0}

@@ -64,8 +64,8 @@ def _shortage(answer: WhatIf, busiest: WhatIfOperator | None) -> str:
         return "more arrives than is taken in"
     text = f"{busiest.arrival_rate:,.0f} records/s would arrive at {busiest.operator}"
     text += f", {busiest.parallelism} process {busiest.capacity:,.0f}"
-    if busiest.least_parallelism is not None and busiest.least_parallelism > busiest.parallelism:
-        text += f" (it needs {busiest.least_parallelism})"
+    if busiest.min_parallelism is not None and busiest.min_parallelism > busiest.parallelism:
+        text += f" (it needs {busiest.min_parallelism})"
     if answer.arrival_rate > 0 and answer.throughput is not None:
         text += f"; {answer.throughput:,.0f} of {answer.arrival_rate:,.0f} are taken in"
     return text

@@ -85,7 +85,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, scene in SCENES.items():
         document = scene.request().model_dump(mode="json", by_alias=True, exclude_unset=True)
-        document["analysis"].pop("learnt", None)
+        document["analysis"].pop("learned", None)
         for field, count in KEPT.items():
             newest_last = field == "observations"
             document[field] = document.get(field, [])[-count:] if newest_last else document.get(field, [])[:count]

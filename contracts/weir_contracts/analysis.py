@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from .base import (
     ApplicationId,
@@ -100,7 +100,9 @@ class OperatorAnalysis(Message):
     """Records/s that the operator would take in if its subtasks were busy all the time."""
     true_processing_rate_per_subtask: Estimate
     """True processing rate of one subtask, in records/s."""
-    least_processing_rate: Estimate | None = None
+    min_processing_rate: Estimate | None = Field(
+        default=None, validation_alias=AliasChoices("min_processing_rate", "least_processing_rate")
+    )
     """Lower bound of the capacity in records/s, for an operator too idle to have a true processing rate. It justifies
     removing subtasks, never adding them. None: no such bound."""
     utilisation: Estimate
@@ -202,7 +204,7 @@ class Analysis(Message):
     """Values that could not be read."""
     dropped_observations: Count = 0
     """Number of observations that were lost, duplicate or out of order since the analyzer's state began."""
-    learnt: dict[str, Any] = Field(default_factory=dict)
+    learned: dict[str, Any] = Field(default_factory=dict, validation_alias=AliasChoices("learned", "learnt"))
     """Private, versioned state of the analyzer, which re-seeds a lost one. Other readers must ignore it."""
 
     def operator(self, name: str) -> OperatorAnalysis | None:

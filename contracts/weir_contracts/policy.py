@@ -6,7 +6,7 @@ Policies use camelCase and durations such as `30s`; all other messages use snake
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from .application import Application, FlinkTarget, Signals, Subject, Target
 from .base import MAX_COUNT, Duration, Name, OperatorName, Parameters, Timestamp
@@ -206,7 +206,9 @@ class ScaleDown(Direction):
     stabilization: Duration = timedelta(minutes=2)
     """Window in which shrinking must have been recommended throughout; the largest recommendation counts. Default 2m: a
     short dip is not the end of the load."""
-    collapse_hold: Duration = timedelta(minutes=10)
+    input_outage_hold: Duration = Field(
+        default=timedelta(minutes=10), validation_alias=AliasChoices("inputOutageHold", "collapseHold")
+    )
     """Time without shrinking after the input fell to almost nothing. Default 10m: usually an upstream outage, after
     which all records arrive at once."""
     reversal_hold: Duration = timedelta(minutes=10)

@@ -25,7 +25,7 @@ class WhatIfOperator(Message):
     """Maximum sustained input rate at the requested parallelism, in records/s. None: unknown."""
     utilisation: Share | None = None
     """Input rate divided by capacity, 0 to 1. None: unknown."""
-    least_parallelism: Annotated[int | None, Field(default=None, ge=1)] = None
+    min_parallelism: Annotated[int | None, Field(default=None, ge=1)] = None
     """Minimum parallelism that sustains the arrivals, in subtasks. None: unknown, or there is none."""
     seen_at: Annotated[list[int], Field(max_length=65)] = Field(default_factory=list)
     """Parallelisms at which the capacity was measured; with a single one, capacity is assumed proportional."""
@@ -74,7 +74,7 @@ class WhatIf(Message):
     """Requested arrival rate divided by the current one. None: nothing arrives now."""
     throughput: Derived | None = None
     """Records/s that all sources together would sustain. None: unknown."""
-    throughput_at_most: Derived
+    max_throughput: Derived
     """Upper bound of the throughput in records/s, from the operators with a known capacity."""
     bottleneck: OperatorName | None = None
     """First operator with a known capacity that reaches it as the load grows. None: unknown."""

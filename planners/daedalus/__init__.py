@@ -1,4 +1,4 @@
-"""Daedalus. Start with `planner.py`: the rule and its formulas; what is learnt of the application and its load is in the others."""
+"""Daedalus. Start with `planner.py`: the rule and its formulas; what is learned of the application and its load is in the others."""
 
 from .parameters import DaedalusParameters
 from .planner import plan_by_daedalus

@@ -29,15 +29,15 @@ def learned_of(state: AnalyzerState) -> dict[str, Any]:
 
 
 def seed(analysis: Analysis) -> AnalyzerState | None:
-    """A state to go on from: what the analysis's own `learnt` says, and its time, so that a replay is ignored.
+    """A state to go on from: what the analysis's own `learned` says, and its time, so that a replay is ignored.
 
-    None after the application's end. An unreadable or foreign `learnt` seeds the time only.
+    None after the application's end. An unreadable or foreign `learned` seeds the time only.
     """
     if analysis.status == "ended":
         return None
     at = analysis.observed_at.timestamp()
     try:
-        return _read(analysis.learnt, at)
+        return _read(analysis.learned, at)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
         return AnalyzerState(observed_at=at)
 

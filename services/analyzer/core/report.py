@@ -61,7 +61,7 @@ def analysis_of(context: AnalysisContext, state: AnalyzerState, symptoms: Sequen
         ),
         problems=observation.problems,
         dropped_observations=state.dropped,
-        learnt={} if observation.status == "ended" else learned_of(state),
+        learned={} if observation.status == "ended" else learned_of(state),
     )
 
 
@@ -83,7 +83,7 @@ def _operator(context: AnalysisContext, operator: OperatorContext, curve: Sequen
         output_rate=operator.output_rate,
         true_processing_rate=measured.whole,
         true_processing_rate_per_subtask=measured.per_subtask,
-        least_processing_rate=measured.lower_bound,
+        min_processing_rate=measured.lower_bound,
         utilisation=_share(operator, operator.spent.busy, "busy"),
         backpressure=_share(operator, operator.spent.backpressured, "backpressured"),
         skew=measured.skew,

@@ -59,4 +59,4 @@ def _fell_from(before: UsualArrivals, arriving: float, now: datetime) -> float |
 def prevents_scale_down(arrivals: UsualArrivals | None, behavior: Behavior, now: datetime) -> bool:
     """Return whether the input has been missing for less than the policy's hold."""
     since = arrivals.collapsed_since if arrivals else None
-    return since is not None and now < since + behavior.scale_down.collapse_hold
+    return since is not None and now < since + behavior.scale_down.input_outage_hold

@@ -104,7 +104,7 @@ class Cycle:
             "resultHistory": _memory_of(self.request.memory).to_wire(self.max_results),
         }
         if self.offer_analysis:
-            analysis = self.request.analysis.model_dump(mode="json", exclude={"learnt"})
+            analysis = self.request.analysis.model_dump(mode="json", exclude={"learned"})
             body[WEIR_FIELD] = {"contractVersion": VERSION, "analysis": analysis}
         return body
 

@@ -149,7 +149,7 @@ def test_a_killed_driver_is_started_again(bench: Bench, first: WeirService) -> N
 def test_a_killed_process_goes_on_from_its_checkpoint_and_reports_lost_observations(
     bench: Bench, first: WeirService
 ) -> None:
-    """Killed like a crash; while it is away the log is cut. The next one keeps what was learnt, counts the gap, and learns
+    """Killed like a crash; while it is away the log is cut. The next one keeps what was learned, counts the gap, and learns
     nothing across it."""
     before = bench.of("shop/orders")
     first.process.kill()
@@ -175,7 +175,7 @@ def test_a_killed_process_goes_on_from_its_checkpoint_and_reports_lost_observati
 
 
 def test_another_split_of_the_state_is_seeded_from_the_analyses(bench: Bench) -> None:
-    """A new checkpoint, as after its loss: what was learnt comes back from the topic, what was analysed is not again. A state of an older
+    """A new checkpoint, as after its loss: what was learned comes back from the topic, what was analysed is not again. A state of an older
     version is not read either, and it says so."""
     before = bench.of("shop/orders")
     (present,) = (bench.folder / "state").iterdir()

@@ -1,4 +1,4 @@
-"""True processing rates and what is learnt of them."""
+"""True processing rates and what is learned of them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -105,11 +105,11 @@ def test_what_is_hardly_busy_has_a_bound_and_no_rate() -> None:
     idle = _operator(Loop(Job(rate=2)).watch(60), "enrich")
     assert idle.true_processing_rate.value is None
     assert idle.capacities == []
-    assert idle.least_processing_rate is not None
-    assert idle.least_processing_rate.value == pytest.approx(40, rel=0.1)
-    assert idle.least_processing_rate.basis.startswith("at least")
+    assert idle.min_processing_rate is not None
+    assert idle.min_processing_rate.value == pytest.approx(40, rel=0.1)
+    assert idle.min_processing_rate.basis.startswith("at least")
     busy = _operator(Loop(Job(rate=60)).watch(60), "enrich")
-    assert busy.least_processing_rate is None
+    assert busy.min_processing_rate is None
     assert busy.true_processing_rate.value is not None
 
 
@@ -222,7 +222,7 @@ def test_doubt_that_passes_is_forgotten() -> None:
 
 
 def test_more_than_was_thought_possible_is_believed_at_once() -> None:
-    """Throughput above the learnt capacity disproves it."""
+    """Throughput above the learned capacity disproves it."""
     points = _learn((), 2, _measured(1000, saturated=True), at=0)
     points = _learn(points, 2, _measured(1700, throughput=1400), at=2)
     assert points[0].rate == 1700
@@ -248,7 +248,7 @@ def test_no_more_than_64_parallelisms_are_kept() -> None:
 
 
 def test_another_job_id_halves_the_confidence_and_keeps_the_rates() -> None:
-    """A resubmission may be other code: what was learnt counts half until it is measured again."""
+    """A resubmission may be other code: what was learned counts half until it is measured again."""
     loop = Loop()
     before = _operator(loop.watch(60), "enrich").capacities[0]
     ratio = loop.analyses[-1].edges[0].selectivity
@@ -333,7 +333,7 @@ def test_an_outage_of_which_little_was_seen_teaches_nothing(scrapes: int) -> Non
 
 
 def test_a_lost_scrape_is_no_outage() -> None:
-    """Capacity goes on being learnt where the brokers did not answer once."""
+    """Capacity goes on being learned where the brokers did not answer once."""
     job = Job(rate=300)
     loop = Loop(job)
     loop.watch(60)
@@ -374,7 +374,7 @@ def test_scrapes_that_always_take_longer_than_the_interval_are_no_outage() -> No
 
 @pytest.mark.thorough
 def test_brokers_no_longer_asked_withhold_nothing() -> None:
-    """The policy names none any more, or the monitor may not ask them: after ten minutes it is learnt without them."""
+    """The policy names none any more, or the monitor may not ask them: after ten minutes it is learned without them."""
     job = Job(rate=300)
     loop = Loop(job)
     loop.watch(60)

@@ -87,13 +87,13 @@ def test_a_lost_state_is_seeded_from_the_latest_analysis() -> None:
 
 
 @pytest.mark.parametrize(
-    "learnt",
+    "learned",
     [{}, {"version": 99}, {"version": 1}, {"version": 1, "capacities": {"enrich": [[1, -5.0, 1, True, 1, 0.0, ""]]}}],
 )
-def test_an_unreadable_seed_keeps_the_time_only(learnt: dict[str, object]) -> None:
+def test_an_unreadable_seed_keeps_the_time_only(learned: dict[str, object]) -> None:
     """An analysis of another version, or none of ours: start empty, but do not analyse the past again."""
     last = Loop().watch(20)
-    memory = seed(last.model_copy(update={"learnt": learnt}))
+    memory = seed(last.model_copy(update={"learned": learned}))
     assert memory == AnalyzerState(observed_at=last.observed_at.timestamp())
 
 
@@ -110,6 +110,6 @@ def test_an_ended_application_is_not_brought_back() -> None:
 def test_the_learned_part_is_compact() -> None:
     """The learned part of each analysis stays small: a few hundred bytes for three operators."""
     last = Loop().watch(120)
-    size = len(str(last.learnt))
+    size = len(str(last.learned))
     assert size < 1000
     assert len(last.model_dump_json()) < 12_000

@@ -60,8 +60,8 @@ def test_duplicates_and_late_repeats_change_no_analysis(repeats: list[int], rng:
         stream.insert(rng.randint(repeat + 1, len(stream)), OBSERVATIONS[repeat])
     # an insertion may push a repeat before its original: keep each original's first place
     memory, analyses = _run(_originals_first(stream))
-    plain = [a.model_copy(update={"dropped_observations": 0, "learnt": {}}) for a in analyses]
-    assert plain == [a.model_copy(update={"dropped_observations": 0, "learnt": {}}) for a in EXPECTED[1]]
+    plain = [a.model_copy(update={"dropped_observations": 0, "learned": {}}) for a in analyses]
+    assert plain == [a.model_copy(update={"dropped_observations": 0, "learned": {}}) for a in EXPECTED[1]]
     assert memory is not None
     assert memory.dropped == len(repeats)
 

@@ -21,7 +21,7 @@ def test_a_state_survives_its_bytes() -> None:
 
 
 def test_a_state_without_the_brokers_absences_is_read() -> None:
-    """One written before they were kept goes on with all it learnt."""
+    """One written before they were kept goes on with all it learned."""
     loop = Loop()
     loop.watch(60)
     assert loop.memory is not None

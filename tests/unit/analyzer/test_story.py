@@ -52,7 +52,7 @@ def test_a_saturated_operator_holds_the_others_back() -> None:
 
 
 def test_after_a_rescale_it_catches_up_and_both_capacities_are_known() -> None:
-    """A new run wipes the window, not what was learnt; the restart's length is learnt, too."""
+    """A new run wipes the window, not what was learned; the restart's length is learned, too."""
     loop = Loop()
     loop.watch(60)
     loop.job.rate = 900

@@ -83,7 +83,7 @@ def test_a_new_run_is_a_restart() -> None:
 
 
 def test_a_crash_looping_job_is_still_understood() -> None:
-    """Not running: demand, lag, targets and learnt capacities are all told, so that it can still be scaled."""
+    """Not running: demand, lag, targets and learned capacities are all told, so that it can still be scaled."""
     loop = Loop()
     loop.watch(60)
     loop.job.status, loop.job.state = "not_running", "RESTARTING"
@@ -105,19 +105,19 @@ def test_a_crash_looping_job_is_still_understood() -> None:
     ("status", "code"), [("unreachable", "unreachable"), ("not_found", "not-found"), ("not_running", "not-running")]
 )
 def test_an_application_that_cannot_be_read_is_reported(status: str, code: str) -> None:
-    """Everything is unknown but what was learnt, and nothing is 0."""
+    """Everything is unknown but what was learned, and nothing is 0."""
     loop = Loop()
     loop.watch(60)
     analysis = _bare(loop, status, message="connection refused")
     assert "connection refused" in _symptom(analysis, code).evidence
     for estimate in (analysis.arrival_rate, analysis.lag_records, analysis.lag_seconds, analysis.lag_growth):
         assert estimate.value is None
-    assert analysis.learnt["capacities"]["enrich"]
+    assert analysis.learned["capacities"]["enrich"]
     assert not loop.watch(2).has(code)
 
 
 def test_a_run_is_remembered_through_an_outage_of_its_cluster() -> None:
-    """Unreachable for half a minute, then the same run again: its rates are known at once, what it learnt is kept, and capacity is
+    """Unreachable for half a minute, then the same run again: its rates are known at once, what it learned is kept, and capacity is
     measured on from what is seen now, as nobody knows what went on in between."""
     loop = Loop()
     loop.watch(60)
@@ -142,7 +142,7 @@ def test_the_end_of_an_application_is_its_forgetting() -> None:
     loop.watch(60)
     analysis = _bare(loop, "ended")
     assert analysis.has("ended")
-    assert analysis.learnt == {}
+    assert analysis.learned == {}
     assert loop.memory is None
 
 

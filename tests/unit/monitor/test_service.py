@@ -149,7 +149,7 @@ async def test_an_application_deleted_while_nobody_watched_is_ended(house: House
 
 
 async def test_a_policy_made_again_is_not_ended_at_every_start(house: House) -> None:
-    """Only the last word of the topic counts: `ended` would make everybody forget what they learnt."""
+    """Only the last word of the topic counts: `ended` would make everybody forget what they learned."""
     await house.apply(policy(version=1))
     await house.delete("shop/orders")
     await house.apply(policy(version=3))

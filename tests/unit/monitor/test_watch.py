@@ -107,7 +107,7 @@ async def test_a_slow_scrape_leaves_its_missed_turns_out() -> None:
 
 
 async def test_a_changed_policy_takes_effect_at_once(story: Story) -> None:
-    """Not after the old interval; what was learnt of the cluster stays."""
+    """Not after the old interval; what was learned of the cluster stays."""
     await story.time.run(0.5)
     story.watch.change(policy(interval="10s", version=2))
     await story.time.run(0.5)

@@ -151,7 +151,7 @@ def test_downtime_moves_by_a_second_toward_what_was_seen() -> None:
     ("of", "words"), [({"load": None}, "arrival rate of orders"), ({"lag": None}, "lag of a source")]
 )
 def test_an_unknown_reading_holds_and_is_named(of: dict[str, Any], words: str) -> None:
-    """And what was learnt is kept."""
+    """And what was learned is kept."""
     before = answer().memory
     reply = answer(at=10.0, memory=before, **of)
     assert (reply.kind, reply.code) == ("hold", "metric-missing")

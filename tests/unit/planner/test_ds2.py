@@ -117,7 +117,7 @@ def test_from_an_analysis() -> None:
 def test_rates_of_another_parallelism_hold(runs: int, least: Any) -> None:
     """Work did 1,000/s with 2 subtasks and runs with 1 or 4: 1,000 ÷ 4 is nobody's rate. Divided so, 2,400/s would take 3 or 10."""
     rate = None if least else 1000.0
-    rates = [operator(SOURCE, 1, 100_000.0, 800.0), operator(WORK, 2, rate, 800.0, least_processing_rate=least)]
+    rates = [operator(SOURCE, 1, 100_000.0, 800.0), operator(WORK, 2, rate, 800.0, min_processing_rate=least)]
     reply = answer(arrivals=2400, operators=rates, deployment=deployment({SOURCE: 1, WORK: runs}))
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
     assert reply.sentence == (
@@ -152,7 +152,7 @@ def test_a_missing_rate_holds_and_is_named(missing: dict[str, Any], words: str) 
 @pytest.mark.parametrize(("arriving", "wanted"), [(2.0, 1), (500.0, 8)])
 def test_a_lower_bound_takes_away_and_never_adds(arriving: float, wanted: int) -> None:
     """8 subtasks that are hardly busy do at least 40/s: one is enough for 2/s, and what 500/s need nobody knows."""
-    idle = operator(WORK, 8, None, arriving, least_processing_rate=known(40.0))
+    idle = operator(WORK, 8, None, arriving, min_processing_rate=known(40.0))
     reply = answer(arrivals=arriving, work=8, operators=[operator(SOURCE, 1, None, arriving), idle])
     assert (reply.parallelism or {WORK: 8})[WORK] == wanted
 

@@ -94,7 +94,7 @@ def test_a_quiet_application_is_shrunk() -> None:
 
 def at_rest(parallelism: int, at_least: float, arriving: float) -> OperatorAnalysis:
     """An operator that is too little busy for its capacity to be known."""
-    return operator(WORK, parallelism, None, arriving, utilisation=known(0.003), least_processing_rate=known(at_least))
+    return operator(WORK, parallelism, None, arriving, utilisation=known(0.003), min_processing_rate=known(at_least))
 
 
 @pytest.mark.parametrize("source", [operator(SOURCE, 1, 100_000.0, 2.0), operator(SOURCE, 1, None, 2.0)])

@@ -44,7 +44,7 @@ def test_the_curve_goes_through_the_present() -> None:
 
 
 def test_the_present_rate_counts_where_no_point_of_it_was_kept() -> None:
-    """The analysis tells 700/s now; the learnt points are of another parallelism."""
+    """The analysis tells 700/s now; the learned points are of another parallelism."""
     curve = curve_of(operator(WORK, 2, 700.0, None, capacities=[point(1, 500)]))
     assert curve is not None
     assert curve.points == 2

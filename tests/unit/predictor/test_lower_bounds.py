@@ -27,7 +27,7 @@ def simulated() -> Analysis:
 def at_rest(*, least: float | None = 16_000.0, source: int = 2, partitions: int = 12, work: int = 40) -> Analysis:
     """800/s at a source of unknown capacity that does at least 16,000 with two subtasks, before 40 of 500/s."""
     bound = None if least is None else known(least, 0.7)
-    orders = operator(SOURCE, source, None, 800.0, least_processing_rate=bound)
+    orders = operator(SOURCE, source, None, 800.0, min_processing_rate=bound)
     wide = policy(bounds={"min": 1, "max": 64})
     found = analysis(
         work=work, the_policy=wide, operators=[orders, operator(WORK, work, 500.0 * work, 800.0)]
@@ -59,7 +59,7 @@ def test_twice_the_load_on_six(simulated: Analysis) -> None:
 def test_a_bound_is_shown_as_no_capacity(simulated: Analysis) -> None:
     """Nor is a utilisation made of it, nor a parallelism that would do."""
     row = ask(simulated, "x2").operators[0]
-    assert (row.operator, row.capacity, row.utilisation, row.least_parallelism) == (ORDERS, None, None, None)
+    assert (row.operator, row.capacity, row.utilisation, row.min_parallelism) == (ORDERS, None, None, None)
     assert (row.seen_at, row.confidence) == ([], None)
 
 
@@ -139,7 +139,7 @@ def test_a_backlog_is_drained_no_faster_than_the_bound() -> None:
 def test_bounds_alone_are_an_answer() -> None:
     """Everything is hardly busy: it keeps up, and who is full first is unknown. With neither capacity nor bound it is too early."""
     idle = [
-        operator(name, p, None, 800.0, least_processing_rate=known(least))
+        operator(name, p, None, 800.0, min_processing_rate=known(least))
         for name, p, least in ((SOURCE, 1, 20_000.0), (WORK, 2, 16_000.0))
     ]
     answer = ask(analysis(operators=idle), "x10")
@@ -188,4 +188,4 @@ def test_the_planner_counts_on_the_same() -> None:
     assert isinstance(case, Comparison)
     bounds = lower_bounds_of(found.operators, case.model.curves)
     assert {name: bound.records_per_second for name, bound in bounds.items()} == case.lower_bounds == {SOURCE: 16_000.0}
-    assert lower_bounds_of([operator(WORK, 2, 1000.0, 1.0, least_processing_rate=known(20.0))], {WORK: None}) == {}
+    assert lower_bounds_of([operator(WORK, 2, 1000.0, 1.0, min_processing_rate=known(20.0))], {WORK: None}) == {}

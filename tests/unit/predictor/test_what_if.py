@@ -57,7 +57,7 @@ def test_twice_the_load_is_too_much() -> None:
     assert answer.keeps_up is False
     assert answer.throughput == 1000.0
     assert row(answer).utilisation == 1.0
-    assert row(answer).least_parallelism == 4
+    assert row(answer).min_parallelism == 4
     assert answer.prediction is not None
     assert answer.prediction.objective_left_at_seconds == pytest.approx(80, abs=5)
     assert answer.prediction.final_lag_seconds == pytest.approx(600 * 3 / 8, abs=1)
@@ -95,7 +95,7 @@ def test_contention_that_was_learnt_counts() -> None:
     assert row(eight).seen_at == [1, 2, 4]
     assert eight.keeps_up is False
     beyond = ask({WORK: 8}, "6000/s", found)
-    assert row(beyond).least_parallelism is None
+    assert row(beyond).min_parallelism is None
     assert [one.code for one in beyond.infeasible] == ["capacity-ceiling"]
     assert "no parallelism of work sustains more than 5,000 records/s" in beyond.sentence
 
@@ -118,7 +118,7 @@ def test_unknown_capacity_is_named_and_not_guessed() -> None:
     answer = ask({WORK: 6}, "x2", blind)
     assert answer.keeps_up is None
     assert (answer.throughput, answer.prediction, answer.breaks_at_load) == (None, None, None)
-    assert answer.throughput_at_most == 1600.0
+    assert answer.max_throughput == 1600.0
     assert [(gap.operator, gap.what, gap.because) for gap in answer.unknown] == [(SOURCE, "capacity", "no reading yet")]
     assert "it is unknown whether it keeps up: the capacity of orders is unknown (no reading yet)" in answer.sentence
     # What is known to be too small is told all the same.
@@ -308,7 +308,7 @@ def test_any_question_has_an_answer_that_can_be_sent(of: dict[str, Any], p: int,
     """No figure is infinite, nothing is taken in that did not arrive, and whoever keeps up takes in all."""
     found = analysis(**of)
     answer = WhatIf.model_validate_json(ask({WORK: p}, load, found, horizon).model_dump_json())
-    assert answer.throughput_at_most <= answer.arrival_rate * (1 + 1e-9) + 0.01
+    assert answer.max_throughput <= answer.arrival_rate * (1 + 1e-9) + 0.01
     if answer.keeps_up:
         assert answer.throughput == pytest.approx(answer.arrival_rate, rel=1e-6, abs=0.011)
     assert (answer.throughput is None) == bool([gap for gap in answer.unknown if gap.what != "lag"])

@@ -26,7 +26,7 @@ def input_outage(proposal: Proposal) -> Proposal:
     usual, behavior, now = context.arrivals, context.spec.behavior, context.now
     if usual is None or usual.collapsed_since is None or not prevents_scale_down(usual, behavior, now):
         return proposal
-    left = usual.collapsed_since + behavior.scale_down.collapse_hold - now
+    left = usual.collapsed_since + behavior.scale_down.input_outage_hold - now
     reason = messages.input_fell(
         (now - usual.collapsed_since).total_seconds(),
         usual.fell_from or usual.records_per_second,

@@ -147,7 +147,7 @@ def _operator(real: Real, candidate: Candidate, operator: OperatorAnalysis, elap
     used = elapsed.utilisation(real, name)
     per_record = (operator.output_rate.value or 0.0) / operator.input_rate.value if operator.input_rate.value else None
     output = None if per_record is None or arriving is None else arriving * per_record
-    lower_bound = operator.least_processing_rate
+    lower_bound = operator.min_processing_rate
     if lower_bound is not None and lower_bound.value is not None:
         # Of fewer subtasks each does at least as much.
         lower_bound = _with(lower_bound, value=lower_bound.value * min(1.0, p / operator.parallelism))
@@ -163,7 +163,7 @@ def _operator(real: Real, candidate: Candidate, operator: OperatorAnalysis, elap
         output_rate=_simulated(output, "its output is unknown"),
         true_processing_rate=capacity,
         true_processing_rate_per_subtask=per_subtask,
-        least_processing_rate=lower_bound,
+        min_processing_rate=lower_bound,
         utilisation=_simulated(used),
         backpressure=_simulated(None if used is None else _backpressure(real, name, elapsed, used)),
         capacities=[c for c in operator.capacities if c.parallelism != p or p == operator.parallelism],
