@@ -1,4 +1,4 @@
-"""What rules of parallelism say in the same way: what may be had of what is wanted, gaps, the reply."""
+"""Replies of rule-based planners: cut to the limits of each operator, and to what a message may hold."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,41 +9,35 @@ from weir_contracts import Infeasible, Parallelism, PlanReply
 from weir_contracts.planning import Number
 from weir_planner import Request
 
-MOST_EVIDENCE = 200
-MOST_INFEASIBLE = 100
-LONGEST_SENTENCE = 2000
+MAX_EVIDENCE = 200
+MAX_INFEASIBLE = 100
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer in the making; `infeasible` gathers what could not be had."""
+    """A reply in the making; `infeasible` collects the parallelisms that the limits do not allow."""
 
     request: Request
     infeasible: list[Infeasible] = field(default_factory=list)
 
     def within(self, name: str, wanted: float) -> int:
-        """`wanted`, rounded up, as far as it may be had; notes what may not."""
-        least, most, _ = self.request.limits[name]
-        if not wanted - 1e-9 <= most:  # also where it is no number any more
-            shown = None if not math.isfinite(wanted) else float(math.ceil(wanted - 1e-9))
-            words = "more" if shown is None else f"{shown:,.0f}"
-            self.infeasible.append(
-                Infeasible(
-                    operator=name,
-                    wanted=shown,
-                    limit=float(most),
-                    code="bounds",
-                    because=f"{words} subtasks are wanted and {most} may be had",
-                )
-            )
-            return most
-        return max(least, math.ceil(wanted - 1e-9))
+        """Return `wanted`, rounded up and cut to the operator's limits; notes it as infeasible if it is above them."""
+        limits = self.request.limits[name]
+        if wanted - 1e-9 <= limits.max:
+            return max(limits.min, math.ceil(wanted - 1e-9))
+        shown = float(math.ceil(wanted - 1e-9)) if math.isfinite(wanted) else None
+        subtasks = "more" if shown is None else f"{shown:,.0f}"
+        reason = f"{name} would need {subtasks} subtasks and is limited to {limits.max}"
+        self.infeasible.append(
+            Infeasible(operator=name, wanted=shown, limit=float(limits.max), code="bounds", because=reason)
+        )
+        return limits.max
 
 
-def missing(what: str, because: str, memory: Mapping[str, Any]) -> PlanReply:
-    """A hold for something unknown, which is named: unknown is not 0."""
-    sentence = f"{what} is unknown ({because}), so nothing changes"
-    return PlanReply(kind="hold", code="metric-missing", sentence=short(sentence), memory=dict(memory))
+def missing(what: str, reason: str, memory: Mapping[str, Any]) -> PlanReply:
+    """Return a hold that names an unknown value: unknown is not 0."""
+    sentence = f"{what} is unknown ({reason}), so nothing changes"
+    return PlanReply(kind="hold", code="metric-missing", sentence=sentence, memory=dict(memory))
 
 
 def reply_of(  # noqa: PLR0917 - the parts of a reply, in its order
@@ -54,35 +48,27 @@ def reply_of(  # noqa: PLR0917 - the parts of a reply, in its order
     evidence: Mapping[str, Number],
     memory: Mapping[str, Any],
 ) -> PlanReply:
-    """The answer, within what the contract allows; a vector that is running already is a hold."""
+    """Return the reply; a vector that runs already is a hold."""
     scales = wanted is not None and wanted != answer.request.current
     return PlanReply(
         kind="scale" if scales else "hold",
         parallelism=wanted if scales else None,
         code=code,
-        sentence=short(sentence),
-        evidence=dict([(name, told(value)) for name, value in evidence.items()][:MOST_EVIDENCE]),
-        infeasible=answer.infeasible[:MOST_INFEASIBLE],
+        sentence=sentence,
+        evidence=dict([(name, evident(value)) for name, value in evidence.items()][:MAX_EVIDENCE]),
+        infeasible=answer.infeasible[:MAX_INFEASIBLE],
         memory=dict(memory),
     )
 
 
-def told(value: Number) -> Number:
-    """A number as evidence: three places, and None where it is none any more."""
+def evident(value: Number) -> Number:
+    """Return a number as evidence, to three places; None if it is not finite."""
     if isinstance(value, float):
         return round(value, 3) if math.isfinite(value) else None
     return value
 
 
-def short(sentence: str) -> str:
-    """Within what a sentence may be long."""
-    return sentence if len(sentence) <= LONGEST_SENTENCE else sentence[: LONGEST_SENTENCE - 1] + "…"
-
-
 def total(values: Sequence[float | None]) -> float | None:
-    """The sum, if all of it is known and a number; never below 0."""
-    known = [value for value in values if value is not None]
-    if len(known) != len(values) or not known:
-        return None
-    added = sum(known)
-    return max(0.0, added) if math.isfinite(added) else None
+    """Return the sum, at least 0; None if a value is unknown or the sum is not finite."""
+    added = sum(math.nan if value is None else value for value in values)
+    return max(0.0, added) if values and math.isfinite(added) else None

@@ -12,7 +12,7 @@ Floratou et al., "Dhalion: Self-Regulating Stream Processing in Heron", VLDB 201
     resolution   up                              ⌈p · (1 + bp / (1 − bp))⌉, bp the largest backpressured share (at most 0.9) upstream;
                                                  of a source ⌈p · (1 + growth / consumed)⌉, at most 10 times
                  down                            ⌊p · scale_down_factor⌋, 1 at least
-                 skew                            the paper moves data; here it is told and not scaled, which would not help
+                 skew                            the paper moves data; here it is reported and not scaled, which would not help
 
 Not measured are the queues inside a job: an operator's is taken to be almost empty while it is busy for quiet_share of the time or
 less (ρ/(1 − ρ) records wait at one that is busy for ρ, 1 at 0.5). A source's is its lag: at most pending_seconds of arrivals.
@@ -32,12 +32,12 @@ from predictor import changes
 
 from .answer import Answer, missing, reply_of
 
-HIGHEST_BACKPRESSURE = 0.9
-HIGHEST_FACTOR = 10.0
+MAX_BACKPRESSURE = 0.9
+MAX_FACTOR = 10.0
 
 
 class DhalionParameters(BaseModel):
-    """The planner's own settings; shares of the time are between 0 and 1."""
+    """Parameters of the planner; shares of the time are between 0 and 1."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -67,14 +67,14 @@ class DhalionParameters(BaseModel):
 
 @dataclass(frozen=True)
 class _Symptoms:
-    """What was seen, all of it known."""
+    """Symptoms; every value is known."""
 
     backpressure: dict[str, float]
     growth: dict[str, float]
     """Of a source's pending records over what it takes in."""
     backpressured: list[str]
     growing: list[str]
-    """Whose symptoms they are."""
+    """Operators with each symptom."""
 
 
 @planner(
@@ -84,7 +84,7 @@ class _Symptoms:
     reads=[],
 )
 def plan_by_dhalion(request: Request) -> PlanReply:
-    """The answer to one request; see the module."""
+    """Return the reply to one request; see the module."""
     parameters = request.parameters(DhalionParameters)
     answer = Answer(request)
     since = request.seconds_since_action
@@ -115,9 +115,9 @@ def _symptoms_of(request: Request, parameters: DhalionParameters) -> _Symptoms |
             why = found.backpressure.basis if found else "it was not analysed"
             return missing(f"the backpressure of {name}", why, {})
         backpressure[name] = min(1.0, max(0.0, found.backpressure.value))
-    told = {source.operator: source for source in analysis.sources}
+    sources = {source.operator: source for source in analysis.sources}
     for name in request.topology.sources:
-        source, found = told.get(name), analysis.operator(name)
+        source, found = sources.get(name), analysis.operator(name)
         if source is None or source.lag_growth.value is None:
             return missing(
                 f"the growth of {name}'s lag", source.lag_growth.basis if source else "it was not analysed", {}
@@ -169,7 +169,7 @@ def _up(
         words
         or f"{', '.join([*symptoms.backpressured, *symptoms.growing])}: held back, and no operator behind is the cause"
     )
-    return reply_of(answer, None, code, f"nothing that may be had would resolve it: {words}", evidence, {})
+    return reply_of(answer, None, code, f"no permitted parallelism would resolve it: {words}", evidence, {})
 
 
 def _causes(request: Request, symptoms: _Symptoms) -> Iterator[tuple[str, float, str]]:
@@ -180,22 +180,22 @@ def _causes(request: Request, symptoms: _Symptoms) -> Iterator[tuple[str, float,
         held = {up: symptoms.backpressure[up] for up in request.topology.inputs(name) if up in symptoms.backpressured}
         if held:
             worst = max(held, key=lambda up: held[up])
-            share = min(held[worst], HIGHEST_BACKPRESSURE)
+            share = min(held[worst], MAX_BACKPRESSURE)
             yield name, 1 + share / (1 - share), f"{worst} is backpressured for {held[worst]:.0%} of the time by {name}"
         elif name in symptoms.growing:
             growth = symptoms.growth[name]
             words = f"{growth:.0%} of what it takes in" if math.isfinite(growth) else "while it takes nothing in"
-            yield name, min(1 + growth, HIGHEST_FACTOR), f"what waits at {name} grows by {words}"
+            yield name, min(1 + growth, MAX_FACTOR), f"what waits at {name} grows by {words}"
 
 
 def _down(answer: Answer, parameters: DhalionParameters, evidence: dict[str, Number]) -> PlanReply:
-    """Nothing is held back: whoever's queue is almost empty gives some up. An unknown queue is not an empty one."""
+    """Nothing is backpressured: operators with an almost empty queue shrink. An unknown queue is not empty."""
     request, analysis = answer.request, answer.request.analysis
-    told = {source.operator: source for source in analysis.sources}
+    sources = {source.operator: source for source in analysis.sources}
     wanted: Parallelism = dict(request.current)
     unknown = []
     for name, p in request.current.items():
-        empty = _almost_empty(analysis, name, told.get(name), parameters)
+        empty = _almost_empty(analysis, name, sources.get(name), parameters)
         if empty is None:
             unknown.append(name)
         elif empty:

@@ -17,8 +17,8 @@ Of its manager: `warm_up_intervals` (policy_interval is the policy's interval), 
 `ignored_increase` 0 and `ignored_decrease` 1 are the code's `consider_change`. Its roll-back and its cap on the number of decisions were
 never finished; here the executor rolls back.
 
-Beside the original: an operator of unknown true rate ends the pass with a hold that names it, where the original computes with NaN; so
-does one that was analysed at another parallelism than it runs with. One that is hardly busy has a lower bound instead, which may take
+Unlike the original: an operator of unknown true rate ends the pass with a hold that names it, where the original computes with NaN; so
+does one that was analysed at another parallelism than it runs with. A nearly idle operator has a lower bound instead, which may take
 subtasks away and never add any.
 """
 
@@ -37,13 +37,13 @@ from predictor import changes
 
 from .answer import Answer, missing, reply_of
 
-MOST = 2**31 - 1
-MOST_KEPT = 1500
+MAX_PARALLELISM = 2**31 - 1
+MAX_KEPT = 1500
 """Parallelisms that fit into a plan's memory as past decisions."""
 
 
 class Ds2Parameters(BaseModel):
-    """The planner's own settings."""
+    """Parameters of the planner."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -90,7 +90,7 @@ class Graph:
 
 
 def optimal(graph: Graph, scaling_factor: float = 0.0) -> dict[str, int]:
-    """The optimal parallelism of each operator that is not a source; at least 0."""
+    """Return the optimal parallelism of each operator that is not a source; at least 0."""
     arriving: dict[str, float] = {}
     found: dict[str, int] = {}
     for name, instances in graph.instances.items():
@@ -117,7 +117,7 @@ def corrected(
 
 
 def _ideal(arriving: float, processing: float, instances: int) -> float:
-    """Instances that do what arrives, before rounding."""
+    """Return the instances that process the arrivals, before rounding."""
     each = processing / instances
     if each == 0:  # so little that a share of it is no number any more
         return math.inf if arriving else 0.0
@@ -125,8 +125,8 @@ def _ideal(arriving: float, processing: float, instances: int) -> float:
 
 
 def _whole(instances: float) -> int:
-    """Rounded up; what is too large for a number is the most there may be."""
-    return math.ceil(instances) if instances < MOST else MOST
+    """Return the instances rounded up, at most `MAX_PARALLELISM`."""
+    return math.ceil(instances) if instances < MAX_PARALLELISM else MAX_PARALLELISM
 
 
 @planner(
@@ -136,7 +136,7 @@ def _whole(instances: float) -> int:
     reads=[],
 )
 def plan_by_ds2(request: Request) -> PlanReply:
-    """The answer to one request; see the module."""
+    """Return the reply to one request; see the module."""
     parameters = request.parameters(Ds2Parameters)
     memory = _Memory.of(request.memory)
     answer = Answer(request)
@@ -149,7 +149,7 @@ def plan_by_ds2(request: Request) -> PlanReply:
         what, _, because = read.partition(": ")
         return missing(what, because, memory.interrupted().kept())
     wanted = _sized(read, request, parameters)
-    needed = max(1, min(parameters.activation_intervals, MOST_KEPT // len(wanted)))
+    needed = max(1, min(parameters.activation_intervals, MAX_KEPT // len(wanted)))
     memory = memory.decided(wanted, needed)
     evidence = _evidence(read, wanted)
     if len(memory.decisions) < needed:
@@ -236,7 +236,7 @@ def _sized(read: _Read, request: Request, parameters: Ds2Parameters) -> Parallel
     for name in read.at_most & set(wanted):
         wanted[name] = min(wanted[name], request.current[name])
     wanted = corrected(wanted, request.current, read.ratio, parameters.target_rate_ratio)
-    return {name: max(1, min(wanted.get(name, p), MOST)) for name, p in request.current.items()}
+    return {name: max(1, min(wanted.get(name, p), MAX_PARALLELISM)) for name, p in request.current.items()}
 
 
 def _combined(decisions: Sequence[Sequence[int]], how: str) -> Sequence[int]:
@@ -256,16 +256,16 @@ def _reply(  # noqa: PLR0917 - what a decision rests on, in its order
     memory: "_Memory",
 ) -> PlanReply:
     moved = {name: p - answer.request.current[name] for name, p in vector.items()}
-    told = changes(answer.request.current, vector)
+    moves = changes(answer.request.current, vector)
     if not any(moved.values()):
         return reply_of(
             answer, None, "at-optimum", "every operator has its optimal parallelism", evidence, memory.kept()
         )
     if not any(by > parameters.ignored_increase or -by > parameters.ignored_decrease for by in moved.values()):
-        sentence = f"{told} is too small a change for a restart"
+        sentence = f"{moves} is too small a change for a restart"
         return reply_of(answer, None, "small-change", sentence, evidence, memory.kept())
     code = "under-provisioned" if any(by > 0 for by in moved.values()) else "over-provisioned"
-    sentence = f"{told}: the optimum by true rates where {demand:,.0f} records/s arrive"
+    sentence = f"{moves}: the optimum by true rates where {demand:,.0f} records/s arrive"
     return reply_of(answer, vector, code, sentence, evidence, memory.kept())
 
 

@@ -13,7 +13,7 @@ Metrics, written as in the resource, with the names `busy` (share of time; in pl
 `cpu` (of pods), `arrival_rate`, `lag_records`, `lag_seconds`, `expected_latency_seconds` (of the application), or that of a signal. The
 default is `busy` at 80 %, or at the policy's utilisation. One that is unknown gives no proposal, as there: alone it holds.
 
-Beside the original: it is not asked while nothing runs, so sizes of 0 do not occur. What it remembers is carried from plan to plan and
+Unlike the original: it is not called while nothing runs, so sizes of 0 do not occur. What it remembers is carried from plan to plan and
 outlives a restart. Weir's own guards come after it; set `behavior` there to 0 s for the pure rule.
 """
 
@@ -31,9 +31,9 @@ from .autoscaling.decisions import Decision, answer, decide, label, narrowed
 from .autoscaling.records import Workloads
 
 METRICS_WINDOW_SECONDS = 30.0
-"""Of a CPU sample, as metrics servers take them."""
-LARGEST = 9e15
-"""Of a metric's value: its thousandths are 64 bits long."""
+"""Window of a CPU sample, as metrics servers take them."""
+MAX_QUANTITY = 9e15
+"""Largest value of a metric: its thousandths have 64 bits."""
 
 
 class Written(BaseModel):
@@ -46,7 +46,7 @@ class Written(BaseModel):
 
 class HpaPolicy(Written):
     type: Literal["Pods", "Percent"]
-    value: Annotated[int, Field(gt=0, le=v2.MOST_REPLICAS)]
+    value: Annotated[int, Field(gt=0, le=v2.MAX_REPLICAS)]
     period_seconds: Annotated[int, Field(ge=1, le=1800)]
 
 
@@ -65,7 +65,7 @@ class HpaBehavior(Written):
 
 
 class Autoscaler(Written):
-    """What is the same for any rule that a HorizontalPodAutoscaler carries out."""
+    """Parameters of every rule that a HorizontalPodAutoscaler carries out."""
 
     version: v2.Version = Field(
         default="1.34", description="1.32: up to it; 1.34: from 1.33 on. They differ at the tolerance's very edge"
@@ -163,7 +163,7 @@ _OF_APPLICATION = ("arrival_rate", "lag_records", "lag_seconds", "expected_laten
 
 
 class HpaParameters(Autoscaler):
-    """The planner's own settings, written as in the resource."""
+    """Parameters of the planner, written as in the resource."""
 
     scope: Literal["operators", "application"] = Field(
         default="operators", description="each operator a workload of its own, or the application one"
@@ -193,7 +193,7 @@ class HpaParameters(Autoscaler):
     reads=[],
 )
 def plan_by_hpa(request: Request) -> PlanReply:
-    """The answer to one request; see the module."""
+    """Return the reply to one request; see the module."""
     parameters = request.parameters(HpaParameters)
     observed = request.current
     sizes = observed if parameters.scope == "operators" else {"": max(observed.values())}
@@ -315,8 +315,8 @@ def thousandths(value: float) -> int:
 
 
 def _bounded(value: float) -> float:
-    """Within what a quantity may hold."""
-    return max(-LARGEST, min(value, LARGEST))
+    """Cut a value to the range of a quantity."""
+    return max(-MAX_QUANTITY, min(value, MAX_QUANTITY))
 
 
 def _shown(request: Request, metric: str, workload: str) -> float | None:

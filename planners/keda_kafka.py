@@ -44,7 +44,7 @@ _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
 class KedaKafkaParameters(Autoscaler):
-    """The planner's own settings, written as in the trigger and the ScaledObject."""
+    """Parameters of the planner, written as in the trigger and the ScaledObject."""
 
     behavior: HpaBehavior | None = Field(default=None, description="advanced.horizontalPodAutoscalerConfig.behavior")
     scope: Literal["application", "sources"] = Field(
@@ -131,7 +131,7 @@ def lag_of(partition: Partition, parameters: KedaKafkaParameters) -> tuple[int, 
 
 
 def total_of(lags: Sequence[tuple[int, int]], parameters: KedaKafkaParameters) -> tuple[int, int]:
-    """What the trigger tells the autoscaler, at least 0, and the sum that activates."""
+    """Return the trigger's metric, at least 0, and the sum that activates."""
     threshold, bound = parameters.lag_threshold, len(lags)
     total, active = sum(lag for lag, _ in lags), sum(lag for _, lag in lags)
     even, limited = parameters.ensure_even_distribution_of_partitions, parameters.limit_to_partitions_with_lag
@@ -153,7 +153,7 @@ def total_of(lags: Sequence[tuple[int, int]], parameters: KedaKafkaParameters) -
     reads=["observations"],
 )
 def plan_by_keda_kafka(request: Request) -> PlanReply:
-    """The answer to one request; see the module."""
+    """Return the reply to one request; see the module."""
     parameters = request.parameters(KedaKafkaParameters)
     observed = request.current
     whole = parameters.scope == "application"
@@ -200,7 +200,7 @@ def _decided(
 
 
 def _idle(request: Request, name: str, current: int, infeasible: list[Infeasible]) -> Decision:
-    """What would be none there is the least there may be here."""
+    """Decide for an inactive group: KEDA would scale it to none, here it keeps the minimum."""
     least = request.policy.spec.bounds.of(name)[0]
     infeasible.append(
         Infeasible(
@@ -232,7 +232,7 @@ def _query(request: Request, parameters: KedaKafkaParameters, source: str | None
     partitions = []
     for place, read in wanted.items():
         if read.log_end_offset is None:
-            return v2.NoMetric(f"the end of {place[0]}/{place[1]} is unknown (the brokers did not tell it)")
+            return v2.NoMetric(f"the end of {place[0]}/{place[1]} is unknown (the brokers did not report it)")
         known = before.get(place)
         partitions.append(
             Partition(read.committed_offset, read.log_end_offset, known.committed_offset if known else None)

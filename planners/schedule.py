@@ -63,7 +63,7 @@ class ScheduleEntry(Vector):
 
 
 class ScheduleParameters(Vector):
-    """The planner's own settings; parallelism and operators at the top hold while no entry does."""
+    """Parameters of the planner; parallelism and operators at the top hold while no entry does."""
 
     time_zone: Annotated[str, AfterValidator(_zone)] = Field(
         default="UTC", max_length=100, description="in which the expressions are read, such as Europe/Berlin"
@@ -78,7 +78,7 @@ class ScheduleParameters(Vector):
     reads=[],
 )
 def plan_by_schedule(request: Request) -> PlanReply:
-    """The answer to one request; see the module."""
+    """Return the reply to one request; see the module."""
     parameters = request.parameters(ScheduleParameters)
     answer = Answer(request)
     vectors: list[Vector] = [parameters, *parameters.entries]

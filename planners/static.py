@@ -43,7 +43,7 @@ class Vector(BaseModel):
 
 
 class StaticParameters(Vector):
-    """The planner's own settings."""
+    """Parameters of the planner."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -59,7 +59,7 @@ class StaticParameters(Vector):
     reads=[],
 )
 def plan_static(request: Request) -> PlanReply:
-    """The answer to one request; see the module."""
+    """Return the reply to one request; see the module."""
     parameters = request.parameters(StaticParameters)
     answer = Answer(request)
     if unknown := parameters.unknown(request):
@@ -72,7 +72,7 @@ def no_such_operator(unknown: list[str], request: Request) -> PlanReply:
     sentence = (
         f"there is no operator {', '.join(unknown)} (there are: {', '.join(request.current)}), so nothing changes"
     )
-    return PlanReply(kind="hold", code="unknown-operator", sentence=sentence[:2000])
+    return PlanReply(kind="hold", code="unknown-operator", sentence=sentence)
 
 
 def settled(answer: Answer, vector: Vector, code: str, why: str) -> PlanReply:

@@ -26,7 +26,7 @@ Measure = Literal["utilisation", "lag_seconds", "latency_seconds", "backlog"]
 
 
 class ThresholdParameters(BaseModel):
-    """The planner's own settings."""
+    """Parameters of the planner."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -65,7 +65,7 @@ class ThresholdParameters(BaseModel):
     reads=[],
 )
 def plan_by_threshold(request: Request) -> PlanReply:
-    """The answer to one request; see the module."""
+    """Return the reply to one request; see the module."""
     parameters = request.parameters(ThresholdParameters)
     answer = Answer(request)
     chosen = parameters.operators or list(request.current)
@@ -117,7 +117,7 @@ def _readings(request: Request, measure: Measure, names: list[str]) -> dict[str,
 
 
 def _kept(answer: Answer, name: str, wanted: int) -> int:
-    """Within the limits, and never the other way: what runs outside of them is the bounds' affair."""
+    """Within the limits, and never the other way: the bounds handle what runs outside them."""
     p = answer.request.current[name]
     return max(p, answer.within(name, wanted)) if wanted >= p else min(p, answer.within(name, wanted))
 

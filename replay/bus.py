@@ -47,8 +47,8 @@ class ReplayBus(MemoryBus):
         await self._append([record for record in arriving if record is not None])
 
     async def _append(self, records: Sequence[Outgoing]) -> None:
-        await super().publish_many(records)
         for record in records:
+            await super().publish_many([record])
             log = self._log.records[record.topic, 0]
             if len(log) > RECORDS_KEPT:
                 log[-RECORDS_KEPT - 1] = replace(log[-RECORDS_KEPT - 1], value=None, headers={})

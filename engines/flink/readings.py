@@ -96,8 +96,8 @@ def _reported_partitions(source: SourceOffsets | None) -> int | None:
 
 
 def _commits_expected(flink: FlinkReadings) -> str:
-    """Return why offsets must be committed by now: Flink commits at checkpoints, or continuously without them."""
-    if flink.checkpoints is not None and flink.checkpoints.completed:
+    """Return why offsets are committed by now: Flink commits shortly after a checkpoint, so surely once the next one is complete."""
+    if flink.checkpoints is not None and (flink.checkpoints.completed or 0) > 1:
         return f"after {flink.checkpoints.completed} checkpoints"
     return "as the job makes no checkpoints" if flink.checkpointing_off else ""
 

@@ -1,4 +1,4 @@
-"""What the autoscalers `hpa` and `keda-kafka` make of proposals: the decision of each workload, and the reply that these make."""
+"""Decisions of the autoscalers `hpa` and `keda-kafka` about their workloads, and the reply that they make."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from .records import Ask, TooManyWorkloads, Workloads
 
 @dataclass(frozen=True)
 class Decision:
-    """What one workload's autoscaler wants, or why it wants nothing."""
+    """Size that one workload's autoscaler wants, or why it wants none."""
 
     current: int
     wanted: int
@@ -26,7 +26,7 @@ class Decision:
 
 
 def narrowed(smallest: int, largest: int, low: int | None, high: int | None) -> tuple[int, int]:
-    """The policy's bounds, where the parameters have none; never crossed."""
+    """Return the parameters' bounds, by default the policy's; the lower one yields."""
     low, high = smallest if low is None else low, largest if high is None else high
     return min(low, high), high
 
@@ -40,8 +40,8 @@ def decide(
     proposals: Sequence[int | v2.NoMetric],
     now: float,
 ) -> Decision:
-    """One sync of one workload; its records in `workloads` move on."""
-    records = v2.begun(workloads.seen(name, limits, current, now), current, now)
+    """Run one sync of one workload; its records in `workloads` are updated."""
+    records = v2.begun(workloads.observed(name, limits, current, now), current, now)
     wanted = v2.outside(limits, current)
     if wanted is not None:
         decision = Decision(current, wanted, limited="TooManyReplicas" if wanted < current else "TooFewReplicas")
@@ -84,10 +84,10 @@ def answer(
         memory = workloads.memory()
     except TooManyWorkloads as error:
         return PlanReply(kind="hold", code="too-many-operators", sentence=str(error))
-    told: dict[str, float | int | str | bool | None] = dict(evidence)
+    numbers: dict[str, float | int | str | bool | None] = dict(evidence)
     for name, decision in decisions.items():
-        told[label("proposal", name)] = decision.proposal
-        told[label("wanted", name)] = decision.wanted
+        numbers[label("proposal", name)] = decision.proposal
+        numbers[label("wanted", name)] = decision.wanted
     code, why = _reasons(decisions, observed, wanted)
     moved = changes(observed, wanted)
     is_scale = wanted != observed
@@ -95,22 +95,22 @@ def answer(
         kind="scale" if is_scale else "hold",
         parallelism=wanted if is_scale else None,
         code=code,
-        sentence=(f"{moved}: {why}" if is_scale else why)[:2000],
-        evidence=dict(list(told.items())[:200]),
+        sentence=f"{moved}: {why}" if is_scale else why,
+        evidence=dict(list(numbers.items())[:200]),
         infeasible=list(infeasible)[:100],
         memory=memory,
     )
 
 
 _LIMITED = {
-    "ScaleUpLimit": "no more may be added at once",
-    "ScaleDownLimit": "no more may be taken away at once",
-    "TooManyReplicas": "there may be no more",
-    "TooFewReplicas": "there may be no fewer",
+    "ScaleUpLimit": "no more can be added at once",
+    "ScaleDownLimit": "no more can be removed at once",
+    "TooManyReplicas": "the maximum is reached",
+    "TooFewReplicas": "the minimum is reached",
 }
 _STABILISED = {
-    "ScaleUpStabilized": "less was asked for lately",
-    "ScaleDownStabilized": "more was asked for lately",
+    "ScaleUpStabilized": "the stabilisation window contains a smaller recommendation",
+    "ScaleDownStabilized": "the stabilisation window contains a larger recommendation",
 }
 
 
@@ -120,8 +120,8 @@ def _reasons(decisions: Mapping[str, Decision], observed: Parallelism, wanted: P
     missing = [d.missing for d in decisions.values() if d.missing is not None]
     if wanted != observed:
         grows = any(wanted[name] > observed[name] for name in wanted)
-        told = [_explained(name, d) for name, d in moved.items()] + missing
-        return ("above-target" if grows else "below-target"), "; ".join(told)
+        reasons = [_explained(name, d) for name, d in moved.items()] + missing
+        return ("above-target" if grows else "below-target"), "; ".join(reasons)
     if missing:
         return "metric-missing", f"{'; '.join(missing)}, so nothing changes"
     held = [(n, d) for n, d in decisions.items() if d.allowed not in {None, d.current}]
@@ -133,11 +133,11 @@ def _reasons(decisions: Mapping[str, Decision], observed: Parallelism, wanted: P
 
 
 def _explained(workload: str, decision: Decision) -> str:
-    """`the metric asks work for 9, and no more may be added at once`."""
+    """`the metric asks work for 9, and no more can be added at once`."""
     who = workload or "the application"
     if decision.proposal is None:
-        return f"{who} runs at {decision.current}, outside of what it may"
-    parts = [f"{who} is asked to have {decision.proposal}"]
+        return f"{who} runs at {decision.current}, outside its limits"
+    parts = [f"the metric asks {who} for {decision.proposal}"]
     parts += [words[r] for words, r in ((_STABILISED, decision.able), (_LIMITED, decision.limited)) if r in words]
     return " and ".join(parts)
 
@@ -147,5 +147,5 @@ def _kebab(reason: str) -> str:
 
 
 def label(metric: str, workload: str) -> str:
-    """As evidence is named."""
+    """Return the name of a piece of evidence."""
     return f"{metric}[{workload}]" if workload else metric

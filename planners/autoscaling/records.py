@@ -1,4 +1,4 @@
-"""What the autoscalers `hpa` and `keda-kafka` remember of their workloads, carried in the plan's memory."""
+"""Records that the autoscalers `hpa` and `keda-kafka` keep of their workloads in the plan's memory."""
 
 import hashlib
 import json
@@ -10,21 +10,21 @@ from pydantic import BaseModel, Field, ValidationError
 
 from .v2 import Event, Limits, Records, changed, condensed
 
-LARGEST_BYTES = 14_000
-"""Of a plan's memory, with room for what a planner keeps beside it."""
-LEAST_BYTES = 20
-"""Of one workload with a single record."""
+MAX_BYTES = 14_000
+"""Size of the records, with room for a planner's other memory."""
+MIN_BYTES = 20
+"""Size of one workload with a single record."""
 FORGOTTEN_SECONDS = 600.0
-"""After which an ask that nobody followed is no longer taken for the cause of a change."""
+"""Age from which an unanswered request no longer explains a change."""
 
 
 class TooManyWorkloads(ValueError):
-    """The least of what must be remembered does not fit into a plan's memory."""
+    """Even the smallest records do not fit into a plan's memory."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A size that was asked for and may be seen later."""
+    """A size that was requested and may be observed later."""
 
     at: float
     size: int
@@ -41,7 +41,7 @@ class Workloads:
 
     @classmethod
     def of(cls, memory: Mapping[str, Any], names: Sequence[str]) -> "Workloads":
-        """What was kept of just these workloads; nothing if they are others, or if it cannot be read."""
+        """Read the records of these workloads; there are none if they are of others or unreadable."""
         workloads = cls(names)
         try:
             kept = _Kept.model_validate(memory.get("autoscaler"))
@@ -62,8 +62,8 @@ class Workloads:
                 workloads._asks[name] = Ask(kept.base + one.a[0], one.a[1])
         return workloads
 
-    def seen(self, name: str, limits: Limits, size: int, now: float) -> Records:
-        """The records of a workload that has this size now. A change towards what was asked for is booked; any other was not ours."""
+    def observed(self, name: str, limits: Limits, size: int, now: float) -> Records:
+        """Return the records of a workload of this size. A change towards the requested size is recorded; any other has another cause."""
         records = self._records.get(name, Records())
         before, ask = self._sizes.get(name, size), self._asks.get(name)
         if ask is None or before == size or now - ask.at > FORGOTTEN_SECONDS:
@@ -72,7 +72,7 @@ class Workloads:
         return changed(records, limits, before, size, at=ask.at, now=now) if ours else records
 
     def keep(self, name: str, records: Records, size: int, ask: Ask | None) -> None:
-        """Remember a workload after its sync. An ask stays until the size changes: it may be followed late."""
+        """Remember a workload after its sync. A request stays until the size changes: it may be carried out late."""
         if ask is None and self._sizes.get(name) == size:
             ask = self._asks.get(name)
         self._records[name], self._sizes[name] = records, size
@@ -82,16 +82,16 @@ class Workloads:
             self._asks[name] = ask
 
     def memory(self) -> dict[str, Any]:
-        """For the plan; condensed, cautiously, where it would be too large."""
+        """Return the memory for the plan, condensed if it would be too large."""
         times = [at for records in self._records.values() for at, _ in records.recommendations]
         base = int(min(times, default=0.0))
-        fits = len(self.names) * LEAST_BYTES <= LARGEST_BYTES
+        fits = len(self.names) * MIN_BYTES <= MAX_BYTES
         for most in (1_000_000, 64, 32, 16, 8, 4, 2) if fits else ():
             memory = self._encoded(base, most)
-            if len(json.dumps(memory, separators=(",", ":"))) <= LARGEST_BYTES:
+            if len(json.dumps(memory, separators=(",", ":"))) <= MAX_BYTES:
                 return {"autoscaler": memory}
         raise TooManyWorkloads(
-            f"what is remembered of {len(self.names)} workloads does not fit into a plan; take one for the application"
+            f"the records of {len(self.names)} workloads do not fit into a plan: use one workload for the application"
         )
 
     def _encoded(self, base: int, most: int) -> dict[str, Any]:

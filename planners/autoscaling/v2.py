@@ -13,8 +13,8 @@ from typing import Literal
 
 Version = Literal["1.32", "1.34"]
 """1.32: up to 1.32. 1.34: from 1.33 on."""
-MOST_REPLICAS = 2**31 - 1
-MOST_MILLI = 2**63 - 1
+MAX_REPLICAS = 2**31 - 1
+MAX_MILLI = 2**63 - 1
 CPU_INITIALISATION_SECONDS = 300.0
 READINESS_DELAY_SECONDS = 30.0
 DOWNSCALE_STABILISATION_SECONDS = 300.0
@@ -156,7 +156,7 @@ def from_total(
 ) -> int:
     """Object or External metric, target `Value`: the total over the target, times the replicas that are ready. None: there are none
     at all, ready or not."""
-    ratio = min(sum(series_milli), MOST_MILLI) / target_milli
+    ratio = min(sum(series_milli), MAX_MILLI) / target_milli
     if current == 0:
         return _ceiling(ratio)
     if tolerance.covers(ratio):
@@ -169,9 +169,9 @@ def from_total(
 def from_average(series_milli: Sequence[int], target_milli: int, status: int, tolerance: Tolerance) -> int:
     """Object or External metric, target `AverageValue`: the total over the target, whatever runs (`status`) now."""
     total = sum(series_milli)
-    if tolerance.version != "1.32" and any(t < 0 or t > MOST_MILLI for t in accumulate(series_milli)):
+    if tolerance.version != "1.32" and any(t < 0 or t > MAX_MILLI for t in accumulate(series_milli)):
         # Since 1.33 a sum below 0 is taken for an overflow, so that a negative value asks for the most there may be.
-        total = MOST_MILLI
+        total = MAX_MILLI
     # With nothing running the original divides by 0, which no tolerance covers.
     if status > 0 and tolerance.covers(total / (float(target_milli) * status)):
         return status
@@ -183,7 +183,7 @@ def _quotient(a: int, b: int) -> int:
 
 
 def _ceiling(x: float) -> int:
-    return MOST_REPLICAS if x > MOST_REPLICAS else max(-MOST_REPLICAS, math.ceil(x))
+    return MAX_REPLICAS if x > MAX_REPLICAS else max(-MAX_REPLICAS, math.ceil(x))
 
 
 def largest(proposals: Sequence[int | NoMetric], current: int) -> int:

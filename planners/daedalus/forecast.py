@@ -1,4 +1,4 @@
-"""What a series of minutes goes on like. Pure numbers."""
+"""Forecast of a series of minutes. Pure numbers."""
 
 import numpy as np
 

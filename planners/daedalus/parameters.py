@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class DaedalusParameters(BaseModel):
-    """The planner's own settings, by default the paper's."""
+    """Parameters of the planner, by default the paper's."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -23,7 +23,7 @@ class DaedalusParameters(BaseModel):
     recovery_seconds: float = Field(default=600.0, gt=0, le=86_400, description="longest allowed recovery, in s")
     forecast_minutes: int = Field(default=15, ge=1, le=60, description="how far the load is forecast, in minutes")
     history_minutes: int = Field(
-        default=240, ge=10, le=360, description="minutes of load that are remembered and learnt from"
+        default=240, ge=10, le=360, description="minutes of load that are remembered and learned from"
     )
     order: int = Field(default=5, ge=1, le=15, description="differences that the AR model looks back at")
     regression_minutes: int = Field(default=10, ge=2, le=60, description="minutes of the linear regression")
@@ -38,5 +38,5 @@ class DaedalusParameters(BaseModel):
         default=15.0, ge=0, le=3600, description="of a rescale down, before one was seen"
     )
     checkpoint_seconds: float = Field(
-        default=10.0, ge=0, le=3600, description="age of the last checkpoint where the engine does not tell it, in s"
+        default=10.0, ge=0, le=3600, description="age of the last checkpoint if the engine does not report it, in s"
     )

@@ -17,7 +17,7 @@ Processing Systems", ICPE 2024. With W the load (records/s at all sources) and C
 
 Otherwise than in the paper: the regression is of operators, because the contract has no readings of subtasks (theirs is of
 TaskManagers, whose capacities they add), and a spread of u below 0.05 gives W/u, since a slope would be noise; the AR model is fitted
-anew at each evaluation, so nothing has to be retrained after 15 misses; the policy's interval is the time between evaluations.
+again at each evaluation, so nothing has to be retrained after 15 misses; the policy's interval is the time between evaluations.
 """
 
 import math
@@ -30,7 +30,7 @@ from weir_planner import Request, planner
 from planners.answer import Answer, missing, reply_of, total
 from predictor import changes
 
-from .learnt import MOST_RATE, Memory, forecast_of, is_ar, noticed
+from .learned import MAX_RATE, Memory, forecast_of, is_ar, noticed
 from .parameters import DaedalusParameters
 
 
@@ -57,15 +57,15 @@ class _Case:
         now = self.request.replicas
         if p == now:
             return 0.0
-        learnt, usual = (
+        measured, usual = (
             (self.memory.up, self.parameters.downtime_up_seconds)
             if p > now
             else (self.memory.down, self.parameters.downtime_down_seconds)
         )
-        return usual if learnt is None else learnt
+        return usual if measured is None else measured
 
-    def foreseen(self, seconds: float) -> float:
-        """The highest load forecast within so many seconds."""
+    def max_forecast(self, seconds: float) -> float:
+        """Return the highest load forecast within so many seconds."""
         return max(self.forecast[: max(1, math.ceil(min(seconds, 60.0 * len(self.forecast)) / 60))])
 
     def recovery(self, p: int) -> float:
@@ -98,13 +98,13 @@ class _Case:
 
 @planner(
     name="daedalus",
-    description="one parallelism for all operators: the smallest whose learnt capacity carries the forecast and recovers "
+    description="one parallelism for all operators: the smallest whose learned capacity carries the forecast and recovers "
     "in time (after ICPE 2024)",
     parameters=DaedalusParameters,
     reads=[],
 )
 def plan_by_daedalus(request: Request) -> PlanReply:
-    """The answer to one request; see the module."""
+    """Return the reply to one request; see the module."""
     parameters = request.parameters(DaedalusParameters)
     memory = request.remembered(Memory)
     answer = Answer(request)
@@ -127,7 +127,7 @@ def plan_by_daedalus(request: Request) -> PlanReply:
     if capacity is None:
         sentence = f"no capacity is known yet: it takes readings of a run older than {parameters.warm_up_seconds:.0f} s"
         return reply_of(answer, None, "warming-up", sentence, {}, kept)
-    load = min(load, MOST_RATE)
+    load = min(load, MAX_RATE)
     forecast = forecast_of(memory, parameters, load)
     case = _Case(
         request=request,
@@ -135,7 +135,7 @@ def plan_by_daedalus(request: Request) -> PlanReply:
         parameters=parameters,
         now=request.now.timestamp(),
         load=load,
-        lag_records=min(lag, MOST_RATE),
+        lag_records=min(lag, MAX_RATE),
         checkpoint_seconds=_checkpoint_seconds(request, parameters),
         capacity=capacity,
         forecast=forecast,
@@ -152,7 +152,7 @@ def _is_new(request: Request, memory: Memory, parameters: DaedalusParameters) ->
 def _chosen(case: _Case) -> PlanReply:
     request, answer, parameters, now = case.request, case.answer, case.parameters, case.request.replicas
     next_minute = case.forecast[0]
-    facts: dict[str, Number] = {
+    evidence: dict[str, Number] = {
         "load_records_per_second": case.load,
         "capacity_records_per_second": case.capacity,
         "forecast_next_minute_records_per_second": next_minute,
@@ -165,7 +165,7 @@ def _chosen(case: _Case) -> PlanReply:
     age = case.now - case.memory.since if case.memory.since > 0 else math.inf
     if age < parameters.settled_seconds and case.capacity > case.load and case.capacity > next_minute:
         sentence = f"{now} sustain {case.capacity:,.0f} records/s, the load is {case.load:,.0f} and {next_minute:,.0f} in a minute"
-        return reply_of(answer, None, "covered", sentence, facts, kept)
+        return reply_of(answer, None, "covered", sentence, evidence, kept)
     least = min(limits.min for limits in request.limits.values())
     fit = next((p for p in range(least, request.max_replicas + 1) if _fits(case, p)), None)
     wanted = request.max_replicas if fit is None else fit
@@ -173,15 +173,15 @@ def _chosen(case: _Case) -> PlanReply:
         because = f"no parallelism up to {wanted} is forecast to keep up and recover within {parameters.recovery_seconds:.0f} s"
         answer.infeasible.append(Infeasible(limit=float(wanted), code="bounds", because=because))
     recovery, capacity = case.recovery(wanted), case.capacity_at(wanted)
-    facts |= {"chosen_capacity_records_per_second": capacity, "chosen_recovery_seconds": recovery}
+    evidence |= {"chosen_capacity_records_per_second": capacity, "chosen_recovery_seconds": recovery}
     outlook = f"recovers in {recovery:.0f} s" if math.isfinite(recovery) else "never works off what waits"
     needs = f"{case.load:,.0f} records/s arrive and {max(case.forecast):,.0f} are forecast; {wanted} sustain {capacity:,.0f} and {outlook}"
     if wanted == now:
         code = "held" if fit is not None else "nothing-helps"
-        return reply_of(answer, None, code, f"{wanted} are right: {needs}", facts, kept)
+        return reply_of(answer, None, code, f"{wanted} are right: {needs}", evidence, kept)
     vector = request.uniform(wanted)
     code = "overloaded" if wanted > now else "over-provisioned"
-    return reply_of(answer, vector, code, f"{changes(request.current, vector)}: {needs}", facts, kept)
+    return reply_of(answer, vector, code, f"{changes(request.current, vector)}: {needs}", evidence, kept)
 
 
 def _fits(case: _Case, p: int) -> bool:
@@ -189,7 +189,7 @@ def _fits(case: _Case, p: int) -> bool:
     if capacity <= case.load:
         return False
     recovery = case.recovery(p)
-    if recovery > case.parameters.recovery_seconds or capacity < case.foreseen(recovery):
+    if recovery > case.parameters.recovery_seconds or capacity < case.max_forecast(recovery):
         return False
     if p == case.request.replicas:
         return True

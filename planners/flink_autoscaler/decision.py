@@ -1,10 +1,10 @@
-"""From what is known to a parallelism: the factor, its limits, alignment to key groups or partitions, and what is waited for.
+"""From an evaluation to a parallelism: the factor, its limits, alignment to key groups or partitions, and what is waited for.
 
     factor = Capacity(target utilisation, with restart) / true processing rate, within [1 - max down, 1 + max up]
-    target = ceil(factor · p), within [min(p, least), max(p, most)] and the max parallelism; then aligned
+    target = ceil(factor · p), within [min(p, min), max(p, max)] and the max parallelism; then aligned
 
-Up: at once, unless the last scale-up was ineffective and that is to be detected. Down: when fewer have been wanted for the whole scale-down
-interval, and then the largest of what was wanted in it. The job is rescaled if one operator that changes lies outside its thresholds,
+Up: at once, unless the last scale-up was ineffective and detection is on. Down: when fewer have been wanted throughout the scale-down
+interval, and then the largest of those recommendations. The job is rescaled if one operator that changes lies outside its thresholds,
 and then all that change go together.
 """
 
@@ -13,16 +13,16 @@ from dataclasses import dataclass, field, replace
 from math import ceil, isfinite, isnan
 
 from .evaluation import Evaluated, capacity_needed
-from .ieee import LARGEST_INT, NAN, divide, largest, metric, smallest, up_to_hundredths, whole
+from .ieee import MAX_INT, NAN, divide, largest, metric, smallest, up_to_hundredths, whole
 from .parameters import FlinkAutoscalerParameters, milliseconds
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds an operator's parallelism. `partitions` and `keyed` say what it is aligned to, if anything."""
+    """Limits of an operator's parallelism. `partitions` and `keyed` give its alignment, if any."""
 
-    least: int
-    most: int
+    min: int
+    max: int
     max_parallelism: int
     partitions: int = 0
     keyed: bool = False
@@ -36,7 +36,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Past:
+class Rescaled:
     """One rescale of an operator, with what was known when it was decided."""
 
     at_ms: int
@@ -47,7 +47,7 @@ class Past:
 
 
 @dataclass(frozen=True)
-class Wish:
+class Recommendation:
     at_ms: int
     parallelism: int
     outside: bool
@@ -55,15 +55,15 @@ class Wish:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A scale-down that waits: since when, and what could still become the largest wish of the interval, oldest first."""
+    """A scale-down that waits: since when, and the recommendations that could still be the largest of the interval, oldest first."""
 
     since_ms: int
-    wishes: tuple[Wish, ...] = ()
+    recommendations: tuple[Recommendation, ...] = ()
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of one operator."""
+    """Decision about one operator."""
 
     parallelism: int | None
     """None: no change."""
@@ -72,9 +72,9 @@ class Decision:
     expected_processing_rate: float = NAN
     factor: float = NAN
     raw: int | None = None
-    """What the factor asks for, before limits and alignment."""
+    """Parallelism by the factor, before limits and alignment."""
     waiting: Waiting | None = None
-    """What waits from now on; None: nothing."""
+    """The scale-down that waits from now on."""
     limited: bool = False
     ineffective: bool = False
 
@@ -88,7 +88,7 @@ class Scaled:
 
 @dataclass(frozen=True)
 class JobDecision:
-    """What becomes of the job: `changes` are applied together, and only if `rescale`."""
+    """Decision about the job: `changes` are applied together, and only if `rescale`."""
 
     vertices: Mapping[str, Decision]
     changes: Mapping[str, int]
@@ -99,7 +99,7 @@ class JobDecision:
 def decide_job(
     evaluated: Mapping[str, Evaluated],
     limits: Mapping[str, Limits],
-    history: Mapping[str, Sequence[Past]],
+    history: Mapping[str, Sequence[Rescaled]],
     waiting: Mapping[str, Waiting],
     parameters: FlinkAutoscalerParameters,
     *,
@@ -127,14 +127,14 @@ def decide_job(
 def decide_vertex(
     known: Evaluated,
     limits: Limits,
-    history: Sequence[Past],
+    history: Sequence[Rescaled],
     waiting: Waiting | None,
     parameters: FlinkAutoscalerParameters,
     *,
     restart_seconds: int,
     now_ms: int,
 ) -> Decision:
-    """What becomes of one operator by itself."""
+    """Decide one operator by itself."""
     rate, current = known.true_processing_rate, known.parallelism
     capacity = capacity_needed(known, parameters.utilization_target, parameters, restart_seconds)
     if isnan(rate) or isnan(capacity):
@@ -142,8 +142,8 @@ def decide_vertex(
     factor = divide(capacity, rate)
     if parameters.observed_scalability_enabled:
         factor = factor / scalability(history, parameters)
-    least, most = 1 - parameters.scale_down_max_factor, 1 + parameters.scale_up_max_factor
-    factor = least if factor < least else most if factor > most else factor
+    low, high = 1 - parameters.scale_down_max_factor, 1 + parameters.scale_up_max_factor
+    factor = low if factor < low else high if factor > high else factor
     scaled = scale(current, factor, limits, parameters)
     wanted = scaled.parallelism
     if wanted == current:
@@ -176,18 +176,18 @@ def _delayed(
     too_early = now_ms - interval < waiting.since_ms
     if parameters.is_1_10:
         return replace(decision, outside=decision.outside and not too_early, waiting=waiting)
-    kept = [w for w in waiting.wishes if w.parallelism > wanted]
-    wishes = (*kept, Wish(now_ms, wanted, decision.outside))
+    kept = [w for w in waiting.recommendations if w.parallelism > wanted]
+    recommendations = (*kept, Recommendation(now_ms, wanted, decision.outside))
     if too_early:
-        return replace(decision, parallelism=None, waiting=Waiting(waiting.since_ms, wishes))
-    wishes = tuple(w for w in wishes if w.at_ms >= now_ms - interval)
-    head = wishes[0]
+        return replace(decision, parallelism=None, waiting=Waiting(waiting.since_ms, recommendations))
+    recommendations = tuple(w for w in recommendations if w.at_ms >= now_ms - interval)
+    head = recommendations[0]
     return replace(
-        decision, parallelism=head.parallelism, outside=head.outside, waiting=Waiting(waiting.since_ms, wishes)
+        decision, parallelism=head.parallelism, outside=head.outside, waiting=Waiting(waiting.since_ms, recommendations)
     )
 
 
-def _was_ineffective(known: Evaluated, history: Sequence[Past], parameters: FlinkAutoscalerParameters) -> bool:
+def _was_ineffective(known: Evaluated, history: Sequence[Rescaled], parameters: FlinkAutoscalerParameters) -> bool:
     """Whether the scale-up that led here brought too small a share of the gain that was expected of it."""
     if not history or history[-1].after != known.parallelism or history[-1].after <= history[-1].before:
         return False
@@ -197,7 +197,7 @@ def _was_ineffective(known: Evaluated, history: Sequence[Past], parameters: Flin
     return not gain >= parameters.scaling_effectiveness_threshold
 
 
-def scalability(history: Sequence[Past], parameters: FlinkAutoscalerParameters) -> float:
+def scalability(history: Sequence[Rescaled], parameters: FlinkAutoscalerParameters) -> float:
     """α = Σ p · rate / (Σ p² · rate at the smallest p / that p): the share of linear scaling that past rescales showed, rounded up."""
     if not history or len(history) < parameters.observed_scalability_min_observations:
         return 1.0
@@ -221,8 +221,8 @@ def scalability(history: Sequence[Past], parameters: FlinkAutoscalerParameters) 
 def scale(current: int, factor: float, limits: Limits, parameters: FlinkAutoscalerParameters) -> Scaled:
     """The parallelism that a factor leads to."""
     product = factor * current
-    raw = whole(min(float(LARGEST_INT), float(ceil(product))) if isfinite(product) else smallest(product, LARGEST_INT))
-    lower, upper = min(current, limits.least), max(current, limits.most)
+    raw = whole(min(float(MAX_INT), float(ceil(product))) if isfinite(product) else smallest(product, MAX_INT))
+    lower, upper = min(current, limits.min), max(current, limits.max)
     cap = min(limits.max_parallelism, upper)
     target = min(max(lower, raw), cap)
     groups = limits.groups
@@ -275,7 +275,7 @@ def _aligned_1_10(target: int, groups: int, lower: int, cap: int, raw: int) -> t
 def _aligned_legacy(
     target: int, current: int, groups: int, lower: int, cap: int, *, loose: bool, may_cap: bool
 ) -> tuple[int, bool]:
-    """Up to 1.15, and later where its key is set: searches down where nothing is found upwards, and does not turn the direction; since
+    """Up to 1.15, and later where its key is set: searches down where nothing is found upwards, and does not reverse the direction; since
     1.16.1 but for what runs with more subtasks than there are groups for."""
     grows = target > current
     end = min(groups, cap)

@@ -1,4 +1,4 @@
-"""From samples to what is known of each operator: rates over the window, target rates, true processing rate and the two thresholds.
+"""From samples to an evaluation of each operator: rates over the window, target rates, true processing rate and the two thresholds.
 
 Over the samples of the window: `Rate(m)` = 1000 · (last - first) / milliseconds between them, NaN with fewer than two values;
 `Avg(m, n)` = mean of the finite values, ∞ if there are infinite ones only, NaN with fewer than n.
@@ -22,7 +22,7 @@ from .parameters import FlinkAutoscalerParameters, milliseconds
 
 
 class NoIngestionRate(ValueError):
-    """A source's rate or lag cannot be told, so nothing can be evaluated."""
+    """A source's rate or lag is unknown, so nothing can be evaluated."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What is known of an operator. Rates in records/s, rounded as the original's."""
+    """Evaluation of an operator. Rates in records/s, rounded as the original's."""
 
     operator: str
     parallelism: int
@@ -212,7 +212,10 @@ class _Window:
         return given / taken if given > 0 else 0.0
 
     def edge_rate(self, source: str, target: str) -> float:
-        """The engine tells no rate of an edge: it is the target's input, less what its other inputs send if they send nowhere else."""
+        """Return the rate of an edge, which the engine does not report.
+
+        It is the target's input, less the output of its other inputs if they send nowhere else.
+        """
         inputs = self.graph.topology.inputs(target)
         if len(inputs) == 1:
             return self.rate(target, "records_in")

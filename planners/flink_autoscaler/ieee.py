@@ -6,8 +6,8 @@ from decimal import ROUND_CEILING, ROUND_HALF_UP, Decimal
 
 NAN = math.nan
 INFINITY = math.inf
-LONGEST = 2**63 - 1
-LARGEST_INT = 2**31 - 1
+MAX_LONG = 2**63 - 1
+MAX_INT = 2**31 - 1
 
 
 def divide(a: float, b: float) -> float:
@@ -30,11 +30,11 @@ def smallest(a: float, b: float) -> float:
 
 
 def rounded(value: float) -> float:
-    """To the nearest integer, halves up; NaN is 0, and what does not fit 64 bits is the end of their range."""
+    """Round to the nearest integer, halves up; NaN is 0, and values beyond 64 bits are the end of their range."""
     if math.isnan(value):
         return 0.0
-    if math.isinf(value) or abs(value) >= LONGEST:
-        return float(LONGEST) if value > 0 else -float(LONGEST) - 1.0
+    if math.isinf(value) or abs(value) >= MAX_LONG:
+        return float(MAX_LONG) if value > 0 else -float(MAX_LONG) - 1.0
     below = math.floor(value)
     return float(below + 1 if value - below >= 0.5 else below)
 
@@ -43,7 +43,7 @@ def whole(value: float) -> int:
     """Cast to a 32-bit integer: NaN is 0, the rest is cut to the range."""
     if math.isnan(value):
         return 0
-    return int(max(-LARGEST_INT - 1.0, min(float(LARGEST_INT), value)))
+    return int(max(-MAX_INT - 1.0, min(float(MAX_INT), value)))
 
 
 def metric(value: float) -> float:

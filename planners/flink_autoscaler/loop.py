@@ -1,10 +1,10 @@
-"""What the original keeps between turns: the samples of the window, past rescales, how long they took. Pure: state in, state out."""
+"""State of the original between cycles: the samples of the window, past rescales, how long they took. Pure: state in, state out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from .decision import JobDecision, Past, Waiting
+from .decision import JobDecision, Rescaled, Waiting
 from .evaluation import Evaluated, Reading, Sample, Values, average
 from .ieee import INFINITY, NAN, divide, largest, metric
 from .parameters import FlinkAutoscalerParameters, milliseconds
@@ -37,7 +37,7 @@ class State:
     parallelism: Mapping[str, int] = field(default_factory=dict)
     """Of the samples."""
     samples: tuple[Sample, ...] = ()
-    history: Mapping[str, tuple[Past, ...]] = field(default_factory=dict)
+    history: Mapping[str, tuple[Rescaled, ...]] = field(default_factory=dict)
     waiting: Mapping[str, Waiting] = field(default_factory=dict)
     restarts: tuple[Restart, ...] = ()
     decided: Decided | None = None
@@ -120,7 +120,7 @@ def collected(state: State, sample: Sample, parameters: FlinkAutoscalerParameter
 
 
 def trimmed(state: State, parallelism: Mapping[str, int], now_ms: int, parameters: FlinkAutoscalerParameters) -> State:
-    """Past rescales within age and number; the newest one's length, once all it wanted is running."""
+    """Rescaled rescales within age and number; the newest one's length, once all it wanted is running."""
     since, most = now_ms - milliseconds(parameters.history_max_age_hours * 60), parameters.history_max_count
     history = {
         name: kept
@@ -176,6 +176,6 @@ def rescaled(
         if after != wanted and parameters.is_1_16:
             expected = metric(divide(rate, before) * after)  # noqa: PLW2901 - of what was let through
         targets[name] = after
-        history[name] = (*history.get(name, ()), Past(decided.at_ms, before, after, rate, expected))
+        history[name] = (*history.get(name, ()), Rescaled(decided.at_ms, before, after, rate, expected))
     restarts = (*state.restarts, Restart(decided.at_ms, targets))
     return replace(state, history=history, waiting={}, restarts=restarts, decided=None)

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from weir_contracts.planning import MEMORY_LIMIT_BYTES
 
-from .decision import Past, Waiting, Wish
+from .decision import Recommendation, Rescaled, Waiting
 from .evaluation import Reading, Sample, Values
 from .ieee import INFINITY, NAN
 from .loop import Decided, Restart, State
@@ -23,7 +23,7 @@ Cell = list[float | None]
 
 
 class _Written(BaseModel):
-    """What the memory looks like. Rates may be infinite, written as null in `history` and `decided`."""
+    """Form of the memory. Rates may be infinite, written as null in `history` and `decided`."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
@@ -51,12 +51,14 @@ def read(memory: Mapping[str, Any], graph: str, names: Sequence[str]) -> State:
             samples=tuple(_sample(written.running_ms + at, span, rows, names) for at, span, rows in written.samples),
             history={
                 n: tuple(
-                    Past(at, before, after, _number(rate), _number(expected)) for at, before, after, rate, expected in h
+                    Rescaled(at, before, after, _number(rate), _number(expected))
+                    for at, before, after, rate, expected in h
                 )
                 for n, h in written.history.items()
             },
             waiting={
-                n: Waiting(since, tuple(Wish(*w) for w in wishes)) for n, (since, wishes) in written.waiting.items()
+                n: Waiting(since, tuple(Recommendation(*w) for w in recommendations))
+                for n, (since, recommendations) in written.waiting.items()
             },
             restarts=tuple(Restart(*r) for r in written.restarts),
             decided=None
@@ -102,7 +104,8 @@ def _written(state: State, names: Sequence[str]) -> dict[str, Any]:
             for n, h in state.history.items()
         },
         "waiting": {
-            n: [w.since_ms, [[x.at_ms, x.parallelism, x.outside] for x in w.wishes]] for n, w in state.waiting.items()
+            n: [w.since_ms, [[x.at_ms, x.parallelism, x.outside] for x in w.recommendations]]
+            for n, w in state.waiting.items()
         },
         "restarts": [[r.at_ms, dict(r.targets), r.ms] for r in state.restarts],
         "decided": None

@@ -22,7 +22,7 @@ class FlinkAutoscalerParameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    version: Version = Field(default="1.16.1", description="the release of the original whose numbers are given")
+    version: Version = Field(default="1.16.1", description="release of the original that is reproduced")
     metrics_window_minutes: Annotated[float, Field(gt=0, le=24 * 60)] = Field(
         default=15.0, description="span of the samples that a decision rests on"
     )
@@ -85,7 +85,7 @@ class FlinkAutoscalerParameters(BaseModel):
         default=False, description="divide by the share of linear scaling that past decisions showed"
     )
     observed_scalability_min_observations: int = Field(default=3, ge=1, le=10, description="decisions that it takes")
-    observed_scalability_coefficient_min: float = Field(default=0.5, ge=0.01, le=1, description="the least such share")
+    observed_scalability_coefficient_min: float = Field(default=0.5, ge=0.01, le=1, description="minimum of that share")
     history_max_count: int = Field(default=3, ge=1, le=10, description="decisions remembered of each operator")
     history_max_age_hours: float = Field(default=24.0, ge=0, le=24 * 366, description="how long they are remembered")
     parallelism_alignment_mode: Literal["BALANCED", "EVENLY_SPREAD", "OFF"] | None = Field(
@@ -110,7 +110,7 @@ class FlinkAutoscalerParameters(BaseModel):
 
     @property
     def is_1_10(self) -> bool:
-        """A waiting scale-down goes with another operator's change, alignment may turn the direction, and rates have no least time step."""
+        """A waiting scale-down goes with another operator's change, alignment may reverse the direction, and rates have no minimal step."""
         return self.version == "1.10.0"
 
     @property

@@ -11,9 +11,9 @@ for each operator in topological order
 
 and all that change are rescaled together once one of them lies outside its thresholds.
 
-What differs is where the numbers come from: each turn's sample is taken from the analysis, not from Flink's REST. Counters are the
+What differs is where the numbers come from: each cycle's sample is taken from the analysis, not from Flink's REST. Counters are the
 integrals of the analysed rates, the busiest subtask's busy share is the mean times the skew (the mean while the skew is unknown), lag is
-the brokers'. A turn counts as the original's loop, whatever the policy's interval. A rescale becomes history when its parallelism is
+the brokers'. A cycle counts as the original's loop, whatever the policy's interval. A rescale becomes history when its parallelism is
 seen to run, because the guards, the mode or the executor may have kept it from being done. Not part of it, because it has its place
 elsewhere in Weir or bears on nothing but Flink's memory: excluded periods and quotas (guards), memory pressure and tuning, events.
 
@@ -36,7 +36,7 @@ from .evaluation import Evaluated, NoIngestionRate, evaluate
 from .loop import Stage, State, collected, decided, of_run, rescaled, restart_seconds, trimmed
 from .memory import read, write
 from .parameters import FlinkAutoscalerParameters
-from .readings import Missing, Turn, busy_ms_per_second, limits_of, sample_of, turn_of
+from .readings import Cycle, Missing, busy_ms_per_second, cycle_of, limits_of, sample_of
 
 Evidence = dict[str, float | int | str | bool | None]
 
@@ -55,18 +55,18 @@ def plan_flink_autoscaler(request: Request) -> PlanReply:
         sentence = f"the application does not run ({request.analysis.status}), so nothing is decided"
         return PlanReply(kind="hold", code="not-running", sentence=sentence, memory=request.memory)
     try:
-        turn = turn_of(request, parameters)
+        cycle = cycle_of(request, parameters)
     except Missing as gap:
         return PlanReply(kind="hold", code="metric-missing", sentence=str(gap)[:2000], memory=request.memory)
-    turn, state = _caught_up(turn, read(request.memory, turn.topology.graph_hash(), turn.topology.names))
+    cycle, state = _caught_up(cycle, read(request.memory, cycle.topology.graph_hash(), cycle.topology.names))
     try:
-        sample = sample_of(turn, state)
+        sample = sample_of(cycle, state)
     except Missing as gap:
-        return _hold(turn, state, ("metric-missing", str(gap)), {})
-    stage, until_ms = _stage(turn, state)
+        return _hold(cycle, state, ("metric-missing", str(gap)), {})
+    stage, until_ms = _stage(cycle, state)
     if sample is not None:
         state, stage, until_ms = collected(state, sample, parameters)
-    state = trimmed(state, turn.graph.parallelism, turn.now_ms, parameters)
+    state = trimmed(state, cycle.graph.parallelism, cycle.now_ms, parameters)
     evidence: Evidence = {
         "version": parameters.version,
         "samples": len(state.samples),
@@ -74,48 +74,48 @@ def plan_flink_autoscaler(request: Request) -> PlanReply:
         "restart_seconds": restart_seconds(state, parameters),
     }
     if stage != "full" or len(state.samples) < 2:
-        return _hold(turn, replace(state, decided=None), _not_yet(turn, stage, until_ms), evidence)
+        return _hold(cycle, replace(state, decided=None), _not_yet(cycle, stage, until_ms), evidence)
     try:
-        known = evaluate(turn.graph, state.samples, parameters, restart_seconds(state, parameters))
+        known = evaluate(cycle.graph, state.samples, parameters, restart_seconds(state, parameters))
     except NoIngestionRate as gap:
-        return _hold(turn, state, ("metric-missing", f"nothing changes, because {gap}"), evidence)
-    return _decided(turn, state, known, evidence)
+        return _hold(cycle, state, ("metric-missing", f"nothing changes, because {gap}"), evidence)
+    return _decided(cycle, state, known, evidence)
 
 
-def _caught_up(turn: Turn, state: State) -> tuple[Turn, State]:
+def _caught_up(cycle: Cycle, state: State) -> tuple[Cycle, State]:
     """A decision that was carried out becomes history; one that cannot be any more is forgotten, and samples of an earlier run, too.
-    What changed its parallelism without a new run counts as running anew."""
-    past, running, since_ms = state.decided, turn.graph.parallelism, turn.running_ms
+    What changed its parallelism without a new run counts as running again."""
+    past, running, since_ms = state.decided, cycle.graph.parallelism, cycle.running_ms
     if past is not None and any(running.get(name) != before for name, (before, *_) in past.vertices.items()):
-        state = rescaled(state, past, running, turn.parameters)
-    elif past is not None and turn.running_ms > state.running_ms:
+        state = rescaled(state, past, running, cycle.parameters)
+    elif past is not None and cycle.running_ms > state.running_ms:
         state = replace(state, decided=None)
-    if state.samples and state.parallelism != running and turn.running_ms <= state.samples[-1].at_ms:
-        since_ms = turn.now_ms
-    elif turn.running_ms < state.running_ms <= turn.now_ms:
+    if state.samples and state.parallelism != running and cycle.running_ms <= state.samples[-1].at_ms:
+        since_ms = cycle.now_ms
+    elif cycle.running_ms < state.running_ms <= cycle.now_ms:
         since_ms = state.running_ms
     state = of_run(replace(state, parallelism=running), since_ms)
-    return replace(turn, running_ms=since_ms), state
+    return replace(cycle, running_ms=since_ms), state
 
 
-def _stage(turn: Turn, state: State) -> tuple[Stage, int]:
-    """Of a turn without a new sample: the one that its newest sample had."""
-    first = next((s.at_ms for s in state.samples if s.at_ms >= turn.stable_ms), None)
+def _stage(cycle: Cycle, state: State) -> tuple[Stage, int]:
+    """Return the stage of a cycle without a new sample: that of its newest sample."""
+    first = next((s.at_ms for s in state.samples if s.at_ms >= cycle.stable_ms), None)
     if first is None:
-        return "stabilizing", turn.stable_ms
-    full_ms = first + turn.parameters.metrics_window_ms
-    return ("full" if turn.now_ms >= full_ms else "filling"), full_ms
+        return "stabilizing", cycle.stable_ms
+    full_ms = first + cycle.parameters.metrics_window_ms
+    return ("full" if cycle.now_ms >= full_ms else "filling"), full_ms
 
 
-def _decided(turn: Turn, state: State, known: Mapping[str, Evaluated], evidence: Evidence) -> PlanReply:
-    excluded = frozenset(turn.parameters.vertex_exclude)
+def _decided(cycle: Cycle, state: State, known: Mapping[str, Evaluated], evidence: Evidence) -> PlanReply:
+    excluded = frozenset(cycle.parameters.vertex_exclude)
     limits = {
-        o.name: limits_of(turn, o.name)
-        for o in turn.topology.operators
+        o.name: limits_of(cycle, o.name)
+        for o in cycle.topology.operators
         if o.name not in excluded and o.id not in excluded
     }
-    told = {o.operator: o for o in turn.request.analysis.operators}
-    # Without a busy time an operator is left out of this turn.
+    told = {o.operator: o for o in cycle.request.analysis.operators}
+    # Without a busy time an operator is left out of this cycle.
     limits = {
         name: limit
         for name, limit in limits.items()
@@ -126,36 +126,36 @@ def _decided(turn: Turn, state: State, known: Mapping[str, Evaluated], evidence:
         limits,
         state.history,
         state.waiting,
-        turn.parameters,
-        restart_seconds=restart_seconds(state, turn.parameters),
-        now_ms=turn.now_ms,
+        cycle.parameters,
+        restart_seconds=restart_seconds(state, cycle.parameters),
+        now_ms=cycle.now_ms,
     )
     state = replace(state, waiting=decision.waiting)
     evidence |= _numbers(known, decision)
-    by_mean = [n for n, p in turn.graph.parallelism.items() if n in told and told[n].skew.value is None and p > 1]
-    if by_mean and turn.parameters.busy_time_aggregator == "MAX":
+    by_mean = [n for n, p in cycle.graph.parallelism.items() if n in told and told[n].skew.value is None and p > 1]
+    if by_mean and cycle.parameters.busy_time_aggregator == "MAX":
         evidence["busy_time_is_the_mean_of"] = ", ".join(by_mean)[:500]
     infeasible = _infeasible(decision, limits, known)
     if not decision.rescale:
         state = replace(state, decided=None)
-        return _hold(turn, state, _why_not(turn, known, decision, limits), evidence, infeasible)
-    now = decided(decision, known, turn.now_ms)
+        return _hold(cycle, state, _why_not(cycle, known, decision, limits), evidence, infeasible)
+    now = decided(decision, known, cycle.now_ms)
     if state.decided is not None and {n: v[:2] for n, v in state.decided.vertices.items()} == {
         n: v[:2] for n, v in now.vertices.items()
     }:
         now = replace(now, at_ms=state.decided.at_ms)  # the same rescale, still under way
     state = replace(state, decided=now)
-    vector: Parallelism = {**turn.graph.parallelism, **decision.changes}
-    grows = any(vector[name] > p for name, p in turn.graph.parallelism.items())
+    vector: Parallelism = {**cycle.graph.parallelism, **decision.changes}
+    grows = any(vector[name] > p for name, p in cycle.graph.parallelism.items())
     words = "; ".join(_words(known[n], decision.vertices[n]) for n in decision.changes if decision.vertices[n].outside)
     return _reply(
-        turn,
+        cycle,
         state,
         PlanReply(
             kind="scale",
             parallelism=vector,
             code="overloaded" if grows else "over-provisioned",
-            sentence=f"{changes(turn.graph.parallelism, vector)}: {words}"[:2000],
+            sentence=f"{changes(cycle.graph.parallelism, vector)}: {words}"[:2000],
             evidence=dict(list(evidence.items())[:200]),
             infeasible=infeasible,
         ),
@@ -177,37 +177,37 @@ def _words(known: Evaluated, decision: Decision) -> str:
     return f"{known.operator} can process {_rate(known.true_processing_rate)} records/s, {side}"
 
 
-def _not_yet(turn: Turn, stage: Stage, until_ms: int) -> tuple[str, str]:
-    left = max(0.0, (until_ms - turn.now_ms) / 1000)
+def _not_yet(cycle: Cycle, stage: Stage, until_ms: int) -> tuple[str, str]:
+    left = max(0.0, (until_ms - cycle.now_ms) / 1000)
     if stage == "stabilizing":
         return "stabilizing", f"the application has just begun to run: readings count in {left:.0f} s"
-    return "window-not-full", f"the window of {turn.parameters.metrics_window_minutes:g} min is full in {left:.0f} s"
+    return "window-not-full", f"the window of {cycle.parameters.metrics_window_minutes:g} min is full in {left:.0f} s"
 
 
 def _why_not(
-    turn: Turn, known: Mapping[str, Evaluated], decision: JobDecision, limits: Mapping[str, Limits]
+    cycle: Cycle, known: Mapping[str, Evaluated], decision: JobDecision, limits: Mapping[str, Limits]
 ) -> tuple[str, str]:
-    """Code and words of a turn in which nothing is rescaled."""
-    blind = [n for n in turn.topology.names if isnan(known[n].true_processing_rate)]
-    blind += [n for n in turn.topology.names if n not in limits and n not in blind and not _is_excluded(turn, n)]
+    """Code and words of a cycle in which nothing is rescaled."""
+    blind = [n for n in cycle.topology.names if isnan(known[n].true_processing_rate)]
+    blind += [n for n in cycle.topology.names if n not in limits and n not in blind and not _is_excluded(cycle, n)]
     if blind:
         return "metric-missing", f"the busy time of {blind[0]} is unknown, so nothing can be said of its capacity"
     blocked = [n for n, d in decision.vertices.items() if d.ineffective and d.parallelism is None]
     if blocked:
         return "ineffective", f"{blocked[0]} gained too little by its last scale-up, so it gets no more"
     if decision.changes:
-        moved = changes(turn.graph.parallelism, {**turn.graph.parallelism, **decision.changes})
+        moved = changes(cycle.graph.parallelism, {**cycle.graph.parallelism, **decision.changes})
         return "within-thresholds", f"{moved} would fit better, and what runs is within its thresholds"
     if decision.waiting:
         name, first = min(decision.waiting.items(), key=lambda item: item[1].since_ms)
-        waited = (turn.now_ms - first.since_ms) / 60_000
-        interval = turn.parameters.scale_down_interval_minutes
+        waited = (cycle.now_ms - first.since_ms) / 60_000
+        interval = cycle.parameters.scale_down_interval_minutes
         return "scale-down-delayed", f"{name} wants fewer subtasks since {waited:.0f} of {interval:g} min"
     return "within-thresholds", "every operator runs at the parallelism that its load asks for"
 
 
-def _is_excluded(turn: Turn, name: str) -> bool:
-    return not {name, turn.topology.operator(name).id}.isdisjoint(turn.parameters.vertex_exclude)
+def _is_excluded(cycle: Cycle, name: str) -> bool:
+    return not {name, cycle.topology.operator(name).id}.isdisjoint(cycle.parameters.vertex_exclude)
 
 
 def _numbers(known: Mapping[str, Evaluated], decision: JobDecision) -> Evidence:
@@ -243,7 +243,7 @@ def _infeasible(
         if verdict.raw is None or verdict.raw <= max(had, 0) or waits:
             continue
         limit = limits[name]
-        if verdict.raw > max(known[name].parallelism, limit.most):
+        if verdict.raw > max(known[name].parallelism, limit.max):
             code = "bounds"
         elif verdict.raw > limit.max_parallelism:
             code = "key-groups"
@@ -257,7 +257,7 @@ def _infeasible(
 
 
 def _hold(
-    turn: Turn,
+    cycle: Cycle,
     state: State,
     why: tuple[str, str],
     evidence: Evidence,
@@ -265,24 +265,24 @@ def _hold(
 ) -> PlanReply:
     code, sentence = why
     return _reply(
-        turn,
+        cycle,
         state,
         PlanReply(
             kind="hold",
             code=code,
-            sentence=sentence[:2000],
+            sentence=sentence,
             evidence=dict(list(evidence.items())[:200]),
             infeasible=infeasible or [],
         ),
     )
 
 
-def _reply(turn: Turn, state: State, reply: PlanReply) -> PlanReply:
+def _reply(cycle: Cycle, state: State, reply: PlanReply) -> PlanReply:
     """The reply with its memory; a hold where the window of so many operators cannot be kept."""
-    memory: dict[str, Any] | None = write(state, turn.topology.names, turn.stable_ms)
+    memory: dict[str, Any] | None = write(state, cycle.topology.names, cycle.stable_ms)
     if memory is not None:
         return reply.model_copy(update={"memory": memory})
-    count = len(turn.topology.names)
+    count = len(cycle.topology.names)
     return PlanReply(
         kind="hold",
         code="too-many-operators",

@@ -1,4 +1,4 @@
-"""What an analysis says, as the original's readings of one turn: counters, gauges and limits of each operator."""
+"""An analysis as the original's readings of one cycle: counters, gauges and limits of each operator."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +19,7 @@ class Missing(ValueError):
 
 
 @dataclass(frozen=True)
-class Turn:
+class Cycle:
     """One request of a running application."""
 
     request: Request
@@ -37,12 +37,12 @@ class Turn:
         return self.running_ms + milliseconds(self.parameters.stabilization_interval_minutes)
 
 
-def turn_of(request: Request, parameters: FlinkAutoscalerParameters) -> Turn:
-    """The request as a turn. Raises `Missing`."""
+def cycle_of(request: Request, parameters: FlinkAutoscalerParameters) -> Cycle:
+    """The request as a cycle. Raises `Missing`."""
     analysis = request.analysis
     if analysis.run is None:
         raise Missing("it is unknown since when the application runs, so nothing changes")
-    return Turn(
+    return Cycle(
         request,
         parameters,
         Graph(request.topology, request.current),
@@ -55,42 +55,42 @@ def _ms(at: datetime) -> int:
     return round(at.timestamp() * 1000)
 
 
-def sample_of(turn: Turn, state: State) -> Sample | None:
-    """The turn's sample; None if its readings have been taken already. Counters go on from the last sample, at the analysed rates.
+def sample_of(cycle: Cycle, state: State) -> Sample | None:
+    """The cycle's sample; None if its readings have been taken already. Counters go on from the last sample, at the analysed rates.
     Raises `Missing`."""
     last = state.samples[-1] if state.samples else None
-    if last is not None and turn.now_ms <= last.at_ms:
+    if last is not None and cycle.now_ms <= last.at_ms:
         return None
     # Before the first sample nothing was counted; where a run's counters begin does not matter.
-    seconds = 0.0 if last is None else (turn.now_ms - last.at_ms) / 1000
-    told = {o.operator: o for o in turn.request.analysis.operators}
+    seconds = 0.0 if last is None else (cycle.now_ms - last.at_ms) / 1000
+    told = {o.operator: o for o in cycle.request.analysis.operators}
     raw = {}
-    for name in turn.topology.names:
+    for name in cycle.topology.names:
         operator = told.get(name)
         if operator is None:
             raise Missing(f"{name} was not analysed, so nothing changes")
-        runs = turn.graph.parallelism[name]
+        runs = cycle.graph.parallelism[name]
         if operator.parallelism != runs:
             raise Missing(
                 f"{name} runs with {runs} subtasks and was analysed at {operator.parallelism}, so nothing changes"
             )
         before = Raw() if last is None else last.readings[name]
         taken = _needed(operator.input_rate, f"the input rate of {name}")
-        sent, busy = _sent(turn, operator), busy_ms_per_second(operator, "AVG")
+        sent, busy = _sent(cycle, operator), busy_ms_per_second(operator, "AVG")
         raw[name] = Raw(
             records_in=_counted(before.records_in, taken, seconds),
             records_out=_counted(before.records_out, sent, seconds),
             busy_ms=_counted(before.busy_ms, busy * runs, seconds),
-            busy_ms_per_second=busy_ms_per_second(operator, turn.parameters.busy_time_aggregator),
+            busy_ms_per_second=busy_ms_per_second(operator, cycle.parameters.busy_time_aggregator),
             input_rate=taken,
             backpressured_ms_per_second=1000 * _value(operator.backpressure),
-            lag=_lag(turn, name),
+            lag=_lag(cycle, name),
         )
-    return sampled(raw, turn.topology.sources, state.samples, turn.now_ms, turn.parameters)
+    return sampled(raw, cycle.topology.sources, state.samples, cycle.now_ms, cycle.parameters)
 
 
 def _counted(before: float, per_second: float, seconds: float) -> float:
-    """A counter that was `before`; one that was unknown begins anew."""
+    """A counter that was `before`; one that was unknown begins again."""
     return (0.0 if isnan(before) else before) + per_second * seconds
 
 
@@ -104,9 +104,9 @@ def _needed(estimate: Estimate, what: str) -> float:
     return max(0.0, estimate.value)
 
 
-def _sent(turn: Turn, operator: OperatorAnalysis) -> float:
+def _sent(cycle: Cycle, operator: OperatorAnalysis) -> float:
     """Records/s sent. Needed where an output has other inputs, too: taken for 0 it would let that output look idle."""
-    joins = any(len(turn.topology.inputs(output)) > 1 for output in turn.topology.outputs(operator.operator))
+    joins = any(len(cycle.topology.inputs(output)) > 1 for output in cycle.topology.outputs(operator.operator))
     return (
         _needed(operator.output_rate, f"the output rate of {operator.operator}")
         if joins
@@ -120,22 +120,22 @@ def busy_ms_per_second(operator: OperatorAnalysis, of: str) -> float:
     return mean if of == "AVG" or isnan(skew) else smallest(1000.0, mean * max(1.0, skew))
 
 
-def _lag(turn: Turn, name: str) -> float:
-    if not turn.graph.is_source(name):
+def _lag(cycle: Cycle, name: str) -> float:
+    if not cycle.graph.is_source(name):
         return NAN
-    source = next((s for s in turn.request.analysis.sources if s.operator == name), None)
+    source = next((s for s in cycle.request.analysis.sources if s.operator == name), None)
     if source is None:
         raise Missing(f"the lag of {name} is unknown (it was not analysed), so nothing changes")
     return _needed(source.lag_records, f"the lag of {name}")
 
 
-def limits_of(turn: Turn, name: str) -> Limits:
-    operator, parameters = turn.topology.operator(name), turn.parameters
-    low, high = turn.request.policy.spec.bounds.of(name)
+def limits_of(cycle: Cycle, name: str) -> Limits:
+    operator, parameters = cycle.topology.operator(name), cycle.parameters
+    low, high = cycle.request.policy.spec.bounds.of(name)
     return Limits(
-        least=max(parameters.vertex_min_parallelism, low),
-        most=min(parameters.vertex_max_parallelism, high),
+        min=max(parameters.vertex_min_parallelism, low),
+        max=min(parameters.vertex_max_parallelism, high),
         max_parallelism=operator.max_parallelism or 32768,
-        partitions=(operator.source_partitions or 0) if turn.graph.is_source(name) else 0,
-        keyed=operator.max_parallelism is not None and turn.topology.is_keyed(name),
+        partitions=(operator.source_partitions or 0) if cycle.graph.is_source(name) else 0,
+        keyed=operator.max_parallelism is not None and cycle.topology.is_keyed(name),
     )

@@ -1,4 +1,4 @@
-"""What the diagnosers of `responsive` go by: a request, read once, and the readings that are remembered."""
+"""Inputs of the diagnosers of `responsive`: the request and the remembered readings."""
 
 import math
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from weir_planner import Request
 from planners.answer import Answer, total
 from predictor.flow import arrivals_at, flow_of
 
-from .parameters import MOST_NUMBER, RateDiagnoser, ResponsiveParameters, SaturationDiagnoser
+from .parameters import MAX_NUMBER, RateDiagnoser, ResponsiveParameters, SaturationDiagnoser
 
-MOST_READINGS = 120
+MAX_READINGS = 120
 RESTORING = ("warming-up", "catching-up", "restarting", "stalled", "not-running")
 
 
 class Reading(BaseModel):
-    """One turn. Records/s of the busiest node; None is unknown."""
+    """One cycle. Records/s of the busiest node; None is unknown."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
@@ -33,7 +33,7 @@ class Memory(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     replicas: int | None = None
-    readings: list[Reading] = Field(default_factory=list, max_length=MOST_READINGS)
+    readings: list[Reading] = Field(default_factory=list, max_length=MAX_READINGS)
     """Since this parallelism runs, oldest first."""
     wished_at: float | None = Field(default=None, ge=0, le=1e11)
     """When the expected latency last wanted more."""
@@ -113,8 +113,8 @@ def _kept(before: Sequence[Reading], newest: Reading, parameters: ResponsivePara
     readings = [*(r for r in before if r.at < newest.at), newest]
     outside = [i for i, r in enumerate(readings) if r.at <= newest.at - longest]
     readings = readings[outside[-1] if outside else 0 :]
-    if len(readings) > MOST_READINGS:
-        # The closest to its neighbours tells the least; the ends stay.
+    if len(readings) > MAX_READINGS:
+        # The reading closest to its neighbours adds the smallest information; the ends stay.
         gaps = {i: readings[i + 1].at - readings[i - 1].at for i in range(1, len(readings) - 1)}
         del readings[min(gaps, key=lambda i: gaps[i])]
     return readings
@@ -137,7 +137,7 @@ def _sustained(request: Request) -> float | None:
 
 
 def _skew(request: Request) -> float:
-    """Of the busiest operator; 1 where it is not known."""
+    """Return the skew of the busiest operator; 1 if unknown."""
     known = [
         (o.utilisation.value, o.skew.value)
         for o in request.analysis.operators
@@ -160,7 +160,7 @@ def _blocked(request: Request) -> float | None:
 
 
 def _number(value: float) -> float | None:
-    return round(value, 2) if value < MOST_NUMBER else None
+    return round(value, 2) if value < MAX_NUMBER else None
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

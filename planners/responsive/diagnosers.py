@@ -40,7 +40,7 @@ def _rate(case: Case, d: RateDiagnoser) -> Opinion:
 def _lag(case: Case, d: LagDiagnoser) -> Opinion:
     if case.growth is None or case.arriving is None:
         what = "the growth of lag" if case.growth is None else "the arrival rate"
-        return Opinion(blind=what, because="a source does not tell it")
+        return Opinion(blind=what, because="a source does not report it")
     if case.growth <= d.least_growth_share * case.arriving or case.growth <= 0:
         return Opinion()
     return Opinion(case.request.replicas + 1, f"lag grows by {case.growth:,.0f} records/s")
@@ -51,7 +51,7 @@ def _latency(case: Case, d: LatencyDiagnoser) -> Opinion:
         return Opinion()
     for what, value in (("the arrival rate", case.arriving), ("the lag", case.lag_records)):
         if value is None:
-            return Opinion(blind=what, because="a source does not tell it")
+            return Opinion(blind=what, because="a source does not report it")
     arriving, lag, sustained = case.arriving or 0.0, case.lag_records or 0.0, case.sustained
     if not sustained:
         return Opinion(blind="what the replicas sustain", because="no operator's true processing rate is known yet")

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-MOST_NUMBER = 1e15
+MAX_NUMBER = 1e15
 
 
 class _Settings(BaseModel):
@@ -18,7 +18,7 @@ class RateDiagnoser(_Settings):
     """A rate of one node, in records/s, over a window."""
 
     type: Literal["PROCESSING_RATE_SCALE_UP", "PROCESSING_RATE_SCALE_DOWN", "ARRIVAL_RATE_SCALE_UP"]
-    rate: float = Field(gt=0, le=MOST_NUMBER, description="records/s of one node")
+    rate: float = Field(gt=0, le=MAX_NUMBER, description="records/s of one node")
     window_seconds: _Window = 15.0
 
 
@@ -74,7 +74,7 @@ Diagnoser = Annotated[
 
 
 class ResponsiveParameters(_Settings):
-    """The planner's own settings; the default is the documentation's example. Replicas are bounded by the policy."""
+    """Parameters of the planner; the default is the documentation's example. Replicas are bounded by the policy."""
 
     diagnosers: tuple[Diagnoser, ...] = Field(
         default=(LatencyDiagnoser(type="EXPECTED_LATENCY"), SaturationDiagnoser(type="THREAD_SATURATION")),

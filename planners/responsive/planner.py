@@ -44,7 +44,7 @@ from .parameters import LagDiagnoser, LatencyDiagnoser, ResponsiveParameters, Sa
     reads=[],
 )
 def plan_by_responsive(request: Request) -> PlanReply:
-    """The answer to one request; see the module."""
+    """Return the reply to one request; see the module."""
     parameters = request.parameters(ResponsiveParameters)
     memory = request.remembered(Memory)
     case = case_of(request, parameters, memory)

@@ -1,15 +1,18 @@
 """Parts that both servers share: limits, problem documents, a token, threads for planners, graceful shutdown."""
 
+import argparse
 import asyncio
 import contextlib
 import hmac
 import ipaddress
 import json
 import logging
+import os
 import queue
 import re
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
@@ -23,11 +26,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from weir_contracts import InvalidDocument
 
 MAX_BODY_BYTES = 8_000_000
-"""What Weir may send: a request of a large application with its raw observations."""
+"""Size of a request of a large application with its raw observations."""
 MAX_WAITING = 100
-"""Requests that wait for a thread; more are refused, because nobody would wait for their answers."""
+"""Requests that wait for a thread; more are refused, because their callers' deadlines would pass."""
 GRACE_SECONDS = 10
-"""Open requests get so long to end when the process is told to stop."""
+"""Time for open requests to end after a stop signal."""
 MEDIA_TYPE = "application/problem+json"
 
 log = logging.getLogger("weir_planner")
@@ -88,11 +91,11 @@ class Threads:
 
 
 class Limits:
-    """Answers 413 to a body larger than the limit, announced or streamed."""
+    """Middleware that answers 413 to a body larger than the limit, announced or streamed."""
 
     def __init__(self, app: ASGIApp, body_bytes: int) -> None:
         self._app = app
-        self._most = body_bytes
+        self._max_bytes = body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -101,7 +104,7 @@ class Limits:
         length = dict(scope["headers"]).get(b"content-length", b"0")
         size = int(length) if length.isdigit() else 0
         body = b""
-        while size <= self._most:
+        while size <= self._max_bytes:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return
@@ -109,8 +112,8 @@ class Limits:
             size = max(size, len(body))
             if not message.get("more_body", False):
                 break
-        if size > self._most:
-            too_large = problem(413, f"the body is larger than {self._most} bytes")
+        if size > self._max_bytes:
+            too_large = problem(413, f"the body is larger than {self._max_bytes} bytes")
             too_large.headers["connection"] = "close"
             await too_large(scope, receive, send)
             return
@@ -277,3 +280,20 @@ def run(app: FastAPI, host: str, port: int, token: str | None, *, open_to_all: b
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     server(app, host, port).run()
     log.info("stopped")
+
+
+def command(
+    name: str, default_port: int, application: Callable[..., FastAPI], arguments: list[str] | None = None
+) -> None:
+    """Serve `application(threads=…, token=…)` by a command line. The token comes from the environment, where no process list shows it."""
+    parser = argparse.ArgumentParser(prog=name, description=f"Serves the planner {name}.")
+    parser.add_argument("--host", default=os.environ.get("PLANNER_HOST", "127.0.0.1"), help="where to listen")
+    parser.add_argument("--port", type=int, default=int(os.environ.get("PLANNER_PORT", str(default_port))))
+    parser.add_argument("--threads", type=int, default=1, help="concurrent calls of a synchronous plan")
+    parser.add_argument("--no-token", action="store_true", help="accept calls without a token")
+    chosen, token = parser.parse_args(arguments), os.environ.get("PLANNER_TOKEN") or None
+    try:
+        app = application(threads=chosen.threads, token=token)
+        run(app, chosen.host, chosen.port, token, open_to_all=chosen.no_token)
+    except ValueError as error:
+        sys.exit(f"{name}: {error}")

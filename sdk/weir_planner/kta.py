@@ -17,10 +17,9 @@ return None. Weir's own analysis is in `ctx.weir`; under KTA that is None.
 """
 
 import json
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from fastapi import Depends, FastAPI
@@ -56,13 +55,13 @@ class UdfResult(BaseModel):
 
 
 class PlanUdfResult(UdfResult):
-    """What one node is to have."""
+    """Planned parallelism of one node."""
 
     parallelism: PositiveInt
 
 
 class TopologyNodeFields(NamedTuple):
-    """Of a Flink vertex `id`, of a Deployment `kind` and `name`."""
+    """Fields of a node: `id` of a Flink vertex, `kind` and `name` of a Deployment."""
 
     id: str | None = None
     kind: str | None = None
@@ -112,14 +111,14 @@ class Result(Generic[Monitored, Analyzed, Planned]):
     monitorResult: Monitored  # noqa: N815
     analyzeResult: Analyzed  # noqa: N815
     planResult: Planned  # noqa: N815
-    """What was asked for, by node."""
+    """Planned parallelism by node."""
     parallelism: Mapping[TopologyNode, int]
-    """What the bounds left of it."""
+    """Parallelism after the bounds."""
 
 
 @dataclass(frozen=True)
 class Context(Generic[Monitored, Analyzed, Planned]):
-    """What a step is given."""
+    """Input of a step."""
 
     id: str
     udfStartTimestampMillis: int  # noqa: N815
@@ -130,7 +129,7 @@ class Context(Generic[Monitored, Analyzed, Planned]):
     resultHistory: list[Result[Monitored, Analyzed, Planned]] = field(default_factory=list)  # noqa: N815
     """Newest first."""
     weir: Analysis | None = None
-    """What Weir knows of the application; None under KTA."""
+    """Weir's analysis of the application; None under KTA."""
 
     @property
     def nodes(self) -> tuple[TopologyNode, ...]:
@@ -139,7 +138,7 @@ class Context(Generic[Monitored, Analyzed, Planned]):
 
 
 class AutoscalingAlgorithmMonitorUDF(Generic[Monitored, Analyzed, Planned]):
-    """Has `monitor(ctx)`. To be derived from by who likes that; a class of the same shape will do."""
+    """Optional base class with `monitor(ctx)`; a class of the same shape will do."""
 
 
 class AutoscalingAlgorithmAnalyzeUDF(Generic[Monitored, Analyzed, Planned]):
@@ -272,7 +271,7 @@ def application(
                 return JSONResponse(await pool.run(lambda: _answer(step, function, context)))
             except http.Busy:
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever a step raises is told to who asked
+            except Exception as error:  # noqa: BLE001 - whatever a step raises is reported to the caller
                 http.log.exception("%s failed", step)
                 return http.problem(500, f"{type(error).__name__}: {error}")
 
@@ -296,7 +295,7 @@ def _steps(algorithm: Any) -> Iterator[tuple[str, Callable[[Any], Any]]]:
 def _answer(step: str, function: Callable[[Any], Any], context: Context[Any, Any, Any]) -> Any:
     answer = function(context)
     plain = _plan(answer, context) if step == "plan" else _result(step, answer, context)
-    json.dumps(plain, allow_nan=False)  # told here, where the step is known
+    json.dumps(plain, allow_nan=False)  # raised here, where the step is known
     return plain
 
 
@@ -314,11 +313,5 @@ def serve(
 
 
 def main(algorithm: Any, arguments: list[str] | None = None) -> None:
-    """`serve` with a command line, as `weir_planner.main`; arguments of the algorithm's own are the caller's business."""
-    from .server import options
-
-    chosen, token = options(type(algorithm).__name__, DEFAULT_PORT, arguments), os.environ.get("PLANNER_TOKEN") or None
-    try:
-        serve(algorithm, chosen.host, chosen.port, threads=chosen.threads, token=token, open_to_all=chosen.no_token)
-    except ValueError as error:
-        sys.exit(str(error))
+    """Run `serve` with a command line, as `weir_planner.main`; the algorithm's own arguments are the caller's business."""
+    http.command(type(algorithm).__name__, DEFAULT_PORT, partial(application, algorithm), arguments)

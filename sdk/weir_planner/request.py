@@ -1,4 +1,4 @@
-"""A planner's question with what most planners ask of it, and the two answers."""
+"""The request of a plan with helpers for planners, and the two replies."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ Parameters = TypeVar("Parameters", bound=BaseModel)
 
 
 class MetricMissing(Exception):
-    """Something a planner cannot do without is unknown: raised out of a planner it becomes a hold that names it."""
+    """A value that a planner needs is unknown; raised out of a planner it becomes a hold that names it."""
 
 
 class InvalidParameters(ValueError):
@@ -38,7 +38,7 @@ class InvalidParameters(ValueError):
 
 
 class Request(PlanRequest):
-    """All a planner may know, taken at one instant, with helpers. Rates in records/s of the whole operator."""
+    """Request of a plan at one instant, with helpers. Rates in records/s of all subtasks of an operator."""
 
     if TYPE_CHECKING:  # checked when it is made
         topology: Topology
@@ -76,7 +76,7 @@ class Request(PlanRequest):
         return list(self.topology.sources)
 
     def inputs(self, name: str) -> list[str]:
-        """The operators that feed `name`."""
+        """Return the operators that feed `name`."""
         return self.topology.inputs(name)
 
     @property
@@ -90,7 +90,7 @@ class Request(PlanRequest):
 
     @property
     def replicas(self) -> int:
-        """The one parallelism of the whole application: that of its widest operator."""
+        """Parallelism of the application as one: that of its widest operator."""
         return max(self._current.values())
 
     @property
@@ -117,14 +117,14 @@ class Request(PlanRequest):
         return max(0.0, (self.now - at).total_seconds())
 
     def remembered(self, memory: type[Parameters]) -> Parameters:
-        """What the planner kept in the last cycle; another version's, or a damaged one, is none."""
+        """Return the planner's memory of the last cycle; an empty one if it is another version's or damaged."""
         try:
             return memory.model_validate(self.memory)
         except ValidationError:
             return memory()
 
     def analysed(self, name: str) -> OperatorAnalysis:
-        """What is known of an operator. Raises `MetricMissing` if nothing is."""
+        """Return the analysis of an operator. Raises `MetricMissing` if there is none."""
         found = self.analysis.operator(name)
         if found is None:
             raise MetricMissing(f"nothing was analysed of {name}")
@@ -213,15 +213,15 @@ class Request(PlanRequest):
 
 
 def _check(request: PlanRequest) -> None:
-    """Weir asks nobody otherwise; with it every operator's parallelism can be looked up."""
+    """Raise `ValueError` unless the parallelism of every operator is known; Weir calls no planner otherwise."""
     if request.topology is None:
         raise ValueError("topology: is unknown, and a planner answers for all of it")
     if request.deployment is None:
-        raise ValueError("deployment: is unknown, so nobody knows what runs")
+        raise ValueError("deployment: is unknown, so the present parallelism is unknown")
     if set(request.deployment.observed) != set(request.topology.names):
         raise ValueError("deployment.observed: is not of the topology's operators")
 
 
 def _plain(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers of numpy become plain ones."""
+    """Return the evidence with plain numbers in place of numpy's."""
     return {name: value.item() if hasattr(value, "item") else value for name, value in evidence.items()}

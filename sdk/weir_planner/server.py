@@ -15,11 +15,9 @@ hold clients, locks, arrays and models freely. With more threads it has to prote
 loop, several calls at a time. Nothing is pickled and nothing is copied: the instance given is the instance called.
 """
 
-import argparse
 import asyncio
-import os
-import sys
 import time
+from functools import partial
 from typing import Any
 
 from fastapi import Depends, FastAPI, Response
@@ -27,7 +25,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
 from weir_contracts import PlannerDescription, PlanReply
 
-from .http import MAX_BODY_BYTES, Busy, Threads, bearer, install, log, problem, run
+from .http import MAX_BODY_BYTES, Busy, Threads, bearer, command, install, log, problem, run
 from .planner import Planner
 from .request import InvalidParameters, Request
 
@@ -134,21 +132,7 @@ def serve(
     run(application(planner, threads=threads, token=token), host, port, token, open_to_all=open_to_all)
 
 
-def options(name: str, port: int, arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line of a planner's process. The token comes from the environment, where no list of processes shows it."""
-    parser = argparse.ArgumentParser(prog=name, description=f"Serves the planner {name}.")
-    parser.add_argument("--host", default=os.environ.get("PLANNER_HOST", "127.0.0.1"), help="where to listen")
-    parser.add_argument("--port", type=int, default=int(os.environ.get("PLANNER_PORT", str(port))))
-    parser.add_argument("--threads", type=int, default=1, help="calls of a synchronous plan at a time")
-    parser.add_argument("--no-token", action="store_true", help="let everybody ask who reaches it")
-    return parser.parse_args(arguments)
-
-
 def main(planner: Any, arguments: list[str] | None = None) -> None:
-    """`serve` with a command line: `--host`, `--port`, `--threads`, `--no-token`; the token is PLANNER_TOKEN of the environment."""
+    """Run `serve` with a command line: `--host`, `--port`, `--threads`, `--no-token`; the token is the environment's PLANNER_TOKEN."""
     served = Planner(planner)
-    chosen, token = options(served.description.name, DEFAULT_PORT, arguments), os.environ.get("PLANNER_TOKEN") or None
-    try:
-        serve(served, chosen.host, chosen.port, threads=chosen.threads, token=token, open_to_all=chosen.no_token)
-    except ValueError as error:
-        sys.exit(f"{served.description.name}: {error}")
+    command(served.description.name, DEFAULT_PORT, partial(application, served), arguments)

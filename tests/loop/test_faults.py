@@ -93,6 +93,7 @@ def test_an_unreachable_cluster_is_waited_for() -> None:
     assert world.p() >= 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("interval", [60.0, 600.0])
 @pytest.mark.parametrize("has_positions", [True, False], ids=["positions", "commits only"])
 def test_rare_commits_are_not_misread_as_lag(interval: float, has_positions: bool) -> None:

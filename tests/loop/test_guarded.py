@@ -24,6 +24,7 @@ def at_its_threshold() -> World:
     return World(job(2), lambda t: 870.0 * (1.07 if t % 240 < 120 else 0.93), planner=narrow).live(700)
 
 
+@pytest.mark.thorough
 def test_a_rule_whose_thresholds_lie_too_close_does_not_flap() -> None:
     """It would add and take away one subtask for ever, and pay a restart each time until the job is minutes late; the guards let it try
     once, then what is up stays up, and the job is never late."""
@@ -42,6 +43,7 @@ def busy_without_lag() -> World:
     return World(chain(2), load, planner={"name": "dhalion"}).live(420)
 
 
+@pytest.mark.thorough
 def test_a_planner_that_sees_no_backlog_takes_nothing_from_a_busy_vertex() -> None:
     """Without the guards it does, and grows by multiples for the backlog that comes of it."""
     assert all(wanted >= current for current, wanted in busy_without_lag().moves("enrich"))
@@ -108,6 +110,7 @@ def test_a_swing_is_answered_by_fewer_rescales_and_no_violation() -> None:
     assert held.worst(since=200) <= max(30.0, followed.worst(since=200))
 
 
+@pytest.mark.thorough
 def test_the_hours_actions_are_counted_and_the_last_of_them_grows() -> None:
     """The same swing with 4 actions an hour: never more within any hour, and the last one was upwards, so that nothing is late at the
     end."""
@@ -120,6 +123,7 @@ def test_the_hours_actions_are_counted_and_the_last_of_them_grows() -> None:
     assert world.lag < 30
 
 
+@pytest.mark.thorough
 def test_growth_that_is_measured_to_bring_nothing_is_not_repeated() -> None:
     """A rule that adds a subtask whenever work is full, and a work that contends for one lock: 4 do no more than 3. The rule alone would
     go on to 12."""

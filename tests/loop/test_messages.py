@@ -234,6 +234,7 @@ def test_an_outage_of_half_an_hour_is_followed_by_one_current_decision() -> None
     assert len(world.moves()) == 1
 
 
+@pytest.mark.thorough
 def test_a_backlog_that_is_taken_oldest_first_is_history() -> None:
     """A quarter of an hour of rising load, seen afterwards: a hold for each old analysis, and nothing is done on any of them."""
     world = settled()
@@ -278,6 +279,7 @@ def fleet(**rules: float) -> list[World]:
     return worlds
 
 
+@pytest.mark.thorough
 def test_a_fleet_that_would_shrink_in_the_same_minute_is_held() -> None:
     """Their common input, or what measures them, has an outage: not even the first shrinks, one that needs more grows at once, and
     after a while all shrink."""

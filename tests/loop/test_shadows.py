@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from weir_contracts import CandidateScore, Shadows
 from weir_contracts.topics import SHADOWS
 
@@ -55,6 +56,7 @@ def wave(seconds: float) -> float:
     return 900.0 - 700.0 * math.cos(2 * math.pi * seconds / 1200)
 
 
+@pytest.mark.thorough
 def test_shadows_differ_and_the_chosen_planners_simulation_matches_the_application() -> None:
     """A wave of 20 minutes. The simulated application of the chosen planner does nearly what the real one does, without observing it after
     the first minute. The lavish one holds more slots than needed, the one that never moves is late for most of the wave; the sentence

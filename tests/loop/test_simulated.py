@@ -76,6 +76,7 @@ def test_the_bottleneck_moves_and_is_followed() -> None:
     assert world.lag < 10
 
 
+@pytest.mark.thorough
 def test_a_join_of_two_sources_keeps_up_with_both() -> None:
     """Three clicks to an order; doubling both is answered."""
     world = story(two_sources(1), 1000.0).live(200)
@@ -85,6 +86,7 @@ def test_a_join_of_two_sources_keeps_up_with_both() -> None:
     assert world.lag < 10
 
 
+@pytest.mark.thorough
 def test_a_hot_key_is_reported_and_not_scaled_for_ever() -> None:
     """60 % of all records have one key: its subtask is full whatever the parallelism. It is reported, and some slots stay free."""
     world = story(changed(chain(1), "enrich", hot_key_share=0.6), 1200.0).live(250)
@@ -98,6 +100,7 @@ def test_a_hot_key_is_reported_and_not_scaled_for_ever() -> None:
     assert world.plans[-1].kind == "hold"
 
 
+@pytest.mark.thorough
 def test_a_limit_downstream_is_not_scaled_against_for_ever() -> None:
     """The database behind the sink takes 600 records/s, however many subtasks write to it: that is measured and reported."""
     limited = changed(chain(1), "sink: Writer", limit_per_second=600.0)

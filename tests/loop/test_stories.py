@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from tests.loop.world import WORK, World, job, settled
 
 OBJECTIVE_SECONDS = 30.0
@@ -40,6 +42,7 @@ def test_load_falls_and_what_is_not_needed_is_given_back_once() -> None:
     assert world.worst(since=100) < OBJECTIVE_SECONDS
 
 
+@pytest.mark.thorough
 def test_a_slow_wave_is_followed_without_a_violation() -> None:
     """Between 400 and 2,000 records/s within half an hour: never late but at the unknown start, and not one rescale a scrape."""
     world = World(job(2), lambda t: 1200 - 800 * math.cos(2 * math.pi * t / 1800), interval="10s").live(1800)
@@ -60,6 +63,7 @@ def test_a_spike_shorter_than_a_rescale_makes_no_zigzag() -> None:
     assert world.lag < 2
 
 
+@pytest.mark.thorough
 def test_a_load_near_a_threshold_does_not_make_it_flap() -> None:
     """±7 % around 870 records/s for ten minutes: two subtasks carry 980, and are now too few with the margin and now enough. One more,
     at most, and for good. (What flaps without the guards: test_guarded.py.)"""

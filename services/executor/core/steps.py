@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from weir_contracts import ActionState, Deployment, derive_id
+from weir_contracts import ActionState, Deployment, Parallelism, derive_id
 
 from . import messages
 from .capacity import judge
@@ -149,7 +149,7 @@ class _Situation:
         deadline_at = self.now + timedelta(seconds=self.rules.unobserved_limit_seconds)
         return self.go(Timed(name, messages.back_to(reason, target), deadline_at, code=code), Request(target))
 
-    def contested(self, requested: dict[str, int]) -> Step:
+    def contested(self, requested: Parallelism) -> Step:
         return self.end("contested", contested(changes(self.action.wanted, requested)).sentence)
 
     def limit(self) -> timedelta:

@@ -425,7 +425,7 @@ def test_the_trial_refuses_what_cannot_be_before_it_starts(tmp_path: Path) -> No
         (["--policy", str(tmp_path / "none.yaml")], "--policy"),
         (["--planner", "oracle"], "oracle"),
         (["--external-flink", "jobmanager"], "--external-flink"),
-        (["--report", str(tmp_path / "none" / "report.json")], "no folder"),
+        (["--report", str(tmp_path / "none" / "report.json")], "does not exist"),
         (["--report", str(tmp_path)], "is a folder"),
         (["--report", "/proc/report.json"], "--report"),
     ):

@@ -243,6 +243,7 @@ async def test_more_partitions_than_a_message_holds_are_said(flink: MemoryFlink)
 READ = SourceOffsets({("orders", 0): 20, ("orders", 1): None})
 UNREAD = SourceOffsets({("orders", 0): None, ("orders", 1): None})
 DONE, NONE_DONE = CheckpointStatistics(completed=3), CheckpointStatistics(completed=0)
+ONE_DONE = CheckpointStatistics(completed=1)
 
 
 @pytest.mark.parametrize(
@@ -254,6 +255,7 @@ DONE, NONE_DONE = CheckpointStatistics(completed=3), CheckpointStatistics(comple
         (20, "orders", {}, None),
         (None, None, {}, None),
         (None, "young", {"checkpoints": NONE_DONE}, None),
+        (None, "committing", {"checkpoints": ONE_DONE}, None),
         (None, "not-told", {"checkpoints": None}, None),
         (None, "idle", {"sources": {SOURCE: UNREAD}}, None),
     ],

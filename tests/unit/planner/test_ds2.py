@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weir_contracts import Analysis, EdgeAnalysis, PlanReply, PlanRequest
 from weir_planner.installed import InvalidParameters, ask, parse_parameters
 
-from planners.ds2 import MOST, Graph, Rates, corrected, optimal
+from planners.ds2 import MAX_PARALLELISM, Graph, Rates, corrected, optimal
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis, deployment, known, operator, policy, request, topology
 from tests.unit.planner.requests import is_whole, requests
@@ -235,5 +235,5 @@ def test_every_request_is_answered(asked: PlanRequest) -> None:
 def test_next_to_nothing_is_no_division_by_zero() -> None:
     """A rate so small that half of it is no number: as many as there may be for what arrives, one for nothing."""
     graph = Graph(instances={"a": 2, "b": 2}, rates={"b": Rates(5e-324, {})}, sources={"a": {"b": 800.0}})
-    assert optimal(graph) == {"b": MOST}
+    assert optimal(graph) == {"b": MAX_PARALLELISM}
     assert optimal(replace(graph, sources={"a": {"b": 0.0}})) == {"b": 0}

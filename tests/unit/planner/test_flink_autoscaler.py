@@ -25,9 +25,9 @@ from weir_planner.installed import InvalidParameters, ask, parse_parameters
 from planners.flink_autoscaler import FlinkAutoscalerParameters
 from planners.flink_autoscaler.decision import (
     Limits,
-    Past,
+    Recommendation,
+    Rescaled,
     Waiting,
-    Wish,
     decide_vertex,
     scalability,
     scale,
@@ -56,7 +56,7 @@ SHORT = {"metrics_window_minutes": 1, "stabilization_interval_minutes": 0.5, "ca
 
 class Job:
     """An application that runs since noon, looked at every five seconds: `work` takes what it can, the rest is lag at the source, which
-    is held back then. The planner's memory goes from turn to turn."""
+    is held back then. The planner's memory goes from cycle to cycle."""
 
     def __init__(self, work: int = 2, per_subtask: float = 500.0, **parameters: Any) -> None:
         self.work, self.per_subtask, self.parameters = work, per_subtask, {**SHORT, **parameters}
@@ -80,7 +80,7 @@ class Job:
         at = after(self.seconds)
         return analysis(arrivals=arrivals, backlog=self.backlog, work=self.work, at=at, the_policy=chosen, **told)
 
-    def turn(self, arrivals: float, **changes: Any) -> PlanReply:
+    def cycle(self, arrivals: float, **changes: Any) -> PlanReply:
         """Five seconds later, the reply."""
         self.seconds += self.interval
         found = self.analysis(arrivals, **changes)
@@ -91,13 +91,13 @@ class Job:
     def until(self, code: str, arrivals: float, *, most: int = 400, **changes: Any) -> PlanReply:
         """Turns until a reply has that code."""
         for _ in range(most):
-            reply = self.turn(arrivals, **changes)
+            reply = self.cycle(arrivals, **changes)
             if reply.code == code:
                 return reply
         raise AssertionError(f"never {code}: {reply.sentence}")
 
     def restarted(self, work: int) -> None:
-        """It runs anew, with another parallelism."""
+        """It runs again, with another parallelism."""
         self.seconds += 10
         self.work, self.running = work, self.seconds
 
@@ -105,7 +105,7 @@ class Job:
 def test_nothing_is_decided_before_the_window_is_full() -> None:
     """Half a minute to settle, then a minute of samples: until then it holds and says how long. Then three times the load is answered."""
     job = Job()
-    assert job.turn(2400).code == "stabilizing"
+    assert job.cycle(2400).code == "stabilizing"
     filling = job.until("window-not-full", 2400)
     assert filling.sentence == "the window of 1 min is full in 60 s"
     reply = job.until("overloaded", 2400)
@@ -146,9 +146,9 @@ def test_the_largest_wish_of_the_interval_is_taken() -> None:
     """In two minutes of little load there was one with more: what that minute wanted is what it goes down to."""
     job = Job(work=8, scale_down_interval_minutes=5, restart_time_minutes=0, scale_down_max_factor=1)
     job.until("scale-down-delayed", 100)
-    job.until("scale-down-delayed", 1750, most=1)
+    job.until("scale-down-delayed", 1750, max=1)
     for _ in range(30):
-        job.turn(1750)
+        job.cycle(1750)
     reply = job.until("over-provisioned", 100)
     assert reply.parallelism == {SOURCE: 1, WORK: 5}
 
@@ -158,7 +158,7 @@ def test_a_rescale_becomes_history_once_it_is_seen() -> None:
     job = Job(scaling_effectiveness_detection_enabled=True, catch_up_duration_minutes=0)
     assert job.until("overloaded", 2400).parallelism == {SOURCE: 1, WORK: 7}
     job.restarted(7)
-    assert job.turn(4000).code == "stabilizing"
+    assert job.cycle(4000).code == "stabilizing"
     assert [h[1:3] for h in job.memory["history"][WORK]] == [[2, 7]]
     assert job.memory["decided"] is None
     job.per_subtask = 170.0
@@ -170,11 +170,11 @@ def test_a_decision_that_was_not_carried_out_is_not_history() -> None:
     """A policy may advise only, or a guard hold it: the planner says the same again and learns nothing from it."""
     job = Job()
     first = job.until("overloaded", 2400)
-    again = job.turn(2400)
+    again = job.cycle(2400)
     assert again.parallelism == first.parallelism
     assert job.memory["history"] == {}
     job.running = job.seconds  # it restarted for another reason, with the old parallelism
-    job.turn(2400)
+    job.cycle(2400)
     assert job.memory["history"] == {}
     assert job.memory["decided"] is None
 
@@ -184,8 +184,8 @@ def test_another_parallelism_without_a_new_run_begins_anew() -> None:
     job = Job()
     job.until("overloaded", 2400)
     job.work = 6
-    assert job.turn(2400).code == "stabilizing"
-    assert job.turn(2400).code == "stabilizing"
+    assert job.cycle(2400).code == "stabilizing"
+    assert job.cycle(2400).code == "stabilizing"
     assert job.memory["history"][WORK][0][1:3] == [2, 6]
     began = job.seconds
     job.until("within-thresholds", 2400)
@@ -197,7 +197,7 @@ def test_the_time_of_a_restart_is_learnt_if_wanted() -> None:
     job = Job(restart_time_tracking_enabled=True)
     job.until("overloaded", 2400)
     job.restarted(12)
-    assert job.turn(2400).evidence["restart_seconds"] == 10
+    assert job.cycle(2400).evidence["restart_seconds"] == 10
 
 
 def test_a_guard_that_lets_less_through_is_remembered_as_that() -> None:
@@ -205,7 +205,7 @@ def test_a_guard_that_lets_less_through_is_remembered_as_that() -> None:
     job = Job(version="1.16.0")
     job.until("overloaded", 2400)
     job.restarted(6)
-    job.turn(2400)
+    job.cycle(2400)
     ((_, before, now, rate, expected),) = job.memory["history"][WORK]
     assert (before, now, rate, expected) == (2, 6, 1000, 3000)
 
@@ -229,7 +229,7 @@ def test_the_window_fits_the_memory_and_stays_true() -> None:
             "edges": [EdgeAnalysis(source=e.source, target=e.target, selectivity=known(1.0)) for e in graph.edges],
             "sources": [source(graph.names[0])],
         }
-        reply = job.turn(arrivals, **of_all)
+        reply = job.cycle(arrivals, **of_all)
         assert len(json.dumps(reply.memory, separators=(",", ":"))) <= MEMORY_LIMIT_BYTES
     assert reply.evidence["target_data_rate[operator-19]"] == pytest.approx(1030, rel=0.01)
     assert reply.evidence["true_processing_rate[operator-19]"] == pytest.approx(4000, rel=0.01)
@@ -255,7 +255,7 @@ def test_too_many_operators_are_a_hold_that_says_so() -> None:
     graph = wide(500)
     job = Job()
     for _ in range(4):
-        reply = job.turn(
+        reply = job.cycle(
             1000.0,
             graph=graph,
             deployment=deployment(dict.fromkeys(graph.names, 2), graph),
@@ -277,30 +277,32 @@ def test_too_many_operators_are_a_hold_that_says_so() -> None:
 )
 def test_a_missing_reading_holds_and_is_named(changes: dict[str, Any], words: str) -> None:
     """Unknown is not 0: nothing shrinks because its load could not be read."""
-    reply = Job(work=8).turn(800.0, **changes)
+    reply = Job(work=8).cycle(800.0, **changes)
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
     assert words in reply.sentence
 
 
 def test_readings_of_another_parallelism_hold() -> None:
     """Busy time of 2 subtasks, counted as that of the 8 that run, would tell a quarter of the capacity."""
-    reply = Job(work=8).turn(800.0, operators=[operator(SOURCE, 1, 100_000.0, 800.0), operator(WORK, 2, 1000.0, 800.0)])
+    reply = Job(work=8).cycle(
+        800.0, operators=[operator(SOURCE, 1, 100_000.0, 800.0), operator(WORK, 2, 1000.0, 800.0)]
+    )
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
     assert "work runs with 8 subtasks and was analysed at 2" in reply.sentence
 
 
 def test_an_unknown_lag_is_not_none() -> None:
     """The original takes an absent lag for 0; here it is a reading that is missing."""
-    reply = Job(work=8).turn(800.0, sources=[source(SOURCE, None)])
+    reply = Job(work=8).cycle(800.0, sources=[source(SOURCE, None)])
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
     assert "lag of orders is unknown (no reading yet)" in reply.sentence
 
 
 def test_while_it_does_not_run_nothing_is_decided() -> None:
-    """It is restarting: the memory is kept for the turn in which it runs again."""
+    """It is restarting: the memory is kept for the cycle in which it runs again."""
     job = Job()
-    kept = job.turn(800).memory
-    reply = job.turn(800, status="not_running", run=None)
+    kept = job.cycle(800).memory
+    reply = job.cycle(800, status="not_running", run=None)
     assert (reply.code, reply.memory) == ("not-running", kept)
 
 
@@ -309,7 +311,7 @@ def test_an_unknown_busy_time_leaves_an_operator_alone() -> None:
     job = Job()
     blind = {"operators": [operator(SOURCE, 1, 100_000.0, 100.0), operator(WORK, 2, None, 100.0)]}
     for _ in range(30):
-        reply = job.turn(100.0, **blind)
+        reply = job.cycle(100.0, **blind)
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
     assert reply.sentence == "the busy time of work is unknown, so nothing can be said of its capacity"
     assert reply.evidence["true_processing_rate[work]"] is None
@@ -318,11 +320,11 @@ def test_an_unknown_busy_time_leaves_an_operator_alone() -> None:
 def test_the_same_analysis_twice_is_one_sample() -> None:
     """A message that comes twice must not count twice, and gets the same answer."""
     job = Job()
-    job.turn(2400)
-    job.turn(2400)
+    job.cycle(2400)
+    job.cycle(2400)
     told = job.memory
     job.seconds -= 5
-    reply = job.turn(2400)
+    reply = job.cycle(2400)
     assert reply.memory == told
     assert reply.code == "stabilizing"
 
@@ -332,7 +334,7 @@ def test_a_foreign_memory_is_a_fresh_start(memory: dict[str, Any]) -> None:
     """Another planner's, another graph's or a broken one."""
     job = Job()
     job.memory = memory
-    assert job.turn(800).code == "stabilizing"
+    assert job.cycle(800).code == "stabilizing"
 
 
 def test_operators_may_be_left_out() -> None:
@@ -443,7 +445,7 @@ def test_observed_scalability_as_the_originals_own_test_has_it(rates: tuple[int,
     parameters = FlinkAutoscalerParameters(
         utilization_target=0.5, observed_scalability_enabled=True, catch_up_duration_minutes=0, scale_up_max_factor=1e9
     )
-    history = [Past(at, p, p + 1, rate, rate) for at, (p, rate) in enumerate(zip((4, 2, 8), rates, strict=True))]
+    history = [Rescaled(at, p, p + 1, rate, rate) for at, (p, rate) in enumerate(zip((4, 2, 8), rates, strict=True))]
     found = decide_vertex(
         situation(2, 100.0, 40.0, parameters),
         Limits(1, 200, 720),
@@ -506,7 +508,7 @@ def test_until_1_10_a_waiting_scale_down_goes_with_another_change() -> None:
 def test_the_largest_wish_decides_with_its_own_word() -> None:
     """The head of what waits is the decision, and whether it was outside the thresholds then."""
     parameters = FlinkAutoscalerParameters(scale_down_max_factor=1, restart_time_minutes=0)
-    waiting = Waiting(0, (Wish(0, 6, True), Wish(1_000_000, 5, False)))
+    waiting = Waiting(0, (Recommendation(0, 6, True), Recommendation(1_000_000, 5, False)))
     found = decide_vertex(
         situation(8, 10.0, 4000.0, parameters),
         Limits(1, 200, 720),
@@ -519,9 +521,9 @@ def test_the_largest_wish_decides_with_its_own_word() -> None:
     assert (found.parallelism, found.outside) == (5, False)
 
 
-def past(before: int, rate: float) -> Past:
+def past(before: int, rate: float) -> Rescaled:
     """A rescale of an operator with that capacity."""
-    return Past(0, before, before + 1, rate, rate)
+    return Rescaled(0, before, before + 1, rate, rate)
 
 
 @pytest.mark.parametrize(
@@ -537,7 +539,7 @@ def past(before: int, rate: float) -> Past:
         ([past(1, 0.0), past(2, 0.0), past(4, 0.0)], 1.0),
     ],
 )
-def test_observed_scalability(history: list[Past], share: float) -> None:
+def test_observed_scalability(history: list[Rescaled], share: float) -> None:
     """The share of linear scaling that the past showed; 1 where it cannot be told."""
     parameters = FlinkAutoscalerParameters(observed_scalability_enabled=True)
     assert scalability(history, parameters) == share
@@ -604,7 +606,7 @@ JOIN = Topology(
 
 @st.composite
 def requests(draw: st.DrawFn) -> list[PlanRequest]:
-    """A few turns of an application whose readings are anything."""
+    """A few cycles of an application whose readings are anything."""
     parameters = {
         "version": draw(st.sampled_from(["1.10.0", "1.15.0", "1.16.0", "1.16.1"])),
         "metrics_window_minutes": draw(st.sampled_from([0.01, 1, 15])),
@@ -647,12 +649,12 @@ def requests(draw: st.DrawFn) -> list[PlanRequest]:
 
 @examples(20)
 @given(requests())
-def test_any_turns_get_a_reply(turns: list[PlanRequest]) -> None:
+def test_any_turns_get_a_reply(cycles: list[PlanRequest]) -> None:
     """A vector of the whole topology within the bounds' direction, or a hold; a sentence either way, and a memory that fits."""
     memory: dict[str, Any] = {}
-    for turn in turns:
-        reply = ask(turn.model_copy(update={"memory": memory}), "flink-autoscaler")
-        again = ask(turn.model_copy(update={"memory": memory}), "flink-autoscaler")
+    for cycle in cycles:
+        reply = ask(cycle.model_copy(update={"memory": memory}), "flink-autoscaler")
+        again = ask(cycle.model_copy(update={"memory": memory}), "flink-autoscaler")
         assert reply == again
         PlanReply.model_validate_json(reply.model_dump_json())
         if reply.parallelism is not None:
@@ -674,6 +676,6 @@ def test_any_turns_get_a_reply(turns: list[PlanRequest]) -> None:
 def test_any_memory_gets_a_reply(memory: dict[str, Any]) -> None:
     """Memory comes back from a topic: whatever stands in it, the planner goes on."""
     job = Job()
-    job.turn(800)
+    job.cycle(800)
     job.memory = {**job.memory, **memory}
-    assert job.turn(800).kind == "hold"
+    assert job.cycle(800).kind == "hold"

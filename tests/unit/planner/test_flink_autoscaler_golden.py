@@ -15,7 +15,7 @@ from weir_contracts import Edge, Operator, Topology
 from planners.flink_autoscaler import FlinkAutoscalerParameters
 from planners.flink_autoscaler.decision import (
     Limits,
-    Past,
+    Rescaled,
     Waiting,
     decide_job,
     decide_vertex,
@@ -164,7 +164,7 @@ def test_every_operator_is_decided_alike() -> None:
         found = decide_vertex(
             known,
             limits(vector["vertex"], parameters),
-            [Past(0, before, after, number(was), hoped) for before, after, was, hoped in vector["history"]],
+            [Rescaled(0, before, after, number(was), hoped) for before, after, was, hoped in vector["history"]],
             None if since is None else Waiting(NOON_MS - 1000 * since),
             parameters,
             restart_seconds=vector["restart_seconds"],
@@ -187,7 +187,7 @@ def test_there_are_vectors(name: str) -> None:
 
 
 def raw_of(row: Sequence[Any], *, is_source: bool, parameters: FlinkAutoscalerParameters) -> Raw:
-    """A vertex's readings in a turn of a story."""
+    """A vertex's readings in a cycle of a story."""
     records_in, records_out, busy_ms, busiest, mean, rate, blocked, pending = row
     return Raw(
         records_in=records_in,
@@ -203,29 +203,29 @@ def raw_of(row: Sequence[Any], *, is_source: bool, parameters: FlinkAutoscalerPa
 @pytest.mark.parametrize("number_of", range(16))
 def test_whole_stories_go_the_same_way(number_of: int) -> None:
     """A job under moving load through the original's whole loop: window, stabilization, restarts and their length, scale-downs that wait.
-    Each turn has the same evaluation, the same decision and the same waiting; a rescale restarts the job and the story goes on."""
+    Each cycle has the same evaluation, the same decision and the same waiting; a rescale restarts the job and the story goes on."""
     story = vectors("stories")[number_of]
     parameters = the_original(**story["parameters"])
     vertices = story["vertices"]
     state = State()
     running = [v["parallelism"] for v in vertices.values()]
-    for turn in story["turns"]:
-        now_ms, its_graph = turn["at_ms"], graph(vertices, running)
-        state = of_run(state, turn["running_ms"])
+    for cycle in story["turns"]:
+        now_ms, its_graph = cycle["at_ms"], graph(vertices, running)
+        state = of_run(state, cycle["running_ms"])
         sources = its_graph.topology.sources
         raw = {
             name: raw_of(row, is_source=name in sources, parameters=parameters)
-            for name, row in zip(vertices, turn["readings"], strict=True)
+            for name, row in zip(vertices, cycle["readings"], strict=True)
         }
         sample = sampled(raw, sources, state.samples, now_ms, parameters)
         state, stage, _ = collected(state, sample, parameters)
         state = trimmed(state, its_graph.parallelism, now_ms, parameters)
-        assert (turn["evaluated"] is not None) == (stage != "stabilizing" and len(state.samples) > 1)
+        assert (cycle["evaluated"] is not None) == (stage != "stabilizing" and len(state.samples) > 1)
         overrides = None
         seconds = restart_seconds(state, parameters)
-        if turn["evaluated"] is not None:
+        if cycle["evaluated"] is not None:
             known = evaluate(its_graph, state.samples, parameters, seconds)
-            for name, told in turn["evaluated"].items():
+            for name, told in cycle["evaluated"].items():
                 for field in EVALUATED:
                     assert same(getattr(known[name], field), told[field]), (now_ms, field, known[name], told)
             if stage == "full":
@@ -243,6 +243,6 @@ def test_whole_stories_go_the_same_way(number_of: int) -> None:
                     overrides = {**its_graph.parallelism, **decision.changes}
                     state = rescaled(state, decided(decision, known, now_ms), overrides, parameters)
                     running = list(overrides.values())
-        assert overrides == turn["overrides"], now_ms
-        assert {name: w.since_ms for name, w in state.waiting.items()} == turn["delayed"], now_ms
-        assert restart_seconds(state, parameters) == turn["restart_seconds"], now_ms
+        assert overrides == cycle["overrides"], now_ms
+        assert {name: w.since_ms for name, w in state.waiting.items()} == cycle["delayed"], now_ms
+        assert restart_seconds(state, parameters) == cycle["restart_seconds"], now_ms

@@ -124,7 +124,7 @@ def test_each_operator_is_a_workload() -> None:
     reply = answer(arrivals=2400, work=2)
     assert (reply.kind, reply.code) == ("scale", "above-target")
     assert reply.parallelism == {SOURCE: 1, WORK: 3}
-    assert reply.sentence == "work 2 → 3: work is asked to have 3"
+    assert reply.sentence == "work 2 → 3: the metric asks work for 3"
     assert reply.evidence["busy[work]"] == 1.0
 
 
@@ -168,7 +168,7 @@ def test_records_per_second_of_each_subtask() -> None:
     metrics = [{"name": "input_rate", "target": {"type": "AverageValue", "averageValue": 400}}]
     reply = answer({"metrics": metrics}, arrivals=1800, work=2)
     assert reply.parallelism == {SOURCE: 4, WORK: 4}  # without behavior never more than twice as many, or 4
-    assert "work is asked to have 5 and no more may be added at once" in reply.sentence
+    assert "the metric asks work for 5 and no more can be added at once" in reply.sentence
 
 
 def test_pods_with_their_cpu() -> None:
@@ -263,9 +263,9 @@ def test_memory_fits_or_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         return workloads
 
     assert len(json.dumps(remembered(150).memory())) < 16_000
-    with pytest.raises(TooManyWorkloads, match="take one for the application"):
+    with pytest.raises(TooManyWorkloads, match="use one workload for the application"):
         remembered(800).memory()
-    monkeypatch.setattr(records, "LARGEST_BYTES", 100)
+    monkeypatch.setattr(records, "MAX_BYTES", 100)
     assert answer(arrivals=800).code == "too-many-operators"
     assert answer({"scope": "application"}, arrivals=800).code == "within-tolerance"
 

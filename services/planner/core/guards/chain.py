@@ -9,7 +9,7 @@ from .history import action_budget, ineffective_growth, reversal
 from .periods import excluded_period
 from .proposal import Context, Proposal
 from .sizes import bounds, saturated_stays, step_limits, sustained_rate, useful_parallelism
-from .times import cooldown, input_collapse, no_change, one_in_flight, quarantined, stabilisation
+from .times import cooldown, input_outage, no_change, one_in_flight, quarantined, stabilisation
 from .totals import budget, slots_available, total_bounds
 from .whole import one_parallelism
 
@@ -21,7 +21,7 @@ GUARDS: Mapping[str, Callable[[Proposal], Proposal]] = {
     "saturated-stays": saturated_stays,
     "sustained-rate": sustained_rate,
     "scale-down-gate": scale_down_gate,
-    "input-collapse": input_collapse,
+    "input-collapse": input_outage,
     "stabilisation": stabilisation,
     "cooldown": cooldown,
     "reversal": reversal,

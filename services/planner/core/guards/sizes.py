@@ -56,16 +56,19 @@ def saturated_stays(proposal: Proposal) -> Proposal:
 def sustained_rate(proposal: Proposal) -> Proposal:
     """Limit scale-down to where a subtask does at most 1.3 times its highest observed rate, else to one useful step."""
     context, wanted = proposal.context, proposal.wanted
-    vector = dict(wanted)
+    down = proposal.moves[1]
+    if not down:
+        return proposal
+    vector, min_step = dict(wanted), _min_step(context)
     limited: dict[str, tuple[float, float] | None] = {}
-    for name in proposal.moves[1]:
+    for name in down:
         now, sustained, demand = context.current[name], _sustained(name, context), context.demand(name)
         if demand is None or sustained is None:
             vector[name], limited[name] = now, None
             continue
         needed = math.ceil(demand / (MAX_SUSTAINED_RATIO * sustained) - 1e-9) if sustained > 0 else now
         if wanted[name] < needed:
-            step = context.topology.smallest_useful(name, max(1, now - _min_step(context)))
+            step = context.topology.smallest_useful(name, max(1, now - min_step))
             vector[name] = min(now, max(wanted[name], min(needed, step)))
             limited[name] = demand / wanted[name], sustained
     return proposal.changed("sustained-rate", messages.above_sustained(wanted, limited), vector)

@@ -20,7 +20,7 @@ def one_in_flight(proposal: Proposal) -> Proposal:
     return proposal.held("one-in-flight", "action-in-flight", messages.in_flight(action.phase, action.sentence))
 
 
-def input_collapse(proposal: Proposal) -> Proposal:
+def input_outage(proposal: Proposal) -> Proposal:
     """Prevent scale-down for a while after the input fell: after an upstream outage all records may arrive at once."""
     context = proposal.context
     usual, behavior, now = context.arrivals, context.spec.behavior, context.now

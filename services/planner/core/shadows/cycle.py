@@ -165,7 +165,7 @@ def _compare(
             weight += operator.parallelism
     errors = [
         differing / sum(real.current.values()),
-        abs(elapsed.stretch.lag_seconds - lag) / (spec.objective.bound_seconds or max(lag, 30.0)),
+        abs(elapsed.interval.lag_seconds - lag) / (spec.objective.bound_seconds or max(lag, 30.0)),
     ]
     if weight:
         errors.append(weighed / weight)

@@ -21,7 +21,7 @@ MAX_READINGS, MAX_SUPPLIES = 30, 200
 class Elapsed:
     """The last interval of a simulated application."""
 
-    stretch: Interval
+    interval: Interval
     capacities: Mapping[str, float]
     rates: Mapping[str, float]
     """Records/s taken in by each source."""
@@ -92,12 +92,12 @@ def advanced(real: Real, old: Candidate, seconds: float, sums: Sums) -> tuple[Ca
     if seconds <= 0:
         return old, at_rest(real, old)
     restart = Restart(min(old.down_seconds, seconds), real.restart.replay_seconds if old.replay else 0.0)
-    stretch = _run(real, old, capacities, restart, seconds)
-    elapsed = Elapsed(stretch, capacities, {s: taken / seconds for s, taken in stretch.taken.items()})
-    target, late_seconds = real.request.policy.spec.objective.utilization, stretch.violation_seconds
+    interval = _run(real, old, capacities, restart, seconds)
+    elapsed = Elapsed(interval, capacities, {s: taken / seconds for s, taken in interval.taken.items()})
+    target, late_seconds = real.request.policy.spec.objective.utilization, interval.violation_seconds
     if target is not None:
         late = is_above(target, [elapsed.utilisation(real, name) for name in real.topology.names])
-        late_seconds = stretch.seconds if late else 0.0
+        late_seconds = interval.seconds if late else 0.0
     sums.add(
         simulated_seconds=seconds,
         slot_seconds=real.topology.slots(old.parallelism) * seconds,
@@ -107,7 +107,7 @@ def advanced(real: Real, old: Candidate, seconds: float, sums: Sums) -> tuple[Ca
         update={
             "backlogs": {
                 s: VirtualBacklog(records=round(b.records, 3), age_seconds=round(b.age_seconds or 0.0, 4))
-                for s, b in stretch.backlogs.items()
+                for s, b in interval.backlogs.items()
             },
             "down_seconds": max(0.0, round(old.down_seconds - seconds, 4)),
             "replay": False,
@@ -170,6 +170,6 @@ def _readings(real: Real, old: Candidate, elapsed: Elapsed, seconds: float, *, r
         records_in=taken,
         records_out=given,
         busy_seconds=busy,
-        backlogs={s: round(b.records, 1) for s, b in elapsed.stretch.backlogs.items()},
+        backlogs={s: round(b.records, 1) for s, b in elapsed.interval.backlogs.items()},
     )
     return [*old.readings, reading][-MAX_READINGS:]

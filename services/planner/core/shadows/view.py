@@ -113,8 +113,8 @@ def _analysis(
         sources=sources,
         lag_records=_simulated(sum(s.lag_records.value for s in sources if s.lag_records.value is not None)),
         lag_growth=_simulated(sum(s.lag_growth.value for s in sources if s.lag_growth.value is not None)),
-        lag_seconds=_simulated(elapsed.stretch.lag_seconds),
-        expected_latency_seconds=_simulated(elapsed.stretch.latency_seconds),
+        lag_seconds=_simulated(elapsed.interval.lag_seconds),
+        expected_latency_seconds=_simulated(elapsed.interval.latency_seconds),
         bottleneck=busiest if used > 1 else None,
         symptoms=_symptoms(real, candidate, sources),
     )
@@ -126,7 +126,7 @@ def _simulated(value: float | None, reason: str = "the simulated capacity is unk
 
 
 def _source(real: Real, source: SourceAnalysis, elapsed: Elapsed) -> SourceAnalysis:
-    left = elapsed.stretch.backlogs.get(source.operator)
+    left = elapsed.interval.backlogs.get(source.operator)
     if left is None:
         return source
     arriving, taken = real.model.arrivals[source.operator], elapsed.rates[source.operator]

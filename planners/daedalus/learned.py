@@ -1,4 +1,4 @@
-"""What `daedalus` learns from turn to turn: capacities by parallelism, downtimes, minutes of load and how well they were forecast."""
+"""Memory of `daedalus`: capacities by parallelism, downtimes, minutes of load and how well they were forecast."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,19 +10,19 @@ from planners.answer import total
 from .forecast import autoregressive, linear
 from .parameters import DaedalusParameters
 
-LEAST_SPREAD = 0.05
-"""Of busy shares (largest − smallest) for a slope to mean something."""
-LEAST_BUSY = 0.05
-"""An operator that is busy for less says nothing of when it is full."""
-MOST_RATE = 1e12
-"""Records/s that nothing exceeds: keeps garbage finite."""
-MOST_CAPACITIES = 64
-MOST_REGRESSIONS = 16
-LEAST_CAPACITY = 0.01
-"""Records/s below which a told capacity is a rounding error."""
+MIN_SPREAD = 0.05
+"""Spread of busy shares (largest − smallest) from which a slope is no noise."""
+MIN_BUSY = 0.05
+"""Busy share below which an operator gives no capacity."""
+MAX_RATE = 1e12
+"""Upper bound of rates in records/s: keeps garbage finite."""
+MAX_CAPACITIES = 64
+MAX_REGRESSIONS = 16
+MIN_CAPACITY = 0.01
+"""Records/s below which a capacity is a rounding error."""
 
 _Sum = Annotated[float, Field(ge=0, le=1e30)]
-_Rate = Annotated[float, Field(ge=0, le=2 * MOST_RATE)]
+_Rate = Annotated[float, Field(ge=0, le=2 * MAX_RATE)]
 
 
 class Regression(BaseModel):
@@ -50,20 +50,20 @@ class Regression(BaseModel):
         )
 
     def at(self, x: float) -> float | None:
-        """What is told of a busy share; None if nothing can be."""
+        """Return the load at a busy share; None if unknown."""
         if self.n < 1 or self.x <= 0:
             return None
         spread = self.n * self.xx - self.x * self.x
-        if self.most - self.least >= LEAST_SPREAD and spread > 0:
+        if self.most - self.least >= MIN_SPREAD and spread > 0:
             slope = (self.n * self.xy - self.x * self.y) / spread
             if slope > 0:
-                told = (self.y - slope * self.x) / self.n + slope * x
-                return told if told > 0 else None
+                load = (self.y - slope * self.x) / self.n + slope * x
+                return load if load > 0 else None
         return self.y / self.x * x
 
 
 class Memory(BaseModel):
-    """What is remembered from turn to turn. Bounded: 12 KB with the largest rates and 360 minutes, usually 3."""
+    """Memory from cycle to cycle. Bounded: 12 KB with the largest rates and 360 minutes, usually 3."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -73,10 +73,10 @@ class Memory(BaseModel):
     since: float = Field(default=0.0, ge=0, le=1e11)
     """Unix time of when this parallelism was seen first; 0: it was always there."""
     began_by: Literal["", "up", "down"] = ""
-    """up or down: the rescale whose downtime is still to be learnt."""
-    regressions: dict[str, Regression] = Field(default_factory=dict, max_length=MOST_REGRESSIONS)
+    """up or down: the rescale whose downtime is not yet measured."""
+    regressions: dict[str, Regression] = Field(default_factory=dict, max_length=MAX_REGRESSIONS)
     """By the operator's place in the graph."""
-    capacities: dict[str, _Rate] = Field(default_factory=dict, max_length=MOST_CAPACITIES)
+    capacities: dict[str, _Rate] = Field(default_factory=dict, max_length=MAX_CAPACITIES)
     """By parallelism."""
     minute: int = Field(default=0, ge=0, le=10**9)
     """The minute that `count` readings of `added` records/s together belong to."""
@@ -90,11 +90,11 @@ class Memory(BaseModel):
     wape: float | None = Field(default=None, ge=0, le=1e6)
     up: float | None = Field(default=None, ge=0, le=86_400)
     down: float | None = Field(default=None, ge=0, le=86_400)
-    """Downtimes learnt, in s."""
+    """Measured downtimes, in s."""
 
 
 def noticed(request: Request, memory: Memory, parameters: DaedalusParameters, load: float | None) -> Memory:
-    """The memory with this turn's readings."""
+    """Return the memory with this cycle's readings."""
     analysis, now = request.analysis, request.now.timestamp()
     replicas = request.replicas
     update: dict[str, Any] = {}
@@ -108,7 +108,7 @@ def noticed(request: Request, memory: Memory, parameters: DaedalusParameters, lo
     memory = _with_downtime(memory, analysis.restart_times.last_seconds, parameters)
     if load is None or analysis.status != "running":
         return memory
-    load = min(load, MOST_RATE)
+    load = min(load, MAX_RATE)
     memory = _with_minute(memory, now, load, parameters)
     began = None if analysis.run is None else analysis.run.running_since.timestamp()
     started = memory.since if began is None else max(began, memory.since)
@@ -171,32 +171,32 @@ def _with_capacity(request: Request, memory: Memory) -> Memory:
     taken = total([o.input_rate.value for o in analysis.operators if o.operator in request.topology.sources])
     if taken is None or taken <= 0:
         return memory
-    taken = min(taken, MOST_RATE)
+    taken = min(taken, MAX_RATE)
     shares = {
         o.operator: o for o in analysis.operators if o.utilisation.value is not None and o.operator in request.current
     }
-    busiest = sorted(shares, key=lambda name: -(shares[name].utilisation.value or 0.0))[:MOST_REGRESSIONS]
+    busiest = sorted(shares, key=lambda name: -(shares[name].utilisation.value or 0.0))[:MAX_REGRESSIONS]
     place = {name: str(i) for i, name in enumerate(request.topology.names)}
     regressions: dict[str, Regression] = {}
     told = []
     for name in busiest:
         mean = min(1.0, max(0.0, shares[name].utilisation.value or 0.0))
-        if mean < LEAST_BUSY:
+        if mean < MIN_BUSY:
             continue
         skew = shares[name].skew.value
         hottest = min(1.0, mean * max(1.0, 1.0 if skew is None else skew))
         regression = memory.regressions.get(place[name], Regression()).add(mean, taken)
         regressions[place[name]] = regression
         full = regression.at(1 - (hottest - mean))
-        if full is not None and full >= LEAST_CAPACITY:
+        if full is not None and full >= MIN_CAPACITY:
             told.append(full)
     if not told:
         return memory.model_copy(update={"regressions": regressions})
-    key, newest = str(request.replicas), min(MOST_RATE, *told)
+    key, newest = str(request.replicas), min(MAX_RATE, *told)
     capacities = dict(memory.capacities)
     before = capacities.pop(key, None)
     capacities[key] = round(newest if before is None else (before + newest) / 2, 3)
-    capacities = dict(list(capacities.items())[-MOST_CAPACITIES:])
+    capacities = dict(list(capacities.items())[-MAX_CAPACITIES:])
     return memory.model_copy(update={"regressions": regressions, "capacities": capacities})
 
 
