@@ -50,11 +50,18 @@ class Decoded(Generic[M]):
 
 
 def encode(
-    message: BaseModel, *, type: str, source: str, id: UUID, time: datetime, traceparent: str | None = None
+    message: BaseModel,
+    *,
+    type: str,
+    source: str,
+    id: UUID,
+    time: datetime,
+    traceparent: str | None = None,
+    exclude_unset: bool = False,
 ) -> tuple[bytes, dict[str, str]]:
     """Return body and headers of a message. `type` is the contract's CloudEvents type, `source` the service.
 
-    `ValueError` above `MAX_MESSAGE_BYTES`, which readers refuse.
+    `exclude_unset` leaves out fields that were not given. `ValueError` above `MAX_MESSAGE_BYTES`, which readers refuse.
     """
     headers = {
         "ce_specversion": "1.0",
@@ -66,7 +73,7 @@ def encode(
     }
     if traceparent:
         headers["traceparent"] = traceparent
-    body = message.model_dump_json().encode()
+    body = message.model_dump_json(exclude_unset=exclude_unset).encode()
     if len(body) > MAX_MESSAGE_BYTES:
         raise ValueError(f"{type} {id} is {len(body)} bytes, more than {MAX_MESSAGE_BYTES}")
     return body, headers

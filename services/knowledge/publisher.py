@@ -162,6 +162,7 @@ class PolicyPublisher:
             id=message_id,
             time=now,
             traceparent=new_traceparent(message_id),
+            exclude_unset=True,  # as its user wrote it: a rebuilt store gives the same document
         )
         version = RecordVersion(policy.metadata.version or 0, epoch)
         return Outgoing(POLICIES.name, policy.application, body, headers | version.headers())

@@ -78,7 +78,7 @@ class MemoryStore:
             raise VersionConflict(None)
         self._need_room()
         self._set(policy)
-        self._post(policy.application, policy.model_dump_json())
+        self._post(policy.application, policy.model_dump_json(exclude_unset=True))
 
     async def delete_policy(self, application: str, expected: int | None, min_version: int = 1) -> bool:
         self._expect(application, expected)
@@ -88,7 +88,7 @@ class MemoryStore:
         self._modes.pop(application, None)
         version = max((policy.metadata.version or 0) + 1, min_version)
         self._deletions[application] = version
-        self._post(application, None, version, policy.model_dump_json())
+        self._post(application, None, version, policy.model_dump_json(exclude_unset=True))
         return True
 
     async def restore_policy(self, policy: ScalingPolicy) -> None:
@@ -121,7 +121,7 @@ class MemoryStore:
     async def publish_again(self, application: str) -> None:
         policy = self._policies.get(application)
         if policy is not None:
-            self._post(application, policy.model_dump_json())
+            self._post(application, policy.model_dump_json(exclude_unset=True))
         elif application in self._deletions:
             self._post(application, None, self._deletions[application])
 

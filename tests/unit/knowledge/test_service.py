@@ -302,6 +302,13 @@ async def test_a_policy_is_published_once_it_is_stored(world: World) -> None:
     assert (of_app, of_other) == ([1, 2], [1, None])
 
 
+async def test_a_policy_is_published_as_its_user_wrote_it(world: World) -> None:
+    """A store that is rebuilt from the topic gives the same document: without fields that the user left out."""
+    await world.publisher.publish()
+    (record,) = world.bus.records(POLICIES.name)
+    assert json.loads(record.value or b"") == policy().to_document()
+
+
 async def test_a_policy_waits_for_the_brokers(world: World) -> None:
     """It stays in the outbox until they have acknowledged it, and the change that follows waits behind it."""
     await world.store.put_policy(policy(version=2), 1)
