@@ -73,14 +73,14 @@ def _record(request: PlanRequest, state: PlanState, name: str, plan: Plan) -> di
     }
 
 
-RENAMED = {"least_processing_rate": "min_processing_rate"}
-"""Names that fields had in earlier recordings."""
+RENAMED = {"least_processing_rate": "min_processing_rate", "utilisation": "utilization"}
+"""Parts of fields, codes and parameters by their names in earlier recordings."""
 
 
 def comparable(document: Any) -> Any:
     """Return the document without sentences and states, numbers to nine digits."""
     if isinstance(document, dict):
-        return {RENAMED.get(key, key): comparable(value) for key, value in document.items() if key not in SENTENCES}
+        return {key: comparable(value) for key, value in document.items() if key not in SENTENCES}
     if isinstance(document, list):
         return [comparable(each) for each in document]
     if isinstance(document, float):
@@ -122,6 +122,12 @@ def _analyses(observations: list[dict[str, Any]]) -> Iterator[dict[str, Any] | N
         yield None if analysis is None else analysis.model_dump(mode="json")
 
 
+def _renamed(line: str) -> str:
+    for earlier, name in RENAMED.items():
+        line = line.replace(earlier, name)
+    return line
+
+
 def _with_health(document: dict[str, Any]) -> dict[str, Any]:
     """Return a message recorded before deployments had a health with that of its state."""
     deployment = document.get("deployment")
@@ -144,7 +150,7 @@ def compare(path: Path) -> int:
     found: list[str] = []
     with gzip.open(path, "rt") as lines:
         for line in lines:
-            run = json.loads(line)
+            run = json.loads(_renamed(line))
             for number, (before, now) in enumerate(zip(run["analyses"], _analyses(run["observations"]), strict=True)):
                 counts["analyses"] += 1
                 found += differences(f"{run['run']}, analysis {number}", comparable(before), comparable(now))

@@ -18,7 +18,7 @@ from rich.table import Table
 from bench.compare.rules import STATIC_UTILIZATION, Busy, Reactive
 from bench.results_file import RESULTS, write
 from replay.figure import Panel, write_svg
-from replay.options import DAY_SECONDS, START_UTILISATION, Replay, ReplayOptions, prepare
+from replay.options import DAY_SECONDS, START_UTILIZATION, Replay, ReplayOptions, prepare
 from replay.run import POINTS, run, run_panels
 from replay.score import Meter, Point, Score
 from simulator import Simulation
@@ -55,7 +55,7 @@ def around_the_peak(trace: str, options: ReplayOptions) -> Replay:
     start -= start % DAY_SECONDS
     load = replace(prepared.trace, start_seconds=start)
     bound = prepared.policy.spec.bounds
-    first = OfflineOptimum(prepared.application, bound.max).parallelism(load.rate_at(0.0) / START_UTILISATION)
+    first = OfflineOptimum(prepared.application, bound.max).parallelism(load.rate_at(0.0) / START_UTILIZATION)
     return replace(prepared, trace=load, application=prepared.application.started_with(first))
 
 

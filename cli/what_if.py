@@ -66,7 +66,7 @@ def _operators(answer: Mapping[str, Any]) -> Table:
             number(row.get("arrival_rate")),
             number(row.get("input_rate")),
             number(row.get("capacity")),
-            _busy(row.get("utilisation")),
+            _busy(row.get("utilization")),
             number(row.get("min_parallelism")),
             ", ".join(str(p) for p in row["seen_at"]) or "unknown",
         )

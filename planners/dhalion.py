@@ -215,9 +215,9 @@ def _almost_empty(
     analysis: Analysis, name: str, source: SourceAnalysis | None, parameters: DhalionParameters
 ) -> bool | None:
     found = analysis.operator(name)
-    if found is None or found.utilisation.value is None:
+    if found is None or found.utilization.value is None:
         return None
-    quiet = found.utilisation.value <= parameters.quiet_share
+    quiet = found.utilization.value <= parameters.quiet_share
     if source is None:
         return quiet
     if source.lag_records.value is None or source.arrival_rate.value is None:

@@ -11,7 +11,7 @@ sync period is the policy's interval. A rescale counts for the rate policies whe
 
 Metrics, written as in the resource, with the names `busy` (share of time; in place of CPU), `input_rate` (of an operator, records/s),
 `cpu` (of pods), `arrival_rate`, `lag_records`, `lag_seconds`, `expected_latency_seconds` (of the application), or that of a signal. The
-default is `busy` at 80 %, or at the policy's utilisation. One that is unknown gives no proposal, as there: alone it holds.
+default is `busy` at 80 %, or at the policy's utilization. One that is unknown gives no proposal, as there: alone it holds.
 
 Unlike the original: it is not called while nothing runs, so sizes of 0 do not occur. What it remembers is carried from plan to plan and
 outlives a restart. Weir's own guards come after it; set `behavior` there to 0 s for the pure rule.
@@ -237,7 +237,7 @@ def _proposal(
         if isinstance(value, list):
             pods, is_cpu = value, metric.name == "cpu"
             if target.average_utilization is not None:
-                return v2.from_utilisation(pods, target.average_utilization, current, tolerance, cpu=is_cpu)
+                return v2.from_utilization(pods, target.average_utilization, current, tolerance, cpu=is_cpu)
             return v2.from_values(pods, target.milli, current, tolerance, cpu=is_cpu)
         if target.type == "Value":
             return v2.from_total([thousandths(value)], target.milli, current, current, tolerance)
@@ -277,7 +277,7 @@ def _subtasks(request: Request, metric: str, workload: str) -> list[v2.Replica]:
         found = request.analysis.operator(name)
         if found is None:
             raise v2.NoMetric(f"{metric} of {name} is unknown (it was not analysed)")
-        estimate = found.utilisation if metric == "busy" else found.input_rate
+        estimate = found.utilization if metric == "busy" else found.input_rate
         if estimate.value is None:
             raise v2.NoMetric(f"{metric} of {name} is unknown ({estimate.basis})")
         each = estimate.value if metric == "busy" else estimate.value / found.parallelism

@@ -3,7 +3,7 @@
     value > up_above    p + step, or ceil(p · factor)
     value < down_below  p - step, or floor(p / factor), at least 1
 
-No source: it is the rule that most home-made scripts have. `utilisation` is each operator's own (busy share) and moves that operator;
+No source: it is the rule that most home-made scripts have. `utilization` is each operator's own (busy share) and moves that operator;
 `lag_seconds`, `latency_seconds` and `backlog` (records) are the application's and move all operators, or those named. It looks at nothing
 else: a step is the same however far the value is away, and up and down again is likely where the thresholds lie close together.
 """
@@ -22,7 +22,7 @@ from predictor import changes
 from .answer import Answer, missing, reply_of
 from .static import no_such_operator
 
-Measure = Literal["utilisation", "lag_seconds", "latency_seconds", "backlog"]
+Measure = Literal["utilization", "lag_seconds", "latency_seconds", "backlog"]
 
 
 class ThresholdParameters(BaseModel):
@@ -31,7 +31,7 @@ class ThresholdParameters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     measure: Measure = Field(
-        default="utilisation", description="utilisation as a share, lag_seconds, latency_seconds, or backlog in records"
+        default="utilization", description="utilization as a share, lag_seconds, latency_seconds, or backlog in records"
     )
     up_above: float = Field(ge=0, description="in the measure's unit")
     down_below: float = Field(ge=0, description="in the measure's unit; 0 never goes down")
@@ -47,8 +47,8 @@ class ThresholdParameters(BaseModel):
             raise ValueError(f"down_below: {self.down_below:g} is not below up_above ({self.up_above:g})")
         if self.step is not None and self.factor is not None:
             raise ValueError("factor: give step or factor, not both")
-        if self.measure == "utilisation" and self.up_above >= 1:
-            raise ValueError("up_above: utilisation is a share, and none is above 1")
+        if self.measure == "utilization" and self.up_above >= 1:
+            raise ValueError("up_above: utilization is a share, and none is above 1")
         return self
 
     def moved(self, p: int, direction: int) -> int:
@@ -60,7 +60,7 @@ class ThresholdParameters(BaseModel):
 
 @planner(
     name="threshold",
-    description="a step up above a threshold, a step down below another; of utilisation, lag, latency or backlog",
+    description="a step up above a threshold, a step down below another; of utilization, lag, latency or backlog",
     parameters=ThresholdParameters,
     reads=[],
 )
@@ -104,7 +104,7 @@ def plan_by_threshold(request: Request) -> PlanReply:
 def _readings(request: Request, measure: Measure, names: list[str]) -> dict[str, tuple[str, Estimate]]:
     """For each operator what is looked at, by name, and its value."""
     analysis = request.analysis
-    if measure != "utilisation":
+    if measure != "utilization":
         estimate = {
             "lag_seconds": analysis.lag_seconds,
             "latency_seconds": analysis.expected_latency_seconds,
@@ -113,7 +113,7 @@ def _readings(request: Request, measure: Measure, names: list[str]) -> dict[str,
         return dict.fromkeys(names, (measure, estimate))
     found = {name: analysis.operator(name) for name in names}
     nothing = Estimate(basis="it was not analysed")
-    return {name: (f"utilisation[{name}]", o.utilisation if o else nothing) for name, o in found.items()}
+    return {name: (f"utilization[{name}]", o.utilization if o else nothing) for name, o in found.items()}
 
 
 def _kept(answer: Answer, name: str, wanted: int) -> int:

@@ -218,7 +218,7 @@ def _operator(case: _Question, name: str, reaching: float | None) -> WhatIfOpera
         arrival_rate=None if arriving is None else round(arriving, 2),
         input_rate=None if reaching is None else round(reaching, 2),
         capacity=None if capacity is None else round(capacity, 2),
-        utilisation=None if reaching is None or capacity is None else round(min(1.0, reaching / capacity), 4),
+        utilization=None if reaching is None or capacity is None else round(min(1.0, reaching / capacity), 4),
         min_parallelism=None if curve is None or arriving is None else curve.needed(arriving),
         seen_at=_measured_at(case.analysis.operator(name)),
         confidence=None if curve is None else curve.confidence,
@@ -266,7 +266,7 @@ def _first_full(case: _Question, capacities: Mapping[str, float]) -> tuple[str |
 
 def _predicted(case: _Question, horizon_seconds: float) -> Prediction:
     objective = case.analysis.policy.spec.objective
-    # No operator takes in more than its lower bound; but load over a lower bound is no utilisation.
+    # No operator takes in more than its lower bound; but load over a lower bound is no utilization.
     lines = {
         o.name: CapacityCurve(_busy_subtasks(o, case.wanted[o.name]) / case.lower_bounds[o.name])
         for o in case.topology.operators
@@ -284,7 +284,7 @@ def _predicted(case: _Question, horizon_seconds: float) -> Prediction:
         steps=max(STEPS, min(MAX_STEPS, round(horizon_seconds))),
     )
     busy, where = busiest(case.model, case.capacities)
-    return found.model_copy(update={"max_utilisation": None if busy is None else round(busy, 3), "bottleneck": where})
+    return found.model_copy(update={"max_utilization": None if busy is None else round(busy, 3), "bottleneck": where})
 
 
 def _upper_limits(case: _Question, name: str) -> list[tuple[str, int]]:
@@ -369,8 +369,8 @@ def _notes(case: _Question, operators: list[WhatIfOperator]) -> list[str]:
     if case.changed and not case.restart.seen:
         notes.append(f"no rescale was measured yet: {case.restart.seconds:.0f} s are assumed for its restart")
     target = case.analysis.policy.spec.objective.utilization
-    busy = [o for o in operators if target is not None and o.utilisation is not None and o.utilisation > target]
-    notes += [f"{o.operator} would be at {o.utilisation:.0%}, above the objective of {target:.0%}" for o in busy]
+    busy = [o for o in operators if target is not None and o.utilization is not None and o.utilization > target]
+    notes += [f"{o.operator} would be at {o.utilization:.0%}, above the objective of {target:.0%}" for o in busy]
     if case.analysis.status != "running":
         notes.append(f"the application was {case.analysis.status} when it was last observed")
     return notes

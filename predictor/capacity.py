@@ -6,7 +6,7 @@ fitted on one point would be invented. A coherence term (USL's κ) only where mo
 of a control loop a free κ extrapolates worse than a straight line. Then it replaces s, `C(p) = c·p / (1 + κ·p·(p − 1))`, and beyond some
 parallelism more subtasks do less.
 
-A hardly busy operator gives no rate for a curve, but a lower bound: at its low utilisation it does what it takes in, so it can do so
+A hardly busy operator gives no rate for a curve, but a lower bound: at its low utilization it does what it takes in, so it can do so
 much more. A lower bound shows that a parallelism suffices, never that it does not.
 """
 

@@ -44,10 +44,10 @@ class Assumptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    target_utilisation: float = Field(
+    target_utilization: float = Field(
         default=0.8, gt=0.1, le=1, description="load over capacity that a new parallelism is sized for"
     )
-    highest_utilisation: float = Field(
+    highest_utilization: float = Field(
         default=0.92, gt=0.1, le=1, description="load over capacity from which staying is not good enough"
     )
     drain_seconds: float = Field(
@@ -93,14 +93,14 @@ class Comparison:
     @cached_property
     def suspects(self) -> frozenset[str]:
         """Operators that may be too small although the model cannot show it, as their demand or capacity is unknown: the saturated ones,
-        else, while lag above the objective grows, those that are half busy or of unknown utilisation."""
+        else, while lag above the objective grows, those that are half busy or of unknown utilization."""
         model = self.model
         blind = [
             n
             for n, limits in self.limits.items()
             if (n not in model.curves or n not in model.flow) and self.current[n] < limits.max
         ]
-        busy = {o.operator: o.utilisation.value for o in self.analysis.operators} if blind else {}
+        busy = {o.operator: o.utilization.value for o in self.analysis.operators} if blind else {}
         full = frozenset(n for n in blind if (busy.get(n) or 0.0) >= SATURATED)
         if blind and self.growing_lag is not None:
             return full or frozenset(n for n in blind if (share := busy.get(n)) is None or share >= HALF_BUSY)
@@ -139,7 +139,7 @@ class Comparison:
 
     @cached_property
     def limit_seconds(self) -> float | None:
-        """Predicted lag or latency that counts as a violation; None: the objective is a utilisation."""
+        """Predicted lag or latency that counts as a violation; None: the objective is a utilization."""
         bound = self.objective.bound_seconds
         return None if bound is None else bound * self.assumptions.objective_share
 
@@ -151,16 +151,16 @@ class Comparison:
         return self.restart.seconds + 2 * self.assumptions.drain_seconds + (self.objective.bound_seconds or 30.0)
 
     @property
-    def target_utilisation(self) -> float:
+    def target_utilization(self) -> float:
         """Load over capacity that a new parallelism is sized for."""
-        return self.objective.utilization or self.assumptions.target_utilisation
+        return self.objective.utilization or self.assumptions.target_utilization
 
     @cached_property
-    def max_utilisation(self) -> float:
+    def max_utilization(self) -> float:
         """Load over capacity from which staying is not good enough."""
         if self.objective.utilization is not None:
             return min(1.0, self.objective.utilization * 1.1)
-        return max(self.assumptions.highest_utilisation, self.assumptions.target_utilisation)
+        return max(self.assumptions.highest_utilization, self.assumptions.target_utilization)
 
     @cached_property
     def staying(self) -> Outlook:
@@ -202,12 +202,12 @@ class Comparison:
 
     def is_good(self, found: Outlook) -> bool:
         """Whether the objective always holds and the application keeps up afterwards."""
-        return found.violation_seconds == 0 and (found.max_utilisation or 0.0) <= self.max_utilisation
+        return found.violation_seconds == 0 and (found.max_utilization or 0.0) <= self.max_utilization
 
     def badness(self, found: Outlook) -> Badness:
         """Return seconds of violation, those beyond the horizon included if they end; if the objective is no time, the load beyond the
         target as a share of the horizon."""
-        over = max(0.0, (found.max_utilisation or 0.0) - self.max_utilisation) * found.horizon_seconds
+        over = max(0.0, (found.max_utilization or 0.0) - self.max_utilization) * found.horizon_seconds
         if self.limit_seconds is None:
             return False, over
         never = math.isinf(found.late_after_seconds)
@@ -216,7 +216,7 @@ class Comparison:
 
 def is_overloaded(found: Outlook) -> bool:
     """Whether more arrives than the busiest operator sustains."""
-    return (found.max_utilisation or 0.0) > 1
+    return (found.max_utilization or 0.0) > 1
 
 
 def nearly(badness: Badness) -> Badness:

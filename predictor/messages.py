@@ -54,9 +54,9 @@ def _verdict(answer: WhatIf) -> str:
 
 
 def _busy(busiest: WhatIfOperator | None) -> str:
-    if busiest is None or busiest.utilisation is None:
+    if busiest is None or busiest.utilization is None:
         return ""
-    return f", with {busiest.operator} at {busiest.utilisation:.0%} of its capacity"
+    return f", with {busiest.operator} at {busiest.utilization:.0%} of its capacity"
 
 
 def _shortage(answer: WhatIf, busiest: WhatIfOperator | None) -> str:

@@ -92,7 +92,7 @@ class Outlook(NamedTuple):
     downtime_seconds: float
     max_lag_seconds: float
     violation_seconds: float
-    max_utilisation: float | None
+    max_utilization: float | None
     bottleneck: str | None
     times: np.ndarray
     lag: np.ndarray
@@ -149,7 +149,7 @@ class Outlook(NamedTuple):
                 "objective_left_at_seconds": self.objective_left_at_seconds,
                 "objective_met_at_seconds": self.objective_met_at_seconds,
                 "downtime_seconds": self.downtime_seconds,
-                "max_utilisation": self.max_utilisation,
+                "max_utilization": self.max_utilization,
                 "bottleneck": self.bottleneck,
                 "points": [
                     {"at_seconds": at, "lag_seconds": lag, "backlog_records": left, "throughput": rate}
@@ -207,7 +207,7 @@ def outlooks(
     processed = reduce(np.add, [flows.processed[source] for source in sources])
     found = []
     for row, each in enumerate(capacities):
-        utilisation, bottleneck = busiest(model, each)
+        utilization, bottleneck = busiest(model, each)
         late_steps = int(np.count_nonzero(late[row]))
         found.append(
             Outlook(
@@ -215,7 +215,7 @@ def outlooks(
                 restart.seconds,
                 round(float(np.maximum.reduce(lag[row])), 2),
                 round(late_steps * (horizon_seconds / steps), 2),
-                None if utilisation is None else round(utilisation, 3),
+                None if utilization is None else round(utilization, 3),
                 bottleneck,
                 times,
                 lag[row],

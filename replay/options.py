@@ -22,8 +22,8 @@ MIN_RISE_SECONDS = 0.2
 """Minimum time from a trough of the load to its peak at the chosen speed; a faster one would need steps of less than 50 ms."""
 MAX_SCRAPES = 1440
 """Default maximum of scrapes in a day of a shape: as many as of a recorded day by the minute."""
-START_UTILISATION = 0.7
-"""Utilisation of the initial parallelism by the first load."""
+START_UTILIZATION = 0.7
+"""Utilization of the initial parallelism by the first load."""
 
 
 class InvalidReplay(ValueError):
@@ -110,7 +110,7 @@ def _application(options: ReplayOptions, policy: ScalingPolicy, trace: LoadTrace
     if options.topology in PRESETS:
         application = _with_room(PRESETS[options.topology](1), bounds)
         _check_min(application, bounds, options)
-        started = BoundedOptimum(application, bounds).parallelism(trace.rate_at(0.0) / START_UTILISATION)
+        started = BoundedOptimum(application, bounds).parallelism(trace.rate_at(0.0) / START_UTILIZATION)
         return application.started_with({name: max(bounds.of(name)[0], p) for name, p in started.items()})
     try:
         return parse(read_file(options.topology), options.topology)

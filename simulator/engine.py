@@ -23,8 +23,8 @@ CRASHES_AFTER_SECONDS = 1.0
 """Uptime of a job in a crash loop."""
 GAUGE_SECONDS, GAUGE_STEP_SECONDS = 60.0, 5.0
 """The engine's own busy and backpressured gauges: a mean of a minute, in steps."""
-CALM_SECONDS, CALM_UTILISATION = 10.0, 0.8
-"""Longest step by default, and the utilisation of the busiest operator up to which it is taken."""
+CALM_SECONDS, CALM_UTILIZATION = 10.0, 0.8
+"""Longest step by default, and the utilization of the busiest operator up to which it is taken."""
 _FOREVER = math.inf
 
 
@@ -230,7 +230,7 @@ class Simulation:
         """Return the length of a step: longer while no record waits and none will, as rates then stay constant."""
         if self.state != "RUNNING" or self._calm_seconds <= self._step_seconds or self.warmth < 1:
             return self._step_seconds
-        headroom = self.flow.headroom() * CALM_UTILISATION
+        headroom = self.flow.headroom() * CALM_UTILIZATION
         if headroom < 1:
             return self._step_seconds
         max_rate = headroom * self._rate

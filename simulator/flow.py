@@ -99,10 +99,10 @@ class Flow:
             return 0.0
         if any(topic is not None and topic.backlog > _NEGLIGIBLE_RECORDS for topic in self._topics):
             return 0.0
-        utilisation = 0.0
+        utilization = 0.0
         for taken, sustained in zip(self.passed, self._sustained, strict=True):
-            utilisation = max(utilisation, taken / sustained)
-        return 1 / utilisation if utilisation > 0 else math.inf
+            utilization = max(utilization, taken / sustained)
+        return 1 / utilization if utilization > 0 else math.inf
 
     # -- one step -----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from weir_planner.installed import built_in, parse_parameters
 
 from bench.compare.rules import STATIC_UTILIZATION
 from bench.quality import static
-from replay.options import DAY_SECONDS, START_UTILISATION, Replay, ReplayOptions, prepare
+from replay.options import DAY_SECONDS, START_UTILIZATION, Replay, ReplayOptions, prepare
 from replay.run import run
 from replay.score import Point, Score
 from simulator import PRESETS, Application
@@ -127,7 +127,7 @@ def prepared(situation: Situation, planner: str | None, duration_seconds: float 
         policy = policy.model_copy(
             update={"spec": policy.spec.model_copy(update={"planner": choice, "signals": SIGNALS})}
         )
-    started = application.started_with(optimum.parallelism(load.rate_at(0.0) / START_UTILISATION))
+    started = application.started_with(optimum.parallelism(load.rate_at(0.0) / START_UTILIZATION))
     return replace(replay, trace=load, application=started, policy=policy, duration_seconds=duration_seconds or lasts)
 
 
@@ -157,7 +157,7 @@ PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     },
     # What a subtask of the costliest operator does in some seven seconds, the mean age of a commit and the interval.
     "keda-kafka": {"lagThreshold": 3000},
-    "threshold": {"measure": "utilisation", "up_above": 0.8, "down_below": 0.4},
+    "threshold": {"measure": "utilization", "up_above": 0.8, "down_below": 0.4},
 }
 """By planner, where its defaults do not fit a job with an objective of 30 s or there are none."""
 

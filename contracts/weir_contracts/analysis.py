@@ -105,7 +105,7 @@ class OperatorAnalysis(Message):
     )
     """Lower bound of the capacity in records/s, for an operator too idle to have a true processing rate. It justifies
     removing subtasks, never adding them. None: no such bound."""
-    utilisation: Estimate
+    utilization: Estimate = Field(validation_alias=AliasChoices("utilization", "utilisation"))
     """Busy share of the window, 0 to 1, mean over subtasks."""
     backpressure: Estimate
     """Share of the window in which the operator waited for its outputs, 0 to 1, mean over subtasks."""

@@ -69,7 +69,7 @@ class Objective(Document):
     """Upper bound on the time until a record appended now is processed (lag in records ÷ processing rate), at least
     1s."""
     utilization: Annotated[float | None, Field(default=None, ge=0.01, le=1)] = None
-    """Target utilisation (busy share of time, 0.01 to 1) of the busiest operator."""
+    """Target utilization (busy share of time, 0.01 to 1) of the busiest operator."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -83,7 +83,7 @@ class Objective(Document):
 
     @property
     def bound_seconds(self) -> float | None:
-        """Upper bound on lag or latency in seconds; None for a utilisation objective."""
+        """Upper bound on lag or latency in seconds; None for a utilization objective."""
         bound = self.max_lag if self.max_lag is not None else self.max_latency
         return None if bound is None else bound.total_seconds()
 

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from .base import ApplicationId, Count, Derived, Message, OperatorName, Parallelism, Sentence, Share, Timestamp
 from .planning import Infeasible, Prediction
@@ -23,7 +23,7 @@ class WhatIfOperator(Message):
     """Records/s that it would take in; below the arrival rate if backpressure slows its sources. None: unknown."""
     capacity: Derived | None = None
     """Maximum sustained input rate at the requested parallelism, in records/s. None: unknown."""
-    utilisation: Share | None = None
+    utilization: Share | None = None
     """Input rate divided by capacity, 0 to 1. None: unknown."""
     min_parallelism: Annotated[int | None, Field(default=None, ge=1)] = None
     """Minimum parallelism that sustains the arrivals, in subtasks. None: unknown, or there is none."""
@@ -74,7 +74,7 @@ class WhatIf(Message):
     """Requested arrival rate divided by the current one. None: nothing arrives now."""
     throughput: Derived | None = None
     """Records/s that all sources together would sustain. None: unknown."""
-    max_throughput: Derived
+    max_throughput: Derived = Field(validation_alias=AliasChoices("max_throughput", "throughput_at_most"))
     """Upper bound of the throughput in records/s, from the operators with a known capacity."""
     bottleneck: OperatorName | None = None
     """First operator with a known capacity that reaches it as the load grows. None: unknown."""
@@ -83,7 +83,7 @@ class WhatIf(Message):
     breaks_at_rate: Derived | None = None
     """Load beyond which the bottleneck cannot keep up, in records/s at all sources together. None: unknown."""
     objective_seconds: Derived | None = None
-    """Upper bound of the policy's objective, in seconds. None: the objective is a utilisation."""
+    """Upper bound of the policy's objective, in seconds. None: the objective is a utilization."""
     prediction: Prediction | None = None
     """Predicted course from now, the restart of the change included. None: unknown."""
     operators: Annotated[list[WhatIfOperator], Field(max_length=1000)] = Field(default_factory=list)

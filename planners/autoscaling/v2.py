@@ -66,13 +66,13 @@ class _Groups:
     missing: list[Replica]
 
 
-def from_utilisation(
+def from_utilization(
     pods: Sequence[Replica], target_percent: int, current: int, tolerance: Tolerance, *, cpu: bool = True
 ) -> int:
     """Resource metric, target `Utilization`: usage over request, cut to whole per cent, over the target."""
     groups = _grouped(pods, cpu)
     if any(pod.request_milli is None for pod in pods):
-        raise NoMetric("a replica has no request, and utilisation is a share of it")
+        raise NoMetric("a replica has no request, and utilization is a share of it")
 
     def ratio(counted: Sequence[tuple[Replica, int]]) -> float:
         requested = sum(pod.request_milli or 0 for pod, _ in counted)

@@ -173,14 +173,14 @@ def _with_capacity(request: Request, memory: Memory) -> Memory:
         return memory
     taken = min(taken, MAX_RATE)
     shares = {
-        o.operator: o for o in analysis.operators if o.utilisation.value is not None and o.operator in request.current
+        o.operator: o for o in analysis.operators if o.utilization.value is not None and o.operator in request.current
     }
-    busiest = sorted(shares, key=lambda name: -(shares[name].utilisation.value or 0.0))[:MAX_REGRESSIONS]
+    busiest = sorted(shares, key=lambda name: -(shares[name].utilization.value or 0.0))[:MAX_REGRESSIONS]
     place = {name: str(i) for i, name in enumerate(request.topology.names)}
     regressions: dict[str, Regression] = {}
     told = []
     for name in busiest:
-        mean = min(1.0, max(0.0, shares[name].utilisation.value or 0.0))
+        mean = min(1.0, max(0.0, shares[name].utilization.value or 0.0))
         if mean < MIN_BUSY:
             continue
         skew = shares[name].skew.value

@@ -1,6 +1,6 @@
 """From an evaluation to a parallelism: the factor, its limits, alignment to key groups or partitions, and what is waited for.
 
-    factor = Capacity(target utilisation, with restart) / true processing rate, within [1 - max down, 1 + max up]
+    factor = Capacity(target utilization, with restart) / true processing rate, within [1 - max down, 1 + max up]
     target = ceil(factor · p), within [min(p, min), max(p, max)] and the max parallelism; then aligned
 
 Up: at once, unless the last scale-up was ineffective and detection is on. Down: when fewer have been wanted throughout the scale-down
@@ -234,7 +234,7 @@ def scale(current: int, factor: float, limits: Limits, parameters: FlinkAutoscal
         return Scaled(target, raw)
     mode, legacy = parameters.parallelism_alignment_mode, parameters.key_group_partitions_adjust_mode
     if not parameters.is_1_16 or (mode is None and legacy is not None):
-        loose, may_cap = legacy == "MAXIMIZE_UTILISATION", parameters.version == "1.16.1"
+        loose, may_cap = legacy == "MAXIMIZE_UTILIZATION", parameters.version == "1.16.1"
         found, limited = _aligned_legacy(target, current, groups, lower, cap, loose=loose, may_cap=may_cap)
         return Scaled(found, raw, limited)
     if mode == "OFF":

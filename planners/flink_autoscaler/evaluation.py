@@ -7,7 +7,7 @@ Over the samples of the window: `Rate(m)` = 1000 · (last - first) / millisecond
   of their target (catch-up) · records that reach it per record they take, estimated from the operators' counters.
 * True processing rate = input rate / busy share, or at sources the throughput observed while catching up, where busy time promises over
   `switch_threshold` more than that.
-* Capacity(u) = round(catch-up + target · restart / catch-up duration + target / u): up threshold at the largest utilisation without the
+* Capacity(u) = round(catch-up + target · restart / catch-up duration + target / u): up threshold at the largest utilization without the
   restart's term, down threshold at the least with it. A source too far behind opens the band to 0 and 1 for the whole job.
 """
 

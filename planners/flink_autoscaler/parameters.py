@@ -91,7 +91,7 @@ class FlinkAutoscalerParameters(BaseModel):
     parallelism_alignment_mode: Literal["BALANCED", "EVENLY_SPREAD", "OFF"] | None = Field(
         default=None, description="how a target is moved to fit key groups or partitions; none: BALANCED"
     )
-    key_group_partitions_adjust_mode: Literal["EVENLY_SPREAD", "MAXIMIZE_UTILISATION"] | None = Field(
+    key_group_partitions_adjust_mode: Literal["EVENLY_SPREAD", "MAXIMIZE_UTILIZATION"] | None = Field(
         default=None, description="the same, as it was before 1.16; default there: EVENLY_SPREAD"
     )
 

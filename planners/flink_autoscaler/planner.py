@@ -6,7 +6,7 @@ Source: `apache/flink-kubernetes-operator`, module `flink-autoscaler`, versions 
 for each operator in topological order
 
     target(source) = records in/s + growth of lag/s         target(v) = Σ target(input) · records reaching v per record taken there
-    capacity needed = lag / catch_up + target · restart / catch_up + target / utilisation
+    capacity needed = lag / catch_up + target · restart / catch_up + target / utilization
     p' = ⌈p · capacity needed / true processing rate⌉, limited per step, aligned to partitions or key groups
 
 and all that change are rescaled together once one of them lies outside its thresholds.

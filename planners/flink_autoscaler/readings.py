@@ -116,7 +116,7 @@ def _sent(cycle: Cycle, operator: OperatorAnalysis) -> float:
 
 def busy_ms_per_second(operator: OperatorAnalysis, of: str) -> float:
     """ms/s of the mean or of the busiest subtask; NaN if unknown."""
-    mean, skew = 1000 * _value(operator.utilisation), _value(operator.skew)
+    mean, skew = 1000 * _value(operator.utilization), _value(operator.skew)
     return mean if of == "AVG" or isnan(skew) else smallest(1000.0, mean * max(1.0, skew))
 
 

@@ -3,7 +3,7 @@
 Candidates come from DS2's traversal (Kalavri et al., OSDI 2018): an operator's target input rate is the sources' arrivals through the
 edges' selectivities, and its parallelism the smallest whose capacity covers
 
-    target / target_utilisation + (backlog + target · restart) / drain_seconds
+    target / target_utilization + (backlog + target · restart) / drain_seconds
 
 (the Flink autoscaler's terms for catching up and for the restart itself). Unlike both, it does not assume linear capacity but uses the
 measurements at other parallelisms, and the formula does not decide: holding and each candidate are run on the predictor, and the
@@ -70,14 +70,14 @@ def _cost(comparison: Comparison, vector: Parallelism) -> tuple[int, int]:
 def _why_not_hold(comparison: Comparison) -> tuple[str, str] | None:
     """Return code and words of why holding is not good enough; None if it is."""
     limit, staying = comparison.limit_seconds, comparison.staying
-    used, where = staying.max_utilisation, staying.bottleneck
-    # An application that drains the backlog of a restart is not restarted again for its utilisation alone.
+    used, where = staying.max_utilization, staying.bottleneck
+    # An application that drains the backlog of a restart is not restarted again for its utilization alone.
     settling = limit is not None and (comparison.analysis.has("restarting") or comparison.analysis.has("catching-up"))
-    if used is not None and where is not None and used > (1.0 if settling else comparison.max_utilisation):
+    if used is not None and where is not None and used > (1.0 if settling else comparison.max_utilization):
         load, p = comparison.model.loads.get(where, 0.0), comparison.current[where]
         subtasks = "subtask processes" if p == 1 else "subtasks process"
         words = f"{load:,.0f} records/s arrive at {where}, {p} {subtasks} {staying.capacities[where]:,.0f}"
-        return ("overloaded" if used > 1 else "utilisation-high"), words
+        return ("overloaded" if used > 1 else "utilization-high"), words
     if comparison.suspects:
         return "saturated", _suspicion(comparison)
     if limit is not None and staying.violation_seconds > 0:
@@ -91,7 +91,7 @@ def _suspicion(comparison: Comparison) -> str:
     """Return why the first suspect is one."""
     name = next(n for n in comparison.topology.names if n in comparison.suspects)
     operator = comparison.analysis.operator(name)
-    busy = operator.utilisation.value if operator else None
+    busy = operator.utilization.value if operator else None
     unknown = "demand" if name not in comparison.model.flow else "capacity"
     share = f"is {busy:.0%} busy" if busy is not None else "has an unknown busy share"
     lag = comparison.growing_lag
@@ -161,8 +161,8 @@ def _scale_in(situation: _Situation, parameters: RateParameters, demands: Sequen
     comparison, hold, staying = situation.comparison, situation.hold, situation.hold.outlook
     vector = shrunk(comparison, demands, parameters.drain_seconds, parameters.arrival_margin)
     held = f"lag stays at {staying.max_lag_seconds:.1f} s or less"
-    if staying.max_utilisation is not None:
-        held += f" with {staying.bottleneck} at {staying.max_utilisation:.0%} of its capacity"
+    if staying.max_utilization is not None:
+        held += f" with {staying.bottleneck} at {staying.max_utilization:.0%} of its capacity"
     cost = _cost(comparison, vector)
     saved = hold.cost[0] - cost[0]
     if cost >= hold.cost or saved < parameters.least_saving * hold.cost[0]:

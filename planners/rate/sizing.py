@@ -95,14 +95,14 @@ def _grown(comparison: Comparison, demand: Demand) -> int:
 
 
 class _Rates:
-    """Records/s of a load over the target utilisation and of the backlog."""
+    """Records/s of a load over the target utilization and of the backlog."""
 
     def __init__(self, comparison: Comparison, drain_seconds: float | None) -> None:
-        self._utilisation, self._restart = comparison.target_utilisation, comparison.restart.seconds
+        self._utilization, self._restart = comparison.target_utilization, comparison.restart.seconds
         self._drain = drain_seconds
 
     def of(self, demand: Demand, load: float) -> float:
-        rate = load / self._utilisation
+        rate = load / self._utilization
         return rate if self._drain is None else rate + (demand.waiting + load * self._restart) / self._drain
 
 

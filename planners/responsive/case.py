@@ -139,9 +139,9 @@ def _sustained(request: Request) -> float | None:
 def _skew(request: Request) -> float:
     """Return the skew of the busiest operator; 1 if unknown."""
     known = [
-        (o.utilisation.value, o.skew.value)
+        (o.utilization.value, o.skew.value)
         for o in request.analysis.operators
-        if o.utilisation.value is not None and o.skew.value is not None and o.operator in request.current
+        if o.utilization.value is not None and o.skew.value is not None and o.operator in request.current
     ]
     return min(1000.0, max(1.0, max(known, default=(0.0, 1.0))[1]))
 
@@ -152,10 +152,10 @@ def _blocked(request: Request) -> float | None:
     busy = 0.0
     for name in request.topology.names:
         found = operators.get(name)
-        if found is None or found.utilisation.value is None:
+        if found is None or found.utilization.value is None:
             return None
         skew = found.skew.value
-        busy = max(busy, found.utilisation.value * max(1.0, 1.0 if skew is None else skew))
+        busy = max(busy, found.utilization.value * max(1.0, 1.0 if skew is None else skew))
     return round(1 - min(1.0, busy), 4)
 
 

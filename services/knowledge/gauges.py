@@ -32,7 +32,7 @@ APPLICATION: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "weir_application_lag_seconds": ("Age of the oldest unprocessed record", ()),
     "weir_application_expected_latency_seconds": ("Until a record appended now will be done", ()),
     "weir_application_objective_seconds": ("What the policy bounds the lag or the latency by", ("bound",)),
-    "weir_application_objective_utilisation": ("Busy share of the busiest operator that the policy asks for", ()),
+    "weir_application_objective_utilization": ("Busy share of the busiest operator that the policy asks for", ()),
     "weir_application_symptom": ("1 for each symptom the analyzer sees", ("code",)),
     "weir_application_decision": ("1 for the newest decision's kind and reason", ("kind", "code")),
     "weir_application_last_message_timestamp_seconds": (
@@ -47,7 +47,7 @@ OPERATOR: Mapping[str, str] = {
     "weir_operator_input_records_per_second": "What the operator takes in",
     "weir_operator_target_input_records_per_second": "What would arrive if nothing were held back",
     "weir_operator_capacity_records_per_second": "What it could take in if busy all the time, as it runs now",
-    "weir_operator_utilisation": "Busy share, mean over subtasks",
+    "weir_operator_utilization": "Busy share, mean over subtasks",
     "weir_operator_backpressure": "Share of time held back by what comes after it",
     "weir_operator_skew": "Busiest subtask's busy share over the mean: 1 is even",
     "weir_operator_bottleneck": "1 for the operator that limits the application",
@@ -160,7 +160,7 @@ def _policy(policy: ScalingPolicy) -> Iterator[Sample]:
         bound = "lag" if objective.max_lag is not None else "latency"
         yield "weir_application_objective_seconds", (bound,), objective.bound_seconds
     if objective.utilization is not None:
-        yield "weir_application_objective_utilisation", (), objective.utilization
+        yield "weir_application_objective_utilization", (), objective.utilization
 
 
 def _observed(observation: Observation, operators: int) -> Iterator[Sample]:
@@ -197,7 +197,7 @@ def _analysed(analysis: Analysis, operators: int) -> list[Sample]:
             ("input_records_per_second", one.input_rate),
             ("target_input_records_per_second", one.target_input_rate),
             ("capacity_records_per_second", one.true_processing_rate),
-            ("utilisation", one.utilisation),
+            ("utilization", one.utilization),
             ("backpressure", one.backpressure),
             ("skew", one.skew),
         )

@@ -47,7 +47,7 @@ def what_if_router(store: Store) -> APIRouter:
     @routes.get(
         "/{namespace}/{name}/what-if",
         summary="Predict another parallelism and load",
-        description="From the learned capacities, with the planner's own predictor: throughput, utilisation of each operator, the "
+        description="From the learned capacities, with the planner's own predictor: throughput, utilization of each operator, the "
         "lag's trajectory, the load at which it breaks, and what forbids it. A value that depends on something unknown is null, and "
         "`unknown` gives the reason. 404: the application is unknown. 409: no analysis yet, or it has no arrival rate or no capacity. "
         "422: an invalid operator, load or horizon.",

@@ -16,8 +16,8 @@ from services.planner.shadows import ShadowLimits, ShadowRunner
 from simulator.observe import START
 from tests.loop.world import WORK, World, job, policy
 
-THRIFTY = {"name": "rate", "label": "thrifty", "parameters": {"target_utilisation": 0.9}}
-LAVISH = {"name": "rate", "label": "lavish", "parameters": {"target_utilisation": 0.4}}
+THRIFTY = {"name": "rate", "label": "thrifty", "parameters": {"target_utilization": 0.9}}
+LAVISH = {"name": "rate", "label": "lavish", "parameters": {"target_utilization": 0.4}}
 LAZY = {"name": "static", "label": "lazy", "parameters": {"parallelism": 1}}
 
 

@@ -249,7 +249,7 @@ def application() -> dict[str, Any]:
                         unit="percentunit",
                         about="Above 100 % the operator limits the application.",
                     ),
-                    lines("Utilization", (of_operators("utilisation"), "{{operator}}"), unit="percentunit"),
+                    lines("Utilization", (of_operators("utilization"), "{{operator}}"), unit="percentunit"),
                     lines("Backpressure", (of_operators("backpressure"), "{{operator}}"), unit="percentunit"),
                 ],
             ),

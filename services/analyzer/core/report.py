@@ -84,7 +84,7 @@ def _operator(context: AnalysisContext, operator: OperatorContext, curve: Sequen
         true_processing_rate=measured.whole,
         true_processing_rate_per_subtask=measured.per_subtask,
         min_processing_rate=measured.lower_bound,
-        utilisation=_share(operator, operator.spent.busy, "busy"),
+        utilization=_share(operator, operator.spent.busy, "busy"),
         backpressure=_share(operator, operator.spent.backpressured, "backpressured"),
         skew=measured.skew,
         target_input_rate=context.targets[operator.name],

@@ -18,7 +18,7 @@ class AnalysisSettings(BaseModel):
         default=30.0,
         ge=5,
         le=3600,
-        description="shortest window of capacity, utilisation and selectivity, in s; Flink books idle time up to 5 s late",
+        description="shortest window of capacity, utilization and selectivity, in s; Flink books idle time up to 5 s late",
     )
     arrival_window_seconds: float = Field(
         default=6.0,

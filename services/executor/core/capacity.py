@@ -88,8 +88,8 @@ def _not_warm(action: ActionState, analysis: Analysis | None, rules: Rules) -> s
 
 def _is_comparable(operator: OperatorAnalysis, baseline: OperatorBaseline, rules: Rules) -> bool:
     """Return whether the operator is busy enough, and its demand near enough to before, to compare capacities."""
-    utilisation, demand = _trusted(operator.utilisation, rules), _demand(operator)
-    if utilisation is None or utilisation < rules.min_utilisation or demand is None or baseline.input_rate is None:
+    utilization, demand = _trusted(operator.utilization, rules), _demand(operator)
+    if utilization is None or utilization < rules.min_utilization or demand is None or baseline.input_rate is None:
         return False
     return abs(demand - baseline.input_rate) <= rules.comparable_demand * baseline.input_rate
 

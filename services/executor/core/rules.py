@@ -96,5 +96,5 @@ class Rules(RuleSettings):
     """Demand may differ by this share from before for two capacities to be compared."""
     min_confidence: float = 0.5
     """Estimates below this confidence are not compared."""
-    min_utilisation: float = 0.5
-    """Operators below this utilisation are not compared, since their capacity is extrapolated."""
+    min_utilization: float = 0.5
+    """Operators below this utilization are not compared, since their capacity is extrapolated."""

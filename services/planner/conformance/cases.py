@@ -161,7 +161,7 @@ def _operator(name: str, arrivals: float | None) -> OperatorAnalysis:
         output_rate=_estimate(taken),
         true_processing_rate=_estimate(None if taken is None else 2 * PER_SUBTASK),
         true_processing_rate_per_subtask=_estimate(None if taken is None else PER_SUBTASK),
-        utilisation=_estimate(None if taken is None else taken / (2 * PER_SUBTASK)),
+        utilization=_estimate(None if taken is None else taken / (2 * PER_SUBTASK)),
         backpressure=_estimate(None if taken is None else 0.0),
         skew=_estimate(None if taken is None else 1.0),
         target_input_rate=_estimate(arrivals),

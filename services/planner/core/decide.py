@@ -23,7 +23,7 @@ from . import messages
 from .guards import Context, Proposal, amend
 from .guards.allowed import allowed
 from .guards.history import past_actions
-from .guards.proposal import MAX_UTILISATION
+from .guards.proposal import MAX_UTILIZATION
 from .input_outage import prevents_scale_down, usual_arrivals
 from .recommendations import condensed, gathered
 
@@ -151,8 +151,8 @@ def _worth_it(reply: PlanReply, proposal: Proposal, predicted: Compared | None) 
         return proposal  # the policy requires another vector, whatever that gains
     grows = any(p > current[name] for name, p in proposal.vector.items())
     # The busiest operator gains something, and needs it.
-    used = predicted.staying.max_utilisation or 0.0
-    relieved = used > MAX_UTILISATION and (predicted.going.max_utilisation or 0.0) < used - 0.01
+    used = predicted.staying.max_utilization or 0.0
+    relieved = used > MAX_UTILIZATION and (predicted.going.max_utilization or 0.0) < used - 0.01
     if not grows or relieved or predicted.gains:
         return proposal
     return proposal.held("worth-it", "no-gain", messages.no_gain(current, proposal.vector, _guards(proposal)))
@@ -182,7 +182,7 @@ def _into_limits(reply: PlanReply, request: PlanRequest) -> PlanReply:
     deployment, topology = request.deployment, request.topology
     if reply.parallelism is not None or reply.code in _NO_OPINION or deployment is None or topology is None:
         return reply
-    busy = {found.operator: found.utilisation.value for found in request.analysis.operators}
+    busy = {found.operator: found.utilization.value for found in request.analysis.operators}
     wanted, reasons = allowed(deployment.observed, request.policy.spec, topology, busy)
     if wanted == deployment.observed:
         return reply

@@ -65,7 +65,7 @@ def test_hardly_busy_is_hardly_sure() -> None:
 
 
 def test_unknown_busy_time_is_unknown_capacity() -> None:
-    """A legacy source reports NaN: `None`, never a guess; utilisation too, and a symptom says so."""
+    """A legacy source reports NaN: `None`, never a guess; utilization too, and a symptom says so."""
     unknown = {
         "busy_ms": None,
         "backpressured_ms": None,
@@ -76,18 +76,18 @@ def test_unknown_busy_time_is_unknown_capacity() -> None:
     analysis = _measured_at(Loop(), **unknown)
     enrich = _operator(analysis, "enrich")
     assert enrich.true_processing_rate.value is None
-    assert enrich.utilisation.value is None
+    assert enrich.utilization.value is None
     assert enrich.skew.value is None
     assert enrich.capacities == []
     assert analysis.has("metric-missing")
 
 
-def test_the_engines_gauges_serve_utilisation_where_times_are_missing() -> None:
-    """A 60 s gauge tells utilisation with less confidence, and no capacity: rates and gauges average differently."""
+def test_the_engines_gauges_serve_utilization_where_times_are_missing() -> None:
+    """A 60 s gauge tells utilization with less confidence, and no capacity: rates and gauges average differently."""
     analysis = _measured_at(Loop(), busy_ms=None, backpressured_ms=None, idle_ms=None)
     enrich = _operator(analysis, "enrich")
-    assert enrich.utilisation.value == pytest.approx(0.5, abs=0.02)
-    assert enrich.utilisation.confidence <= 0.5
+    assert enrich.utilization.value == pytest.approx(0.5, abs=0.02)
+    assert enrich.utilization.confidence <= 0.5
     assert enrich.true_processing_rate.value is None
 
 

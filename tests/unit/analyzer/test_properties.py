@@ -163,5 +163,5 @@ def test_none_stays_none(missing: set[str]) -> None:
         if "records_out" in missing:
             assert enrich.output_rate.value is None
         if "busy_ms" in missing:
-            assert enrich.utilisation.value is None
+            assert enrich.utilization.value is None
             assert enrich.true_processing_rate.value is None

@@ -121,7 +121,7 @@ def test_busy_time_that_falls_for_a_while_does_not_mislead() -> None:
     enrich = analysis.operator("enrich")
     assert enrich is not None
     assert enrich.true_processing_rate.value == pytest.approx(600, rel=0.15)
-    assert enrich.utilisation.value == pytest.approx(0.5, abs=0.08)
+    assert enrich.utilization.value == pytest.approx(0.5, abs=0.08)
 
 
 def test_a_counter_that_falls_within_a_run_starts_that_operators_window_again() -> None:

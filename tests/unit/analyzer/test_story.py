@@ -12,7 +12,7 @@ def test_a_steady_job_is_understood_after_its_first_window() -> None:
     assert enrich is not None
     assert enrich.input_rate.value == pytest.approx(300, rel=0.02)
     assert enrich.true_processing_rate.value == pytest.approx(600, rel=0.02)
-    assert enrich.utilisation.value == pytest.approx(0.5, abs=0.02)
+    assert enrich.utilization.value == pytest.approx(0.5, abs=0.02)
     assert enrich.target_input_rate.value == pytest.approx(300, rel=0.02)
     assert analysis.lag_records.value == 0
     assert analysis.lag_seconds.value == 0

@@ -63,7 +63,7 @@ def test_people_get_operators_a_curve_and_a_sentence() -> None:
 def test_what_is_unknown_is_shown_as_unknown() -> None:
     """No curve, no figure that looks like one, and the reason."""
     gap = {"operator": "enrich", "what": "capacity", "because": "no reading yet"}
-    row = {**ANSWER["operators"][1], "capacity": None, "utilisation": None, "seen_at": []}
+    row = {**ANSWER["operators"][1], "capacity": None, "utilization": None, "seen_at": []}
     text = drawn(
         {**ANSWER, "prediction": None, "throughput": None, "keeps_up": None, "unknown": [gap], "operators": [row]}
     )

@@ -233,7 +233,7 @@ def operator_analysis(
     *,
     capacity: float | None,
     demand: float | None = 1500.0,
-    utilisation: float | None = 0.95,
+    utilization: float | None = 0.95,
     confidence: float = 0.9,
     capacities: list[CapacityPoint] | None = None,
 ) -> OperatorAnalysis:
@@ -245,7 +245,7 @@ def operator_analysis(
         output_rate=estimate(demand),
         true_processing_rate=estimate(capacity, confidence),
         true_processing_rate_per_subtask=unknown("not needed"),
-        utilisation=estimate(utilisation),
+        utilization=estimate(utilization),
         backpressure=estimate(0.0),
         skew=estimate(1.0),
         target_input_rate=estimate(demand),

@@ -379,7 +379,7 @@ class TestCapacity:
     """More subtasks with less capacity: contention, or a shared limit downstream."""
 
     def decision(self, capacity: float | None, at: float = 50, **changes: Any) -> str:
-        how = {k: changes.pop(k) for k in list(changes) if k in ("demand", "utilisation", "confidence")}
+        how = {k: changes.pop(k) for k in list(changes) if k in ("demand", "utilization", "confidence")}
         found = analysis(
             WANTED,
             [operator_analysis("enrich", 4, capacity=capacity, **how), operator_analysis("sink", 2, capacity=6000.0)],
@@ -399,7 +399,7 @@ class TestCapacity:
         assert self.decision(500.0, window_seconds=20.0) == "healthy"
         assert self.decision(500.0, window_started_at=after(3)) == "healthy"
         assert self.decision(500.0, symptoms=[{"code": "warming-up", "evidence": "just started"}]) == "healthy"
-        assert self.decision(500.0, utilisation=0.4) == "healthy"
+        assert self.decision(500.0, utilization=0.4) == "healthy"
         assert self.decision(500.0, confidence=0.4) == "healthy"
         assert self.decision(500.0, demand=700.0) == "healthy"
         assert self.decision(None) == "healthy"

@@ -24,7 +24,7 @@ def estimate(value: float) -> Estimate:
 
 
 def operator(name: str, **changes: Any) -> OperatorAnalysis:
-    measured = ("input_rate", "true_processing_rate", "utilisation", "backpressure", "skew", "target_input_rate")
+    measured = ("input_rate", "true_processing_rate", "utilization", "backpressure", "skew", "target_input_rate")
     estimates = dict.fromkeys((*measured, "output_rate", "true_processing_rate_per_subtask"), unknown("not measured"))
     return OperatorAnalysis(**{"operator": name, "parallelism": 2, **estimates, **changes})
 

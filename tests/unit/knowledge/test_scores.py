@@ -25,7 +25,7 @@ from services.knowledge.scores import summarise_scores
 from tests.unit.knowledge.builders import APP, NOON, SPACE, policy
 
 PATH = f"/v1/applications/{APP}/scores"
-WITH_SHADOWS = [{"name": "rate", "label": "careful", "parameters": {"target_utilisation": 0.5}}, {"name": "threshold"}]
+WITH_SHADOWS = [{"name": "rate", "label": "careful", "parameters": {"target_utilization": 0.5}}, {"name": "threshold"}]
 SPEC = policy(shadows=WITH_SHADOWS).spec
 LATER = NOON + timedelta(hours=1, minutes=10)
 
@@ -33,7 +33,7 @@ LATER = NOON + timedelta(hours=1, minutes=10)
 def score(label: str, role: str = "shadow", **changes: Any) -> CandidateScore:
     """An hour of two slots, in time, judged completely."""
     own = {"careful": "rate", "rate": "rate", "observed": "rate"}.get(label, label)
-    parameters = {"target_utilisation": 0.5} if label == "careful" else {}
+    parameters = {"target_utilization": 0.5} if label == "careful" else {}
     return CandidateScore(
         **{
             "label": label,

@@ -132,7 +132,7 @@ def operator(
             "output_rate": known(arriving),
             "true_processing_rate": known(capacity),
             "true_processing_rate_per_subtask": known(None if capacity is None else capacity / parallelism),
-            "utilisation": known(busy),
+            "utilization": known(busy),
             "backpressure": known(0.0),
             "skew": known(1.0),
             "target_input_rate": known(arriving),

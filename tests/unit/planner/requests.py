@@ -101,7 +101,7 @@ def requests(draw: st.DrawFn, planner: str, **parameters: Any) -> PlanRequest:
                 input_rate=draw(ESTIMATES),
                 true_processing_rate=draw(ESTIMATES),
                 true_processing_rate_per_subtask=draw(ESTIMATES),
-                utilisation=draw(SHARE_ESTIMATES),
+                utilization=draw(SHARE_ESTIMATES),
                 backpressure=draw(SHARE_ESTIMATES),
                 skew=draw(ESTIMATES),
                 target_input_rate=draw(ESTIMATES),

@@ -38,8 +38,8 @@ def asked(
         deployment=deployment({SOURCE: 1, WORK: work}, checkpoints=Checkpoints(last_completed_at=after(at - 5))),
         run=Run(running_since=after(run_since)),
         operators=[
-            operator(SOURCE, 1, None, taken, utilisation=known(0.01)),
-            operator(WORK, work, None, taken, utilisation=known(taken / (each * work * skew)), skew=known(skew)),
+            operator(SOURCE, 1, None, taken, utilization=known(0.01)),
+            operator(WORK, work, None, taken, utilization=known(taken / (each * work * skew)), skew=known(skew)),
         ],
         sources=[
             SourceAnalysis(
@@ -77,7 +77,7 @@ def test_a_slope_counts_where_the_load_has_moved() -> None:
     for i, load in enumerate((200.0, 300.0, 400.0)):
         found = asked(at=60.0 * i, load=load, memory=memory)
         share = 0.2 + load / 1000
-        operators = [found.analysis.operators[0], operator(WORK, 4, None, load, utilisation=known(share))]
+        operators = [found.analysis.operators[0], operator(WORK, 4, None, load, utilization=known(share))]
         reply = ask(
             found.model_copy(update={"analysis": found.analysis.model_copy(update={"operators": operators})}),
             "daedalus",

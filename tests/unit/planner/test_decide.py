@@ -236,7 +236,7 @@ def test_a_plan_foretells_what_was_left_of_the_wish() -> None:
     plan = made(plan_of(few), few)
     assert plan.approved == {SOURCE: 1, WORK: 3}
     assert plan.prediction is not None
-    assert plan.prediction.max_utilisation == pytest.approx(2400 / 1500, rel=0.05)
+    assert plan.prediction.max_utilization == pytest.approx(2400 / 1500, rel=0.05)
     assert "limited by slots-available)" in plan.sentence
 
 

@@ -46,9 +46,9 @@ def seen(
         graph=graph,
         deployment=deployment({SOURCE: source, WORK: work, SINK: 1}, graph),
         operators=[
-            operator(SOURCE, source, None, taken, backpressure=known(backpressure), utilisation=known(busy)),
-            operator(WORK, work, None, taken, utilisation=known(busy), skew=known(skew)),
-            operator(SINK, 1, None, taken, utilisation=known(busy)),
+            operator(SOURCE, source, None, taken, backpressure=known(backpressure), utilization=known(busy)),
+            operator(WORK, work, None, taken, utilization=known(busy), skew=known(skew)),
+            operator(SINK, 1, None, taken, utilization=known(busy)),
         ],
         sources=[
             SourceAnalysis(

@@ -346,7 +346,7 @@ def test_operators_may_be_left_out() -> None:
 # What differs between the versions, as their documentation and source tell it.
 
 ALIGNED = [
-    # current, factor, partitions -> 1.10.0, 1.15.0, 1.16.0 BALANCED, EVENLY_SPREAD, OFF, legacy MAXIMIZE_UTILISATION
+    # current, factor, partitions -> 1.10.0, 1.15.0, 1.16.0 BALANCED, EVENLY_SPREAD, OFF, legacy MAXIMIZE_UTILIZATION
     (4, 2.0, 24, (8, 8, 8, 8, 8, 8)),
     (4, 2.25, 24, (12, 12, 12, 12, 9, 12)),
     (8, 1.5, 100, (20, 20, 13, 20, 12, 13)),
@@ -366,14 +366,14 @@ def test_alignment_by_version_and_mode(current: int, factor: float, partitions: 
         {"version": "1.16.0"},
         {"version": "1.16.0", "parallelism_alignment_mode": "EVENLY_SPREAD"},
         {"version": "1.16.0", "parallelism_alignment_mode": "OFF"},
-        {"version": "1.16.0", "key_group_partitions_adjust_mode": "MAXIMIZE_UTILISATION"},
+        {"version": "1.16.0", "key_group_partitions_adjust_mode": "MAXIMIZE_UTILIZATION"},
     ]
     limits = Limits(1, 200, 720, partitions)
     found = tuple(scale(current, factor, limits, FlinkAutoscalerParameters(**kind)).parallelism for kind in kinds)
     assert found == wanted
 
 
-MAXIMIZE = {"version": "1.16.0", "key_group_partitions_adjust_mode": "MAXIMIZE_UTILISATION"}
+MAXIMIZE = {"version": "1.16.0", "key_group_partitions_adjust_mode": "MAXIMIZE_UTILIZATION"}
 EVENLY = {"version": "1.16.0", "key_group_partitions_adjust_mode": "EVENLY_SPREAD"}
 NEW_EVENLY = {"version": "1.16.0", "parallelism_alignment_mode": "EVENLY_SPREAD"}
 OFF = {"version": "1.16.0", "parallelism_alignment_mode": "OFF"}
@@ -635,7 +635,7 @@ def requests(draw: st.DrawFn) -> list[PlanRequest]:
                     100.0,
                     draw(estimates),
                     output_rate=known(draw(estimates)),
-                    utilisation=known(draw(estimates)),
+                    utilization=known(draw(estimates)),
                     backpressure=known(draw(estimates)),
                     skew=known(draw(estimates)),
                 )

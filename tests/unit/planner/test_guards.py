@@ -102,7 +102,7 @@ def test_a_busy_operator_is_never_lowered() -> None:
     assert "work is busy 96% of the time" in proposal.sentence
 
 
-def test_an_operator_of_unknown_utilisation_is_never_lowered() -> None:
+def test_an_operator_of_unknown_utilization_is_never_lowered() -> None:
     """A missing metric cannot shrink anything."""
     found = analysis(work=4, operators=[operator(SOURCE, 1, 1e5, 100), operator(WORK, 4, None, None)])
     assert passed({SOURCE: 1, WORK: 1}, context(NOW, found=found)).code == "saturated"

@@ -82,7 +82,7 @@ def test_a_hot_key_is_judged_at_the_parallelism_it_was_seen_at() -> None:
 
 def seen_at_eight() -> OperatorAnalysis:
     """Work as it was with 8 subtasks; 4 run."""
-    return operator(WORK, 8, None, 800.0, utilisation=known(0.4))
+    return operator(WORK, 8, None, 800.0, utilization=known(0.4))
 
 
 def wanting(work: int, found: Analysis) -> Proposal:
@@ -110,7 +110,7 @@ def test_cooldown_follows_a_restart_of_any_cause() -> None:
 
 def uneven(skew: float, busy: float, target: float = 1500.0) -> Analysis:
     """Of 4 subtasks that take 800 records/s one is full, the mean `busy`."""
-    hot = operator(WORK, 4, 900.0, 800.0, skew=known(skew), utilisation=known(busy), target_input_rate=known(target))
+    hot = operator(WORK, 4, 900.0, 800.0, skew=known(skew), utilization=known(busy), target_input_rate=known(target))
     symptoms = [symptom("skewed", WORK, skew=skew)]
     return analysis(work=4, operators=[operator(SOURCE, 1, 1e5, 800.0), hot], symptoms=symptoms)
 
@@ -136,7 +136,7 @@ def bound(sink_busy: float, held_back: float) -> dict[str, Any]:
     operators = [
         operator(SOURCE, 1, 1e5, 800.0),
         operator(WORK, 2, 1000.0, 800.0, backpressure=known(held_back)),
-        operator(SINK, 2, 800.0, 800.0, utilisation=known(sink_busy)),
+        operator(SINK, 2, 800.0, 800.0, utilization=known(sink_busy)),
     ]
     return {"current": current, "graph": graph, "found": analysis(graph=graph, operators=operators)}
 

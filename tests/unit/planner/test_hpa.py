@@ -49,7 +49,7 @@ def test_the_worked_cases_of_one_metric() -> None:
     assert v2.from_values(pods(3000, 3000, None), 1000, 3, OFF) == 6
     pending = v2.Replica(None, phase="Pending")
     assert v2.from_values([*pods(2000), pending, pending], 1000, 3, OFF) == 3
-    assert v2.from_utilisation(pods(609, 609), 55, 2, OFF) == 2
+    assert v2.from_utilization(pods(609, 609), 55, 2, OFF) == 2
 
 
 def test_several_metrics_and_a_missing_one() -> None:
@@ -128,7 +128,7 @@ def test_each_operator_is_a_workload() -> None:
     assert reply.evidence["busy[work]"] == 1.0
 
 
-def test_the_policys_utilisation_is_the_default_target() -> None:
+def test_the_policys_utilization_is_the_default_target() -> None:
     """Busy at 60 %: 2 · 80 / 50 = 3.2."""
     reply = answer(spec={"objective": {"utilization": 0.5}}, arrivals=800, work=2)
     assert reply.parallelism == {SOURCE: 1, WORK: 4}
@@ -210,7 +210,7 @@ def lives(parameters: dict[str, Any], *turns: tuple[float, int, float]) -> list[
     memory: dict[str, Any] = {}
     for seconds, work, busy in turns:
         quiet = operator(SOURCE, 1, 1000.0, 800.0)
-        operators = [quiet, operator(WORK, work, 1000.0, 800.0, utilisation=known(busy))]
+        operators = [quiet, operator(WORK, work, 1000.0, 800.0, utilization=known(busy))]
         reply = answer(parameters, work=work, operators=operators, memory=memory, now=NOON + timedelta(seconds=seconds))
         memory = json.loads(json.dumps(reply.memory))
         wishes.append((reply.parallelism or {WORK: work})[WORK])

@@ -36,8 +36,8 @@ def replicas(pods: list[dict[str, Any]]) -> list[v2.Replica]:
 def proposal(vector: dict[str, Any], tolerance: v2.Tolerance) -> int:
     kind, current, target = vector["kind"], vector["current"], vector["target"]
     pods, series = vector.get("pods", []), vector.get("series_milli", [])
-    if kind == "utilisation":
-        return v2.from_utilisation(replicas(pods), target, current, tolerance)
+    if kind == "utilization":
+        return v2.from_utilization(replicas(pods), target, current, tolerance)
     if kind in {"raw", "pods"}:
         return v2.from_values(replicas(pods), target, current, tolerance, cpu=kind == "raw")
     if kind == "average":
@@ -46,10 +46,10 @@ def proposal(vector: dict[str, Any], tolerance: v2.Tolerance) -> int:
     return v2.from_total(series, target, current, ready, tolerance)
 
 
-@pytest.mark.parametrize("kind", ["utilisation", "raw", "pods", "average", "value"])
+@pytest.mark.parametrize("kind", ["utilization", "raw", "pods", "average", "value"])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_one_metric_proposes_the_same(version: str, kind: str) -> None:
-    """Utilisation, averages and totals; with pods that are missing, unready, failed, starting; at the edge of the tolerance."""
+    """Utilization, averages and totals; with pods that are missing, unready, failed, starting; at the edge of the tolerance."""
     vectors = [v for v in DOCUMENTS[version]["metrics"] if v["kind"] == kind]
     assert len(vectors) >= 30
     for vector in vectors:

@@ -93,7 +93,7 @@ async def test_a_fallback_that_uses_all_room_for_evidence_still_says_who_it_is()
     [
         ("static", {"parallelism": True}, "parallelism"),
         ("static", {"parallelism": date(2026, 1, 1)}, "parallelism"),
-        ("rate", {"target_utilisation": "0.7"}, "target_utilisation: must be a number, without quotes"),
+        ("rate", {"target_utilization": "0.7"}, "target_utilization: must be a number, without quotes"),
         ("responsive", {"diagnosers": "x"}, "diagnosers: must be a list"),
         ("keda-kafka", {"nonsense": 1}, "lagThreshold"),
     ],

@@ -94,7 +94,7 @@ def test_a_quiet_application_is_shrunk() -> None:
 
 def at_rest(parallelism: int, at_least: float, arriving: float) -> OperatorAnalysis:
     """An operator that is too little busy for its capacity to be known."""
-    return operator(WORK, parallelism, None, arriving, utilisation=known(0.003), min_processing_rate=known(at_least))
+    return operator(WORK, parallelism, None, arriving, utilization=known(0.003), min_processing_rate=known(at_least))
 
 
 @pytest.mark.parametrize("source", [operator(SOURCE, 1, 100_000.0, 2.0), operator(SOURCE, 1, None, 2.0)])
@@ -205,10 +205,10 @@ def test_behind_an_unknown_selectivity_an_operator_keeps_what_it_has() -> None:
 
 
 def test_an_operator_of_unknown_demand_that_is_full_grows_by_a_step() -> None:
-    """Its utilisation is 100 %: whatever arrives, it is too much for 2; half of them more, to look again."""
+    """Its utilization is 100 %: whatever arrives, it is too much for 2; half of them more, to look again."""
     full = operator(WORK, 2, 1000.0, 1000.0)
     reply = answer(selectivity=None, operators=[operator(SOURCE, 1, 100_000.0, 800.0), full])
-    assert full.utilisation.value == 1.0
+    assert full.utilization.value == 1.0
     assert (reply.kind, reply.code) == ("scale", "saturated")
     assert reply.parallelism == {SOURCE: 1, WORK: 3}
 
@@ -229,7 +229,7 @@ def lagging(seconds: float, growth: float = 300.0, **of: Any) -> dict[str, Any]:
 
 def behind_unknown(busy: float | None, capacity: float | None = 1000.0) -> list[OperatorAnalysis]:
     """2 subtasks of work behind an unknown selectivity, `busy` so much of the time."""
-    return [operator(SOURCE, 1, 100_000.0, 500.0), operator(WORK, 2, capacity, 1000.0, utilisation=known(busy))]
+    return [operator(SOURCE, 1, 100_000.0, 500.0), operator(WORK, 2, capacity, 1000.0, utilization=known(busy))]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 20.0, 25.0, 77.0, 300.0, 1077.0])
@@ -292,13 +292,13 @@ def test_what_grows_without_a_backlog_grows_with_one(arrivals: float, work: int,
 
 
 @pytest.mark.parametrize("code", ["restarting", "catching-up"])
-def test_what_works_off_a_restart_is_not_restarted_for_its_utilisation(code: SymptomCode) -> None:
+def test_what_works_off_a_restart_is_not_restarted_for_its_utilization(code: SymptomCode) -> None:
     """97 % used, whatever waits: the next restart would lift the lag of the last one above the objective. Overload is answered."""
     of: dict[str, Any] = {"work": 2, "symptoms": [Symptom(code=code, evidence="it has just restarted")]}
     assert answer(arrivals=970.0, **of).kind == "hold"
     assert answer(arrivals=970.0, backlog=20_000.0, lag_seconds=20.6, **of).kind == "hold"
     assert answer(arrivals=1010.0, **of).code == "overloaded"
-    assert answer(arrivals=970.0, spec={"objective": {"utilization": 0.7}}, **of).code == "utilisation-high"
+    assert answer(arrivals=970.0, spec={"objective": {"utilization": 0.7}}, **of).code == "utilization-high"
 
 
 @pytest.mark.parametrize("code", ["warming-up", "catching-up"])
@@ -380,10 +380,10 @@ def test_while_containers_start_the_old_ones_work() -> None:
     assert (reply.kind, reply.code) == ("scale", "over-provisioned")
 
 
-def test_a_utilisation_objective_needs_no_lag() -> None:
+def test_a_utilization_objective_needs_no_lag() -> None:
     """70 % is asked for, 90 % is used, and nobody can tell the lag: it grows to 3."""
     reply = answer(arrivals=900, work=2, backlog=None, lag_seconds=None, spec={"objective": {"utilization": 0.7}})
-    assert (reply.kind, reply.code) == ("scale", "utilisation-high")
+    assert (reply.kind, reply.code) == ("scale", "utilization-high")
     assert reply.parallelism == {SOURCE: 1, WORK: 3}
 
 
@@ -418,7 +418,7 @@ def test_more_lag_never_turns_growth_into_a_hold(
             lag_seconds=known(records / rate),
             expected_latency_seconds=known(records / rate),
         )
-        worker = operator(WORK, work, load["per_subtask"] * work, arrivals, utilisation=known(busy))
+        worker = operator(WORK, work, load["per_subtask"] * work, arrivals, utilization=known(busy))
         return answer(
             **{**load, "backlog": records, "lag_seconds": records / rate},
             sources=[source],

@@ -57,8 +57,8 @@ def asked(
         deployment=deployment({SOURCE: 1, WORK: work}),
         run=Run(running_since=after(at - run_age)),
         operators=[
-            operator(SOURCE, 1, 100_000.0, taken, utilisation=known(0.01)),
-            operator(WORK, work, full, taken, utilisation=known(busy), skew=known(skew)),
+            operator(SOURCE, 1, 100_000.0, taken, utilization=known(0.01)),
+            operator(WORK, work, full, taken, utilization=known(busy), skew=known(skew)),
         ],
         sources=[
             SourceAnalysis(

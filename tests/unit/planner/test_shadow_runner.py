@@ -22,7 +22,7 @@ from tests.unit.planner.build import APP, NOON, SOURCE, WORK, after, analysis, p
 from tests.unit.planner.test_service import PARTITIONS, Desk
 from tests.unit.planner.test_shadows import scrape
 
-BOLD: list[dict[str, Any]] = [{"name": "rate", "label": "bold", "parameters": {"target_utilisation": 0.5}}]
+BOLD: list[dict[str, Any]] = [{"name": "rate", "label": "bold", "parameters": {"target_utilization": 0.5}}]
 MINE: list[dict[str, Any]] = [{"name": "mine"}]
 
 

@@ -35,7 +35,7 @@ from tests.unit.planner.build import (
 )
 
 HOLD = PlanReply(kind="hold", code="objective-held", sentence="as it should be")
-BOLD: list[dict[str, Any]] = [{"name": "rate", "label": "bold", "parameters": {"target_utilisation": 0.5}}]
+BOLD: list[dict[str, Any]] = [{"name": "rate", "label": "bold", "parameters": {"target_utilization": 0.5}}]
 
 
 def vector(work: int) -> dict[str, int]:
@@ -97,7 +97,7 @@ def test_all_begin_where_the_application_is() -> None:
     assert all(dict(c.parallelism) == vector(2) for c in life.shadows.candidates)
     assert {label: asked.policy.spec.planner.parameters for label, asked in life.asked.items()} == {
         "rate": {},
-        "bold": {"target_utilisation": 0.5},
+        "bold": {"target_utilization": 0.5},
     }
     source = life.asked["bold"].analysis.sources[0]
     assert (source.lag_records.value, source.lag_seconds.value) == (100, 0.5)
@@ -119,7 +119,7 @@ def test_a_copy_lives_by_its_own_decisions() -> None:
     work = life.asked["bold"].analysis.operator(WORK)
     assert work is not None
     assert (work.parallelism, work.true_processing_rate.value) == (4, 2000)
-    assert work.utilisation.value is not None
+    assert work.utilization.value is not None
 
 
 def test_work_is_neither_lost_nor_made() -> None:
@@ -284,7 +284,7 @@ def test_a_gap_is_not_simulated() -> None:
     ("seconds", "changes"),
     [
         (1000, {}),
-        (10, {"shadows": [{**BOLD[0], "parameters": {"target_utilisation": 0.6}}]}),
+        (10, {"shadows": [{**BOLD[0], "parameters": {"target_utilization": 0.6}}]}),
         (10, {"deployment": deployment(vector(2), job_id="c" * 32)}),
         (10, {"graph": topology(keyed=True), "deployment": deployment(vector(2), graph_hash="other")}),
     ],
@@ -365,7 +365,7 @@ def test_moving_unlike_the_demand_is_unstable() -> None:
 
 
 def test_late_is_what_the_objective_says() -> None:
-    """1,500/s on 2 subtasks: the lag passes 30 s after about 90 s. A utilisation objective of 70 % is missed at once."""
+    """1,500/s on 2 subtasks: the lag passes 30 s after about 90 s. A utilization objective of 70 % is missed at once."""
     life = Life()
     for i in range(25):
         life.turn(5 * i, arrivals=1500)

@@ -25,7 +25,7 @@ def test_a_busy_operator_gets_one_more() -> None:
     """Work is at 90 %; the source at next to nothing has one subtask, and keeps it."""
     reply = answer(BUSY, arrivals=900, work=2)
     assert (reply.kind, reply.code, reply.parallelism) == ("scale", "above-threshold", {SOURCE: 1, WORK: 3})
-    assert reply.sentence == "work 2 → 3: utilisation[work] is 0.9, above 0.8"
+    assert reply.sentence == "work 2 → 3: utilization[work] is 0.9, above 0.8"
 
 
 def test_an_idle_operator_gets_one_less() -> None:
@@ -76,8 +76,8 @@ def test_a_missing_reading_holds_and_is_named() -> None:
     reply = answer(LAG, lag_seconds=None, work=8)
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
     assert "lag_seconds is unknown (no reading yet)" in reply.sentence
-    blind = [operator(SOURCE, 1, 1000.0, 500.0), operator(WORK, 8, None, None, utilisation=known(None))]
-    assert "utilisation[work] is unknown" in answer(BUSY, operators=blind, work=8).sentence
+    blind = [operator(SOURCE, 1, 1000.0, 500.0), operator(WORK, 8, None, None, utilization=known(None))]
+    assert "utilization[work] is unknown" in answer(BUSY, operators=blind, work=8).sentence
 
 
 def test_a_name_of_no_operator_holds() -> None:
@@ -90,8 +90,8 @@ def test_a_name_of_no_operator_holds() -> None:
     [
         ({"up_above": 0.5, "down_below": 0.5}, "down_below: 0.5 is not below up_above"),
         ({**BUSY, "step": 1, "factor": 2}, "give step or factor, not both"),
-        ({"up_above": 80, "down_below": 30}, "utilisation is a share, and none is above 1"),
-        ({**BUSY, "measure": "cpu"}, "measure: .*'utilisation', 'lag_seconds'"),
+        ({"up_above": 80, "down_below": 30}, "utilization is a share, and none is above 1"),
+        ({**BUSY, "measure": "cpu"}, "measure: .*'utilization', 'lag_seconds'"),
         ({"down_below": 0.5}, "up_above: is required"),
     ],
 )
@@ -101,7 +101,7 @@ def test_wrong_parameters_are_named(parameters: dict[str, Any], words: str) -> N
         parse_parameters("threshold", parameters)
 
 
-@given(st.sampled_from(["utilisation", "lag_seconds", "latency_seconds", "backlog"]), st.data())
+@given(st.sampled_from(["utilization", "lag_seconds", "latency_seconds", "backlog"]), st.data())
 @examples(20)
 def test_every_request_is_answered(measure: str, data: st.DataObject) -> None:
     """Whatever the numbers: a whole vector or a hold, with its reason."""

@@ -57,9 +57,9 @@ def test_twice_the_load_on_six(simulated: Analysis) -> None:
 
 
 def test_a_bound_is_shown_as_no_capacity(simulated: Analysis) -> None:
-    """Nor is a utilisation made of it, nor a parallelism that would do."""
+    """Nor is a utilization made of it, nor a parallelism that would do."""
     row = ask(simulated, "x2").operators[0]
-    assert (row.operator, row.capacity, row.utilisation, row.min_parallelism) == (ORDERS, None, None, None)
+    assert (row.operator, row.capacity, row.utilization, row.min_parallelism) == (ORDERS, None, None, None)
     assert (row.seen_at, row.confidence) == ([], None)
 
 
@@ -126,14 +126,14 @@ def test_subtasks_without_a_partition_carry_nothing() -> None:
 
 
 def test_a_backlog_is_drained_no_faster_than_the_bound() -> None:
-    """32,000 wait and 8,000/s arrive: with 16,000/s that takes 4 s; `work` alone would need 2.7. The share of a bound is no utilisation."""
+    """32,000 wait and 8,000/s arrive: with 16,000/s that takes 4 s; `work` alone would need 2.7. The share of a bound is no utilization."""
     found = at_rest()
     waiting = found.sources[0].model_copy(update={"lag_records": known(32_000.0), "lag_seconds": known(40.0)})
     prediction = what_if(found.model_copy(update={"sources": [waiting]}), {}, parse_load("8000/s"), 120).prediction
     assert prediction is not None
     left = {point.at_seconds: point.backlog_records for point in prediction.points}
     assert (left[3.0], left[4.0]) == (8_000, 0)
-    assert (prediction.max_utilisation, prediction.bottleneck) == (0.4, WORK)
+    assert (prediction.max_utilization, prediction.bottleneck) == (0.4, WORK)
 
 
 def test_bounds_alone_are_an_answer() -> None:

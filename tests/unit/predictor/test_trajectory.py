@@ -42,7 +42,7 @@ def test_twice_what_one_can_do() -> None:
     # Lag grows by half a second each second, so it is above 2 s from the 4th on.
     assert found.violation_seconds == pytest.approx(6.0, abs=0.2)
     assert found.objective_met_at_seconds is None
-    assert (found.max_utilisation, found.bottleneck) == (2.0, WORK)
+    assert (found.max_utilization, found.bottleneck) == (2.0, WORK)
 
 
 def test_a_restart_is_caught_up() -> None:
@@ -78,7 +78,7 @@ def test_a_job_that_keeps_up_has_no_lag() -> None:
     """Half its capacity is asked for: the objective is met from the start."""
     found = predict(model(50), {SOURCE: 1, WORK: 1}, STAY, horizon_seconds=60, objective_seconds=1)
     assert (found.max_lag_seconds, found.violation_seconds, found.objective_met_at_seconds) == (0, 0, 0)
-    assert found.max_utilisation == 0.5
+    assert found.max_utilization == 0.5
 
 
 def test_a_rate_on_its_way_to_nothing_gives_no_endless_lag() -> None:

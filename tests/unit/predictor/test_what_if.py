@@ -42,7 +42,7 @@ def test_as_it_is_nothing_changes() -> None:
     answer = ask()
     assert answer.keeps_up and answer.possible
     assert (answer.throughput, answer.bottleneck, answer.breaks_at_load) == (800.0, WORK, 1.25)
-    assert row(answer).utilisation == 0.8
+    assert row(answer).utilization == 0.8
     assert answer.prediction is not None
     assert (answer.prediction.downtime_seconds, answer.prediction.max_lag_seconds) == (0, 0)
     assert answer.sentence == (
@@ -56,7 +56,7 @@ def test_twice_the_load_is_too_much() -> None:
     answer = ask(load="x2")
     assert answer.keeps_up is False
     assert answer.throughput == 1000.0
-    assert row(answer).utilisation == 1.0
+    assert row(answer).utilization == 1.0
     assert row(answer).min_parallelism == 4
     assert answer.prediction is not None
     assert answer.prediction.objective_left_at_seconds == pytest.approx(80, abs=5)
@@ -107,7 +107,7 @@ def test_what_the_planner_predicts_is_what_is_answered() -> None:
     assert reply.parallelism is not None and reply.prediction is not None
     answer = ask({WORK: reply.parallelism[WORK]}, "x1", found, reply.prediction.horizon_seconds)
     assert answer.prediction is not None
-    for figure in ("max_lag_seconds", "final_lag_seconds", "downtime_seconds", "max_utilisation", "bottleneck"):
+    for figure in ("max_lag_seconds", "final_lag_seconds", "downtime_seconds", "max_utilization", "bottleneck"):
         assert getattr(answer.prediction, figure) == getattr(reply.prediction, figure)
 
 
@@ -139,7 +139,7 @@ def test_behind_an_unknown_selectivity_nothing_is_told() -> None:
     """What reaches `work` is unknown, so nobody knows whether it keeps up."""
     answer = ask(load="x2", found=analysis(selectivity=None))
     assert answer.keeps_up is None
-    assert (row(answer).arrival_rate, row(answer).utilisation) == (None, None)
+    assert (row(answer).arrival_rate, row(answer).utilization) == (None, None)
     assert [gap.what for gap in answer.unknown] == ["input"]
 
 
@@ -222,7 +222,7 @@ def test_what_a_rescale_took_last_time_counts() -> None:
         assert not any("no rescale was measured" in note for note in answer.notes)
 
 
-def test_a_utilisation_objective_is_compared() -> None:
+def test_a_utilization_objective_is_compared() -> None:
     """No time bound: the busy share is what counts."""
     answer = ask(load="x1.1", found=analysis(the_policy=policy(objective={"utilization": 0.7})))
     assert answer.objective_seconds is None

@@ -4,8 +4,8 @@ import math
 
 from services.planner.core import messages
 
-from .proposal import MAX_UTILISATION, SATURATED, Context, Proposal
-from .sizes import TARGET_UTILISATION
+from .proposal import MAX_UTILIZATION, SATURATED, Context, Proposal
+from .sizes import TARGET_UTILIZATION
 
 HOT = 2.0
 """Busiest subtask over the mean above which key groups do not explain the skew: a single key or partition is hot."""
@@ -14,12 +14,12 @@ HELD_BACK = 0.2
 
 
 def scale_down_gate(proposal: Proposal) -> Proposal:
-    """Prevent scale-down during a restore, a warm-up or a backlog, and below what the target utilisation needs."""
+    """Prevent scale-down during a restore, a warm-up or a backlog, and below what the target utilization needs."""
     context, down = proposal.context, proposal.moves[1]
     reason = _not_now(context) if down else None
     if reason is not None:
         return proposal.kept("scale-down-gate", messages.not_now(down, reason), down)
-    limit = context.spec.objective.utilization or MAX_UTILISATION
+    limit = context.spec.objective.utilization or MAX_UTILIZATION
     vector, reasons = dict(proposal.wanted), []
     for name in down:
         needed = _needed(name, limit, proposal)
@@ -43,7 +43,7 @@ def _not_now(context: Context) -> str | None:
 
 
 def _needed(name: str, limit: float, proposal: Proposal) -> int | None:
-    """Return the smallest parallelism with a utilisation of at most `limit`; None if the proposal suffices or that is unknown."""
+    """Return the smallest parallelism with a utilization of at most `limit`; None if the proposal suffices or that is unknown."""
     context = proposal.context
     load, wanted = context.load(name), proposal.wanted[name]
     if load is not None and load * context.current[name] / wanted <= limit:
@@ -75,10 +75,10 @@ def hot_key(proposal: Proposal) -> Proposal:
 def _even_need(name: str, context: Context) -> int:
     """Return the parallelism that a perfectly even load needs; at least the current one."""
     now, found = context.current[name], context.operators[name]
-    taken, busy, demand = found.input_rate.value, found.utilisation.value, found.target_input_rate.value
+    taken, busy, demand = found.input_rate.value, found.utilization.value, found.target_input_rate.value
     if not taken or not busy or demand is None:
         return now
-    limit = context.spec.objective.utilization or TARGET_UTILISATION
+    limit = context.spec.objective.utilization or TARGET_UTILIZATION
     return max(now, math.ceil(found.parallelism * demand * busy / taken / limit - 1e-9))
 
 

@@ -26,7 +26,7 @@ from .allowed import allowed
 SATURATED = 0.95
 """Busy share from which an operator counts as saturated."""
 
-MAX_UTILISATION = 0.92
+MAX_UTILIZATION = 0.92
 """Load over capacity above which an operator is close enough to its limit for any relief to count."""
 
 
@@ -70,7 +70,7 @@ class Context:
     @cached_property
     def busy(self) -> Mapping[str, float | None]:
         """Busy share of each operator."""
-        return {name: found.utilisation.value for name, found in self.operators.items()}
+        return {name: found.utilization.value for name, found in self.operators.items()}
 
     @cached_property
     def movable(self) -> frozenset[str]:
@@ -122,7 +122,7 @@ class Context:
     def needs_more(self, name: str) -> bool:
         """Return whether an operator is close to its limit, or whether that is unknown."""
         busy, load = self.busy.get(name), self.load(name)
-        return busy is None or load is None or busy >= SATURATED or load > MAX_UTILISATION or self.has_backlog
+        return busy is None or load is None or busy >= SATURATED or load > MAX_UTILIZATION or self.has_backlog
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from services.planner.core import messages
 from .allowed import clamped, subtasks
 from .proposal import Context, Proposal
 
-TARGET_UTILISATION = 0.8
-"""Utilisation that planners size for where the policy's objective is a time."""
+TARGET_UTILIZATION = 0.8
+"""Utilization that planners size for where the policy's objective is a time."""
 
 MAX_SUSTAINED_RATIO = 1.3
 """Highest rate per subtask after scale-down over the highest rate observed."""
@@ -41,9 +41,9 @@ def useful_parallelism(proposal: Proposal) -> Proposal:
 
 
 def saturated_stays(proposal: Proposal) -> Proposal:
-    """Prevent scale-down of an operator above its target utilisation: its low demand may be a misread selectivity."""
+    """Prevent scale-down of an operator above its target utilization: its low demand may be a misread selectivity."""
     context = proposal.context
-    limit = context.spec.objective.utilization or TARGET_UTILISATION
+    limit = context.spec.objective.utilization or TARGET_UTILIZATION
     vector, reasons = dict(proposal.wanted), []
     for name in proposal.moves[1]:
         busy = context.busy.get(name)

@@ -150,7 +150,7 @@ def _compare(
 ) -> None:
     """Compare the chosen planner's simulated application with the real one, if that follows its planner.
 
-    The error is the mean of three relative errors: parallelism, utilisation (weighted by parallelism) and lag (over the objective).
+    The error is the mean of three relative errors: parallelism, utilization (weighted by parallelism) and lag (over the objective).
     """
     elapsed, lag, spec = all_elapsed.get(chosen.label), real.analysis.lag_seconds.value, real.request.policy.spec
     follows = spec.mode == "act" or chosen.parallelism == real.current
@@ -159,7 +159,7 @@ def _compare(
     differing = sum(abs(chosen.parallelism[name] - p) for name, p in real.current.items())
     weighed, weight = 0.0, 0
     for operator in real.analysis.operators:
-        measured, simulated = operator.utilisation.value, elapsed.utilisation(real, operator.operator)
+        measured, simulated = operator.utilization.value, elapsed.utilization(real, operator.operator)
         if measured is not None and simulated is not None:
             weighed += abs(measured - simulated) * operator.parallelism
             weight += operator.parallelism

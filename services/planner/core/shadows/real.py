@@ -53,13 +53,13 @@ class Real:
 
     def _may_be_full(self, name: str) -> bool:
         operator = self.analysis.operator(name)
-        busy = operator.utilisation.value if operator else None
+        busy = operator.utilization.value if operator else None
         return busy is None or busy >= FULL
 
     def needed(self, arrivals: Mapping[str, float]) -> Parallelism:
         """Return the smallest useful parallelism that sustains `arrivals` within the limits, or the largest one there.
 
-        A utilisation objective is met, too. Operators of unknown load or capacity are left out.
+        A utilization objective is met, too. Operators of unknown load or capacity are left out.
         """
         target = self.request.policy.spec.objective.utilization or 1.0
         found: Parallelism = {}

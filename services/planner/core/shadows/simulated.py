@@ -26,7 +26,7 @@ class Elapsed:
     rates: Mapping[str, float]
     """Records/s taken in by each source."""
 
-    def utilisation(self, real: Real, name: str) -> float | None:
+    def utilization(self, real: Real, name: str) -> float | None:
         """Return input over capacity, at most 1; None if one of them is unknown."""
         arriving, capacity = arrivals_at(real.model.flow, name, self.rates), self.capacities.get(name)
         return None if arriving is None or not capacity else min(1.0, arriving / capacity)
@@ -96,7 +96,7 @@ def advanced(real: Real, old: Candidate, seconds: float, sums: Sums) -> tuple[Ca
     elapsed = Elapsed(interval, capacities, {s: taken / seconds for s, taken in interval.taken.items()})
     target, late_seconds = real.request.policy.spec.objective.utilization, interval.violation_seconds
     if target is not None:
-        late = is_above(target, [elapsed.utilisation(real, name) for name in real.topology.names])
+        late = is_above(target, [elapsed.utilization(real, name) for name in real.topology.names])
         late_seconds = interval.seconds if late else 0.0
     sums.add(
         simulated_seconds=seconds,
@@ -129,7 +129,7 @@ def observed(real: Real, old: Candidate, seconds: float, sums: Sums) -> Candidat
     if objective.bound_seconds is not None:
         late = lag is not None and lag > objective.bound_seconds
     else:
-        late = is_above(objective.utilization or 1.0, [o.utilisation.value for o in analysis.operators])
+        late = is_above(objective.utilization or 1.0, [o.utilization.value for o in analysis.operators])
     if seconds > 0 and (lag is not None or objective.utilization is not None):
         sums.add(
             simulated_seconds=seconds,
@@ -157,7 +157,7 @@ def _readings(real: Real, old: Candidate, elapsed: Elapsed, seconds: float, *, r
     taken, given, busy = (dict(getattr(last, f)) if last else {} for f in ("records_in", "records_out", "busy_seconds"))
     for operator in real.analysis.operators:
         name = operator.operator
-        arriving, used = arrivals_at(real.model.flow, name, elapsed.rates), elapsed.utilisation(real, name)
+        arriving, used = arrivals_at(real.model.flow, name, elapsed.rates), elapsed.utilization(real, name)
         if arriving is not None:
             outputs = [arrivals_at(real.model.flow, out, elapsed.rates) for out in real.topology.outputs(name)]
             taken[name] = round(taken.get(name, 0.0) + arriving * seconds, 1)

@@ -1,6 +1,6 @@
 """The request as a shadow sees it: the real one, with everything that depends on its own decisions simulated.
 
-Arrivals, selectivities, learned capacities, restart times and `signals` are real. Parallelism, backlog, lag, utilisation, throughput,
+Arrivals, selectivities, learned capacities, restart times and `signals` are real. Parallelism, backlog, lag, utilization, throughput,
 outcomes, history and raw observations are those of its simulated application.
 """
 
@@ -144,7 +144,7 @@ def _source(real: Real, source: SourceAnalysis, elapsed: Elapsed) -> SourceAnaly
 def _operator(real: Real, candidate: Candidate, operator: OperatorAnalysis, elapsed: Elapsed) -> OperatorAnalysis:
     name, p = operator.operator, candidate.parallelism[operator.operator]
     curve, arriving = real.model.curves.get(name), arrivals_at(real.model.flow, name, elapsed.rates)
-    used = elapsed.utilisation(real, name)
+    used = elapsed.utilization(real, name)
     per_record = (operator.output_rate.value or 0.0) / operator.input_rate.value if operator.input_rate.value else None
     output = None if per_record is None or arriving is None else arriving * per_record
     lower_bound = operator.min_processing_rate
@@ -164,7 +164,7 @@ def _operator(real: Real, candidate: Candidate, operator: OperatorAnalysis, elap
         true_processing_rate=capacity,
         true_processing_rate_per_subtask=per_subtask,
         min_processing_rate=lower_bound,
-        utilisation=_simulated(used),
+        utilization=_simulated(used),
         backpressure=_simulated(None if used is None else _backpressure(real, name, elapsed, used)),
         capacities=[c for c in operator.capacities if c.parallelism != p or p == operator.parallelism],
     )
