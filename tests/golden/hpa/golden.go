@@ -142,8 +142,8 @@ func evaluate(m metricVector) metricVector {
 	var n int32
 	var err error
 	switch m.Kind {
-	case "utilisation":
-		n, err = c.utilisation(m.Current, int32(m.Target))
+	case "utilization":
+		n, err = c.utilization(m.Current, int32(m.Target))
 	case "raw":
 		n, err = c.raw(m.Current, m.Target)
 	case "pods":
@@ -209,10 +209,10 @@ func randomPod(r *rand.Rand, mean int64) podVector {
 func randomMetrics(r *rand.Rand) []metricVector {
 	var all []metricVector
 	for i := 0; i < 160; i++ {
-		kind := []string{"utilisation", "raw", "pods", "pods"}[r.Intn(4)]
+		kind := []string{"utilization", "raw", "pods", "pods"}[r.Intn(4)]
 		mean := int64(100 + r.Intn(1500))
 		m := metricVector{Kind: kind, Current: int32(1 + r.Intn(20)), Target: mean * int64(25+r.Intn(150)) / 100}
-		if kind == "utilisation" {
+		if kind == "utilization" {
 			m.Target = int64(10 + r.Intn(140))
 		}
 		m.ToleranceUp, m.ToleranceDown = tolerances(r)
@@ -322,16 +322,16 @@ func edgeMetrics() []metricVector {
 	add("raw", 3, 1000, unready)
 	add("raw", 3, 1000, plain(1100, 1100, 1101))
 	add("raw", 3, 1000, plain(1101, 1101, 1101))
-	add("utilisation", 2, 55, plain(609, 609))
-	add("utilisation", 2, 60, plain(660, 660))
-	add("utilisation", 2, 60, plain(670, 670))
-	add("utilisation", 3, 150, plain(1000, 1000, -1))
-	add("utilisation", 3, 50, plain(200, 200, -1))
-	add("utilisation", 3, 50, plain(900, 900, -1))
-	add("utilisation", 2, 50, zeroRequests)
-	add("utilisation", 2, 50, noRequest)
-	add("utilisation", 2, 50, pending)
-	add("utilisation", 3, 50, unready)
+	add("utilization", 2, 55, plain(609, 609))
+	add("utilization", 2, 60, plain(660, 660))
+	add("utilization", 2, 60, plain(670, 670))
+	add("utilization", 3, 150, plain(1000, 1000, -1))
+	add("utilization", 3, 50, plain(200, 200, -1))
+	add("utilization", 3, 50, plain(900, 900, -1))
+	add("utilization", 2, 50, zeroRequests)
+	add("utilization", 2, 50, noRequest)
+	add("utilization", 2, 50, pending)
+	add("utilization", 3, 50, unready)
 	return all
 }
 

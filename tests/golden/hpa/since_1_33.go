@@ -22,7 +22,7 @@ func newCalculator(client *reader, lister corelisters.PodLister, up, down float6
 	return calculator{NewReplicaCalculator(client, lister, 5*time.Minute, 30*time.Second), Tolerances{scaleDown: down, scaleUp: up}}
 }
 
-func (c calculator) utilisation(current, target int32) (int32, error) {
+func (c calculator) utilization(current, target int32) (int32, error) {
 	n, _, _, _, err := c.inner.GetResourceReplicas(context.Background(), current, target, v1.ResourceCPU, c.tolerances, "ns", labels.Everything(), "")
 	return n, err
 }

@@ -21,7 +21,7 @@ func newCalculator(client *reader, lister corelisters.PodLister, up, _ float64) 
 	return calculator{NewReplicaCalculator(client, lister, up, 5*time.Minute, 30*time.Second)}
 }
 
-func (c calculator) utilisation(current, target int32) (int32, error) {
+func (c calculator) utilization(current, target int32) (int32, error) {
 	n, _, _, _, err := c.inner.GetResourceReplicas(context.Background(), current, target, v1.ResourceCPU, "ns", labels.Everything(), "")
 	return n, err
 }
