@@ -62,10 +62,12 @@ class RunState:
     """The samples of one run. Another run starts a new one: differences never span two."""
 
     running_since: float
-    """By the engine's clock: identifies the run."""
+    """By the engine's clock; identifies a run without a key."""
     started_at: float
     """The same instant by the monitor's clock."""
     attempt: int | None
+    key: str | None
+    """Identifies the run; None if the monitor gave none."""
     names: tuple[str, ...]
     parallelism: tuple[int, ...]
     rows: tuple[Row, ...] = ()
@@ -211,11 +213,14 @@ def _run_out(run: RunState) -> list[Any]:
 
 
 def _run_in(stored: list[Any]) -> RunState:
-    since, started_at, attempt, names, parallelism, rows, snapshot, at, positions, moved_at, edges, sources = stored
+    since, started_at, attempt, key, names, parallelism, rows, snapshot, at, positions, moved_at, edges, sources = (
+        stored
+    )
     return RunState(
         running_since=since,
         started_at=started_at,
         attempt=attempt,
+        key=key,
         names=tuple(names),
         parallelism=tuple(parallelism),
         rows=tuple([(at, counters) for at, counters in rows]),

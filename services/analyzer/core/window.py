@@ -31,6 +31,7 @@ def start(run: Run, readings: Sequence[OperatorReading], started_at: float) -> R
         running_since=run.running_since.timestamp(),
         started_at=started_at,
         attempt=run.attempt,
+        key=run.key,
         names=tuple([reading.operator for reading in readings]),
         parallelism=tuple([reading.parallelism for reading in readings]),
     )
@@ -41,9 +42,13 @@ def same_run(state: RunState, run: Run, readings: Sequence[OperatorReading]) -> 
 
     Another parallelism or set of operators is another run, whatever the engine reports as its start.
     """
+    if state.key is not None and run.key is not None:
+        same = state.key == run.key
+    else:
+        attempts = {state.attempt, run.attempt} - {None}
+        same = state.running_since == run.running_since.timestamp() and len(attempts) < 2
     return (
-        state.running_since == run.running_since.timestamp()
-        and (state.attempt is None or run.attempt is None or state.attempt == run.attempt)
+        same
         and state.names == tuple([reading.operator for reading in readings])
         and state.parallelism == tuple([reading.parallelism for reading in readings])
     )

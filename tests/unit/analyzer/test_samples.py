@@ -170,6 +170,23 @@ def test_only_the_engines_clock_is_skewed_not_the_window() -> None:
     assert analysis.window.started_at > NOON
 
 
+@pytest.mark.parametrize(("second_key", "same"), [("run-1", True), ("run-2", False)])
+def test_a_key_identifies_a_run(second_key: str, same: bool) -> None:
+    """A restarted monitor reads another start and another count of restarts of the same run: the window goes on."""
+    loop = Loop()
+    for i in range(40):
+        loop.job.run_for(2)
+        observed = loop.job.observe()
+        assert observed.run is not None
+        since = observed.run.running_since + timedelta(seconds=1 if i >= 35 else 0)
+        run = Run(key=second_key if i >= 35 else "run-1", attempt=2 if i >= 35 else 0, running_since=since)
+        analysis = loop.see(observed.model_copy(update={"run": run}))
+    assert analysis is not None
+    enrich = analysis.operator("enrich")
+    assert enrich is not None
+    assert (enrich.input_rate.value is not None and enrich.input_rate.samples > 5) is same
+
+
 def test_slow_scrapes_still_teach() -> None:
     """At an interval of 30 s the window holds the fewest samples that make one."""
     loop = Loop(Job(interval=30))
