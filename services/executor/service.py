@@ -182,6 +182,8 @@ class Executor:
             async with self._gates, app.lock:
                 begun = await self._runner.consider(app, plan, decoded.traceparent)
                 if begun and self._owns(app):  # the partition may have been taken meanwhile
+                    if app.task is not None:
+                        app.task.cancel()  # it pauses, since the lock is held here: a new action does not wait for that
                     self._drive(app)
         except LostPartition as lost:
             self._log.info("dropped", application=app.id, reason=str(lost))
@@ -204,7 +206,7 @@ class Executor:
     # -- actions ---------------------------------------------------------------------------------------------------
 
     def _drive(self, app: Application) -> None:
-        if not app.driven:
+        if not app.driven or (app.task is not None and app.task.cancelling()):
             app.task = asyncio.create_task(self._drive_on(app), name=f"drive {app.id}")
         self._count()
 

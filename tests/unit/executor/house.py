@@ -159,13 +159,12 @@ class House:
         self.knowledge.policies[application] = made
         await self.publish(POLICIES, application, made)
         return self.driver.add(
-            made.spec.target, TOPOLOGY, BEFORE, uuid5(SPACE, f"{application} {len(self.driver.jobs)}").hex
+            made.subject, TOPOLOGY, BEFORE, uuid5(SPACE, f"{application} {len(self.driver.jobs)}").hex
         )
 
     def job(self, application: str = APP) -> MemoryJob:
-        target = self.knowledge.policies[application].spec.target
-        assert target.flink is not None
-        return self.driver.jobs[str(target.flink.url).rstrip("/"), target.flink.job]
+        job = self.knowledge.policies[application].subject.flink
+        return self.driver.jobs[str(job.url).rstrip("/"), job.job]
 
     async def plan(self, wanted: Parallelism | None = WANTED, application: str = APP, **changes: Any) -> Plan:
         """Publish a plan for the job as it is now."""
@@ -176,7 +175,7 @@ class House:
 
     async def make(self, wanted: Parallelism | None, application: str, number: int, **changes: Any) -> Plan:
         """A plan for the job as it is now."""
-        there = await self.driver.observe(self.knowledge.policies[application].spec.target)
+        there = await self.driver.observe(self.knowledge.policies[application].subject)
         assert there.deployment is not None
         version = self.knowledge.policies[application].metadata.version
         base = {"deployment": there.deployment.ref(), "current": there.deployment.observed, "policy_version": version}
