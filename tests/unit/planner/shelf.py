@@ -8,7 +8,7 @@ from services.planner.registrations import Registrations
 
 
 class Shelf(Registrations):
-    """These are there from the beginning."""
+    """Registrations that exist from the start."""
 
     def __init__(self, clock: FakeClock, *kept: PlannerRegistration) -> None:
         super().__init__(MemoryBus(partitions=1, clock=clock), clock)

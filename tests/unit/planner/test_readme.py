@@ -1,4 +1,4 @@
-"""The README says what the code does."""
+"""The README matches the code."""
 
 import re
 from pathlib import Path
@@ -11,19 +11,19 @@ FOLDER = Path(__file__).parents[3] / "services" / "planner"
 README = (FOLDER / "README.md").read_text()
 
 
-def test_the_settings_are_the_ones_there_are() -> None:
+def test_the_settings_are_complete() -> None:
     """The table is generated; print it again after a change with runtime.settings.table(PlannerSettings, own_only=True)."""
     assert table(PlannerSettings, own_only=True) in README
 
 
-def test_the_guards_are_told_in_their_order() -> None:
-    """What is decided first cannot be undone later except towards caution, so the order matters."""
+def test_the_guards_are_listed_in_their_order() -> None:
+    """The order matters: a later guard can only make the decision more cautious."""
     rows = README.split("| guard |")[1].split("\n\n")[0]
     assert re.findall(r"^\| `([a-z-]+)` \|", rows, re.MULTILINE) == list(GUARDS)
 
 
-def test_every_code_of_the_planner_is_told() -> None:
-    """Whoever meets a code in a plan finds it there."""
+def test_every_code_of_the_planner_is_listed() -> None:
+    """Every code that a plan can carry is in the README."""
     root = FOLDER.parents[1]
     planner = "".join((root / name).read_text() for name in ("planners/rate/planner.py", "predictor/comparison.py"))
     replies = re.findall(r'TooLittle\("([a-z-]+)"|_reply\(situation, \w+, "([a-z-]+)"', planner)
