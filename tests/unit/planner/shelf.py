@@ -7,7 +7,7 @@ from runtime.memory_bus import MemoryBus
 from services.planner.registrations import Registrations
 
 
-class Shelf(Registrations):
+class FixedRegistrations(Registrations):
     """Registrations that exist from the start."""
 
     def __init__(self, clock: FakeClock, *kept: PlannerRegistration) -> None:

@@ -16,7 +16,7 @@ from services.planner.remote import Remote
 from services.planner.workers import Workers
 from tests.unit.planner.build import NOON, analysis, policy, request
 from tests.unit.planner.plugin import LOOPBACK, Plugin, good, json_answer
-from tests.unit.planner.shelf import Shelf
+from tests.unit.planner.shelf import FixedRegistrations
 
 
 async def test_trial_requests_do_not_open_the_loops_circuit() -> None:
@@ -26,7 +26,7 @@ async def test_trial_requests_do_not_open_the_loops_circuit() -> None:
     question = request(analysis(the_policy=policy(planner={"name": "mine"})))
     async with Plugin(lambda _: json_answer({"detail": "ill"}, 503)) as plugin:
         registration = plugin.registered("mine")
-        app.include_router(planner_router(Planners(Workers(1), Shelf(clock, registration), remote), clock))
+        app.include_router(planner_router(Planners(Workers(1), FixedRegistrations(clock, registration), remote), clock))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://planner") as http:
             for _ in range(FAILURES_TO_OPEN):
                 answer = await http.post("/v1/plan", json=question.model_dump(mode="json"))
@@ -46,7 +46,7 @@ async def test_a_broken_package_is_listed_and_named_in_readiness(monkeypatch: py
     clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
     app, planners = (
         application("Weir planner", "Of a test."),
-        Planners(Workers(1), Shelf(clock), Remote(client, clock, {})),
+        Planners(Workers(1), FixedRegistrations(clock), Remote(client, clock, {})),
     )
     app.include_router(planner_router(planners, clock))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://planner") as http:
@@ -74,7 +74,7 @@ async def test_a_number_out_of_bounds_is_refused_with_its_field(place: tuple[str
     clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
     app = application("Weir planner", "Of a test.")
     remote = Remote(client, clock, {})
-    app.include_router(planner_router(Planners(Workers(1), Shelf(clock), remote), clock))
+    app.include_router(planner_router(Planners(Workers(1), FixedRegistrations(clock), remote), clock))
     question = request(analysis()).model_dump(mode="json")
     inner = question["analysis"]
     for each in place[:-1]:
@@ -93,7 +93,7 @@ async def test_a_rate_next_to_nothing_is_answered() -> None:
     """1e-310 records/s is no rate: the planner holds as it does for an unknown rate, with that reason."""
     clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
     app, workers = application("Weir planner", "Of a test."), Workers(1)
-    app.include_router(planner_router(Planners(workers, Shelf(clock), Remote(client, clock, {})), clock))
+    app.include_router(planner_router(Planners(workers, FixedRegistrations(clock), Remote(client, clock, {})), clock))
     question = request(analysis()).model_dump(mode="json")
     question["analysis"]["operators"][1]["true_processing_rate"]["value"] = 1e-310
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://planner") as http:

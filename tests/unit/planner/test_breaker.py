@@ -64,8 +64,8 @@ def test_a_closed_circuit_passes_every_call() -> None:
 
 
 def test_a_short_timeout_does_not_block_calls_with_a_longer_one() -> None:
-    """After timeouts of 50 ms a call with 10 s passes, one at a time, and its reply closes the circuit; once it fails too,
-    calls with 10 s wait as well."""
+    """After timeouts of 50 ms a call with 10 s passes and its reply closes the circuit; once it fails too, calls with
+    10 s wait as well."""
     breaker = Breaker()
     for _ in range(FAILURES_TO_OPEN):
         breaker = breaker.failed(0.0, "slow", 0.05)

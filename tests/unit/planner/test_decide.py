@@ -210,8 +210,8 @@ def test_offline_names_an_unknown_planner() -> None:
 
 
 def test_what_runs_outside_the_bounds_is_brought_into_them() -> None:
-    """The user has narrowed them and the planner would hold. Neither a busy operator nor a stabilisation window is a reason
-    to stay above the bounds."""
+    """The user has narrowed them and the planner would hold. Neither a busy operator nor a stabilisation window is a
+    reason to stay above the bounds."""
     low = request(analysis(the_policy=policy(bounds={"min": 1, "max": 12, "operators": {WORK: {"min": 4}}})))
     plan = made(plan_of(low), low)
     assert (plan.code, plan.approved) == ("out-of-bounds", {SOURCE: 1, WORK: 4})
@@ -255,8 +255,8 @@ def test_growth_without_gain_after_the_guards_is_a_hold() -> None:
 
 @pytest.mark.parametrize("selectivity", [1.0, None])
 def test_growth_reduced_by_guards_is_kept_while_a_long_lag_lasts(selectivity: float | None) -> None:
-    """1,000 s of lag, beyond any horizon, and a limit of one subtask per action: one more clears it sooner, and with the
-    demand of `work` unknown the growth is kept too."""
+    """1,000 s of lag, beyond any horizon, and a limit of one subtask per action: one more clears it sooner; with the
+    demand of `work` unknown it is kept too."""
     slow = {"scaleUp": {"stabilization": "0s", "maxStep": 1}, "cooldown": "0s"}
     found = analysis(
         arrivals=900,

@@ -193,7 +193,7 @@ def test_a_ratio_below_two_lets_a_single_subtask_grow() -> None:
 
 
 def test_a_parallelism_without_gain_is_reduced() -> None:
-    """With 12 partitions 7 subtasks gain nothing over 6; with 12 key groups of a keyed operator 5 gain nothing over 4."""
+    """With 12 partitions 7 subtasks gain nothing over 6; with 12 key groups 5 gain nothing over 4."""
     graph = topology(groups=12, keyed=True)
     proposal = passed({SOURCE: 7, WORK: 5}, context({SOURCE: 1, WORK: 2}, graph=graph))
     assert proposal.vector == {SOURCE: 6, WORK: 4}
@@ -335,7 +335,7 @@ def situations(draw: st.DrawFn) -> Context:
 @examples(25)
 @given(vectors, situations())
 def test_the_chain(wanted: Parallelism, given_: Context) -> None:
-    """For any proposal: the complete topology, no operator further out of bounds or slots than it runs, each change reported."""
+    """For any proposal: the complete topology, no operator further out of its limits, each change reported."""
     proposal = passed(wanted, given_)
     before: Parallelism | None = wanted
     for amendment in proposal.amendments:

@@ -55,7 +55,7 @@ def test_what_is_well_may_go_down(changes: dict[str, Any]) -> None:
 
 
 def test_going_down_ends_where_the_target_would_be_passed() -> None:
-    """4 subtasks do 1,000/s each and 2,400 come: 2 would be 120 % busy, 3 are 80 %. With a target of 0.7 none may go."""
+    """4 subtasks of 1,000/s get 2,400/s: 2 would be 120 % busy, 3 are 80 %; a target of 0.7 keeps all 4."""
     found = analysis(work=4, arrivals=2400.0, per_subtask=1000.0, seen=[point(4, 4000)])
     proposal = passed({SOURCE: 1, WORK: 2}, context(NOW, found=found))
     assert proposal.vector == {SOURCE: 1, WORK: 3}
@@ -105,7 +105,7 @@ def test_cooldown_follows_a_restart_of_any_cause() -> None:
     assert passed({SOURCE: 1, WORK: 2}, later).vector == {SOURCE: 1, WORK: 2}
 
 
-# -- growth that cannot help --------------------------------------------------------------------------------------------
+# -- growth without effect -------------------------------------------------------------------------------------------
 
 
 def uneven(skew: float, busy: float, target: float = 1500.0) -> Analysis:
@@ -165,7 +165,7 @@ def test_growth_that_helps_passes(sink: dict[str, Any], wanted: Parallelism) -> 
     assert passed(wanted, context(**sink)).vector == wanted
 
 
-# -- small changes --------------------------------------------------------------------------------------------------------
+# -- small changes -----------------------------------------------------------------------------------------------------
 
 MANY: Parallelism = {SOURCE: 1, WORK: 11}
 

@@ -42,7 +42,7 @@ THREE = [past_action(-3000, 1, 2), past_action(-2000, 2, 3), past_action(-1000, 
 
 
 def test_no_more_actions_than_the_policy_allows_in_an_hour() -> None:
-    """Three were taken: with 3 allowed the next is possible when the first is an hour old, in 600 s; with 5 it passes."""
+    """Three were taken: with 3 allowed the next waits until the first is an hour old, in 600 s; with 5 it passes."""
     wanted = {SOURCE: 1, WORK: 6}
     proposal = passed(wanted, context(NOW, spec=limited(3), actions=THREE))
     assert (proposal.vector, proposal.code) == (None, "action-budget")

@@ -95,7 +95,7 @@ def test_cron_and_its_duration() -> None:
 
 
 def test_cron_lasts_as_long_on_the_days_that_clocks_change() -> None:
-    """Six hours from midnight on: until 07:00 in March, until 05:00 in October. A time that does not come is made up at once."""
+    """Six hours from midnight: until 07:00 in March, until 05:00 in October. A skipped time starts at once."""
     night = period(cron="0 0 * * *", duration="6h", timeZone="Europe/Berlin")
     assert ends_at(night, utc(3, 29, 4)) == utc(3, 29, 5) == datetime(2026, 3, 29, 7, tzinfo=BERLIN)
     assert ends_at(night, utc(10, 25, 3)) == utc(10, 25, 4) == datetime(2026, 10, 25, 5, tzinfo=BERLIN)

@@ -87,8 +87,8 @@ HOLD = PlanReply(kind="hold", code="objective-held", sentence="all is well")
 
 
 def test_what_runs_beyond_total_or_budget_is_brought_back_even_by_a_hold() -> None:
-    """The user lowered the policy's limits below what runs: stabilisation, cooldown, excluded periods and the hour's actions
-    do not delay the change."""
+    """The user lowered the limits below what runs: stabilisation, cooldown, excluded periods and the hour's actions do
+    not delay the change."""
     quiet = {
         "scaleDown": {"stabilization": "10m"},
         "cooldown": "10m",
@@ -111,7 +111,7 @@ def test_fewer_than_the_total_demands_are_brought_up() -> None:
 
 
 def test_a_budget_that_cannot_be_met_takes_what_it_can() -> None:
-    """The bounds require 3 of `work` and the budget pays for 2 slots: bounds win, and the plan reports the budget as infeasible."""
+    """The bounds require 3 of `work`, the budget pays for 2 slots: bounds win, the budget is infeasible."""
     spec = {"bounds": {"operators": {WORK: {"min": 3}}}, "budget": {"slots": 2}}
     proposal = amend(scale({SOURCE: 3, WORK: 9}), context(NOW, spec=spec, slots=Slots(total=9, available=9)))
     assert proposal.vector is not None and proposal.vector[WORK] == 3

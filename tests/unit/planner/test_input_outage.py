@@ -90,8 +90,7 @@ def test_a_wave_and_the_end_of_a_spike_are_no_outage() -> None:
 
 
 def test_a_burst_is_not_usual() -> None:
-    """A producer delayed by 80 s catches up in four seconds: the usual rate barely changes, and the end of the burst is no
-    outage."""
+    """A producer delayed by 80 s catches up in 4 s: the usual rate barely changes; the burst's end is no outage."""
     held_up = tuple((at, 400.0) for at in range(0, 600, 2))
     burst = ((680.0, 10_700.0), (682.0, 10_700.0))
     after_burst = usual_after(*held_up, *burst, *((at, 400.0) for at in range(684, 800, 2)))

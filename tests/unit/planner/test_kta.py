@@ -325,7 +325,7 @@ async def test_weirs_own_field_can_be_left_out() -> None:
 
 
 def test_the_settings_in_the_sdks_readme_permit_a_container() -> None:
-    """KTA's containers use plain HTTP on a private address; the defaults refuse it, the SDK's README has the settings."""
+    """KTA's containers use plain HTTP on private addresses: the defaults refuse it, the README's settings permit it."""
     text = (Path(__file__).parents[3] / "sdk" / "README.md").read_text()
     named = dict(re.findall(r"^(WEIR_PLANNER_PLUGIN_[A-Z]+)=(\S+)$", text, re.MULTILINE))
     lists = ("SCHEMES", "HOSTS", "NETWORKS")

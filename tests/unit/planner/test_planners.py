@@ -15,7 +15,7 @@ from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, policy, reque
 SLOW = PlanReply(kind="hold", code="planner-timeout", sentence="planner mine gave no answer within 2 s")
 
 
-class Panel:
+class FakePlanners:
     """Planners by name."""
 
     def __init__(self, **planners: Callable[[PlanRequest], PlanReply]) -> None:
@@ -40,25 +40,25 @@ FALLBACK = {"name": "rate", "parameters": {"drain_seconds": 90}}
 
 async def test_the_fallback_is_not_called_if_the_planner_replies() -> None:
     """A hold is a reply too."""
-    panel = Panel(mine=lambda _: PlanReply(kind="hold", code="well", sentence="all is well"))
-    assert (await decide(panel, question(fallback=FALLBACK))).code == "well"
-    assert [name for name, *_ in panel.calls] == ["mine"]
+    fakes = FakePlanners(mine=lambda _: PlanReply(kind="hold", code="well", sentence="all is well"))
+    assert (await decide(fakes, question(fallback=FALLBACK))).code == "well"
+    assert [name for name, *_ in fakes.calls] == ["mine"]
 
 
 @pytest.mark.parametrize("code", ["planner-timeout", "planner-failed", "planner-invalid", "invalid-reply"])
 async def test_the_fallback_decides_and_the_plan_names_it(code: str) -> None:
     """It gets its own parameters and no memory; the chosen planner's memory is kept."""
-    panel = Panel(
+    fakes = FakePlanners(
         mine=lambda _: SLOW.model_copy(update={"code": code}),
         rate=lambda _: scale({SOURCE: 1, WORK: 4}).model_copy(update={"memory": {"own": 1}, "evidence": {"rate": 5.0}}),
     )
     plan_request = question(fallback=FALLBACK)
-    reply = await decide(panel, plan_request)
+    reply = await decide(fakes, plan_request)
     assert reply.parallelism == {SOURCE: 1, WORK: 4}
     assert reply.sentence == f"{SLOW.sentence}; its fallback rate: the planner wants it"
     assert reply.evidence == {"rate": 5.0, "planner_failure": code, "answered_by": "rate"}
     assert reply.memory == {"turn": 7}
-    (_, first, seconds), (name, second, more_seconds) = panel.calls
+    (_, first, seconds), (name, second, more_seconds) = fakes.calls
     assert first is plan_request
     assert (name, second.memory, seconds, more_seconds) == ("rate", {}, 1.5, 1.5)
     assert second.policy.spec.planner.parameters == {"drain_seconds": 90}
@@ -69,14 +69,14 @@ async def test_the_fallback_decides_and_the_plan_names_it(code: str) -> None:
 
 async def test_without_a_fallback_nothing_changes() -> None:
     """A hold with the reason."""
-    reply = await decide(Panel(mine=lambda _: SLOW), question())
+    reply = await decide(FakePlanners(mine=lambda _: SLOW), question())
     assert reply == SLOW
 
 
 async def test_a_failure_of_the_fallback_is_reported_with_the_first() -> None:
     """Both reasons, with the code of the first."""
     failed = PlanReply(kind="hold", code="planner-failed", sentence="planner rate ended its process")
-    reply = await decide(Panel(mine=lambda _: SLOW, rate=lambda _: failed), question(fallback=FALLBACK))
+    reply = await decide(FakePlanners(mine=lambda _: SLOW, rate=lambda _: failed), question(fallback=FALLBACK))
     assert (reply.kind, reply.code) == ("hold", "planner-timeout")
     assert reply.sentence == f"{SLOW.sentence}; its fallback: {failed.sentence}"
 
@@ -84,7 +84,7 @@ async def test_a_failure_of_the_fallback_is_reported_with_the_first() -> None:
 async def test_a_fallback_with_full_evidence_is_still_named() -> None:
     """The contract limits the number of entries."""
     full = scale({SOURCE: 1, WORK: 4}).model_copy(update={"evidence": {f"n{i}": i for i in range(200)}})
-    reply = await decide(Panel(mine=lambda _: SLOW, rate=lambda _: full), question(fallback=FALLBACK))
+    reply = await decide(FakePlanners(mine=lambda _: SLOW, rate=lambda _: full), question(fallback=FALLBACK))
     assert PlanReply.model_validate_json(reply.model_dump_json()).evidence["answered_by"] == "rate"
 
 

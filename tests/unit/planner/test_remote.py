@@ -215,8 +215,8 @@ async def test_failures_in_a_row_open_the_circuit(client: PlannerClient) -> None
 
 
 async def test_failures_outside_the_loop_open_no_circuit_in_it(remote: Remote) -> None:
-    """A shadow with too little time fails repeatedly; the same planner is still called for the loop, and its metric shows
-    no open circuit."""
+    """A shadow with too little time fails repeatedly: the loop still calls the same planner, and no metric shows
+    an open circuit."""
     apart = remote.apart()
     async with Plugin(lambda _: json_answer({"detail": "ill"}, 503)) as plugin:
         for _ in range(FAILURES_TO_OPEN):

@@ -19,7 +19,7 @@ from services.planner.core.shadows import begin, finish
 from services.planner.process import WorkerProcess
 from services.planner.shadows import ShadowLimits, ShadowRunner, lower_priority
 from tests.unit.planner.build import APP, NOON, SOURCE, WORK, after, analysis, policy, request, scale
-from tests.unit.planner.test_service import PARTITIONS, Desk
+from tests.unit.planner.test_service import PARTITIONS, Cluster
 from tests.unit.planner.test_shadows import scrape
 
 BOLD: list[dict[str, Any]] = [{"name": "rate", "label": "bold", "parameters": {"target_utilization": 0.5}}]
@@ -52,7 +52,7 @@ def question(seconds: float, application: str = APP, shadows: Any = BOLD, **of: 
     return request(analysis(at=after(seconds), the_policy=the_policy, **of), now=after(seconds))
 
 
-class Bench:
+class Runners:
     """Shadow runners on a shared bus."""
 
     def __init__(self) -> None:
@@ -88,128 +88,128 @@ class Bench:
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
-    made = Bench()
+async def runners() -> AsyncIterator[Runners]:
+    made = Runners()
     yield made
     made.workers.gate.set()
     await made.end()
 
 
-async def test_a_cycle_is_published(bench: Bench) -> None:
+async def test_a_cycle_is_published(runners: Runners) -> None:
     """The first one at once, under the application's key."""
-    bench.runner().offer(question(0))
-    await bench.until(bench.messages)
-    [message] = bench.messages()
+    runners.runner().offer(question(0))
+    await runners.until(runners.messages)
+    [message] = runners.messages()
     assert message is not None
     assert [c.label for c in message.candidates] == ["rate", "bold", "observed"]
 
 
-async def test_without_shadows_nothing_is_done(bench: Bench) -> None:
+async def test_without_shadows_nothing_is_done(runners: Runners) -> None:
     """Policies without shadows cause no work."""
-    runner = bench.runner()
+    runner = runners.runner()
     runner.offer(question(0, shadows=[]))
     runner.offer(question(0, "shop/other"))
-    await bench.until(lambda: bench.messages("shop/other"))
-    assert bench.messages() == []
+    await runners.until(lambda: runners.messages("shop/other"))
+    assert runners.messages() == []
 
 
-async def test_messages_are_rare(bench: Bench) -> None:
+async def test_messages_are_rare(runners: Runners) -> None:
     """One in 30 s and one at the end, which bounds the loss."""
-    runner = bench.runner()
+    runner = runners.runner()
     for i in range(8):
         runner.offer(question(5 * i))
-        await bench.until(lambda i=i: bench.workers.done == i + 1)
-        bench.clock.advance(5)
-    await bench.until(lambda: len(bench.messages()) == 2)
-    await bench.end()
-    assert [m.at for m in bench.messages() if m] == [after(0), after(30), after(35)]
+        await runners.until(lambda i=i: runners.workers.done == i + 1)
+        runners.clock.advance(5)
+    await runners.until(lambda: len(runners.messages()) == 2)
+    await runners.end()
+    assert [m.at for m in runners.messages() if m] == [after(0), after(30), after(35)]
 
 
-async def test_a_shadow_that_is_slow_delays_nothing(bench: Bench) -> None:
+async def test_a_shadow_that_is_slow_delays_nothing(runners: Runners) -> None:
     """Offering never waits; the newest cycle of each application is kept, for a bounded number of applications."""
-    bench.workers.gate.clear()
-    runner = bench.runner(limits=ShadowLimits(queued=2))
+    runners.workers.gate.clear()
+    runner = runners.runner(limits=ShadowLimits(queued=2))
     for i in range(100):
         runner.offer(question(i))
     for name in ("shop/b", "shop/c", "shop/d"):
         runner.offer(question(0, name))
-    bench.workers.gate.set()
-    await bench.until(lambda: bench.messages("shop/b"))
-    assert bench.messages("shop/d") == []
-    await bench.end()
-    assert [m.at for m in bench.messages() if m] == [after(99)]
+    runners.workers.gate.set()
+    await runners.until(lambda: runners.messages("shop/b"))
+    assert runners.messages("shop/d") == []
+    await runners.end()
+    assert [m.at for m in runners.messages() if m] == [after(99)]
 
 
-async def test_a_failure_loses_one_cycle(bench: Bench) -> None:
+async def test_a_failure_loses_one_cycle(runners: Runners) -> None:
     """The process died or timed out: the next cycle continues from the one before."""
-    runner = bench.runner()
+    runner = runners.runner()
     runner.offer(question(0))
-    await bench.until(bench.messages)
-    bench.workers.fails = TimeoutError("too slow")
+    await runners.until(runners.messages)
+    runners.workers.fails = TimeoutError("too slow")
     runner.offer(question(5))
     await asyncio.sleep(0.02)
-    bench.workers.fails = None
+    runners.workers.fails = None
     runner.offer(question(10))
-    await bench.until(lambda: bench.workers.done == 2)
-    await bench.end()
-    message = bench.messages()[-1]
+    await runners.until(lambda: runners.workers.done == 2)
+    await runners.end()
+    message = runners.messages()[-1]
     assert message is not None
     assert {s.label: s.simulated_seconds for s in message.hours[0].scores}["bold"] == 10
 
 
-async def test_another_replica_continues(bench: Bench) -> None:
+async def test_another_replica_continues(runners: Runners) -> None:
     """It starts from the last message: the simulated application's parallelism and its sums."""
-    first = bench.runner()
+    first = runners.runner()
     moved, asks = begin(None, question(0))
     assert moved is not None
     reply = scale({SOURCE: 1, WORK: 4})
     moved = finish(moved, [(a, reply) for a in asks if a.label == "bold"])
     body, headers = encode(moved, type=SHADOWS.type, source="test", id=moved.id, time=NOON)
     del first
-    await bench.end()
-    await bench.bus.publish(SHADOWS.name, APP, body, headers)
-    second = bench.runner()
+    await runners.end()
+    await runners.bus.publish(SHADOWS.name, APP, body, headers)
+    second = runners.runner()
     second.offer(question(5))
-    await bench.until(lambda: bench.workers.done == 1)
-    await bench.end()
-    message = bench.messages()[-1]
+    await runners.until(lambda: runners.workers.done == 1)
+    await runners.end()
+    message = runners.messages()[-1]
     assert message is not None
     bold = next(c for c in message.candidates if c.label == "bold")
     assert (dict(bold.rescales[-1].wanted), message.at) == ({SOURCE: 1, WORK: 4}, after(5))
 
 
-async def test_a_revoked_partition_is_dropped(bench: Bench) -> None:
+async def test_a_revoked_partition_is_dropped(runners: Runners) -> None:
     """Another replica has the partition now: this one neither simulates nor publishes it."""
-    runner = bench.runner()
+    runner = runners.runner()
     runner.offer(question(0))
-    await bench.until(bench.messages)
+    await runners.until(runners.messages)
     runner.assign(frozenset())
     runner.offer(question(5))
     await asyncio.sleep(0.05)
-    await bench.end()
-    assert len(bench.messages()) == 1
+    await runners.end()
+    assert len(runners.messages()) == 1
 
 
-async def test_an_end_is_published(bench: Bench) -> None:
+async def test_an_end_is_published(runners: Runners) -> None:
     """The application has ended, and so have its simulated ones."""
-    runner = bench.runner()
+    runner = runners.runner()
     runner.offer(question(0))
-    await bench.until(bench.messages)
+    await runners.until(runners.messages)
     runner.ended(APP)
-    await bench.until(lambda: len(bench.messages()) == 2)
-    assert bench.messages()[-1] is None
+    await runners.until(lambda: len(runners.messages()) == 2)
+    assert runners.messages()[-1] is None
 
 
-async def test_a_malformed_message_goes_to_the_dead_letter_topic(bench: Bench) -> None:
+async def test_a_malformed_message_goes_to_the_dead_letter_topic(runners: Runners) -> None:
     """The application's simulation restarts; other messages are read."""
-    await bench.bus.publish(SHADOWS.name, APP, b"{}", {})
-    runner = bench.runner()
+    await runners.bus.publish(SHADOWS.name, APP, b"{}", {})
+    runner = runners.runner()
     runner.offer(question(0))
-    await bench.until(lambda: len(bench.bus.records(SHADOWS.name)) == 2)
-    assert len(bench.bus.records(DEAD_LETTERS.name)) == 1
+    await runners.until(lambda: len(runners.bus.records(SHADOWS.name)) == 2)
+    assert len(runners.bus.records(DEAD_LETTERS.name)) == 1
 
 
-async def test_a_registered_planner_is_called_at_its_address(bench: Bench) -> None:
+async def test_a_registered_planner_is_called_at_its_address(runners: Runners) -> None:
     """With its name, parameters and simulated application, where its recommendation is applied."""
     requests: list[tuple[str, float, PlanRequest]] = []
 
@@ -217,18 +217,18 @@ async def test_a_registered_planner_is_called_at_its_address(bench: Bench) -> No
         requests.append((planner, timeout_seconds, about))
         return scale({SOURCE: 1, WORK: 5})
 
-    runner = bench.runner(registered=lambda: frozenset({"mine"}), call_registered=ask)
+    runner = runners.runner(registered=lambda: frozenset({"mine"}), call_registered=ask)
     runner.offer(question(0, shadows=MINE))
-    await bench.until(bench.messages)
+    await runners.until(runners.messages)
     [(planner, timeout, about)] = requests
     assert (planner, about.policy.spec.planner.name) == ("mine", "mine")
     assert timeout <= 1.0
-    message = bench.messages()[0]
+    message = runners.messages()[0]
     assert message is not None
     assert {c.label: c.parallelism[WORK] for c in message.candidates} == {"rate": 2, "mine": 5, "observed": 2}
 
 
-async def test_a_registered_planner_gets_raw_observations(bench: Bench) -> None:
+async def test_a_registered_planner_gets_raw_observations(runners: Runners) -> None:
     """As a chosen planner does: its description does not exclude them."""
     requests: list[PlanRequest] = []
 
@@ -236,15 +236,15 @@ async def test_a_registered_planner_gets_raw_observations(bench: Bench) -> None:
         requests.append(about)
         return scale({SOURCE: 1, WORK: 2})
 
-    runner = bench.runner(registered=lambda: frozenset({"mine"}), call_registered=ask)
+    runner = runners.runner(registered=lambda: frozenset({"mine"}), call_registered=ask)
     for cycle in range(2):
         scrapes = {"observations": [scrape(5 * i, 1000) for i in range(cycle + 1)]}
         runner.offer(question(5 * cycle, shadows=MINE).model_copy(update=scrapes))
-        await bench.until(lambda: len(requests) > cycle)  # noqa: B023 - awaited at once
+        await runners.until(lambda: len(requests) > cycle)  # noqa: B023 - awaited at once
     assert [o.observed_at for o in requests[1].observations] == [after(5)]
 
 
-# -- in the worker's process ------------------------------------------------------------------------------------------------
+# -- in the worker's process -------------------------------------------------------------------------------------------
 
 
 def unanswered_in_process(
@@ -304,25 +304,25 @@ async def test_a_cycle_runs_in_a_real_process() -> None:
         process.close()
 
 
-# -- alongside the planner --------------------------------------------------------------------------------------------------
+# -- alongside the planner ---------------------------------------------------------------------------------------------
 
 
 async def test_the_loop_offers_what_it_has_planned() -> None:
     """Plans are published while the shadows are stuck; then the shadows get the newest cycle."""
-    desk = Desk()
+    cluster = Cluster()
     stuck = InProcess()
     stuck.gate.clear()
-    runner = ShadowRunner(desk.bus, desk.clock, stuck, partitions=PARTITIONS)
+    runner = ShadowRunner(cluster.bus, cluster.clock, stuck, partitions=PARTITIONS)
     stop = Stop()
     task = asyncio.create_task(runner.run(stop))
-    replica = desk.replica()
+    replica = cluster.replica()
     replica.planner._shadows = runner
     for i in range(3):
-        await desk.analysed(5 * i, spec={"shadows": BOLD})
-        await desk.planned(i + 1)
+        await cluster.analysed(5 * i, spec={"shadows": BOLD})
+        await cluster.planned(i + 1)
     stuck.gate.set()
-    await desk.until(lambda: stuck.done == 2)
+    await cluster.until(lambda: stuck.done == 2)
     stop.request("the test is over")
     await asyncio.gather(task, replica.end())
-    newest = Shadows.model_validate_json(desk.bus.records(SHADOWS.name)[-1].value or b"")
+    newest = Shadows.model_validate_json(cluster.bus.records(SHADOWS.name)[-1].value or b"")
     assert newest.at == after(10)

@@ -68,7 +68,7 @@ class Simulation:
         self.shadows = finish(moved, answers)
         return self.shadows
 
-    def copy(self, label: str) -> Any:
+    def candidate(self, label: str) -> Any:
         assert self.shadows is not None
         return next(c for c in self.shadows.candidates if c.label == label)
 
@@ -130,9 +130,9 @@ def test_records_are_conserved() -> None:
     simulation.cycle(0, arrivals=1500)
     for i in range(1, 13):
         simulation.cycle(5 * i, arrivals=1500)
-    assert simulation.copy("bold").backlogs[SOURCE].records == pytest.approx(60 * 500, rel=0.01)
+    assert simulation.candidate("bold").backlogs[SOURCE].records == pytest.approx(60 * 500, rel=0.01)
     # The oldest waiting record arrived when 1,000/s · 60 s had arrived.
-    assert simulation.copy("bold").backlogs[SOURCE].age_seconds == pytest.approx(60 - 60_000 / 1500, rel=0.05)
+    assert simulation.candidate("bold").backlogs[SOURCE].age_seconds == pytest.approx(60 - 60_000 / 1500, rel=0.05)
 
 
 def test_a_restart_in_flight_delays_the_next() -> None:
@@ -140,13 +140,13 @@ def test_a_restart_in_flight_delays_the_next() -> None:
     simulation = Simulation()
     simulation.cycle(0, {"bold": vector(4)}, restart_seconds=8.0)
     simulation.cycle(5, {"bold": vector(6)}, restart_seconds=8.0)
-    assert dict(simulation.copy("bold").parallelism) == vector(4)
+    assert dict(simulation.candidate("bold").parallelism) == vector(4)
     newest = simulation.requests["bold"].outcomes[0].newest_action
     assert newest is not None
     assert (newest.phase, dict(newest.wanted)) == ("applying", vector(4))
     assert simulation.requests["rate"].outcomes == []
     simulation.cycle(10, {"bold": vector(6)}, restart_seconds=8.0)
-    assert dict(simulation.copy("bold").parallelism) == vector(6)
+    assert dict(simulation.candidate("bold").parallelism) == vector(6)
     assert simulation.score("bold").rescales == 2
 
 
@@ -162,8 +162,8 @@ def test_real_actions_do_not_affect_the_simulation() -> None:
 
 
 def test_the_guards_count_simulated_actions() -> None:
-    """One action an hour is allowed and the real application has used it: the simulated one still grows once. The guards'
-    history (budget, reversals, growth without effect) is the simulated one."""
+    """One action an hour is allowed and the real application has used it: the simulated one still grows once, with its
+    own history for budget, reversals and growth without effect."""
     behavior = {**policy().to_document()["spec"]["behavior"], "maxActionsPerHour": 1}
     real = outcome(
         action("verified", before=vector(2), wanted=vector(4), requested_at=after(-55), running_at=after(-50))
@@ -171,10 +171,10 @@ def test_the_guards_count_simulated_actions() -> None:
     simulation = Simulation()
     for seconds, wanted in ((0, 4), (10, 4), (20, 4), (30, 6)):
         simulation.cycle(seconds, {"bold": vector(wanted)}, outcomes=[real], spec={"behavior": behavior})
-        assert dict(simulation.copy("bold").parallelism) == vector(4)
-    [done] = simulation.copy("bold").state.actions
-    assert (done.id, done.after) == (simulation.copy("bold").rescales[0].id, {WORK: 4})
-    assert simulation.copy("rate").state.actions == []
+        assert dict(simulation.candidate("bold").parallelism) == vector(4)
+    [done] = simulation.candidate("bold").state.actions
+    assert (done.id, done.after) == (simulation.candidate("bold").rescales[0].id, {WORK: 4})
+    assert simulation.candidate("rate").state.actions == []
 
 
 def test_slots_follow_the_simulated_parallelism() -> None:
@@ -210,8 +210,8 @@ def scrape(seconds: float, end: int) -> Observation:
 
 
 def test_raw_observations_are_simulated() -> None:
-    """`keda-kafka` reads offsets. 1,500/s arrive and 1,000/s are processed: after 10 s 5,000 wait, half in each partition, as
-    the offsets show; counters grow by the processed records."""
+    """`keda-kafka` reads offsets. 1,500/s arrive, 1,000/s are processed: after 10 s 5,000 wait, half in each partition;
+    counters grow by the processed records."""
     shadows = [{"name": "keda-kafka"}]
     simulation, scrapes = Simulation(), [scrape(5 * i, 100_000 + 3750 * i) for i in range(3)]
     for i in range(3):
@@ -279,7 +279,7 @@ def test_a_gap_is_not_simulated() -> None:
     simulation.cycle(5)
     simulation.cycle(65)
     assert simulation.score("bold").simulated_seconds == 5
-    assert dict(simulation.copy("bold").parallelism) == vector(4)
+    assert dict(simulation.candidate("bold").parallelism) == vector(4)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_another_job_or_parameter_restarts_the_simulation(seconds: float, change
     simulation.cycle(5)
     before = simulation.score("bold").slot_seconds
     simulation.cycle(seconds, **changes)
-    assert dict(simulation.copy("bold").parallelism) == vector(2)
+    assert dict(simulation.candidate("bold").parallelism) == vector(2)
     assert simulation.shadows is not None
     kept = [s.slot_seconds for hour in simulation.shadows.hours for s in hour.scores if s.label == "bold"]
     assert before in kept
@@ -313,12 +313,12 @@ def test_a_replay_changes_nothing() -> None:
     assert begin(now, question(3)) == (now, [])
 
 
-# -- scores -------------------------------------------------------------------------------------------------------------
+# -- scores ----------------------------------------------------------------------------------------------------------
 
 
 def test_scoring_uses_the_demand_found_later() -> None:
-    """1,700/s need 4 subtasks of 500/s and a source. The simulated application stays at 2 for three minutes: two of five are
-    missing; scores end two minutes ago."""
+    """1,700/s need 4 subtasks of 500/s and a source. `work` stays at 2 for three minutes: two of five are missing;
+    scores end two minutes ago."""
     simulation = Simulation()
     for i in range(37):
         simulation.cycle(5 * i, arrivals=1700)
@@ -367,7 +367,7 @@ def test_moving_unlike_the_demand_is_unstable() -> None:
 
 
 def test_the_objective_defines_a_violation() -> None:
-    """1,500/s on 2 subtasks: the lag passes 30 s after about 90 s. A utilization objective of 70 % is missed at once."""
+    """1,500/s on 2 subtasks: the lag exceeds 30 s after about 90 s. An objective of 70 % is violated at once."""
     simulation = Simulation()
     for i in range(25):
         simulation.cycle(5 * i, arrivals=1500)
@@ -390,8 +390,8 @@ def test_the_real_application_is_scored() -> None:
 
 
 def test_the_simulation_is_compared_with_the_real_application() -> None:
-    """Both run 2 subtasks at 80 % without lag: no error. A real lag of half the objective that the simulation lacks is an
-    error of a sixth."""
+    """Both run 2 subtasks at 80 % without lag: no error. A real lag of half the objective, without a simulated one, is
+    an error of a sixth."""
     simulation = Simulation()
     simulation.cycle(0)
     simulation.cycle(5)
