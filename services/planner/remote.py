@@ -55,7 +55,7 @@ class Remote:
                 f"the last: {breaker.last_failure}"
             )
             return no_reply(name, FAILED, sentence, "circuit-open", of_shadow=not self._is_measured)
-        self._keep(registration, breaker.asked(now, timeout_seconds))
+        self._keep(registration, breaker.called(now, timeout_seconds))
         try:
             reply = await self.try_ask(request, registration, timeout_seconds)
         except PlannerFailed as failure:

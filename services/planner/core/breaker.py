@@ -44,7 +44,7 @@ class Breaker:
         until = max(self.open_until or now, self.probe_until or now)
         return max(0.0, until - now)
 
-    def asked(self, now: float, timeout_seconds: float) -> "Breaker":
+    def called(self, now: float, timeout_seconds: float) -> "Breaker":
         """Let a call pass; behind an opened circuit it is the probe, and other calls wait for it."""
         return self if self.open_until is None else replace(self, probe_until=now + timeout_seconds)
 

@@ -18,7 +18,7 @@ from testbed.kafka import KafkaBroker
 from testbed.service import WeirService
 from tests.integration.planner.test_service import until
 from tests.unit.planner.build import SOURCE, WORK, analysis, policy, request
-from tests.unit.planner.plugin import Plugin, says
+from tests.unit.planner.plugin import Plugin, json_answer
 
 NAME, CHOSEN = "registered-once", "registered-and-chosen"
 MORE = {SOURCE: 2, WORK: 3}
@@ -124,7 +124,7 @@ async def test_one_that_is_chosen_decides_and_its_fallback_where_it_does_not(
             await loop.until(lambda _, told: set(copies(told)) == everybody, "the shadows' message")
             await loop.until(lambda _, told: copies(told)["again"] != copies(told)["observed"], "its copy grows")
 
-            plugin.says = lambda _: says({"detail": "ill"}, 503)
+            plugin.respond = lambda _: json_answer({"detail": "ill"}, 503)
             await loop.until(lambda plan, _: plan.evidence.get("answered_by") == "static", "the fallback's plan")
             assert loop.plan.proposed == {SOURCE: 2, WORK: 2}
             assert loop.plan.evidence["planner_failure"] == "planner-failed"

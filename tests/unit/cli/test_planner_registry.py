@@ -11,7 +11,7 @@ import pytest
 from services.planner.conformance import CHECKS
 from tests.unit.cli.test_command import _Server as Server
 from tests.unit.cli.test_command import server, weir
-from tests.unit.planner.plugin import Asked, good
+from tests.unit.planner.plugin import Received, good
 
 __all__ = ["server"]
 VIEW = {
@@ -39,7 +39,7 @@ def planner_url() -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            reported = good(Asked(self.command, self.path, {}, body))
+            reported = good(Received(self.command, self.path, {}, body))
             assert isinstance(reported, bytes)
             self.wfile.write(reported)
             self.close_connection = True

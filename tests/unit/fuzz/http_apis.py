@@ -26,7 +26,7 @@ from services.planner.remote import Remote
 from services.planner.workers import Workers
 from tests.unit.knowledge.builders import APP, NOON, action, at, documents, observation, outcome, plan, policy
 from tests.unit.planner.build import analysis as known_well
-from tests.unit.planner.shelf import Shelf
+from tests.unit.planner.shelf import FixedRegistrations
 
 NAME = APP.split("/")[1]
 """Also the name of the registered planner, so that requests find it."""
@@ -93,7 +93,9 @@ def planner() -> FastAPI:
     app = application("Weir planner", "Which planners there are, and what one would decide.")
     app.include_router(router(Health(clock)))
     client = PlannerClient(Allowed.of("http,https", "*", "public", prefix="WEIR_PLANNER_PLUGIN"), resolve=inside)
-    app.include_router(planner_router(Planners(Desk(), Shelf(clock, KEPT), Remote(client, clock, {})), clock))
+    app.include_router(
+        planner_router(Planners(Desk(), FixedRegistrations(clock, KEPT), Remote(client, clock, {})), clock)
+    )
     return app
 
 

@@ -15,7 +15,7 @@ from services.planner.core.decide import make_plan
 from services.planner.remote import Remote
 from tests.effort import examples
 from tests.unit.planner.build import NOON, SOURCE, WORK, request
-from tests.unit.planner.plugin import LOOPBACK, Asked, Plugin
+from tests.unit.planner.plugin import LOOPBACK, Plugin, Received
 
 QUESTION = request(of={"arrivals": 2400})
 REPLY: dict[str, Any] = {
@@ -105,7 +105,7 @@ async def test_fifty_megabytes_are_not_read() -> None:
     """The connection is closed behind the first one."""
     sent = 0
 
-    async def pour(_request: Asked) -> bytes:
+    async def pour(_request: Received) -> bytes:
         nonlocal sent
         plugin.writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n[")
         for _ in range(500):

@@ -1,4 +1,4 @@
-"""Values for the planner's tests: `orders` (a source of 12 partitions) feeds `work`, as an analysis sees them."""
+"""Values for the planner's tests: an analysis in which `orders` (a source of 12 partitions) feeds `work`."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -44,12 +44,12 @@ SOURCE, WORK = "orders", "work"
 
 
 def after(seconds: float) -> datetime:
-    """`seconds` after noon."""
+    """Return the time `seconds` after noon."""
     return NOON + timedelta(seconds=seconds)
 
 
 def known(value: float | None, confidence: float = 0.9) -> Estimate:
-    """An estimate; of None or beyond the bounds, an unknown one."""
+    """Return a measured estimate; None and values beyond the bounds give an unknown one."""
     value = within(value)
     return (
         unknown("no reading yet") if value is None else Estimate(value=value, basis="measured", confidence=confidence)
@@ -59,7 +59,7 @@ def known(value: float | None, confidence: float = 0.9) -> Estimate:
 def topology(
     names: Sequence[str] = (SOURCE, WORK), *, partitions: int = 12, groups: int | None = 120, keyed: bool = False
 ) -> Topology:
-    """A chain of operators in one slot sharing group, the first of them the source."""
+    """Return a chain of operators in one slot-sharing group; the first operator is the source."""
     return Topology(
         operators=[
             Operator(
@@ -76,8 +76,10 @@ def topology(
 
 
 def policy(application: str = APP, *, version: int | None = 3, **spec: Any) -> ScalingPolicy:
-    """Act, 30 s of lag, 1 to 12; no stabilisation and no cooldown, so that a story adds the one it is about. Read as a stored one is:
-    also with limits that nothing could keep."""
+    """Return a policy: mode act, 30 s of lag, 1 to 12; no stabilisation and no cooldown unless a test adds them.
+
+    Validated as a stored policy is: limits that cannot be kept are accepted.
+    """
     namespace, name = application.split("/")
     return ScalingPolicy.model_validate(
         {
@@ -102,7 +104,7 @@ def policy(application: str = APP, *, version: int | None = 3, **spec: Any) -> S
 
 
 def deployment(observed: Mapping[str, int], graph: Topology | None = None, **changes: Any) -> Deployment:
-    """A running job in a cluster of plenty."""
+    """Return a running job in a cluster with free slots."""
     return Deployment(
         **{
             "job_id": "a" * 32,
@@ -122,7 +124,7 @@ def deployment(observed: Mapping[str, int], graph: Topology | None = None, **cha
 def operator(
     name: str, parallelism: int, capacity: float | None, arriving: float | None, **changes: Any
 ) -> OperatorAnalysis:
-    """One operator that keeps up with what arrives; `capacity` in records/s of the whole of it."""
+    """Return an operator that keeps up with its input; `capacity` is the operator's total in records/s."""
     busy = None if capacity is None or arriving is None else min(1.0, arriving / capacity)
     return OperatorAnalysis(
         **{
@@ -142,7 +144,7 @@ def operator(
 
 
 def point(parallelism: int, rate: float, *, confidence: float = 0.9, saturated: bool = True) -> CapacityPoint:
-    """A capacity that was seen."""
+    """Return a measured capacity."""
     return CapacityPoint(
         parallelism=parallelism,
         records_per_second=rate,
@@ -167,7 +169,7 @@ def analysis(
     the_policy: ScalingPolicy | None = None,
     **changes: Any,
 ) -> Analysis:
-    """`orders` takes all that comes with one subtask; `work` does `per_subtask` records/s with each of its own."""
+    """Return an analysis: `orders` keeps up with one subtask; each subtask of `work` does `per_subtask` records/s."""
     the_policy = the_policy or policy()
     application = the_policy.application
     observed = observation_id(application, at)
@@ -214,7 +216,7 @@ def analysis(
 
 
 def request(found: Analysis | None = None, *, now: datetime = NOON, **changes: Any) -> PlanRequest:
-    """What a planner is asked; `changes` are of the request, or, without an analysis, `of` it."""
+    """Return a plan request; `changes` apply to the request, `of` to the default analysis."""
     found = found or analysis(**changes.pop("of", {}))
     return PlanRequest(
         **{
@@ -231,17 +233,17 @@ def request(found: Analysis | None = None, *, now: datetime = NOON, **changes: A
 
 
 def scale(vector: Mapping[str, int], code: str = "overloaded") -> PlanReply:
-    """A planner's wish."""
+    """Return a planner's scale reply."""
     return PlanReply(kind="scale", parallelism=dict(vector), code=code, sentence="the planner wants it")
 
 
-def wish(seconds: float, vector: Mapping[str, int]) -> Recommendation:
-    """What was wanted `seconds` after noon (before, if negative)."""
+def recommendation(seconds: float, vector: Mapping[str, int]) -> Recommendation:
+    """Return a recommendation made `seconds` after noon (before, if negative)."""
     return Recommendation(at=after(seconds), parallelism=dict(vector))
 
 
 def action(phase: str = "verified", *, before: Parallelism, wanted: Parallelism, **changes: Any) -> ActionState:
-    """An action begun a minute before noon."""
+    """Return an action that started a minute before noon."""
     return ActionState(
         **{
             "id": uuid5(SPACE, "action"),
@@ -263,7 +265,7 @@ def action(phase: str = "verified", *, before: Parallelism, wanted: Parallelism,
 
 
 def outcome(the_action: ActionState | None, *, at: datetime = NOON, **changes: Any) -> Outcome:
-    """What the executor told of it."""
+    """Return the executor's outcome of an action."""
     phase = the_action.phase if the_action else "refused"
     return Outcome(
         **{
@@ -282,13 +284,13 @@ def outcome(the_action: ActionState | None, *, at: datetime = NOON, **changes: A
 
 
 def context(current: Mapping[str, int], **changes: Any) -> Context:
-    """What guards go by, at noon; `analysis` and `spec` may be given in words of `analysis()` and `policy()`."""
+    """Return the guards' context at noon; `spec` holds arguments of `policy()`."""
     the_policy = policy(**changes.pop("spec", {}))
     graph = changes.pop("graph", topology(tuple(current)))
     slots = changes.pop("slots", Slots(total=32, available=20))
     found = changes.pop("found", None) or analysis(work=current.get(WORK, 1), the_policy=the_policy, graph=graph)
     last_action = changes.pop("last_action", None)
-    asked = Request.model_construct(
+    plan_request = Request.model_construct(
         id=derive_id(found.id, "request"),
         application=found.application,
         now=changes.pop("now", NOON),
@@ -299,4 +301,4 @@ def context(current: Mapping[str, int], **changes: Any) -> Context:
         outcomes=[] if last_action is None else [outcome(last_action)],
         quarantine=changes.pop("quarantine", []),
     )
-    return Context(asked, **changes)
+    return Context(plan_request, **changes)

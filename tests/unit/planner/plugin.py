@@ -1,4 +1,4 @@
-"""A planner of somebody else's on this machine, byte for byte as a test wants it."""
+"""External planner on the loopback address; a test controls each byte of its responses."""
 
 import asyncio
 import json
@@ -28,8 +28,8 @@ DESCRIPTION: dict[str, Any] = {
 }
 
 
-class Asked:
-    """One request as it came."""
+class Received:
+    """A request as received."""
 
     def __init__(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> None:
         self.method, self.path, self.headers, self.body = method, path, headers, body
@@ -39,44 +39,44 @@ class Asked:
         return json.loads(self.body)
 
 
-Says = Callable[[Asked], bytes | Awaitable[bytes]]
+Respond = Callable[[Received], bytes | Awaitable[bytes]]
 
 
 def answer(body: bytes | str, status: int = 200, content_type: str = "application/json", *more: str) -> bytes:
-    """A whole HTTP answer; `more` are further header lines."""
+    """Return a complete HTTP response; `more` are further header lines."""
     data = body.encode() if isinstance(body, str) else body
     lines = [f"HTTP/1.1 {status} said", f"Content-Type: {content_type}", f"Content-Length: {len(data)}", *more]
     return "\r\n".join([*lines, "", ""]).encode() + data
 
 
-def says(document: Any, status: int = 200, *more: str) -> bytes:
+def json_answer(document: Any, status: int = 200, *more: str) -> bytes:
     return answer(json.dumps(document), status, "application/json", *more)
 
 
-def good(asked: Asked) -> bytes:
-    """A planner as it should be: one more for each operator, up to eight; it refuses what is no request."""
-    if asked.method == "GET":
-        return says(DESCRIPTION)
+def good(received: Received) -> bytes:
+    """Reply as a correct planner: one subtask more for each operator up to the bound, 422 for a malformed request."""
+    if received.method == "GET":
+        return json_answer(DESCRIPTION)
     try:
-        question = asked.json
+        question = received.json
         running = question["deployment"]["observed"]
-        at_most = question["policy"]["spec"]["bounds"]["max"]
+        limit = question["policy"]["spec"]["bounds"]["max"]
     except (ValueError, KeyError, TypeError):
-        return says({"detail": "this is no plan request"}, 422)
-    vector = {name: min(p + 1, at_most) for name, p in running.items()}
+        return json_answer({"detail": "this is no plan request"}, 422)
+    vector = {name: min(p + 1, limit) for name, p in running.items()}
     reply = PlanReply(kind="scale", parallelism=vector, code="more", sentence="one more each", memory={"turn": 1})
     return answer(reply.model_dump_json())
 
 
 class Plugin:
-    """Listens on 127.0.0.1 while the `with` lasts. `says` may write to the connection itself and return nothing."""
+    """Server on 127.0.0.1 within a `with` block; `respond` may write to the connection itself and return no bytes."""
 
     port = 0
 
-    def __init__(self, says: Says = good, tls: ssl.SSLContext | None = None) -> None:
-        self.says = says
+    def __init__(self, json_answer: Respond = good, tls: ssl.SSLContext | None = None) -> None:
+        self.respond = json_answer
         self._tls = tls
-        self.asked: list[Asked] = []
+        self.received: list[Received] = []
         self.connections = 0
         self.writer: asyncio.StreamWriter
         self._tasks: set[asyncio.Task[None]] = set()
@@ -122,11 +122,11 @@ class Plugin:
                 headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in head[1:] if line)}
                 body = await reader.readexactly(int(headers.get("content-length", "0")))
                 method, path, _ = head[0].split(" ", 2)
-                asked = Asked(method, path, headers, body)
-                self.asked.append(asked)
+                received = Received(method, path, headers, body)
+                self.received.append(received)
                 self.writer = writer
-                told = self.says(asked)
-                writer.write(told if isinstance(told, bytes) else await told)
+                response = self.respond(received)
+                writer.write(response if isinstance(response, bytes) else await response)
                 await writer.drain()
         writer.close()
         self._tasks.discard(task)

@@ -1,4 +1,4 @@
-"""Any valid request, for tests that every planner answers every one of them."""
+"""Strategies for valid requests, to test that every planner answers each of them."""
 
 from datetime import timedelta
 from typing import Any
@@ -47,7 +47,7 @@ SYMPTOMS = ["warming-up", "catching-up", "stalled", "restarting", "skewed", "gap
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Topology:
-    """One to four operators, any edges between them."""
+    """Return graphs of one to four operators with any edges between them."""
     names = [f"o{i}" for i in range(draw(st.integers(1, 4)))]
     edges = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :] if draw(st.booleans())]
     return Topology(
@@ -66,12 +66,12 @@ def graphs(draw: st.DrawFn) -> Topology:
 
 @st.composite
 def requests(draw: st.DrawFn, planner: str, **parameters: Any) -> PlanRequest:
-    """Numbers of any size, missing ones, operators that were not analysed, strange memories."""
+    """Return requests with numbers of any size, missing values, operators without analysis and malformed memory."""
     graph = draw(graphs())
-    least = draw(st.integers(1, 3))
+    low = draw(st.integers(1, 3))
     the_policy = policy(
         planner={"name": planner, "parameters": parameters},
-        bounds={"min": least, "max": draw(st.integers(least, 40))},
+        bounds={"min": low, "max": draw(st.integers(low, 40))},
         objective=draw(st.sampled_from([{"maxLag": "30s"}, {"maxLatency": "5s"}, {"utilization": 0.7}])),
     )
     observed = {name: draw(st.integers(1, 40)) for name in graph.names if draw(st.integers(0, 19))}
@@ -138,10 +138,13 @@ def requests(draw: st.DrawFn, planner: str, **parameters: Any) -> PlanRequest:
     )
 
 
-def is_whole(reply: Any, asked: PlanRequest) -> bool:
-    """Whether a reply covers the topology with something else than what runs, or holds; and says why."""
+def is_whole(reply: Any, plan_request: PlanRequest) -> bool:
+    """Return whether a reply is a hold with a reason or a changed vector of the complete topology."""
     if reply.parallelism is None:
         return bool(reply.sentence)
-    assert asked.topology is not None
-    assert asked.deployment is not None
-    return set(reply.parallelism) == set(asked.topology.names) and reply.parallelism != asked.deployment.observed
+    assert plan_request.topology is not None
+    assert plan_request.deployment is not None
+    return (
+        set(reply.parallelism) == set(plan_request.topology.names)
+        and reply.parallelism != plan_request.deployment.observed
+    )

@@ -7,8 +7,8 @@ from runtime.memory_bus import MemoryBus
 from services.planner.registrations import Registrations
 
 
-class Shelf(Registrations):
-    """These are there from the beginning."""
+class FixedRegistrations(Registrations):
+    """Registrations that exist from the start."""
 
     def __init__(self, clock: FakeClock, *kept: PlannerRegistration) -> None:
         super().__init__(MemoryBus(partitions=1, clock=clock), clock)

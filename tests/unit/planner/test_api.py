@@ -1,4 +1,4 @@
-"""The planner's HTTP API: what is only tried there is nothing to the loop."""
+"""The planner's HTTP API: trial requests do not affect the loop."""
 
 import json
 
@@ -15,38 +15,38 @@ from services.planner.planners import Planners
 from services.planner.remote import Remote
 from services.planner.workers import Workers
 from tests.unit.planner.build import NOON, analysis, policy, request
-from tests.unit.planner.plugin import LOOPBACK, Plugin, good, says
-from tests.unit.planner.shelf import Shelf
+from tests.unit.planner.plugin import LOOPBACK, Plugin, good, json_answer
+from tests.unit.planner.shelf import FixedRegistrations
 
 
-async def test_what_is_only_tried_keeps_the_loop_from_nothing() -> None:
-    """Somebody asks what a planner would decide while it is ill, five times: its circuit in the loop stays closed."""
+async def test_trial_requests_do_not_open_the_loops_circuit() -> None:
+    """A user requests a plan five times while the planner fails: its circuit in the loop stays closed."""
     clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
     app, remote = application("Weir planner", "Of a test."), Remote(client, clock, {})
     question = request(analysis(the_policy=policy(planner={"name": "mine"})))
-    async with Plugin(lambda _: says({"detail": "ill"}, 503)) as plugin:
+    async with Plugin(lambda _: json_answer({"detail": "ill"}, 503)) as plugin:
         registration = plugin.registered("mine")
-        app.include_router(planner_router(Planners(Workers(1), Shelf(clock, registration), remote), clock))
+        app.include_router(planner_router(Planners(Workers(1), FixedRegistrations(clock, registration), remote), clock))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://planner") as http:
             for _ in range(FAILURES_TO_OPEN):
                 answer = await http.post("/v1/plan", json=question.model_dump(mode="json"))
                 assert answer.json()["code"] == "planner-failed", answer.text
             shown = (await http.get("/v1/planners/mine")).json()["breaker"]
         assert (shown["state"], shown["failures_in_a_row"]) == ("closed", 0)
-        plugin.says = good
+        plugin.respond = good
         assert (await remote.ask(question, registration, 5.0)).kind == "scale"
     await client.close()
 
 
 async def test_a_broken_package_is_listed_and_named_in_readiness(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service stays ready and every other planner can be asked."""
+    """The service stays ready and every other planner replies."""
     broken = installed.Problem("theirs", "their-package", "theirs:plan: ModuleNotFoundError: No module named 'x'")
     found = installed.installed()
     monkeypatch.setattr(installed, "_found", lambda: (found, (broken,)))
     clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
     app, planners = (
         application("Weir planner", "Of a test."),
-        Planners(Workers(1), Shelf(clock), Remote(client, clock, {})),
+        Planners(Workers(1), FixedRegistrations(clock), Remote(client, clock, {})),
     )
     app.include_router(planner_router(planners, clock))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://planner") as http:
@@ -70,11 +70,11 @@ async def test_a_broken_package_is_listed_and_named_in_readiness(monkeypatch: py
     ],
 )
 async def test_a_number_out_of_bounds_is_refused_with_its_field(place: tuple[str | int, ...], number: float) -> None:
-    """One line that names it, and no planner is asked."""
+    """The error is one line that names the field; no planner is called."""
     clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
     app = application("Weir planner", "Of a test.")
     remote = Remote(client, clock, {})
-    app.include_router(planner_router(Planners(Workers(1), Shelf(clock), remote), clock))
+    app.include_router(planner_router(Planners(Workers(1), FixedRegistrations(clock), remote), clock))
     question = request(analysis()).model_dump(mode="json")
     inner = question["analysis"]
     for each in place[:-1]:
@@ -90,10 +90,10 @@ async def test_a_number_out_of_bounds_is_refused_with_its_field(place: tuple[str
 
 
 async def test_a_rate_next_to_nothing_is_answered() -> None:
-    """1e-310 records/s is no rate: the planner holds as it does for one that is unknown, and says so."""
+    """1e-310 records/s is no rate: the planner holds as it does for an unknown rate, with that reason."""
     clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
     app, workers = application("Weir planner", "Of a test."), Workers(1)
-    app.include_router(planner_router(Planners(workers, Shelf(clock), Remote(client, clock, {})), clock))
+    app.include_router(planner_router(Planners(workers, FixedRegistrations(clock), Remote(client, clock, {})), clock))
     question = request(analysis()).model_dump(mode="json")
     question["analysis"]["operators"][1]["true_processing_rate"]["value"] = 1e-310
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://planner") as http:

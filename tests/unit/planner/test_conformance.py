@@ -1,4 +1,4 @@
-"""The conformance suite, itself tested: a good planner passes, and each bad one fails the check it breaks, and is told why."""
+"""The conformance suite: a correct planner passes; a faulty one fails the check it violates, with the reason."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from services.planner.adapters.http import PlannerClient
 from services.planner.conformance import CHECKS, Report, check_planner
 from services.planner.remote import Remote
 from tests.unit.planner.build import NOON
-from tests.unit.planner.plugin import DESCRIPTION, LOOPBACK, Asked, Plugin, Says, answer, good, says
+from tests.unit.planner.plugin import DESCRIPTION, LOOPBACK, Plugin, Received, Respond, answer, good, json_answer
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ async def found(remote: Remote, plugin: Plugin, **limits: float) -> Report:
 
 
 async def test_a_good_planner_passes_every_check(remote: Remote) -> None:
-    """In the order in which they are listed."""
+    """The findings have the order of the list of checks."""
     async with Plugin() as plugin:
         report = await found(remote, plugin)
     assert report.failed == []
@@ -43,61 +43,71 @@ async def test_a_good_planner_passes_every_check(remote: Remote) -> None:
     assert report.description.scope == "operator"
 
 
-def described(**changes: Any) -> Says:
-    return lambda asked: says({**DESCRIPTION, **changes}) if asked.method == "GET" else good(asked)
+def described(**changes: Any) -> Respond:
+    return lambda received: json_answer({**DESCRIPTION, **changes}) if received.method == "GET" else good(received)
 
 
-def instead(of: Says) -> Says:
-    """Good but for what it answers to a request that is one."""
-    return lambda asked: of(asked) if asked.method == "POST" and asked.body.startswith(b'{"id":"') else good(asked)
+def instead(of: Respond) -> Respond:
+    """Return a correct planner except for its replies to valid requests."""
+    return lambda received: (
+        of(received) if received.method == "POST" and received.body.startswith(b'{"id":"') else good(received)
+    )
 
 
-def fails_without_metrics(asked: Asked) -> bytes | Awaitable[bytes]:
-    return says({"detail": "KeyError"}, 500) if asked.json["analysis"]["arrival_rate"]["value"] is None else good(asked)
+def fails_without_metrics(received: Received) -> bytes | Awaitable[bytes]:
+    return (
+        json_answer({"detail": "KeyError"}, 500)
+        if received.json["analysis"]["arrival_rate"]["value"] is None
+        else good(received)
+    )
 
 
-def no_odd_names(asked: Asked) -> bytes | Awaitable[bytes]:
-    return says({"detail": "ascii"}, 500) if "終" in asked.body.decode() else good(asked)
+def no_odd_names(received: Received) -> bytes | Awaitable[bytes]:
+    return json_answer({"detail": "ascii"}, 500) if "終" in received.body.decode() else good(received)
 
 
-def strict(asked: Asked) -> bytes | Awaitable[bytes]:
-    return says({"detail": "extra field"}, 422) if b"of_a_newer_version" in asked.body else good(asked)
+def strict(received: Received) -> bytes | Awaitable[bytes]:
+    return json_answer({"detail": "extra field"}, 422) if b"of_a_newer_version" in received.body else good(received)
 
 
-def zeros(asked: Asked) -> bytes:
-    vector = dict.fromkeys(asked.json["deployment"]["observed"], 0)
-    return says({"kind": "scale", "parallelism": vector, "code": "less", "sentence": "less"})
+def zeros(received: Received) -> bytes:
+    vector = dict.fromkeys(received.json["deployment"]["observed"], 0)
+    return json_answer({"kind": "scale", "parallelism": vector, "code": "less", "sentence": "less"})
 
 
-def takes_anything(asked: Asked) -> bytes | Awaitable[bytes]:
-    hold = says({"kind": "hold", "code": "well", "sentence": "all is well"})
-    return good(asked) if asked.method == "GET" else hold
+def takes_anything(received: Received) -> bytes | Awaitable[bytes]:
+    hold = json_answer({"kind": "hold", "code": "well", "sentence": "all is well"})
+    return good(received) if received.method == "GET" else hold
 
 
-def breaks(asked: Asked) -> bytes | Awaitable[bytes]:
-    return says({}, 500) if asked.method == "POST" and not asked.body.startswith(b'{"id":"') else good(asked)
+def breaks(received: Received) -> bytes | Awaitable[bytes]:
+    return (
+        json_answer({}, 500)
+        if received.method == "POST" and not received.body.startswith(b'{"id":"')
+        else good(received)
+    )
 
 
-def forgetful(asked: Asked) -> bytes | Awaitable[bytes]:
-    return says({"detail": "memory?"}, 500) if asked.json["memory"] else good(asked)
+def forgetful(received: Received) -> bytes | Awaitable[bytes]:
+    return json_answer({"detail": "memory?"}, 500) if received.json["memory"] else good(received)
 
 
 class Counting:
-    """Keeps state of its own."""
+    """Planner with internal state."""
 
     def __init__(self) -> None:
         self.count = 0
 
-    def __call__(self, asked: Asked) -> bytes:
+    def __call__(self, received: Received) -> bytes:
         self.count += 1
-        vector = dict.fromkeys(asked.json["deployment"]["observed"], 1 + self.count % 2)
-        return says({"kind": "scale", "parallelism": vector, "code": "turn", "sentence": "by turns"})
+        vector = dict.fromkeys(received.json["deployment"]["observed"], 1 + self.count % 2)
+        return json_answer({"kind": "scale", "parallelism": vector, "code": "turn", "sentence": "by turns"})
 
 
-BAD: dict[str, tuple[Says, str, str]] = {
+BAD: dict[str, tuple[Respond, str, str]] = {
     "no description": (lambda a: answer("hello") if a.method == "GET" else good(a), "describes-itself", "not JSON"),
     "half a description": (
-        lambda a: says({"name": "mine"}) if a.method == "GET" else good(a),
+        lambda a: json_answer({"name": "mine"}) if a.method == "GET" else good(a),
         "describes-itself",
         "version: is required",
     ),
@@ -123,29 +133,29 @@ BAD: dict[str, tuple[Says, str, str]] = {
     "no newer fields": (instead(strict), "unknown-fields", "answered 422: extra field"),
     "takes anything": (takes_anything, "refuses-no-json", "answered 200"),
     "breaks on nonsense": (breaks, "refuses-no-request", "answered 500"),
-    "state of its own": (instead(Counting()), "same-answer-twice", "it keeps state"),
+    "internal state": (instead(Counting()), "same-answer-twice", "it keeps state"),
     "no memory": (instead(forgetful), "memory-comes-back", "answered 500: memory?"),
 }
 
 
 @pytest.mark.parametrize("what", list(BAD))
-async def test_a_bad_planner_is_told_what_it_breaks(remote: Remote, what: str) -> None:
-    """The check that fails is the one it breaks, with the reason."""
-    planner, check, why = BAD[what]
+async def test_a_faulty_planner_fails_the_check_it_violates(remote: Remote, what: str) -> None:
+    """The report names the violated check and the reason."""
+    planner, check, reason = BAD[what]
     async with Plugin(planner) as plugin:
         report = await found(remote, plugin)
     assert not report.ok
-    told = {finding.check: finding.sentence for finding in report.failed}
-    assert check in told
-    assert why in told[check]
+    failures = {finding.check: finding.sentence for finding in report.failed}
+    assert check in failures
+    assert reason in failures[check]
     if check not in ("describes-itself", "one-operator"):
-        assert set(told) <= {check, "refuses-no-request", "refuses-no-json"}
+        assert set(failures) <= {check, "refuses-no-request", "refuses-no-json"}
 
 
-async def test_a_slow_planner_is_given_up(remote: Remote) -> None:
-    """Each exchange has its time and all of them together have theirs: a report comes either way."""
+async def test_a_slow_planner_fails_within_the_time_limits(remote: Remote) -> None:
+    """Each exchange and the complete check have a time limit; a report is returned in any case."""
 
-    async def never(_asked: Asked) -> bytes:
+    async def never(_received: Received) -> bytes:
         await asyncio.Event().wait()
         return b""
 
@@ -157,16 +167,16 @@ async def test_a_slow_planner_is_given_up(remote: Remote) -> None:
 
 
 async def test_required_parameters_are_taken_from_the_first_example(remote: Remote) -> None:
-    """Otherwise nothing could be asked."""
+    """Without them no request could be made."""
     schema = {"type": "object", "required": ["model"], "properties": {"model": {}}, "examples": [{"model": "small"}]}
     async with Plugin(described(parameters=schema)) as plugin:
         assert (await found(remote, plugin)).ok
-        asked = [json.loads(a.body) for a in plugin.asked if a.body.startswith(b'{"id":"')]
-    assert {each["policy"]["spec"]["planner"]["parameters"]["model"] for each in asked} == {"small"}
+        received = [json.loads(a.body) for a in plugin.received if a.body.startswith(b'{"id":"')]
+    assert {each["policy"]["spec"]["planner"]["parameters"]["model"] for each in received} == {"small"}
 
 
-async def test_what_may_not_be_asked_is_not_asked() -> None:
-    """One finding, which names the setting."""
+async def test_a_forbidden_address_is_not_connected_to() -> None:
+    """The single finding names the setting."""
     client = PlannerClient(Allowed.of("http", "*", "public", prefix="WEIR_PLANNER_PLUGIN"))
     async with Plugin() as plugin:
         report = await found(Remote(client, FakeClock(NOON), {}), plugin)

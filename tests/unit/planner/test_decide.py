@@ -1,4 +1,4 @@
-"""From a request and a reply to a plan: ids, reasons to hold before anybody is asked, and what the next plan needs."""
+"""From a request and a reply to a plan: ids, reasons to hold before the planner is called, state for the next plan."""
 
 from datetime import timedelta
 from typing import Any
@@ -27,30 +27,30 @@ from tests.unit.planner.build import (
     outcome,
     point,
     policy,
+    recommendation,
     request,
     scale,
-    wish,
 )
 
 
-def plan_of(asked: PlanRequest) -> PlanReply:
-    """What `rate` answers."""
-    return ask(asked, "rate")
+def plan_of(plan_request: PlanRequest) -> PlanReply:
+    """Return the reply of `rate`."""
+    return ask(plan_request, "rate")
 
 
-def made(reply: PlanReply, asked: PlanRequest, state: PlanState | None = None) -> Plan:
-    return make_plan(asked, reply, state or PlanState(), planner="rate", created_at=asked.now)
+def made(reply: PlanReply, plan_request: PlanRequest, state: PlanState | None = None) -> Plan:
+    return make_plan(plan_request, reply, state or PlanState(), planner="rate", created_at=plan_request.now)
 
 
-def test_a_plan_says_what_it_was_made_of() -> None:
-    """Ids of the analysis and observation, deployment, policy version, mode, the wish and what became of it."""
-    asked = request(of={"arrivals": 2400})
-    plan = made(scale({SOURCE: 1, WORK: 20}), asked)
-    assert plan.id == derive_id(asked.analysis.id, "plan")
-    assert (plan.analysis_id, plan.observation_id) == (asked.analysis.id, asked.analysis.observation_id)
+def test_a_plan_records_its_inputs() -> None:
+    """Ids of the analysis and observation, deployment, policy version, mode, the proposed and the approved vector."""
+    plan_request = request(of={"arrivals": 2400})
+    plan = made(scale({SOURCE: 1, WORK: 20}), plan_request)
+    assert plan.id == derive_id(plan_request.analysis.id, "plan")
+    assert (plan.analysis_id, plan.observation_id) == (plan_request.analysis.id, plan_request.analysis.observation_id)
     assert (plan.policy_version, plan.mode, plan.planner) == (3, "act", "rate")
-    assert asked.deployment is not None
-    assert plan.deployment == asked.deployment.ref()
+    assert plan_request.deployment is not None
+    assert plan.deployment == plan_request.deployment.ref()
     assert (plan.current, plan.proposed) == ({SOURCE: 1, WORK: 2}, {SOURCE: 1, WORK: 20})
     assert plan.approved == {SOURCE: 1, WORK: 12}
     assert plan.sentence.startswith("work 2 → 12, predicted lag at most ")
@@ -58,21 +58,21 @@ def test_a_plan_says_what_it_was_made_of() -> None:
 
 
 def test_a_replay_gives_the_same_plan() -> None:
-    """Down to its id, so that whoever reads it twice acts on it once."""
-    asked = request(of={"arrivals": 2400})
-    assert plan_offline(asked) == plan_offline(PlanRequest.model_validate_json(asked.model_dump_json()))
+    """The id is equal too, so that the executor acts on it once."""
+    plan_request = request(of={"arrivals": 2400})
+    assert plan_offline(plan_request) == plan_offline(PlanRequest.model_validate_json(plan_request.model_dump_json()))
 
 
 @pytest.mark.parametrize(("interval", "seconds"), [("2s", 15), ("10s", 30)])
 def test_a_plan_expires(interval: str, seconds: int) -> None:
-    """After three intervals, and not before 15 s: a plan of yesterday is never acted on."""
-    asked = request(analysis(the_policy=policy(interval=interval)))
-    plan = made(scale({SOURCE: 1, WORK: 3}), asked)
+    """After three intervals, and not before 15 s, so that the executor never acts on an old plan."""
+    plan_request = request(analysis(the_policy=policy(interval=interval)))
+    plan = made(scale({SOURCE: 1, WORK: 3}), plan_request)
     assert plan.expires_at == NOON + timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(
-    ("asked", "code", "words"),
+    ("plan_request", "code", "text"),
     [
         (request(analysis(the_policy=policy(mode="paused"))), "paused", "paused"),
         (request(now=after(16)), "stale", "16 s old, more than 15 s"),
@@ -92,79 +92,79 @@ def test_a_plan_expires(interval: str, seconds: int) -> None:
         ),
     ],
 )
-def test_reasons_to_hold_before_anybody_is_asked(asked: PlanRequest, code: str, words: str) -> None:
-    """And each is a plan, too: a hold that says why."""
-    reply = precheck(asked)
+def test_reasons_to_hold_before_the_planner_is_called(plan_request: PlanRequest, code: str, text: str) -> None:
+    """Each gives a plan: a hold with the reason."""
+    reply = precheck(plan_request)
     assert reply is not None
     assert (reply.kind, reply.code) == ("hold", code)
-    assert words in reply.sentence
-    plan = made(reply, asked)
+    assert text in reply.sentence
+    plan = made(reply, plan_request)
     assert (plan.kind, plan.code, plan.action) == ("hold", code, None)
 
 
 def test_a_fresh_reading_is_planned_for() -> None:
-    """15 s old at an interval of 5 s is young enough; a job that is not running, too, since it can be scaled."""
+    """15 s old at an interval of 5 s is fresh enough; a job that is not running can be scaled too."""
     assert precheck(request(now=after(15))) is None
     assert precheck(request(of={"status": "not_running"})) is None
 
 
 @pytest.mark.parametrize(
-    ("vector", "words"),
+    ("vector", "text"),
     [({WORK: 3}, "misses orders"), ({SOURCE: 1, WORK: 3, "sink": 1}, "names the unknown operator sink")],
 )
-def test_an_answer_for_a_part_is_refused(vector: dict[str, int], words: str) -> None:
-    """A planner answers for the whole topology or holds."""
-    asked = request()
-    assert words in str(coverage_problem(scale(vector), asked))
-    plan = made(scale(vector), asked)
+def test_a_reply_for_a_part_of_the_topology_is_refused(vector: dict[str, int], text: str) -> None:
+    """A planner replies for the complete topology or holds."""
+    plan_request = request()
+    assert text in str(coverage_problem(scale(vector), plan_request))
+    plan = made(scale(vector), plan_request)
     assert (plan.kind, plan.code, plan.approved) == ("hold", "invalid-reply", None)
-    assert words in plan.sentence
+    assert text in plan.sentence
 
 
-def test_the_wishes_of_the_window_are_passed_on() -> None:
-    """A minute of stabilisation: what is older is dropped but for the last, which shows that the window is covered."""
+def test_recommendations_of_the_window_are_passed_on() -> None:
+    """A minute of stabilisation: of older ones only the last is kept, which shows that the window is covered."""
     slow: dict[str, Any] = {"behavior": {"scaleDown": {"stabilization": "1m"}}}
-    past = {-120: 2, -70: 3, -50: 2, -10: 3}
-    state = PlanState(recommendations=[wish(at, {SOURCE: 1, WORK: p}) for at, p in past.items()])
+    earlier = {-120: 2, -70: 3, -50: 2, -10: 3}
+    state = PlanState(recommendations=[recommendation(at, {SOURCE: 1, WORK: p}) for at, p in earlier.items()])
     plan = made(scale({SOURCE: 1, WORK: 1}), request(analysis(the_policy=policy(**slow))), state)
     assert [r.at for r in plan.state.recommendations] == [after(s) for s in (-70, -50, -10, 0)]
     assert plan.state.recommendations[-1].parallelism == {SOURCE: 1, WORK: 1}
 
 
-def test_a_hold_wants_what_is_there() -> None:
-    """It counts in the windows: a scale-down that was wanted before a hold has not been wanted all the time."""
+def test_a_hold_recommends_the_current_parallelism() -> None:
+    """It counts in the windows: a scale-down recommended before a hold was not recommended all the time."""
     hold = PlanReply(kind="hold", code="objective-held", sentence="all is well")
     plan = made(hold, request())
     assert [r.parallelism for r in plan.state.recommendations] == [{SOURCE: 1, WORK: 2}]
 
 
-def test_a_hold_of_ignorance_is_a_gap() -> None:
-    """Nobody knows what would have been wanted: the window must be covered anew."""
+def test_a_hold_for_a_missing_metric_is_a_gap() -> None:
+    """The recommendation is unknown, so the window starts again."""
     hold = PlanReply(kind="hold", code="metric-missing", sentence="unknown")
-    state = PlanState(recommendations=[wish(-10, {SOURCE: 1, WORK: 2})])
+    state = PlanState(recommendations=[recommendation(-10, {SOURCE: 1, WORK: 2})])
     assert made(hold, request(), state).state.recommendations == []
 
 
-def test_wishes_of_another_graph_are_forgotten() -> None:
-    """The job was deployed anew with another operator."""
-    state = PlanState(recommendations=[wish(-10, {SOURCE: 1, "old": 2})])
+def test_recommendations_of_another_graph_are_dropped() -> None:
+    """The job was redeployed with another operator."""
+    state = PlanState(recommendations=[recommendation(-10, {SOURCE: 1, "old": 2})])
     assert len(made(scale({SOURCE: 1, WORK: 3}), request(), state).state.recommendations) == 1
 
 
 def test_the_state_is_bounded() -> None:
-    """A window of a day at 5 s is thousands of turns: a plan carries as many wishes as it may, and the newest is one."""
+    """A window of a day at 5 s is thousands of cycles: a plan carries a bounded number, including the newest."""
     slow: dict[str, Any] = {"behavior": {"scaleDown": {"stabilization": "1d"}}}
-    state = PlanState(recommendations=[wish(-5 * i, {SOURCE: 1, WORK: 2 + i % 7}) for i in range(400, 0, -1)])
+    state = PlanState(recommendations=[recommendation(-5 * i, {SOURCE: 1, WORK: 2 + i % 7}) for i in range(400, 0, -1)])
     kept = made(scale({SOURCE: 1, WORK: 1}), request(analysis(the_policy=policy(**slow))), state).state.recommendations
     assert len(kept) <= MAX_RECOMMENDATIONS
     assert (kept[0].at, kept[-1].at) == (after(-2000), NOON)
 
 
-def test_a_window_of_more_turns_than_a_plan_may_carry_is_still_covered() -> None:
-    """Half an hour at an interval of 1 s: wanting less all that time leads to less, and once is told by the wishes kept."""
+def test_a_window_longer_than_the_stored_recommendations_is_still_covered() -> None:
+    """Half an hour at an interval of 1 s, 1 and 2 subtasks recommended in turn: the vector falls to 2."""
     kept: list[Recommendation] = []
     for second in range(-1_900, 1):
-        kept = condensed([*kept, wish(second, {SOURCE: 1, WORK: 2 if second % 3 else 1})], 400)
+        kept = condensed([*kept, recommendation(second, {SOURCE: 1, WORK: 2 if second % 3 else 1})], 400)
     spec: dict[str, Any] = {"behavior": {"scaleDown": {"stabilization": "30m"}, "cooldown": "0s"}}
     found = analysis(work=4, arrivals=300, per_subtask=1000, seen=[point(1, 900)])
     proposal = amend(
@@ -176,42 +176,42 @@ def test_a_window_of_more_turns_than_a_plan_may_carry_is_still_covered() -> None
 @examples(25)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=60), st.integers(0, 60))
 def test_condensing_is_lossless_or_cautious(wanted: list[tuple[int, int]], length: int) -> None:
-    """Any window over the condensed wishes: the same coverage, no smaller largest wish, no larger smallest one."""
-    whole = [wish(at, {SOURCE: a, WORK: b}) for at, (a, b) in enumerate(wanted, -len(wanted) + 1)]
-    few = condensed(whole, 20)
+    """Any window over the condensed recommendations: same coverage, no smaller maximum, no larger minimum."""
+    complete = [recommendation(at, {SOURCE: a, WORK: b}) for at, (a, b) in enumerate(wanted, -len(wanted) + 1)]
+    few = condensed(complete, 20)
     assert len(few) <= 20
-    assert (few[0].at, few[-1].at) == (whole[0].at, whole[-1].at)
-    inside = [[w.parallelism for w in wishes if w.at >= after(-length)] for wishes in (whole, few)]
+    assert (few[0].at, few[-1].at) == (complete[0].at, complete[-1].at)
+    inside = [[w.parallelism for w in recommendations if w.at >= after(-length)] for recommendations in (complete, few)]
     for name in (SOURCE, WORK):
         everything, condensed_ = ([vector[name] for vector in vectors] for vectors in inside)
         assert max(condensed_) >= max(everything)
         assert min(condensed_) <= min(everything)
 
 
-def test_the_planners_memory_is_handed_on_with_its_name() -> None:
-    """So that another planner does not read it as its own."""
+def test_the_planners_memory_is_stored_with_its_name() -> None:
+    """Another planner must not read it as its own."""
     reply = PlanReply(kind="hold", code="objective-held", sentence="all is well", memory={"level": 3})
     state = made(reply, request()).state
     assert (state.memory, state.planner) == ({"level": 3}, "rate")
 
 
 def test_the_newest_action_is_found_behind_a_refusal() -> None:
-    """A refused plan made no action; its outcome carries the one before along."""
+    """A refused plan starts no action; its outcome carries the previous action."""
     done = action(before={WORK: 1}, wanted={WORK: 2})
     refused = outcome(None, at=after(5), last_action=done)
     assert request(outcomes=[refused, outcome(done)]).newest_action == done
     assert request().newest_action is None
 
 
-def test_offline_names_a_planner_that_is_not_there() -> None:
-    """And lists those there are."""
+def test_offline_names_an_unknown_planner() -> None:
+    """The error lists the available planners."""
     with pytest.raises(UnknownPlanner, match=r"no planner 'magic'; there are: .*rate"):
         plan_offline(request(), "magic")
 
 
 def test_what_runs_outside_the_bounds_is_brought_into_them() -> None:
-    """The user has narrowed them; nothing else is wrong, so the planner would hold. A busy operator or a stabilisation window is no
-    reason to stay above what the user allows."""
+    """The user has narrowed them and the planner would hold. Neither a busy operator nor a stabilisation window is a
+    reason to stay above the bounds."""
     low = request(analysis(the_policy=policy(bounds={"min": 1, "max": 12, "operators": {WORK: {"min": 4}}})))
     plan = made(plan_of(low), low)
     assert (plan.code, plan.approved) == ("out-of-bounds", {SOURCE: 1, WORK: 4})
@@ -226,12 +226,12 @@ def test_what_runs_outside_the_bounds_is_brought_into_them() -> None:
     assert made(plan_of(unknown), unknown).kind == "hold"
 
 
-def test_a_plan_foretells_what_was_left_of_the_wish() -> None:
-    """Of 6 wanted 3 can be had: the prediction is that of 3."""
-    asked = request(of={"arrivals": 2400})
-    assert asked.deployment is not None
-    few = asked.model_copy(
-        update={"deployment": asked.deployment.model_copy(update={"slots": Slots(total=3, available=1)})}
+def test_a_plan_predicts_the_approved_vector() -> None:
+    """3 of the 6 proposed subtasks are approved: the prediction is for 3."""
+    plan_request = request(of={"arrivals": 2400})
+    assert plan_request.deployment is not None
+    few = plan_request.model_copy(
+        update={"deployment": plan_request.deployment.model_copy(update={"slots": Slots(total=3, available=1)})}
     )
     plan = made(plan_of(few), few)
     assert plan.approved == {SOURCE: 1, WORK: 3}
@@ -240,23 +240,23 @@ def test_a_plan_foretells_what_was_left_of_the_wish() -> None:
     assert "limited by slots-available)" in plan.sentence
 
 
-def test_growth_that_gains_nothing_after_the_guards_is_not_worth_a_restart() -> None:
-    """Only the source may grow, and it is not what holds the job back."""
-    asked = request(of={"arrivals": 2400})
+def test_growth_without_gain_after_the_guards_is_a_hold() -> None:
+    """Only the source may grow, and it is not the bottleneck."""
+    plan_request = request(of={"arrivals": 2400})
     wanted = scale({SOURCE: 2, WORK: 6})
     bound = request(
         analysis(arrivals=2400, the_policy=policy(bounds={"min": 1, "max": 12, "operators": {WORK: {"max": 2}}}))
     )
-    assert made(wanted, asked).kind == "scale"
+    assert made(wanted, plan_request).kind == "scale"
     plan = made(wanted, bound)
     assert (plan.kind, plan.code) == ("hold", "no-gain")
     assert plan.sentence == "orders 1 → 2, limited by bounds, would gain nothing for its restart"
 
 
 @pytest.mark.parametrize("selectivity", [1.0, None])
-def test_growth_that_guards_have_cut_is_kept_while_a_long_lag_lasts(selectivity: float | None) -> None:
-    """1,000 s of lag, which is beyond any horizon, and a limit of one subtask an action: one more works it off sooner, and where the demand
-    of work is unknown, no model says otherwise."""
+def test_growth_reduced_by_guards_is_kept_while_a_long_lag_lasts(selectivity: float | None) -> None:
+    """1,000 s of lag, beyond any horizon, and a limit of one subtask per action: one more clears it sooner; with the
+    demand of `work` unknown it is kept too."""
     slow = {"scaleUp": {"stabilization": "0s", "maxStep": 1}, "cooldown": "0s"}
     found = analysis(
         arrivals=900,
@@ -270,24 +270,26 @@ def test_growth_that_guards_have_cut_is_kept_while_a_long_lag_lasts(selectivity:
     assert plan.approved == {SOURCE: 1, WORK: 3}, plan.sentence
 
 
-def test_what_runs_outside_the_bounds_is_brought_in_whatever_that_gains() -> None:
-    """`orders` runs at 1 of at least 2, and the budget leaves little of the wish: it moves all the same."""
+def test_what_runs_outside_the_bounds_is_brought_in_even_without_gain() -> None:
+    """`orders` runs at 1 of at least 2; it is scaled even though the budget reduces the recommendation."""
     for limits in (
         {"bounds": {"min": 2, "max": 8}, "budget": {"slots": 3}},
         {"bounds": {"min": 2, "max": 8, "total": {"max": 5}}},
     ):
-        asked = request(analysis(work=2, arrivals=2400, the_policy=policy(**limits)))
-        plan = made(scale({SOURCE: 4, WORK: 4}), asked)
+        plan_request = request(analysis(work=2, arrivals=2400, the_policy=policy(**limits)))
+        plan = made(scale({SOURCE: 4, WORK: 4}), plan_request)
         assert plan.kind == "scale", plan.sentence
         assert plan.approved is not None and plan.approved[SOURCE] >= 2
 
 
 def test_a_saved_request_gives_the_loops_own_decision() -> None:
-    """The request carries what the last plan left for the guards: a covered stabilisation window, usual arrivals."""
+    """The request carries the guards' state of the last plan: a covered stabilisation window, usual arrivals."""
     calm = policy(
         behavior={"scaleDown": {"stabilization": "60s"}, "scaleUp": {"stabilization": "0s"}, "cooldown": "0s"}
     )
-    wishes = [wish(-70 + 10 * i, {SOURCE: 1, WORK: 1}) for i in range(7)]
-    asked = request(analysis(work=4, arrivals=300, the_policy=calm), state=PlanState(recommendations=wishes))
-    assert plan_offline(asked).approved is not None
-    assert plan_offline(asked.model_copy(update={"state": PlanState()})).kind == "hold"
+    recommendations = [recommendation(-70 + 10 * i, {SOURCE: 1, WORK: 1}) for i in range(7)]
+    plan_request = request(
+        analysis(work=4, arrivals=300, the_policy=calm), state=PlanState(recommendations=recommendations)
+    )
+    assert plan_offline(plan_request).approved is not None
+    assert plan_offline(plan_request.model_copy(update={"state": PlanState()})).kind == "hold"

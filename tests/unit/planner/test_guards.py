@@ -1,4 +1,4 @@
-"""The guards: one story each, and what holds for the whole chain whatever is proposed."""
+"""Each guard, and invariants of the complete chain for any proposal."""
 
 from typing import Any
 from uuid import uuid4
@@ -22,16 +22,16 @@ from tests.unit.planner.build import (
     operator,
     point,
     policy,
+    recommendation,
     scale,
     topology,
-    wish,
 )
 
 NOW: Parallelism = {SOURCE: 1, WORK: 4}
 
 
 def passed(wanted: Parallelism, given_: Context) -> Proposal:
-    """What the whole chain makes of a wish."""
+    """Return the result of the complete chain."""
     return amend(scale(wanted), given_)
 
 
@@ -40,7 +40,7 @@ def guards(proposal: Proposal) -> list[str]:
 
 
 def behavior(up: Any = "0s", down: Any = "0s", cooldown: str = "0s") -> dict[str, Any]:
-    """A policy's behavior; a direction is its stabilisation or all of it."""
+    """Return a policy's behavior; a direction is a stabilisation time or its fields."""
 
     def direction(value: Any) -> dict[str, Any]:
         return {"stabilization": value} if isinstance(value, str) else {"stabilization": "0s", **value}
@@ -48,15 +48,15 @@ def behavior(up: Any = "0s", down: Any = "0s", cooldown: str = "0s") -> dict[str
     return {"behavior": {"scaleUp": direction(up), "scaleDown": direction(down), "cooldown": cooldown}}
 
 
-def test_a_sound_wish_passes_as_it_is() -> None:
-    """No guard has anything to say."""
+def test_a_valid_proposal_is_not_changed() -> None:
+    """No guard amends it."""
     proposal = passed({SOURCE: 1, WORK: 6}, context(NOW))
     assert proposal.vector == {SOURCE: 1, WORK: 6}
     assert proposal.amendments == ()
 
 
 def test_a_hold_passes() -> None:
-    """Guards never make an action out of one."""
+    """Guards never turn a hold into an action."""
     hold = PlanReply(kind="hold", code="objective-held", sentence="all is well")
     proposal = amend(hold, context({SOURCE: 1, WORK: 40}))
     assert (proposal.vector, proposal.code, proposal.sentence, proposal.amendments) == (
@@ -68,7 +68,7 @@ def test_a_hold_passes() -> None:
 
 
 def test_bounds() -> None:
-    """20 are wanted, 12 are allowed; and of the source at least 2."""
+    """20 are proposed, 12 are allowed; the source has a minimum of 2."""
     proposal = passed(
         {SOURCE: 1, WORK: 20}, context(NOW, spec={"bounds": {"max": 12, "operators": {SOURCE: {"min": 2}}}})
     )
@@ -79,7 +79,7 @@ def test_bounds() -> None:
 
 @pytest.mark.parametrize("phase", ["intended", "applying", "rolling-back"])
 def test_one_action_at_a_time(phase: str) -> None:
-    """While the last one is being done nothing new begins."""
+    """No action starts while the previous one is in flight."""
     last = action(phase, before={SOURCE: 1, WORK: 2}, wanted=NOW)
     proposal = passed({SOURCE: 1, WORK: 6}, context(NOW, last_action=last))
     assert (proposal.vector, proposal.code) == (None, "action-in-flight")
@@ -87,7 +87,7 @@ def test_one_action_at_a_time(phase: str) -> None:
 
 
 def test_while_an_action_is_verified_more_may_follow_but_not_less() -> None:
-    """It runs; a load that rises meanwhile is planned for, a scale-down waits for the verdict."""
+    """The job runs: a rising load is planned for, a scale-down waits for the verification."""
     last = action("verifying", before={SOURCE: 1, WORK: 2}, wanted=NOW, running_at=after(-5))
     given_ = context(NOW, last_action=last)
     assert passed({SOURCE: 1, WORK: 6}, given_).vector == {SOURCE: 1, WORK: 6}
@@ -95,7 +95,7 @@ def test_while_an_action_is_verified_more_may_follow_but_not_less() -> None:
 
 
 def test_a_busy_operator_is_never_lowered() -> None:
-    """Work is busy 96 % of the time though little is said to arrive: the selectivity is misread."""
+    """`work` is busy 96 % of the time though its reported input is small: the selectivity is misread."""
     found = analysis(work=4, operators=[operator(SOURCE, 1, 1e5, 100), operator(WORK, 4, 1000.0, 960.0)])
     proposal = passed({SOURCE: 1, WORK: 1}, context(NOW, found=found))
     assert (proposal.vector, proposal.code) == (None, "saturated")
@@ -109,8 +109,8 @@ def test_an_operator_of_unknown_utilization_is_never_lowered() -> None:
     assert passed({SOURCE: 1, WORK: 1}, context(NOW, found=analysis(work=4, operators=[]))).code == "saturated"
 
 
-def test_scaling_in_asks_of_a_subtask_what_one_was_seen_to_do() -> None:
-    """4 subtasks take 100/s each; 1 would have to do 400, over three times what was ever seen: one step only."""
+def test_scaling_in_requires_of_a_subtask_a_measured_rate() -> None:
+    """4 subtasks take 100/s each; 1 would have to do 400/s, over three times the measured maximum: one step only."""
     proposal = passed({SOURCE: 1, WORK: 1}, context(NOW, found=analysis(work=4, arrivals=400.0, per_subtask=1000.0)))
     assert proposal.vector == {SOURCE: 1, WORK: 3}
     assert guards(proposal) == ["sustained-rate"]
@@ -119,48 +119,56 @@ def test_scaling_in_asks_of_a_subtask_what_one_was_seen_to_do() -> None:
 @pytest.mark.parametrize(
     "unknown", [{"arrivals": None}, {"operators": [operator(WORK, 4, 4000.0, None)]}], ids=["asked for", "seen"]
 )
-def test_what_a_subtask_would_be_asked_for_is_unknown_so_none_is_taken(unknown: dict[str, Any]) -> None:
-    """A missing metric cannot shrink anything: neither what arrives at it nor what it was seen to do."""
+def test_an_unknown_rate_per_subtask_prevents_scaling_in(unknown: dict[str, Any]) -> None:
+    """Neither a missing input rate nor a missing measured rate allows scaling in."""
     found = analysis(**{"work": 4, "per_subtask": 1000.0, "arrivals": 400.0, **unknown})
     proposal = sustained_rate(Proposal(context(NOW, found=found), {SOURCE: 1, WORK: 1}, "less", "less"))
     assert proposal.vector is not None and proposal.vector[WORK] == 4
     assert "is unknown" in proposal.amendments[-1].because
 
 
-def test_a_rate_seen_under_saturation_is_trusted() -> None:
-    """One subtask was seen to do 500/s while backlogged: 400/s may be asked of it."""
+def test_a_rate_measured_under_saturation_is_trusted() -> None:
+    """One subtask did 500/s with a backlog: 400/s is within its capacity."""
     found = analysis(work=4, arrivals=400.0, per_subtask=1000.0, seen=[point(1, 500)])
     proposal = passed({SOURCE: 1, WORK: 1}, context(NOW, found=found))
     assert proposal.vector == {SOURCE: 1, WORK: 1}
 
 
 def test_going_up_waits_for_its_window() -> None:
-    """20 s of stabilisation: the smallest wish of the last 20 s counts, an older one does not."""
-    wishes = [wish(-25, {SOURCE: 1, WORK: 4}), wish(-10, {SOURCE: 1, WORK: 5}), wish(0, {SOURCE: 1, WORK: 9})]
-    proposal = passed({SOURCE: 1, WORK: 9}, context(NOW, spec=behavior(up="20s"), recommendations=wishes))
+    """20 s of stabilisation: the smallest recommendation of the last 20 s counts, an older one does not."""
+    recommendations = [
+        recommendation(-25, {SOURCE: 1, WORK: 4}),
+        recommendation(-10, {SOURCE: 1, WORK: 5}),
+        recommendation(0, {SOURCE: 1, WORK: 9}),
+    ]
+    proposal = passed({SOURCE: 1, WORK: 9}, context(NOW, spec=behavior(up="20s"), recommendations=recommendations))
     assert proposal.vector == {SOURCE: 1, WORK: 5}
     assert guards(proposal) == ["stabilisation"]
 
 
-def test_going_down_is_wanted_for_the_whole_window() -> None:
-    """60 s of stabilisation: after 40 s it waits for 20 more; after 60 s the largest wish of them counts."""
+def test_going_down_needs_a_covered_window() -> None:
+    """60 s of stabilisation: after 40 s it waits 20 s more; after 60 s the largest recommendation counts."""
     spec = behavior(down="60s")
-    early = [wish(-40, {SOURCE: 1, WORK: 2}), wish(0, {SOURCE: 1, WORK: 2})]
+    early = [recommendation(-40, {SOURCE: 1, WORK: 2}), recommendation(0, {SOURCE: 1, WORK: 2})]
     proposal = passed({SOURCE: 1, WORK: 2}, context(NOW, spec=spec, recommendations=early, found=seen_busy()))
     assert (proposal.vector, proposal.code) == (None, "stabilisation")
     assert "20 s remain" in proposal.sentence
-    late = [wish(-61, {SOURCE: 1, WORK: 4}), wish(-30, {SOURCE: 1, WORK: 3}), wish(0, {SOURCE: 1, WORK: 2})]
+    late = [
+        recommendation(-61, {SOURCE: 1, WORK: 4}),
+        recommendation(-30, {SOURCE: 1, WORK: 3}),
+        recommendation(0, {SOURCE: 1, WORK: 2}),
+    ]
     proposal = passed({SOURCE: 1, WORK: 2}, context(NOW, spec=spec, recommendations=late, found=seen_busy()))
     assert proposal.vector == {SOURCE: 1, WORK: 3}
 
 
 def seen_busy() -> Any:
-    """An analysis in which one subtask was seen to do whatever is asked here."""
+    """Return an analysis in which one subtask did 900 records/s when saturated."""
     return analysis(work=4, arrivals=400.0, per_subtask=1000.0, seen=[point(1, 900)])
 
 
 def test_cooldown_keeps_from_going_down_only() -> None:
-    """20 s after an action ended, of 60: down must wait for 40 s more, up need not."""
+    """20 of 60 s after an action ended: down waits 40 s more, up does not."""
     last = action(before={SOURCE: 1, WORK: 2}, wanted=NOW, finished_at=after(-20))
     given_ = context(NOW, spec=behavior(cooldown="60s"), last_action=last, found=seen_busy())
     proposal = passed({SOURCE: 1, WORK: 2}, given_)
@@ -170,7 +178,7 @@ def test_cooldown_keeps_from_going_down_only() -> None:
 
 
 def test_steps_are_limited_by_number_and_by_ratio() -> None:
-    """At most 3 up at a time, and at most halved."""
+    """At most 3 more per action, and at most halved."""
     spec = behavior(up={"maxStep": 3}, down={"maxFactor": 2})
     assert passed({SOURCE: 1, WORK: 12}, context(NOW, spec=spec)).vector == {SOURCE: 1, WORK: 7}
     proposal = passed({SOURCE: 1, WORK: 1}, context(NOW, spec=spec, found=seen_busy()))
@@ -179,21 +187,21 @@ def test_steps_are_limited_by_number_and_by_ratio() -> None:
 
 
 def test_a_ratio_below_two_lets_a_single_subtask_grow() -> None:
-    """1.5 times one is one; it would never grow, so one step is always allowed."""
+    """1.5 times one rounds to one; one step is always allowed."""
     spec = behavior(up={"maxFactor": 1.5})
     assert passed({SOURCE: 1, WORK: 9}, context({SOURCE: 1, WORK: 1}, spec=spec)).vector == {SOURCE: 1, WORK: 2}
 
 
-def test_only_parallelisms_that_do_something() -> None:
-    """Of 12 partitions 7 subtasks leave one with 2 as 6 do: 6. Key groups of a keyed operator likewise: of 12, 5 is 4."""
+def test_a_parallelism_without_gain_is_reduced() -> None:
+    """With 12 partitions 7 subtasks gain nothing over 6; with 12 key groups 5 gain nothing over 4."""
     graph = topology(groups=12, keyed=True)
     proposal = passed({SOURCE: 7, WORK: 5}, context({SOURCE: 1, WORK: 2}, graph=graph))
     assert proposal.vector == {SOURCE: 6, WORK: 4}
     assert "orders gains nothing from 7 over 6" in proposal.amendments[0].because
 
 
-def test_the_policys_minimum_is_kept_even_if_it_does_nothing() -> None:
-    """At least 5 of an operator of 12 key groups, though 4 would be as good; of 3 key groups there are no 5."""
+def test_the_policys_minimum_is_kept_even_without_gain() -> None:
+    """Minimum 5 with 12 key groups, though 4 would do as well; with 3 key groups the limit is 3."""
     spec = {"bounds": {"min": 1, "operators": {WORK: {"min": 5}}}}
     assert passed({SOURCE: 1, WORK: 5}, context(NOW, graph=topology(groups=12, keyed=True), spec=spec)).vector == {
         SOURCE: 1,
@@ -204,33 +212,33 @@ def test_the_policys_minimum_is_kept_even_if_it_does_nothing() -> None:
 
 
 def test_what_is_unbalanced_already_is_left_alone() -> None:
-    """The source runs with 7 of 12; a change of work is no reason to touch it."""
+    """The source runs with 7 subtasks for 12 partitions; a change of `work` does not change it."""
     graph = topology(keyed=True)
     proposal = passed({SOURCE: 7, WORK: 6}, context({SOURCE: 7, WORK: 2}, graph=graph))
     assert proposal.vector == {SOURCE: 7, WORK: 6}
 
 
-def test_slots_are_used_as_far_as_they_go() -> None:
-    """4 held and 2 free: 9 become 6, and what was wanted is told as infeasible."""
+def test_growth_is_limited_to_available_slots() -> None:
+    """4 held and 2 free: 9 become 6, and the proposal is reported as infeasible."""
     proposal = passed({SOURCE: 1, WORK: 9}, context(NOW, slots=Slots(total=6, available=2)))
     assert proposal.vector == {SOURCE: 1, WORK: 6}
     assert [(i.code, i.wanted, i.limit) for i in proposal.infeasible] == [("slots", 9.0, 6.0)]
 
 
 def test_no_slot_is_free() -> None:
-    """Nothing is left of the wish: a hold with that reason."""
+    """No growth remains: a hold with that reason."""
     proposal = passed({SOURCE: 1, WORK: 9}, context(NOW, slots=Slots(total=4, available=0)))
     assert (proposal.vector, proposal.code) == (None, "slots")
     assert "9 slots are needed, 4 are available" in proposal.sentence
 
 
 def test_unknown_slots_hold_nothing_back() -> None:
-    """The engine runs with what it has."""
+    """The engine runs with the slots it has."""
     assert passed({SOURCE: 1, WORK: 9}, context(NOW, slots=None)).vector == {SOURCE: 1, WORK: 9}
 
 
-def test_what_was_rolled_back_waits_for_its_time() -> None:
-    """In quarantine for 5 minutes; another vector, or a later time, passes."""
+def test_a_quarantined_vector_is_held() -> None:
+    """Quarantined for 5 minutes; another vector, or a later time, passes."""
     bad = QuarantinedVector(parallelism={SOURCE: 1, WORK: 6}, until=after(300), strikes=1, because="restart-loop")
     proposal = passed({SOURCE: 1, WORK: 6}, context(NOW, quarantine=[bad]))
     assert (proposal.vector, proposal.code) == (None, "quarantined")
@@ -241,7 +249,7 @@ def test_what_was_rolled_back_waits_for_its_time() -> None:
 
 
 def test_what_is_running_already_is_a_hold() -> None:
-    """With the reason of the guard that left nothing of the wish, or none needed."""
+    """The reason is the guard that removed the change, else `no-change`."""
     assert passed(NOW, context(NOW)).code == "no-change"
     proposal = passed({SOURCE: 1, WORK: 12}, context(NOW, spec={"bounds": {"max": 4}}))
     assert (proposal.vector, proposal.code) == (None, "bounds")
@@ -259,7 +267,7 @@ vectors = st.fixed_dictionaries(dict.fromkeys(NAMES, sizes))
 
 @st.composite
 def situations(draw: st.DrawFn) -> Context:
-    """Any present, policy, slots, history and readings."""
+    """Return contexts with any parallelism, policy, slots, history and metrics."""
     current = draw(vectors)
     low = draw(st.integers(1, 8))
     steps = st.fixed_dictionaries({}, optional={"maxStep": st.integers(1, 5), "maxFactor": st.floats(1.1, 3)})
@@ -318,14 +326,16 @@ def situations(draw: st.DrawFn) -> Context:
             for i in range(draw(st.integers(0, 3)), 0, -1)
         ],
         slots=draw(st.none() | st.builds(lambda free: Slots(total=60, available=free), st.integers(0, 20))),
-        recommendations=[wish(at, draw(vectors)) for at in draw(st.sampled_from([(), (0,), (-30, 0), (-70, -10, 0)]))],
+        recommendations=[
+            recommendation(at, draw(vectors)) for at in draw(st.sampled_from([(), (0,), (-30, 0), (-70, -10, 0)]))
+        ],
     )
 
 
 @examples(25)
 @given(vectors, situations())
 def test_the_chain(wanted: Parallelism, given_: Context) -> None:
-    """Whatever is wanted: all of the topology, nothing further out of bounds or of slots than the present, each change told."""
+    """For any proposal: the complete topology, no operator further out of its limits, each change reported."""
     proposal = passed(wanted, given_)
     before: Parallelism | None = wanted
     for amendment in proposal.amendments:
@@ -344,10 +354,10 @@ def test_the_chain(wanted: Parallelism, given_: Context) -> None:
         now = given_.current[name]
         # A step limit may keep an operator on its way back into bounds outside for a while, never further than it is.
         assert min(low, now) <= p <= max(high, now)
-    # More than the budget pays for only where the bounds demand it, or as an end of what runs: nothing is added to that.
-    limit, least = given_.spec.budget.limit, {name: given_.spec.bounds.of(name)[0] for name in proposal.vector}
+    # Above the budget only where the bounds require it or as a reduction of what runs.
+    limit, floors = given_.spec.budget.limit, {name: given_.spec.bounds.of(name)[0] for name in proposal.vector}
     if limit is not None:
-        assert given_.topology.slots(proposal.vector) <= max(limit[0], given_.topology.slots(least))
+        assert given_.topology.slots(proposal.vector) <= max(limit[0], given_.topology.slots(floors))
     total = given_.spec.bounds.total
     if total is not None and total.max is not None:
-        assert sum(proposal.vector.values()) <= max(total.max, sum(least.values()))
+        assert sum(proposal.vector.values()) <= max(total.max, sum(floors.values()))

@@ -1,4 +1,4 @@
-"""What a change would do: growth that cannot help, shrinking that would hurt, changes too small to matter."""
+"""Effects of a change: growth without effect, harmful shrinking, changes within the tolerance."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def symptom(code: Any, name: str | None = None, **numbers: float) -> Symptom:
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
         ({"symptoms": [symptom("restarting")]}, "it restarts"),
         ({"status": "not_running"}, "it restarts"),
@@ -30,12 +30,12 @@ def symptom(code: Any, name: str | None = None, **numbers: float) -> Symptom:
         ({"lag_seconds": known(16.0)}, "its backlog is 16 s old"),
     ],
 )
-def test_nothing_goes_down_in_a_restore_a_warm_up_or_a_backlog(changes: dict[str, Any], why: str) -> None:
-    """What is not well yet needs what it has; it may still grow."""
+def test_nothing_goes_down_in_a_restore_a_warm_up_or_a_backlog(changes: dict[str, Any], reason: str) -> None:
+    """A recovering application keeps its parallelism; it may still grow."""
     given_ = context(NOW, found=seen_busy().model_copy(update=changes))
     proposal = passed({SOURCE: 1, WORK: 2}, given_)
     assert (proposal.vector, proposal.code) == (None, "scale-down-gate")
-    assert why in proposal.sentence
+    assert reason in proposal.sentence
     assert passed({SOURCE: 1, WORK: 6}, given_).vector == {SOURCE: 1, WORK: 6}
 
 
@@ -49,13 +49,13 @@ def test_nothing_goes_down_in_a_restore_a_warm_up_or_a_backlog(changes: dict[str
     ids=["three intervals", "lag unknown", "a window that an idle application never fills"],
 )
 def test_what_is_well_may_go_down(changes: dict[str, Any]) -> None:
-    """A few seconds of lag are how it is read; an unknown one is the planner's to judge."""
+    """A few seconds of lag are measurement delay; the planner judges an unknown lag."""
     proposal = passed({SOURCE: 1, WORK: 2}, context(NOW, found=seen_busy().model_copy(update=changes)))
     assert proposal.vector == {SOURCE: 1, WORK: 2}
 
 
 def test_going_down_ends_where_the_target_would_be_passed() -> None:
-    """4 subtasks do 1,000/s each and 2,400 come: 2 would be 120 % busy, 3 are 80 %. With a target of 0.7 none may go."""
+    """4 subtasks of 1,000/s get 2,400/s: 2 would be 120 % busy, 3 are 80 %; a target of 0.7 keeps all 4."""
     found = analysis(work=4, arrivals=2400.0, per_subtask=1000.0, seen=[point(4, 4000)])
     proposal = passed({SOURCE: 1, WORK: 2}, context(NOW, found=found))
     assert proposal.vector == {SOURCE: 1, WORK: 3}
@@ -67,21 +67,21 @@ def test_going_down_ends_where_the_target_would_be_passed() -> None:
     )
 
 
-def test_a_busy_share_belongs_to_the_parallelism_it_was_seen_at() -> None:
+def test_utilization_belongs_to_the_parallelism_it_was_measured_at() -> None:
     """8 subtasks were 40 % busy, so 3.5 are needed at 92 %: of the 4 that run now none may go."""
-    found = analysis(operators=[operator(SOURCE, 1, 100_000.0, 800.0), seen_at_eight()])
+    found = analysis(operators=[operator(SOURCE, 1, 100_000.0, 800.0), measured_at_eight()])
     assert effects.scale_down_gate(wanting(2, found)).vector == NOW
 
 
-def test_a_hot_key_is_judged_at_the_parallelism_it_was_seen_at() -> None:
+def test_a_hot_key_is_judged_at_the_parallelism_it_was_measured_at() -> None:
     """8 subtasks took 800/s 40 % busy: 2,400/s, evenly spread, need 12 at 80 %, though 4 run now."""
-    hot = seen_at_eight().model_copy(update={"skew": known(2.5), "target_input_rate": known(2400.0)})
+    hot = measured_at_eight().model_copy(update={"skew": known(2.5), "target_input_rate": known(2400.0)})
     found = analysis(operators=[operator(SOURCE, 1, 100_000.0, 800.0), hot], symptoms=[symptom("skewed", WORK)])
     assert effects.hot_key(wanting(16, found)).vector == {SOURCE: 1, WORK: 12}
 
 
-def seen_at_eight() -> OperatorAnalysis:
-    """Work as it was with 8 subtasks; 4 run."""
+def measured_at_eight() -> OperatorAnalysis:
+    """Return `work` measured with 8 subtasks; 4 run."""
     return operator(WORK, 8, None, 800.0, utilization=known(0.4))
 
 
@@ -89,14 +89,14 @@ def wanting(work: int, found: Analysis) -> Proposal:
     return Proposal(context(NOW, found=found), {SOURCE: 1, WORK: work}, "wanted", "the planner wants it")
 
 
-def test_contention_that_was_seen_counts_for_what_fewer_do() -> None:
-    """4 do 2,000/s and 2 did 1,500: less than half as many do three quarters, so 1,300/s fit on 2, which 2 of 4's would not do."""
+def test_measured_contention_counts_for_fewer_subtasks() -> None:
+    """4 do 2,000/s and 2 did 1,500/s, so 1,300/s fit on 2; in proportion to 4 they would not."""
     found = analysis(work=4, arrivals=1300.0, per_subtask=500.0, seen=[point(4, 2000), point(2, 1500)])
     assert passed({SOURCE: 1, WORK: 2}, context(NOW, found=found)).vector == {SOURCE: 1, WORK: 2}
 
 
 def test_cooldown_follows_a_restart_of_any_cause() -> None:
-    """The run is 20 s old, of 60, and no action is known: a rebalance, or a crash."""
+    """The run is 20 of 60 s old without an action: a rebalance or a crash."""
     found = seen_busy().model_copy(update={"run": Run(attempt=2, running_since=after(-20))})
     proposal = passed({SOURCE: 1, WORK: 2}, context(NOW, spec=behavior(cooldown="60s"), found=found))
     assert (proposal.vector, proposal.code) == (None, "cooldown")
@@ -105,18 +105,18 @@ def test_cooldown_follows_a_restart_of_any_cause() -> None:
     assert passed({SOURCE: 1, WORK: 2}, later).vector == {SOURCE: 1, WORK: 2}
 
 
-# -- growth that cannot help --------------------------------------------------------------------------------------------
+# -- growth without effect -------------------------------------------------------------------------------------------
 
 
 def uneven(skew: float, busy: float, target: float = 1500.0) -> Analysis:
-    """Of 4 subtasks that take 800 records/s one is full, the mean `busy`."""
+    """Return an analysis of 4 subtasks that take 800 records/s: one is saturated, `busy` is the mean utilization."""
     hot = operator(WORK, 4, 900.0, 800.0, skew=known(skew), utilization=known(busy), target_input_rate=known(target))
     symptoms = [symptom("skewed", WORK, skew=skew)]
     return analysis(work=4, operators=[operator(SOURCE, 1, 1e5, 800.0), hot], symptoms=symptoms)
 
 
 def test_a_hot_key_is_reported_and_not_scaled() -> None:
-    """One subtask does 2.5 times what the mean of 40 % does: evenly 4 would do 2,000/s, so that more would not help."""
+    """One subtask does 2.5 times the mean of 40 %: evenly spread, 4 would do 2,000/s, so more do not help."""
     proposal = passed({SOURCE: 1, WORK: 8}, context(NOW, found=uneven(2.5, 0.4)))
     assert (proposal.vector, proposal.code) == (None, "hot-key")
     assert [(i.operator, i.code, i.wanted, i.limit) for i in proposal.infeasible] == [(WORK, "hot-key", 8.0, 4.0)]
@@ -124,13 +124,13 @@ def test_a_hot_key_is_reported_and_not_scaled() -> None:
 
 
 def test_an_uneven_operator_grows_as_far_as_an_even_load_needs() -> None:
-    """Twice as much is to come: evenly it takes 6 at 80 %. Skew that key groups explain holds nothing back."""
+    """With 2,400/s an even load needs 6 at 80 %. Skew explained by key groups does not limit growth."""
     assert passed({SOURCE: 1, WORK: 12}, context(NOW, found=uneven(2.5, 0.4, 2400.0))).vector == {SOURCE: 1, WORK: 6}
     assert passed({SOURCE: 1, WORK: 8}, context(NOW, found=uneven(1.6, 0.6))).vector == {SOURCE: 1, WORK: 8}
 
 
 def bound(sink_busy: float, held_back: float) -> dict[str, Any]:
-    """Work waits for the sink for a share of its time."""
+    """Return a context in which `work` waits for the sink for a share of its time."""
     current = {SOURCE: 1, WORK: 2, SINK: 2}
     graph = topology(CHAIN)
     operators = [
@@ -158,14 +158,14 @@ def test_what_waits_for_a_full_operator_behind_it_is_not_scaled() -> None:
         (bound(1.0, 0.1), {SOURCE: 1, WORK: 4, SINK: 2}),
         (bound(1.0, 0.4), {SOURCE: 1, WORK: 2, SINK: 4}),
     ],
-    ids=["the sink grows, too", "the sink is not full", "work hardly waits", "only the sink grows"],
+    ids=["the sink grows, too", "the sink is not full", "work barely waits", "only the sink grows"],
 )
 def test_growth_that_helps_passes(sink: dict[str, Any], wanted: Parallelism) -> None:
-    """Only what is sure to wait is held."""
+    """Only an operator that certainly waits is held."""
     assert passed(wanted, context(**sink)).vector == wanted
 
 
-# -- small changes --------------------------------------------------------------------------------------------------------
+# -- small changes -----------------------------------------------------------------------------------------------------
 
 MANY: Parallelism = {SOURCE: 1, WORK: 11}
 
@@ -185,15 +185,15 @@ def test_a_small_change_is_not_worth_a_restart() -> None:
 
 
 def test_needed_growth_is_no_small_change() -> None:
-    """11 subtasks are asked for 1,060/s and do 1,100, or their need is unknown, or a backlog waits: 12 it is."""
+    """11 subtasks with a capacity of 1,100/s get 1,060/s, or their demand is unknown, or a backlog waits: 12."""
     backlogged = loaded(700.0).model_copy(update={"lag_seconds": known(20.0)})
-    blind = analysis(work=11, operators=[operator(SOURCE, 1, 1e5, 700.0), operator(WORK, 11, None, None)])
-    for found in (loaded(1060.0), backlogged, blind):
+    unknown_demand = analysis(work=11, operators=[operator(SOURCE, 1, 1e5, 700.0), operator(WORK, 11, None, None)])
+    for found in (loaded(1060.0), backlogged, unknown_demand):
         assert passed({SOURCE: 1, WORK: 12}, context(MANY, found=found)).vector == {SOURCE: 1, WORK: 12}
 
 
 def test_from_one_to_two_is_no_small_change() -> None:
-    """It is counted in whole subtasks; the largest tolerance there may be leaves it alone."""
+    """Changes count in subtasks; the largest permitted tolerance does not hold it."""
     spec = {"behavior": {"tolerance": 0.5, "scaleDown": {"stabilization": "0s"}, "cooldown": "0s"}}
     one = {SOURCE: 1, WORK: 1}
     quiet = analysis(work=1, arrivals=100.0, per_subtask=500.0)
@@ -201,7 +201,7 @@ def test_from_one_to_two_is_no_small_change() -> None:
 
 
 def test_small_changes_ride_along_with_a_large_one() -> None:
-    """The restart is taken anyway; and with one that the bounds demand."""
+    """The restart happens anyway; likewise with a change that the bounds require."""
     large = {SOURCE: 3, WORK: 12}
     assert passed(large, context(MANY, found=loaded(700.0))).vector == large
     spec = {"bounds": {"min": 1, "max": 12, "operators": {SOURCE: {"min": 2}}}}

@@ -1,4 +1,4 @@
-"""What the last hour's actions say: how many there were, whether they swung, whether they did any good."""
+"""Guards on the last hour's actions: their number, their reversals, their effect."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,23 +26,23 @@ from tests.unit.planner.build import (
 from tests.unit.planner.test_guards import NOW, guards, passed, seen_busy
 
 
-def past(at: float, now: int, wanted: int, /, **changes: Any) -> PastAction:
-    """An action on work, so many seconds after noon."""
+def past_action(at: float, now: int, wanted: int, /, **changes: Any) -> PastAction:
+    """Return an action on `work`, `at` seconds after noon."""
     parts = {"id": uuid5(SPACE, f"{at}"), "at": after(at), "before": {WORK: now}, "after": {WORK: wanted}}
     return PastAction(**{**parts, **changes})
 
 
-def limited(most: int) -> dict[str, Any]:
+def limited(limit: int) -> dict[str, Any]:
     return {
-        "behavior": {"scaleDown": {"stabilization": "0s"}, "cooldown": "0s", "maxActionsPerHour": most},
+        "behavior": {"scaleDown": {"stabilization": "0s"}, "cooldown": "0s", "maxActionsPerHour": limit},
     }
 
 
-THREE = [past(-3000, 1, 2), past(-2000, 2, 3), past(-1000, 3, 4)]
+THREE = [past_action(-3000, 1, 2), past_action(-2000, 2, 3), past_action(-1000, 3, 4)]
 
 
 def test_no_more_actions_than_the_policy_allows_in_an_hour() -> None:
-    """Three were taken: with 3 allowed the next is possible when the first is an hour old, in 600 s; with 5 it passes."""
+    """Three were taken: with 3 allowed the next waits until the first is an hour old, in 600 s; with 5 it passes."""
     wanted = {SOURCE: 1, WORK: 6}
     proposal = passed(wanted, context(NOW, spec=limited(3), actions=THREE))
     assert (proposal.vector, proposal.code) == (None, "action-budget")
@@ -53,7 +53,7 @@ def test_no_more_actions_than_the_policy_allows_in_an_hour() -> None:
 
 
 def test_the_last_action_of_the_hour_is_kept_for_growth() -> None:
-    """Of 4 actions 3 were taken: shrinking waits, growing need not. Where there is but one, it is anybody's."""
+    """3 of 4 actions were taken: shrinking waits, growing does not. A limit of one allows both."""
     given_ = context(NOW, spec=limited(4), actions=THREE, found=seen_busy())
     assert passed({SOURCE: 1, WORK: 3}, given_).code == "action-budget"
     assert passed({SOURCE: 1, WORK: 6}, given_).vector == {SOURCE: 1, WORK: 6}
@@ -68,7 +68,7 @@ def test_what_is_out_of_bounds_needs_no_action_left() -> None:
     assert proposal.vector == {SOURCE: 1, WORK: 8}
 
 
-SWING = [past(-1500, 2, 4), past(-900, 4, 2), past(-100, 2, 4)]
+SWING = [past_action(-1500, 2, 4), past_action(-900, 4, 2), past_action(-100, 2, 4)]
 
 
 def test_what_swings_is_held_longer() -> None:
@@ -85,10 +85,10 @@ def test_what_swings_is_held_longer() -> None:
     [
         (SWING, 501),
         (SWING[1:], 0),
-        ([past(-1700, 1, 2), past(-900, 2, 3), past(-100, 3, 4)], 0),
-        ([past(-2500, 2, 4), *SWING[1:]], 0),
-        ([*SWING[:2], past(-100, 2, 4, undone=True)], 0),
-        ([*SWING[:2], past(-100, 1, 2, before={SOURCE: 1}, after={SOURCE: 2})], 0),
+        ([past_action(-1700, 1, 2), past_action(-900, 2, 3), past_action(-100, 3, 4)], 0),
+        ([past_action(-2500, 2, 4), *SWING[1:]], 0),
+        ([*SWING[:2], past_action(-100, 2, 4, undone=True)], 0),
+        ([*SWING[:2], past_action(-100, 1, 2, before={SOURCE: 1}, after={SOURCE: 2})], 0),
     ],
     ids=[
         "its time is over",
@@ -100,7 +100,7 @@ def test_what_swings_is_held_longer() -> None:
     ],
 )
 def test_what_does_not_swing_is_not(actions: Sequence[PastAction], now: float) -> None:
-    """Following a load is no swinging."""
+    """Following a load is no reversal."""
     proposal = passed({SOURCE: 1, WORK: 3}, context(NOW, actions=actions, found=seen_busy(), now=after(now)))
     assert proposal.vector == {SOURCE: 1, WORK: 3}
 
@@ -109,16 +109,16 @@ def measured(parallelism: int, rate: float, at: float, **changes: Any) -> Capaci
     return point(parallelism, rate).model_copy(update={"measured_at": after(at), **changes})
 
 
-GREW = [past(-200, 2, 4)]
+GREW = [past_action(-200, 2, 4)]
 
 
-def full(*seen: CapacityPoint) -> Any:
-    """Work is full at 4 subtasks, and so much was seen."""
-    return analysis(work=4, arrivals=1500.0, per_subtask=250.0, seen=seen)
+def full(*measurements: CapacityPoint) -> Any:
+    """Return an analysis in which `work` is saturated at 4 subtasks, with these measurements."""
+    return analysis(work=4, arrivals=1500.0, per_subtask=250.0, seen=measurements)
 
 
-def test_growth_that_brought_nothing_is_not_repeated_for_a_while() -> None:
-    """2 subtasks did 1,000 records/s and 4 do 1,050, both full: not grown again for ten minutes after that; then once more."""
+def test_growth_without_effect_is_not_repeated_for_ten_minutes() -> None:
+    """2 subtasks did 1,000 records/s and 4 do 1,050, both saturated: no growth for ten minutes, then once more."""
     found = full(measured(2, 1000, -300), measured(4, 1050, -20))
     proposal = passed({SOURCE: 1, WORK: 8}, context(NOW, actions=GREW, found=found))
     assert (proposal.vector, proposal.code) == (None, "ineffective-growth")
@@ -129,7 +129,7 @@ def test_growth_that_brought_nothing_is_not_repeated_for_a_while() -> None:
 
 
 @pytest.mark.parametrize(
-    "seen",
+    "measurements",
     [
         (measured(2, 1000, -300), measured(4, 1300, -20)),
         (measured(4, 1050, -20),),
@@ -140,43 +140,43 @@ def test_growth_that_brought_nothing_is_not_repeated_for_a_while() -> None:
     ],
     ids=["it helped", "before is unknown", "not measured since", "not full", "not trusted", "long ago"],
 )
-def test_growth_that_may_have_helped_is_not_held_against_it(seen: Sequence[CapacityPoint]) -> None:
-    """Under overload only what was measured on both sides counts."""
-    proposal = passed({SOURCE: 1, WORK: 8}, context(NOW, actions=GREW, found=full(*seen)))
+def test_growth_that_may_have_helped_is_not_held_against_it(measurements: Sequence[CapacityPoint]) -> None:
+    """Only measurements before and after the growth, both under overload, count."""
+    proposal = passed({SOURCE: 1, WORK: 8}, context(NOW, actions=GREW, found=full(*measurements)))
     assert proposal.vector == {SOURCE: 1, WORK: 8}
 
 
 def test_actions_are_remembered_from_their_outcomes_once_and_for_an_hour() -> None:
-    """By the operators they changed; a second outcome of the same action tells that it was rolled back."""
+    """By the operators they changed; a second outcome of the same action marks it as rolled back."""
     done = action(before={SOURCE: 1, WORK: 2}, wanted=NOW, requested_at=after(-50))
-    known = past_actions([past(-3700, 1, 2), past(-1000, 1, 2)], [outcome(done)], NOON)
-    assert [(a.before, a.after, a.undone) for a in known] == [
+    actions = past_actions([past_action(-3700, 1, 2), past_action(-1000, 1, 2)], [outcome(done)], NOON)
+    assert [(a.before, a.after, a.undone) for a in actions] == [
         ({WORK: 1}, {WORK: 2}, False),
         ({WORK: 2}, {WORK: 4}, False),
     ]
-    back = done.model_copy(update={"phase": "rolled-back"})
-    told = past_actions(known, [outcome(back), outcome(done)], NOON)
-    assert [a.undone for a in told] == [False, True]
+    rolled_back = done.model_copy(update={"phase": "rolled-back"})
+    updated = past_actions(actions, [outcome(rolled_back), outcome(done)], NOON)
+    assert [a.undone for a in updated] == [False, True]
     refused = action("refused", before={SOURCE: 1, WORK: 2}, wanted=NOW)
     assert past_actions([], [outcome(refused), outcome(None)], NOON) == []
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    """Very many actions, and actions on very many operators: all are counted, the newest known by operator."""
-    many = [past(-i, 1, 2) for i in range(100, 0, -1)]
+    """Many actions on many operators: all are counted, only the newest keep their operators."""
+    many = [past_action(-i, 1, 2) for i in range(100, 0, -1)]
     assert len(past_actions(many, [], NOON)) == MAX_ACTIONS
     wide: Parallelism = {f"operator {i}": 1 for i in range(900)}
-    large = [past(-i, 1, 2, before=wide, after=wide) for i in (30, 20, 10)]
+    large = [past_action(-i, 1, 2, before=wide, after=wide) for i in (30, 20, 10)]
     kept = past_actions(large, [], NOON)
     assert [len(a.after) for a in kept] == [0, 900, 900]
     assert sum(len(a.after) for a in kept) <= MAX_ENTRIES
 
 
-def test_a_plan_hands_them_to_the_next() -> None:
-    """So that a planner that takes over knows them, too; a hold does as well."""
+def test_a_plan_passes_actions_to_the_next() -> None:
+    """A replica that takes over continues with them; a hold passes them on too."""
     done = action(before={SOURCE: 1, WORK: 2}, wanted=NOW, requested_at=after(-50))
-    asked = request(analysis(work=4), outcomes=[outcome(done)])
-    plan = make_plan(asked, scale({SOURCE: 1, WORK: 6}), PlanState(), planner="rate", created_at=NOON)
+    plan_request = request(analysis(work=4), outcomes=[outcome(done)])
+    plan = make_plan(plan_request, scale({SOURCE: 1, WORK: 6}), PlanState(), planner="rate", created_at=NOON)
     assert [a.after for a in plan.state.actions] == [{WORK: 4}]
     later = make_plan(request(analysis(work=4)), scale(NOW), plan.state, planner="rate", created_at=NOON)
     assert later.kind == "hold"

@@ -22,7 +22,7 @@ def utc(month: int, day: int, hour: int, minute: int = 0) -> datetime:
 
 
 def quiet(**fields: object) -> dict[str, object]:
-    """A policy's spec with one excluded period and nothing else that waits."""
+    """Return a policy's spec with one excluded period, without stabilisation and cooldown."""
     return {
         "behavior": {
             "scaleDown": {"stabilization": "0s"},
@@ -73,7 +73,7 @@ def test_a_night_lasts_past_midnight() -> None:
     [
         (utc(3, 29, 0, 59), None),  # 01:59 in winter time
         (utc(3, 29, 1, 0), None),  # 03:00 in summer time: the hour from 2 to 3 does not come
-        (utc(10, 25, 0, 0), utc(10, 25, 1, 0)),  # 02:00 in summer time; its end comes twice, too, the first is told
+        (utc(10, 25, 0, 0), utc(10, 25, 1, 0)),  # 02:00 in summer time; its end comes twice too, the first counts
         (utc(10, 25, 1, 30), utc(10, 25, 1, 0)),  # 02:30 in winter time, an hour later: excluded again
         (utc(10, 25, 2, 0), None),  # 03:00 in winter time
     ],
@@ -95,7 +95,7 @@ def test_cron_and_its_duration() -> None:
 
 
 def test_cron_lasts_as_long_on_the_days_that_clocks_change() -> None:
-    """Six hours from midnight on: until 07:00 in March, until 05:00 in October. A time that does not come is made up at once."""
+    """Six hours from midnight: until 07:00 in March, until 05:00 in October. A skipped time starts at once."""
     night = period(cron="0 0 * * *", duration="6h", timeZone="Europe/Berlin")
     assert ends_at(night, utc(3, 29, 4)) == utc(3, 29, 5) == datetime(2026, 3, 29, 7, tzinfo=BERLIN)
     assert ends_at(night, utc(10, 25, 3)) == utc(10, 25, 4) == datetime(2026, 10, 25, 5, tzinfo=BERLIN)
@@ -110,8 +110,8 @@ def test_a_duration_longer_than_its_interval_never_ends() -> None:
     assert all(ends_at(period(cron="0 * * * *", duration="2h"), utc(1, 1, 5, minute)) for minute in range(0, 60, 7))
 
 
-def test_the_newest_of_overlapping_times_says_when_it_ends() -> None:
-    """Each hour for two: at half past ten that is the one of ten, until twelve; one of nine would be over an hour earlier."""
+def test_the_newest_of_overlapping_times_sets_the_end() -> None:
+    """Hourly for two hours: at 10:30 the period of 10:00 counts, until 12:00; that of 9:00 ends an hour earlier."""
     always = period(cron="0 * * * *", duration="2h")
     assert ends_at(always, utc(1, 5, 10, 30)) == utc(1, 5, 12)
     assert ends_at(always, utc(1, 5, 11, 1)) == utc(1, 5, 13)

@@ -1,4 +1,4 @@
-"""What the policy allows in all: totals and budgets, for wishes and for what runs already."""
+"""The policy's totals and budgets, for recommendations and for what runs already."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ PER_SLOT = {"cpu": 0.5, "memory": "2Gi"}
 
 
 def test_the_total_leaves_as_much_growth_as_fits() -> None:
-    """10 subtasks in all: of 1 and 12 there are 1 and 9, noted as infeasible; what fits passes as it is."""
+    """10 subtasks in total: 1 and 12 become 1 and 9, reported as infeasible; what fits is not changed."""
     spec = {"bounds": {"max": 12, "total": {"max": 10}}}
     proposal = passed({SOURCE: 1, WORK: 12}, context(NOW, spec=spec))
     assert proposal.vector == {SOURCE: 1, WORK: 9}
@@ -27,8 +27,8 @@ def test_the_total_leaves_as_much_growth_as_fits() -> None:
     assert passed({SOURCE: 1, WORK: 9}, context(NOW, spec=spec)).amendments == ()
 
 
-def test_the_largest_growth_gives_first_and_nothing_that_runs_is_taken() -> None:
-    """4 and 4 run, 6 and 12 are wanted, 12 may be: both get 2 more. Where all are taken, nobody gets any."""
+def test_growth_is_cut_evenly_and_what_runs_is_kept() -> None:
+    """4 and 4 run, 6 and 12 are proposed, 12 are allowed: both get 2 more. With all 12 in use neither grows."""
     spec = {"bounds": {"max": 12, "total": {"max": 12}}}
     current = {SOURCE: 4, WORK: 4}
     assert passed({SOURCE: 6, WORK: 12}, context(current, spec=spec)).vector == {SOURCE: 6, WORK: 6}
@@ -37,15 +37,15 @@ def test_the_largest_growth_gives_first_and_nothing_that_runs_is_taken() -> None
 
 
 def test_what_another_guard_keeps_counts_for_the_total() -> None:
-    """The source was to give 4 subtasks to work; as it may not go down yet, work cannot have them either."""
+    """The source should give 4 subtasks to `work`; while it may not go down, `work` cannot grow either."""
     spec: dict[str, Any] = {"bounds": {"max": 12, "total": {"max": 10}}}
     spec["behavior"] = {"scaleDown": {"stabilization": "60s"}, "cooldown": "0s"}
     proposal = passed({SOURCE: 2, WORK: 8}, context({SOURCE: 6, WORK: 4}, spec=spec))
     assert (proposal.vector, guards(proposal)) == (None, ["stabilisation", "total-bounds", "no-change"])
 
 
-def test_the_total_demands_a_least() -> None:
-    """At least 4 in all: 1 and 1 become 1 and 3, the busiest keeps most; 1 and 3 pass."""
+def test_the_total_has_a_minimum() -> None:
+    """At least 4 in total: 1 and 1 become 1 and 3, the busiest operator keeps more; 1 and 3 pass."""
     spec = {"bounds": {"max": 12, "total": {"min": 4}}}
     given_ = context(NOW, spec=spec, found=seen_busy())
     proposal = passed({SOURCE: 1, WORK: 1}, given_)
@@ -55,7 +55,7 @@ def test_the_total_demands_a_least() -> None:
 
 
 def test_what_the_totals_maximum_cuts_stays_above_its_minimum() -> None:
-    """Exactly four in all: cut from 4 and 1, the source of one partition falls to 1, so work grows."""
+    """Exactly 4 in total: cut from 4 and 1, the source of one partition falls to 1, so `work` grows."""
     spec = {"bounds": {"max": 12, "total": {"min": 4, "max": 4}}}
     given_ = context({SOURCE: 2, WORK: 2}, spec=spec, graph=topology(partitions=1), found=seen_busy())
     proposal = passed({SOURCE: 4, WORK: 1}, given_)
@@ -74,7 +74,7 @@ def test_the_budget_counts_slots_cpu_and_memory() -> None:
 
 
 def plan(current: Parallelism, reply: PlanReply, **spec: Any) -> Any:
-    """The plan of a reply, of an application that runs at `current`."""
+    """Return the plan of a reply for an application that runs at `current`."""
     the_policy = policy(**spec)
     graph = topology(tuple(current))
     found = analysis(
@@ -87,8 +87,8 @@ HOLD = PlanReply(kind="hold", code="objective-held", sentence="all is well")
 
 
 def test_what_runs_beyond_total_or_budget_is_brought_back_even_by_a_hold() -> None:
-    """Somebody lowered the policy's limits below what runs; stabilisation, cooldown, excluded periods and the hour's actions do not
-    keep it there."""
+    """The user lowered the limits below what runs: stabilisation, cooldown, excluded periods and the hour's actions do
+    not delay the change."""
     quiet = {
         "scaleDown": {"stabilization": "10m"},
         "cooldown": "10m",
@@ -104,15 +104,14 @@ def test_what_runs_beyond_total_or_budget_is_brought_back_even_by_a_hold() -> No
 
 
 def test_fewer_than_the_total_demands_are_brought_up() -> None:
-    """The busiest gets what is missing; what is within the total stays."""
+    """The busiest operator gets the missing subtasks; a vector within the total stays."""
     bounds = {"max": 12, "total": {"min": 6, "max": 20}}
     assert plan({SOURCE: 1, WORK: 2}, HOLD, bounds=bounds).approved == {SOURCE: 1, WORK: 5}
     assert plan({SOURCE: 1, WORK: 5}, HOLD, bounds=bounds).kind == "hold"
 
 
 def test_a_budget_that_cannot_be_met_takes_what_it_can() -> None:
-    """The bounds demand 3 of work and the budget pays for 2 slots: bounds are the firmer word, and the plan says that it is
-    infeasible."""
+    """The bounds require 3 of `work`, the budget pays for 2 slots: bounds win, the budget is infeasible."""
     spec = {"bounds": {"operators": {WORK: {"min": 3}}}, "budget": {"slots": 2}}
     proposal = amend(scale({SOURCE: 3, WORK: 9}), context(NOW, spec=spec, slots=Slots(total=9, available=9)))
     assert proposal.vector is not None and proposal.vector[WORK] == 3
@@ -125,7 +124,7 @@ sizes = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 40), min_size=
 @examples(40)
 @given(sizes, st.integers(1, 100), st.data())
 def test_a_cut_fits_and_wastes_nothing(vector: Parallelism, limit: int, data: st.DataObject) -> None:
-    """Whatever is cut: within the limit or at the floors, never below them, and no subtask more would fit."""
+    """Any cut is within the limit or at the floors, never below them, and no further subtask would fit."""
     floors = {name: data.draw(st.integers(1, p)) for name, p in vector.items()}
     found = cut(vector, floors, subtasks, limit)
     assert all(floors[name] <= p <= vector[name] for name, p in found.items())
@@ -136,10 +135,10 @@ def test_a_cut_fits_and_wastes_nothing(vector: Parallelism, limit: int, data: st
 
 @examples(40)
 @given(sizes, st.integers(1, 200), st.data())
-def test_what_is_raised_reaches_the_least_or_its_ceilings(vector: Parallelism, least: int, data: st.DataObject) -> None:
-    """And takes nothing from anybody."""
+def test_raising_reaches_the_minimum_or_the_ceilings(vector: Parallelism, minimum: int, data: st.DataObject) -> None:
+    """No operator loses a subtask."""
     ceilings = {name: data.draw(st.integers(1, 60)) for name in vector}
-    found = raised(vector, ceilings, least, dict.fromkeys(vector))
+    found = raised(vector, ceilings, minimum, dict.fromkeys(vector))
     assert all(vector[name] <= p <= max(vector[name], ceilings[name]) for name, p in found.items())
-    highest = sum(max(vector[name], ceilings[name]) for name in vector)
-    assert subtasks(found) == max(subtasks(vector), min(least, highest))
+    ceiling = sum(max(vector[name], ceilings[name]) for name in vector)
+    assert subtasks(found) == max(subtasks(vector), min(minimum, ceiling))

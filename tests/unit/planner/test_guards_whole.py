@@ -24,8 +24,8 @@ def passed(wanted: Parallelism, current: Parallelism | None = None, **given_: An
     return amend(scale(wanted), context(now, slots=Slots(total=4, available=0), **given_))
 
 
-def test_all_get_what_the_neediest_is_left_with() -> None:
-    """`work` needs 6: so does everything, and that no slot is free holds nothing back."""
+def test_all_operators_get_one_parallelism() -> None:
+    """`work` needs 6, so all operators get 6; free slots are not required."""
     proposal = passed({SOURCE: 1, WORK: 6}, spec=spec())
     assert proposal.vector == {SOURCE: 6, WORK: 6}
     assert proposal.amendments[-1].guard == "one-parallelism"
@@ -33,12 +33,12 @@ def test_all_get_what_the_neediest_is_left_with() -> None:
 
 
 def test_whole_containers() -> None:
-    """5 are 2 containers of 4 slots, which are 8."""
+    """5 need 2 containers of 4 slots, which gives 8."""
     assert passed({SOURCE: 1, WORK: 5}, spec=spec(slots=4)).vector == {SOURCE: 8, WORK: 8}
 
 
-def test_a_wish_within_the_last_container_is_no_change() -> None:
-    """What 3 of 4 need takes the same container."""
+def test_a_reduction_within_the_last_container_is_no_change() -> None:
+    """3 subtasks need the same container of 4 slots."""
     proposal = passed({SOURCE: 1, WORK: 3}, spec=spec(slots=4))
     assert (proposal.vector, proposal.code) == (None, "one-parallelism")
 
@@ -51,36 +51,36 @@ def test_a_wish_within_the_last_container_is_no_change() -> None:
         ({"budget": {"slots": 7}}, "budget", 6),
     ],
 )
-def test_no_more_than_the_policy_allows_in_all(limits: dict[str, Any], code: str, left: int) -> None:
-    """As many whole containers as fit; what was wanted is noted."""
+def test_no_more_than_the_policy_allows_in_total(limits: dict[str, Any], code: str, left: int) -> None:
+    """As many containers as fit; the proposal is reported as infeasible."""
     proposal = passed({SOURCE: 1, WORK: 7}, spec=spec(slots=2, **limits))
     assert proposal.vector == {SOURCE: left, WORK: left}
     assert code in [limit.code for limit in proposal.infeasible]
 
 
 def test_key_groups_bound_it() -> None:
-    """Beyond the key groups of every operator containers would be idle."""
+    """More containers than key groups would be idle."""
     proposal = passed({SOURCE: 1, WORK: 6}, graph=topology(groups=6), spec=spec(slots=4, bounds={"max": 12}))
     assert (proposal.vector, proposal.infeasible[-1].code) == (None, "key-groups")
 
 
-def test_another_driver_s_vectors_stay_as_they_are() -> None:
-    """Only instances make every operator alike."""
+def test_another_drivers_vectors_are_not_changed() -> None:
+    """Only scaling by containers gives every operator one parallelism."""
     assert passed({SOURCE: 4, WORK: 6}, current={SOURCE: 4, WORK: 4}).vector is None  # no slot is free
     assert amend(scale({SOURCE: 1, WORK: 6}), context({SOURCE: 1, WORK: 4})).vector == {SOURCE: 1, WORK: 6}
 
 
 @examples(20)
 @given(st.data())
-def test_whatever_is_wanted_it_is_one_parallelism(data: st.DataObject) -> None:
-    """In whole containers, within bounds and total as far as one container goes."""
-    slots, containers, most = (data.draw(st.integers(low, high)) for low, high in ((1, 6), (1, 6), (6, 40)))
+def test_any_proposal_becomes_one_parallelism(data: st.DataObject) -> None:
+    """A multiple of a container's slots, within bounds and total unless one container exceeds them."""
+    slots, containers, maximum = (data.draw(st.integers(low, high)) for low, high in ((1, 6), (1, 6), (6, 40)))
     total, source, work = (data.draw(st.integers(low, high)) for low, high in ((2, 60), (1, 16), (1, 16)))
     now = {SOURCE: containers * slots, WORK: containers * slots}
-    bounds = {"min": 1, "max": most, "total": {"max": total}}
+    bounds = {"min": 1, "max": maximum, "total": {"max": total}}
     proposal = passed({SOURCE: source, WORK: work}, now, spec=spec(slots, bounds=bounds))
     if proposal.vector is None:
         return
     (level,) = set(proposal.vector.values())
     assert level % slots == 0
-    assert level == slots or (level <= most and 2 * level <= total)
+    assert level == slots or (level <= maximum and 2 * level <= total)

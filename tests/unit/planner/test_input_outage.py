@@ -1,4 +1,4 @@
-"""What is usual to arrive, and when next to nothing of it does."""
+"""Usual arrivals, and the detection of an input outage."""
 
 from datetime import timedelta
 
@@ -17,8 +17,8 @@ def usual(rate: float, at: float = 0.0, since: float | None = None) -> UsualArri
     return UsualArrivals(at=after(at), records_per_second=rate, collapsed_since=None if since is None else after(since))
 
 
-def test_the_highest_of_late_is_usual_and_fades() -> None:
-    """Half of it after an hour, so that a load that fell for good becomes the usual one."""
+def test_the_recent_maximum_is_usual_and_decays() -> None:
+    """It halves in an hour, so that a permanently lower load becomes usual."""
     assert usual_arrivals(None, arriving(800), NOON) == usual(800).model_copy(update={"lately": 800.0})
     later = usual_arrivals(usual(800), arriving(300), after(HALF_LIFE_SECONDS))
     assert later is not None
@@ -26,26 +26,26 @@ def test_the_highest_of_late_is_usual_and_fades() -> None:
     assert later.collapsed_since is None
 
 
-def test_next_to_nothing_is_a_collapse_from_its_first_reading() -> None:
-    """It lasts until more arrives."""
+def test_almost_no_input_is_an_outage_from_its_first_reading() -> None:
+    """It lasts until the input is restored."""
     first = usual_arrivals(usual(800), arriving(10), after(2))
     assert first is not None
     assert first.collapsed_since == after(2)
     second = usual_arrivals(first, arriving(0), after(4))
     assert second is not None
     assert second.collapsed_since == after(2)
-    back = usual_arrivals(second, arriving(700), after(6))
-    assert back is not None
-    assert back.collapsed_since is None
+    restored = usual_arrivals(second, arriving(700), after(6))
+    assert restored is not None
+    assert restored.collapsed_since is None
 
 
-def test_an_unknown_rate_is_no_collapse() -> None:
+def test_an_unknown_rate_is_no_outage() -> None:
     """Unknown is not zero."""
     assert usual_arrivals(usual(800), arriving(None), after(2)) == usual(800)
     assert usual_arrivals(None, arriving(None), NOON) is None
 
 
-def test_it_holds_for_the_policys_time() -> None:
+def test_it_prevents_scale_down_for_the_policys_time() -> None:
     """Ten minutes by default."""
     collapsed = usual(800, 100, since=10)
     assert prevents_scale_down(collapsed, Behavior(), after(609))
@@ -54,8 +54,8 @@ def test_it_holds_for_the_policys_time() -> None:
     assert not prevents_scale_down(None, Behavior(), NOON + timedelta(days=1))
 
 
-def told(*readings: tuple[float, float]) -> UsualArrivals:
-    """What is usual after rates at seconds after noon."""
+def usual_after(*readings: tuple[float, float]) -> UsualArrivals:
+    """Return the usual arrivals after readings of (seconds after noon, rate)."""
     found: UsualArrivals | None = None
     for at, rate in readings:
         found = usual_arrivals(found, arriving(rate), after(at))
@@ -66,34 +66,33 @@ def told(*readings: tuple[float, float]) -> UsualArrivals:
 STEADY = tuple((at, 800.0) for at in range(0, 600, 10))
 
 
-def test_a_fall_by_over_80_percent_within_minutes_is_a_collapse_until_half_is_back() -> None:
-    """800 become 120, one of six partitions' producers left; at 300 some are still missing, at 420 they are back."""
-    fallen = told(*STEADY, (600, 120))
+def test_a_fall_by_over_80_percent_within_minutes_is_an_outage_until_half_is_restored() -> None:
+    """800 fall to 120 with one of six producers left; at 300 it lasts, at 420 the input is restored."""
+    fallen = usual_after(*STEADY, (600, 120))
     assert (fallen.collapsed_since, fallen.fell_from) == (after(600), pytest.approx(800))
-    still = told(*STEADY, (600, 120), (900, 150), (1100, 300))
+    still = usual_after(*STEADY, (600, 120), (900, 150), (1100, 300))
     assert still.collapsed_since == after(600)
-    back = told(*STEADY, (600, 120), (900, 150), (1100, 420))
-    assert (back.collapsed_since, back.fell_from) == (None, None)
+    restored = usual_after(*STEADY, (600, 120), (900, 150), (1100, 420))
+    assert (restored.collapsed_since, restored.fell_from) == (None, None)
 
 
 def test_a_fall_for_good_becomes_usual() -> None:
-    """After an hour of less nobody waits for the rest any more."""
+    """After an hour the lower rate is usual."""
     later = tuple((float(at), 120.0) for at in range(600, 4400, 100))
-    assert told(*STEADY, *later).collapsed_since is None
+    assert usual_after(*STEADY, *later).collapsed_since is None
 
 
-def test_a_wave_and_the_end_of_a_spike_are_no_collapse() -> None:
+def test_a_wave_and_the_end_of_a_spike_are_no_outage() -> None:
     """800 fall to 100 within an hour; 100 rise to 800 for 10 s."""
     wave = tuple((600 + 60.0 * minute, 800 * 0.966**minute) for minute in range(61))
-    assert told(*STEADY, *wave).collapsed_since is None
-    assert told((0, 100), (300, 100), (310, 800), (320, 100)).collapsed_since is None
+    assert usual_after(*STEADY, *wave).collapsed_since is None
+    assert usual_after((0, 100), (300, 100), (310, 800), (320, 100)).collapsed_since is None
 
 
-def test_what_comes_in_a_burst_is_not_usual() -> None:
-    """A producer that was held up for 80 s sends them in four seconds: what is usual hardly changes, and its end is no collapse,
-    neither at once nor against a memory of the burst an hour long."""
+def test_a_burst_is_not_usual() -> None:
+    """A producer delayed by 80 s catches up in 4 s: the usual rate barely changes; the burst's end is no outage."""
     held_up = tuple((at, 400.0) for at in range(0, 600, 2))
     burst = ((680.0, 10_700.0), (682.0, 10_700.0))
-    told_so = told(*held_up, *burst, *((at, 400.0) for at in range(684, 800, 2)))
-    assert told_so.collapsed_since is None
-    assert told_so.records_per_second < 2_000
+    after_burst = usual_after(*held_up, *burst, *((at, 400.0) for at in range(684, 800, 2)))
+    assert after_burst.collapsed_since is None
+    assert after_burst.records_per_second < 2_000

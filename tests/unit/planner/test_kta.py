@@ -1,4 +1,4 @@
-"""KTA's wire protocol: what a container made with its SDK is asked, what it may answer, and what becomes of it."""
+"""KTA's wire protocol: requests to a container built with its SDK, permitted answers, and the resulting replies."""
 
 import json
 import re
@@ -33,13 +33,13 @@ URL = "http://127.0.0.1:8096/api/v1alpha1"
 
 
 def key(node_id: str, *, spaced: bool = False) -> str:
-    """A node as a map's key: the operator writes it without blanks, the SDK with them."""
+    """Return a node as a map's key: the operator writes it without blanks, the SDK with them."""
     node = {"type": "flinkStreamingGraphNode", "fields": f"id={node_id}"}
     return json.dumps(node) if spaced else json.dumps(node, separators=(",", ":"))
 
 
 def registration(**changes: Any) -> PlannerRegistration:
-    """A container with all three steps."""
+    """Return the registration of a container with all three steps."""
     return PlannerRegistration.model_validate(
         {
             "name": "toggler",
@@ -56,17 +56,17 @@ def registration(**changes: Any) -> PlannerRegistration:
 
 
 class Container:
-    """Answers as told, and keeps what it was asked."""
+    """Container with configured answers; records its requests."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = {"monitor": {"load": 3}, "analyze": {"state": 1}, **answers}
-        self.asked: list[tuple[str, Mapping[str, Any]]] = []
+        self.requests: list[tuple[str, Mapping[str, Any]]] = []
         self.credentials: set[str | None] = set()
         self.timeouts: list[float] = []
 
     async def post(self, url: str, body: Any, timeout_seconds: float, credential: str | None) -> Any:
         step = url.rpartition("/")[2]
-        self.asked.append((step, json.loads(json.dumps(body))))
+        self.requests.append((step, json.loads(json.dumps(body))))
         self.credentials.add(credential)
         self.timeouts.append(timeout_seconds)
         answer = self.answers[step]
@@ -76,24 +76,24 @@ class Container:
 
 
 def plan(**parallelism: int) -> dict[str, Any]:
-    """A plan answer as the SDK writes it."""
+    """Return a plan answer as the SDK writes it."""
     return {key(node, spaced=True): {"parallelism": p} for node, p in parallelism.items()}
 
 
-def _turn(nodes: int, memory: dict[str, Any] | None = None) -> Cycle:
+def _cycle(nodes: int, memory: dict[str, Any] | None = None) -> Cycle:
     graph = topology(["orders", "work"][:nodes])
     return cycle_of(request().model_copy(update={"topology": graph, "memory": memory or {}}))
 
 
-ONE, TWO = _turn(1), _turn(2)
+ONE, TWO = _cycle(1), _cycle(2)
 
 
-async def test_a_turn_asks_the_three_steps_one_after_the_other() -> None:
-    """Same id and start each time; results of the steps before are passed on untouched; the analysis is offered beside."""
+async def test_a_cycle_calls_the_three_steps_in_order() -> None:
+    """Same id and start each time; earlier results are passed on unchanged, with the analysis alongside."""
     container, question = Container(plan=plan(v0=2, v1=4)), request()
     reply = await ask(question, registration(credential="cluster"), 2.0, container.post)
-    assert [step for step, _ in container.asked] == ["monitor", "analyze", "plan"]
-    monitor, analyze, planned = (body for _, body in container.asked)
+    assert [step for step, _ in container.requests] == ["monitor", "analyze", "plan"]
+    monitor, analyze, planned = (body for _, body in container.requests)
     assert monitor == {
         "id": str(question.id),
         "udfStartTimestampMillis": 1767268800000,
@@ -118,19 +118,19 @@ async def test_without_analyze_its_result_is_empty() -> None:
     """The step is optional."""
     container = Container(plan=plan(v0=2, v1=4))
     await ask(request(), registration(analyze_url=None), 2.0, container.post)
-    assert [step for step, _ in container.asked] == ["monitor", "plan"]
-    assert container.asked[-1][1]["analyzeResult"] == {}
+    assert [step for step, _ in container.requests] == ["monitor", "plan"]
+    assert container.requests[-1][1]["analyzeResult"] == {}
 
 
 async def test_history_is_newest_first_and_bounded() -> None:
-    """Each turn's result comes back in the next, with what was asked for and what the bounds left of it."""
+    """Each cycle's result is in the next request, with the plan and the parallelism within bounds."""
     container = Container(plan=plan(v0=3, v1=99))
     memory: dict[str, Any] = {}
-    for turn in range(4):
-        question = request().model_copy(update={"memory": memory, "now": after(turn * 30)})
+    for number in range(4):
+        question = request().model_copy(update={"memory": memory, "now": after(number * 30)})
         reply = await ask(question, registration(result_history_length=2), 2.0, container.post)
         memory = json.loads(reply.model_dump_json())["memory"]
-    history = container.asked[-1][1]["resultHistory"]
+    history = container.requests[-1][1]["resultHistory"]
     assert [result["udfStartTimestampMillis"] - 1767268800000 for result in history] == [60_000, 30_000]
     assert history[0] == {
         "id": history[0]["id"],
@@ -156,13 +156,13 @@ async def test_history_is_newest_first_and_bounded() -> None:
         ({json.dumps(key("v0")): {"parallelism": 5}}, 1, {"orders": 5}),
     ],
 )
-def test_what_a_plan_may_look_like(answer: Any, nodes: int, found: dict[str, int]) -> None:
-    """Map or bare object for a single node; keys with and without blanks, even encoded twice; numbers alone as values."""
-    assert read_plan(answer, _turn(nodes).nodes) == found
+def test_accepted_forms_of_a_plan(answer: Any, nodes: int, found: dict[str, int]) -> None:
+    """Map or bare object for a single node; keys with or without blanks, even encoded twice; bare numbers as values."""
+    assert read_plan(answer, _cycle(nodes).nodes) == found
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("answer", "reason"),
     [
         (plan(v0=1), "misses work"),
         (plan(v0=1, v1=1, v7=2), "no node of the topology"),
@@ -178,10 +178,10 @@ def test_what_a_plan_may_look_like(answer: Any, nodes: int, found: dict[str, int
         (None, "a JSON object"),
     ],
 )
-def test_what_is_no_plan_is_refused_with_the_reason(answer: Any, why: str) -> None:
+def test_an_invalid_plan_is_refused_with_the_reason(answer: Any, reason: str) -> None:
     """Partial plans, unknown nodes, zeros and halves: the sentence names the operator."""
-    with pytest.raises(InvalidAnswer, match=why):
-        read_plan(answer, _turn(2).nodes)
+    with pytest.raises(InvalidAnswer, match=reason):
+        read_plan(answer, _cycle(2).nodes)
 
 
 @examples(30)
@@ -191,8 +191,8 @@ def test_what_is_no_plan_is_refused_with_the_reason(answer: Any, why: str) -> No
         lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.just(key("v0")) | st.just("parallelism"), inner),
     )
 )
-def test_whatever_is_answered_is_a_plan_or_explained(answer: Any) -> None:
-    """No answer reaches the loop as an exception of another kind."""
+def test_any_answer_is_a_plan_or_an_explained_error(answer: Any) -> None:
+    """No answer raises another exception."""
     for nodes in (ONE.nodes, TWO.nodes):
         try:
             found = read_plan(answer, nodes)
@@ -205,14 +205,14 @@ def test_whatever_is_answered_is_a_plan_or_explained(answer: Any) -> None:
 @pytest.mark.parametrize(
     "written", ['{"type": 1, "fields": "id=a"}', "[]", "3", None, '"x"', '{"type":"a"}', "[" * 9999]
 )
-def test_what_is_no_node_is_refused(written: Any) -> None:
-    """Also what is nested too deep to be read."""
+def test_an_invalid_node_is_refused(written: Any) -> None:
+    """This includes values nested too deep to parse."""
     with pytest.raises(InvalidAnswer, match="is no node"):
         parse_node(written)
 
 
-def test_a_node_is_what_it_says_and_not_how_it_is_written() -> None:
-    """Blanks and the order of its fields do not count."""
+def test_a_node_is_compared_by_its_fields() -> None:
+    """Blanks and the order of fields do not matter."""
     one = parse_node('{"type":"scaleTargetRef","fields":"kind=Deployment|name=x"}')
     other = parse_node({"fields": "name=x|kind=Deployment", "type": "scaleTargetRef"})
     assert one == other
@@ -221,13 +221,13 @@ def test_a_node_is_what_it_says_and_not_how_it_is_written() -> None:
 
 @pytest.mark.parametrize("answer", [None, 3, [], "text", {"x": float("nan")}])
 def test_results_are_objects(answer: Any) -> None:
-    """What JSON cannot say cannot be passed on."""
+    """A result that is no JSON object is refused."""
     with pytest.raises(InvalidAnswer):
         read_result(answer)
 
 
 @pytest.mark.parametrize(
-    ("step", "asked", "failure", "told"),
+    ("step", "requests", "failure", "sentence"),
     [
         ("monitor", 1, PlannerFailed("answered 500: boom"), "answered 500: boom (monitor)"),
         ("analyze", 2, PlannerFailed("answered 422: what", counts=False), "answered 422: what (analyze)"),
@@ -239,29 +239,29 @@ def test_results_are_objects(answer: Any) -> None:
         ),
     ],
 )
-async def test_a_step_that_fails_ends_the_turn(step: str, asked: int, failure: PlannerFailed, told: str) -> None:
-    """No second try, and the steps after it are not asked; the reason names the step."""
+async def test_a_failed_step_ends_the_cycle(step: str, requests: int, failure: PlannerFailed, sentence: str) -> None:
+    """No retry, and later steps are not called; the reason names the step."""
     container = Container(**{"plan": plan(v0=1, v1=1), step: failure})
     with pytest.raises(PlannerFailed) as caught:
         await ask(request(), registration(), 2.0, container.post)
-    assert (caught.value.sentence, caught.value.code, caught.value.counts) == (told, failure.code, failure.counts)
-    assert len(container.asked) == asked
+    assert (caught.value.sentence, caught.value.code, caught.value.counts) == (sentence, failure.code, failure.counts)
+    assert len(container.requests) == requests
 
 
 async def test_analyze_must_answer_an_object() -> None:
-    """Null is no result, and what it is made of is said."""
+    """Null is no result; the error names the step and the expected type."""
     with pytest.raises(PlannerFailed, match=r"\(analyze\).*JSON object") as caught:
         await ask(request(), registration(), 2.0, Container(analyze=None).post)
     assert caught.value.code == "invalid-reply"
 
 
 async def test_all_steps_share_one_deadline() -> None:
-    """Nobody is asked when the time is up."""
+    """No step is called after the deadline."""
     container = Container(plan=plan(v0=1, v1=1))
     with pytest.raises(PlannerFailed, match="before monitor") as caught:
         await ask(request(), registration(), 0.0, container.post)
     assert caught.value.code == "planner-timeout"
-    assert container.asked == []
+    assert container.requests == []
 
 
 def test_an_id_that_cannot_be_written_is_refused() -> None:
@@ -276,10 +276,10 @@ def test_an_id_that_cannot_be_written_is_refused() -> None:
 
 
 def test_the_history_that_does_not_fit_loses_its_oldest() -> None:
-    """The contract's limit holds whatever the steps answer, and a result too large for it is left out and told."""
+    """The contract's limit holds for any answers; a result too large for it is dropped and reported."""
     memory: dict[str, Any] = {}
-    for turn in range(30):
-        reply = _reply({"blob": "x" * 1500}, memory, turn)
+    for number in range(30):
+        reply = _reply({"blob": "x" * 1500}, memory, number)
         memory = reply.memory
         assert len(json.dumps(memory, separators=(",", ":")).encode()) <= MEMORY_LIMIT_BYTES
     assert 8 <= len(memory["results"]) <= 10
@@ -296,8 +296,8 @@ def test_the_history_that_does_not_fit_loses_its_oldest() -> None:
 
 
 @pytest.mark.parametrize("planned", [plan(v0=2, v1=4), plan(v0=1, v1=2)], ids=["scales", "holds"])
-async def test_a_result_too_large_to_be_remembered_is_said(planned: Any) -> None:
-    """In the plan each time, in the log once until a result fits again."""
+async def test_a_result_too_large_for_the_memory_is_reported(planned: Any) -> None:
+    """In each plan, and in the log once until a result fits again."""
     container, memory, logged = Container(plan=planned, monitor={"blob": "x" * 20_000}), {}, []
     for cycle in range(4):
         if cycle == 2:
@@ -315,17 +315,17 @@ async def test_a_result_too_large_to_be_remembered_is_said(planned: Any) -> None
 
 
 async def test_weirs_own_field_can_be_left_out() -> None:
-    """A container that refuses fields it does not know can be asked."""
+    """A container that refuses unknown fields can be called."""
     container = Container(plan=plan(v0=2, v1=4))
     await ask(request(), registration(offer_analysis=False), 2.0, container.post)
     own = {"id", "udfStartTimestampMillis", "topology", "monitorResult", "analyzeResult", "resultHistory"}
-    assert [set(body) for _, body in container.asked] == [own] * 3
+    assert [set(body) for _, body in container.requests] == [own] * 3
     with pytest.raises(ValueError, match="is not for a planner of kind http"):
         NewPlanner(name="mine", url="http://127.0.0.1:8097", offer_analysis=False)
 
 
-def test_the_settings_that_the_sdk_names_let_a_container_be_asked() -> None:
-    """KTA's containers speak plain HTTP on a private address, which the defaults refuse; the SDK's README has the lines that allow it."""
+def test_the_settings_in_the_sdks_readme_permit_a_container() -> None:
+    """KTA's containers use plain HTTP on private addresses: the defaults refuse it, the README's settings permit it."""
     text = (Path(__file__).parents[3] / "sdk" / "README.md").read_text()
     named = dict(re.findall(r"^(WEIR_PLANNER_PLUGIN_[A-Z]+)=(\S+)$", text, re.MULTILINE))
     lists = ("SCHEMES", "HOSTS", "NETWORKS")
@@ -342,45 +342,45 @@ def test_the_settings_that_the_sdk_names_let_a_container_be_asked() -> None:
 
 
 def test_a_long_history_of_a_large_topology_fits() -> None:
-    """Ten operators, small results: what an hour of turns every 30 s needs is about there."""
+    """Ten operators, small results: about half an hour of cycles every 30 s fits."""
     memory: dict[str, Any] = {}
-    for turn in range(80):
-        memory = _reply({"n": turn}, memory, turn, names=[f"o{i}" for i in range(10)]).memory
+    for number in range(80):
+        memory = _reply({"n": number}, memory, number, names=[f"o{i}" for i in range(10)]).memory
     assert len(memory["results"]) >= 60
 
 
 def test_results_about_an_earlier_graph_keep_their_nodes() -> None:
-    """The job was resubmitted with another graph: its history still says what it was about."""
+    """The job was resubmitted with another graph: earlier results keep the earlier nodes."""
     memory = _reply({"n": 0}, {}, 0, names=["orders"]).memory
     memory = _reply({"n": 1}, memory, 1).memory
-    history = Cycle(request().model_copy(update={"memory": memory}), _turn(2).nodes).body()["resultHistory"]
+    history = Cycle(request().model_copy(update={"memory": memory}), _cycle(2).nodes).body()["resultHistory"]
     assert [set(result["parallelism"]) for result in history] == [{key("v0"), key("v1")}, {key("v0")}]
 
 
 @pytest.mark.parametrize("memory", [{"results": 3}, {"other": "planner"}, {"results": [{"id": "x"}]}])
-def test_anothers_memory_is_no_history(memory: dict[str, Any]) -> None:
-    """It begins with none."""
-    assert _turn(2, memory).body()["resultHistory"] == []
+def test_another_planners_memory_is_no_history(memory: dict[str, Any]) -> None:
+    """The history starts empty."""
+    assert _cycle(2, memory).body()["resultHistory"] == []
 
 
-def test_what_stays_as_it_is_is_a_hold() -> None:
-    """KTA has no hold: a plan of the present parallelism is one."""
+def test_an_unchanged_parallelism_is_a_hold() -> None:
+    """KTA has no hold: a plan of the current parallelism is one."""
     current = request().deployment.observed  # type: ignore[union-attr]
-    turn = _turn(2)
-    reply = reply_of(turn, Answers({}, {}, dict(current), NOON), "toggler")
+    number = _cycle(2)
+    reply = reply_of(number, Answers({}, {}, dict(current), NOON), "toggler")
     assert (reply.kind, reply.code, reply.parallelism) == ("hold", "kta-holds", None)
     assert len(reply.memory["results"]) == 1
 
 
 def test_the_same_request_gets_the_same_reply() -> None:
     """A replay repeats ids and times."""
-    assert _turn(2).body() == _turn(2).body()
+    assert _cycle(2).body() == _cycle(2).body()
 
 
-def _reply(monitor: dict[str, Any], memory: dict[str, Any], turn: int, names: list[str] | None = None) -> PlanReply:
+def _reply(monitor: dict[str, Any], memory: dict[str, Any], number: int, names: list[str] | None = None) -> PlanReply:
     graph = topology(names or ["orders", "work"])
     question: PlanRequest = request().model_copy(
-        update={"topology": graph, "memory": memory, "now": after(30 * turn), "policy": policy()}
+        update={"topology": graph, "memory": memory, "now": after(30 * number), "policy": policy()}
     )
     planned = dict.fromkeys(graph.names, 2)
-    return reply_of(cycle_of(question), Answers(monitor, {}, planned, after(30 * turn + 1)), "toggler")
+    return reply_of(cycle_of(question), Answers(monitor, {}, planned, after(30 * number + 1)), "toggler")

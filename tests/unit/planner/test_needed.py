@@ -1,4 +1,4 @@
-"""What of a request goes to another process."""
+"""The parts of a request that are sent to another process."""
 
 from typing import Any
 
@@ -13,19 +13,19 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "static": {"parallelism": 3},
     "threshold": {"up_above": 0.8, "down_below": 0.3},
 }
-"""Of those that have to be told something."""
+"""Parameters of planners with required ones."""
 
 
-def test_a_question_takes_along_what_its_planner_looks_at_and_the_answer_is_the_same() -> None:
-    """Raw observations, past turns and past wishes are most of a request; no built-in planner that leaves them out decides by them."""
-    asked = request(of={"arrivals": 2400}).model_copy(
+def test_a_reduced_request_gets_the_same_reply() -> None:
+    """Observations, history and recommendations are sent only to a planner that declares that it reads them."""
+    plan_request = request(of={"arrivals": 2400}).model_copy(
         update={"observations": [observation(0)], "state": PlanState(planner="rate", memory={"a": 1})}
     )
     for name, entry in installed().items():
         choice = {"name": name, "parameters": PARAMETERS.get(name, {})}
-        whole = asked.model_copy(update={"policy": policy(planner=choice)})
-        lean = needed(whole, name)
+        complete = plan_request.model_copy(update={"policy": policy(planner=choice)})
+        lean = needed(complete, name)
         assert {field for field in LARGE if getattr(lean, field)} <= entry.reads
         assert lean.state == PlanState()
-        assert ask(lean, name) == ask(whole, name)
-    assert needed(asked, "nobody") == asked
+        assert ask(lean, name) == ask(complete, name)
+    assert needed(plan_request, "nobody") == plan_request

@@ -1,4 +1,4 @@
-"""Registering planners over HTTP: checked before, known to every replica, and still known after a restart."""
+"""Registering planners over HTTP: checked first, shared with every replica, kept after a restart."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,14 +22,14 @@ from services.planner.planners import Planners
 from services.planner.registrations import Registrations
 from services.planner.remote import Remote
 from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, policy, request
-from tests.unit.planner.plugin import LOOPBACK, Plugin, good, says
+from tests.unit.planner.plugin import LOOPBACK, Plugin, good, json_answer
 from tests.unit.planner.test_service import InProcess
 
 JSON = {"Content-Type": "application/json"}
 
 
 class Replica:
-    """One planner service: its routes and what it follows."""
+    """A planner service: its routes and the registrations it follows."""
 
     def __init__(self, bus: MemoryBus, clock: FakeClock) -> None:
         self.client = PlannerClient(LOOPBACK)
@@ -56,7 +56,7 @@ class Replica:
         await self.client.close()
 
 
-class House:
+class Cluster:
     def __init__(self) -> None:
         self.clock = FakeClock(NOON)
         self.bus = MemoryBus(partitions=4, clock=self.clock)
@@ -70,21 +70,21 @@ class House:
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    made = House()
+async def cluster() -> AsyncIterator[Cluster]:
+    made = Cluster()
     yield made
     await asyncio.gather(*(replica.end() for replica in made.replicas))
 
 
-async def test_a_planner_is_registered_asked_and_removed(house: House) -> None:
-    """From the check to the plan; a credential, an address and its circuit are shown."""
-    replica = await house.replica()
+async def test_a_planner_is_registered_called_and_removed(cluster: Cluster) -> None:
+    """From the check to the plan; the API shows its address, registrant, version and circuit."""
+    replica = await cluster.replica()
     question = request(analysis(the_policy=policy(planner={"name": "mine", "parameters": {"target": 0.5}})))
     async with Plugin() as plugin:
-        told = await replica.register(plugin)
-        assert all(check["ok"] for check in told["checks"])
+        result = await replica.register(plugin)
+        assert all(check["ok"] for check in result["checks"])
         shown = (await replica.http.get("/v1/planners/mine")).json()
-        assert shown == told["planner"]
+        assert shown == result["planner"]
         assert (shown["kind"], shown["url"], shown["registered_by"]) == ("http", plugin.url, "local")
         assert (shown["version"], shown["breaker"]["state"]) == (int(NOON.timestamp() * 1000), "closed")
         answer = await replica.http.post("/v1/plan", content=question.model_dump_json(), headers=JSON)
@@ -97,22 +97,22 @@ async def test_a_planner_is_registered_asked_and_removed(house: House) -> None:
     assert refused.json()["errors"][0]["field"] == "policy.spec.planner.name"
 
 
-async def test_what_fails_the_suite_is_refused_with_the_list(house: House) -> None:
-    """And is not known afterwards."""
-    replica = await house.replica()
-    async with Plugin(lambda a: good(a) if a.method == "GET" else says({"detail": "no model"}, 500)) as plugin:
-        told = await replica.register(plugin, status=422)
-    assert "one-operator: answered 500: no model" in told["detail"]
-    assert {"field": "nothing-known", "message": "answered 500: no model"} in told["errors"]
+async def test_a_planner_that_fails_the_suite_is_refused_with_its_failures(cluster: Cluster) -> None:
+    """It is not registered afterwards."""
+    replica = await cluster.replica()
+    async with Plugin(lambda a: good(a) if a.method == "GET" else json_answer({"detail": "no model"}, 500)) as plugin:
+        result = await replica.register(plugin, status=422)
+    assert "one-operator: answered 500: no model" in result["detail"]
+    assert {"field": "nothing-known", "message": "answered 500: no model"} in result["errors"]
     assert "mine" not in await replica.names()
-    assert house.bus.records(PLANNERS.name) == []
+    assert cluster.bus.records(PLANNERS.name) == []
 
 
 KTA_STEPS = {"name": "mine", "kind": "kta", "monitor_url": "http://127.0.0.1:1", "plan_url": "http://127.0.0.1:1"}
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "reason"),
     [
         ({"name": "rate", "url": "https://planner.example.org"}, "built-in"),
         ({"name": "mine"}, "a planner of kind http needs one"),
@@ -131,26 +131,26 @@ KTA_STEPS = {"name": "mine", "kind": "kta", "monitor_url": "http://127.0.0.1:1",
         ({**KTA_STEPS, "result_history_length": "12"}, "body.result_history_length: must be an integer"),
     ],
 )
-async def test_what_cannot_be_a_planner_is_refused(house: House, body: dict[str, Any], says: str) -> None:
-    """The field and the reason, and where a setting forbids it, the setting."""
-    replica = await house.replica()
+async def test_what_cannot_be_a_planner_is_refused(cluster: Cluster, body: dict[str, Any], reason: str) -> None:
+    """The response has the field and the reason, or the setting that forbids it."""
+    replica = await cluster.replica()
     answer = await replica.http.post("/v1/planners", json=body)
     assert answer.status_code == 422
-    assert says in answer.text
+    assert reason in answer.text
     assert "word" not in answer.text
 
 
-async def test_a_registration_that_says_two_things_is_refused(house: House) -> None:
-    """Which of two addresses was meant is a guess."""
-    replica = await house.replica()
+async def test_a_registration_with_a_duplicate_key_is_refused(cluster: Cluster) -> None:
+    """With two addresses the intended one is ambiguous."""
+    replica = await cluster.replica()
     body = '{"name": "mine", "url": "http://127.0.0.1:1", "url": "http://127.0.0.1:2"}'
     answer = await replica.http.post("/v1/planners", content=body, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()["detail"]) == (422, "the body is not JSON: the key 'url' comes twice")
 
 
-async def test_names_are_unique_and_versioned(house: House) -> None:
-    """A name that is taken is replaced only where that is asked for, and then with the next version."""
-    replica = await house.replica()
+async def test_names_are_unique_and_versioned(cluster: Cluster) -> None:
+    """A taken name is replaced only on request, with the next version."""
+    replica = await cluster.replica()
     async with Plugin() as plugin:
         first = await replica.register(plugin)
         taken = await replica.register(plugin, status=409)
@@ -158,43 +158,43 @@ async def test_names_are_unique_and_versioned(house: House) -> None:
         second = await replica.register(plugin, replace=True)
         assert second["planner"]["version"] == first["planner"]["version"] + 1
         await replica.http.delete("/v1/planners/mine")
-        house.clock.advance(1)
+        cluster.clock.advance(1)
         third = await replica.register(plugin)
         assert third["planner"]["version"] > second["planner"]["version"]
 
 
-async def test_every_replica_knows_it_also_after_a_restart(house: House) -> None:
-    """Registered at one, asked by another; a third, started later, has read it before it plans."""
-    first, second = await house.replica(), await house.replica()
+async def test_every_replica_reads_it_also_after_a_restart(cluster: Cluster) -> None:
+    """Registered at one replica, called by another; a third, started later, reads it before it plans."""
+    first, second = await cluster.replica(), await cluster.replica()
     async with Plugin() as plugin:
         await first.register(plugin)
         async with asyncio.timeout(5):
-            while "mine" not in await second.names():  # noqa: ASYNC110 - nobody signals it
+            while "mine" not in await second.names():  # noqa: ASYNC110 - no signal exists
                 await asyncio.sleep(0.01)
-        third = await house.replica()
+        third = await cluster.replica()
         assert "mine" in await third.names()
         question = request(analysis(the_policy=policy(planner={"name": "mine"})))
         assert (await third.planners.ask(question, "mine", 5.0)).code == "more"
         await second.http.delete("/v1/planners/mine")
         async with asyncio.timeout(5):
-            while "mine" in await first.names():  # noqa: ASYNC110 - nobody signals it
+            while "mine" in await first.names():  # noqa: ASYNC110 - no signal exists
                 await asyncio.sleep(0.01)
         held = await first.planners.ask(question, "mine", 5.0)
         assert held.code == "planner-invalid"
         assert "there is no planner 'mine'" in held.sentence
 
 
-async def test_a_check_runs_whatever_the_circuit_says(house: House) -> None:
-    """A report; the circuit stays as it is, and a built-in planner needs none."""
-    replica = await house.replica()
+async def test_a_check_runs_despite_an_open_circuit(cluster: Cluster) -> None:
+    """It returns a report and leaves the circuit unchanged; a built-in planner has no check."""
+    replica = await cluster.replica()
     async with Plugin() as plugin:
         await replica.register(plugin)
-        plugin.says = lambda _: says({}, 503)
+        plugin.respond = lambda _: json_answer({}, 503)
         for _ in range(FAILURES_TO_OPEN):
             await replica.planners.ask(request(), "mine", 5.0)
         assert (await replica.http.get("/v1/planners/mine")).json()["breaker"]["state"] == "open"
         ill = (await replica.http.post("/v1/planners/mine/check")).json()
-        plugin.says = good
+        plugin.respond = good
         well = (await replica.http.post("/v1/planners/mine/check")).json()
     assert (ill["ok"], ill["checks"][0]["ok"]) == (False, False)
     assert well["ok"]
@@ -202,9 +202,9 @@ async def test_a_check_runs_whatever_the_circuit_says(house: House) -> None:
     assert (await replica.http.post("/v1/planners/magic/check")).status_code == 404
 
 
-async def test_choices_of_a_policy_are_judged(house: House) -> None:
-    """Built in or registered: the field, and what is allowed."""
-    replica = await house.replica()
+async def test_choices_of_a_policy_are_judged(cluster: Cluster) -> None:
+    """For built-in and registered planners: the field and the permitted values."""
+    replica = await cluster.replica()
     async with Plugin() as plugin:
         await replica.register(plugin)
     choices = [
@@ -217,21 +217,21 @@ async def test_choices_of_a_policy_are_judged(house: House) -> None:
     ]
     answer = await replica.http.post("/v1/planners/validate", json={"choices": choices})
     assert answer.status_code == 200
-    told = {problem["field"]: problem["message"] for problem in answer.json()["problems"]}
-    assert list(told) == [
+    result = {problem["field"]: problem["message"] for problem in answer.json()["problems"]}
+    assert list(result) == [
         "spec.planner.name",
         "spec.planner.parameters.drain_seconds",
         "spec.planner.fallback.parameters.target",
         "spec.shadows.0.parameters.speed",
     ]
-    assert "there is no planner 'magic'; there are:" in told["spec.planner.name"]
-    assert "mine" in told["spec.planner.name"]
-    assert "it has: target" in told["spec.shadows.0.parameters.speed"]
+    assert "there is no planner 'magic'; there are:" in result["spec.planner.name"]
+    assert "mine" in result["spec.planner.name"]
+    assert "it has: target" in result["spec.shadows.0.parameters.speed"]
 
 
-async def test_who_may_only_read_registers_nothing(house: House) -> None:
-    """Reading is for everybody who may read; a check makes requests, so it is not."""
-    replica = await house.replica()
+async def test_a_read_only_caller_cannot_register(cluster: Cluster) -> None:
+    """Reading is permitted; a check makes requests, so it is not."""
+    replica = await cluster.replica()
     replica.app.state.tokens = Tokens({"reading-is-allowed": Caller("ada", "read")})
     headers = {"Authorization": "Bearer reading-is-allowed"}
     body = {"name": "mine", "url": "http://127.0.0.1:1"}
@@ -245,25 +245,25 @@ async def test_who_may_only_read_registers_nothing(house: House) -> None:
         assert (await replica.http.request(method, path, json=body)).status_code == 401
 
 
-async def test_a_record_under_another_key_is_put_aside(house: House) -> None:
-    """Nobody gets a name by writing it under another; and nonsense changes nothing."""
-    replica = await house.replica()
+async def test_a_record_under_another_key_goes_to_the_dead_letter_topic(cluster: Cluster) -> None:
+    """A record's key must be its name; a malformed record changes nothing."""
+    replica = await cluster.replica()
     async with Plugin() as plugin:
         made = plugin.registered("mine")
-    await house.bus.publish(PLANNERS.name, "theirs", made.model_dump_json().encode())
-    await house.bus.publish(PLANNERS.name, "mine", b"nonsense")
-    await house.bus.publish(PLANNERS.name, "late", plugin.registered("late").model_dump_json().encode())
+    await cluster.bus.publish(PLANNERS.name, "theirs", made.model_dump_json().encode())
+    await cluster.bus.publish(PLANNERS.name, "mine", b"nonsense")
+    await cluster.bus.publish(PLANNERS.name, "late", plugin.registered("late").model_dump_json().encode())
     async with asyncio.timeout(5):
-        while "late" not in await replica.names():  # noqa: ASYNC110 - nobody signals it
+        while "late" not in await replica.names():  # noqa: ASYNC110 - no signal exists
             await asyncio.sleep(0.01)
     assert not {"mine", "theirs"} & await replica.names()
-    letters = [DeadLetter.model_validate_json(r.value or b"") for r in house.bus.records(DEAD_LETTERS.name)]
+    letters = [DeadLetter.model_validate_json(r.value or b"") for r in cluster.bus.records(DEAD_LETTERS.name)]
     assert {letter.topic for letter in letters} == {PLANNERS.name}
     assert len(letters) == 2
 
 
-async def test_before_they_are_read_nothing_is_registered_or_judged() -> None:
-    """503 rather than an answer that may be wrong."""
+async def test_no_registration_or_validation_before_the_topic_is_read() -> None:
+    """503 instead of a response that may be wrong."""
     clock = FakeClock(NOON)
     remote = Remote(PlannerClient(LOOPBACK), clock, {})
     planners = Planners(InProcess(), Registrations(MemoryBus(partitions=4, clock=clock), clock), remote)

@@ -1,4 +1,4 @@
-"""A planner elsewhere is slow, down, or answers nonsense: whatever it does, a reply comes in time and says what was wrong."""
+"""External planners that are slow, down or reply with nonsense: a hold with the reason is returned in time."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from services.planner.core.breaker import FAILURES_TO_OPEN, FIRST_PAUSE_SECONDS
 from services.planner.failures import PlannerFailed
 from services.planner.remote import Remote
 from tests.unit.planner.build import APP, NOON, SOURCE, SPACE, WORK, policy, request, scale
-from tests.unit.planner.plugin import LOOPBACK, Asked, Plugin, answer, good, says
+from tests.unit.planner.plugin import LOOPBACK, Plugin, Received, answer, good, json_answer
 
 WHOLE = {SOURCE: 1, WORK: 3}
 
@@ -38,16 +38,16 @@ def remote(client: PlannerClient) -> Remote:
     return Remote(client, FakeClock(NOON), {})
 
 
-async def asked(remote: Remote, plugin: Plugin, seconds: float = 5.0, **registered: Any) -> PlanReply:
+async def reply_of(remote: Remote, plugin: Plugin, seconds: float = 5.0, **registered: Any) -> PlanReply:
     return await remote.ask(request(), plugin.registered(**registered), seconds)
 
 
 async def test_a_good_planner_decides(remote: Remote) -> None:
-    """It gets the request as the contract has it, and its memory comes along."""
+    """It gets the request in the contract's form; the reply carries its memory."""
     async with Plugin() as plugin:
-        reply = await asked(remote, plugin)
+        reply = await reply_of(remote, plugin)
     assert (reply.kind, reply.parallelism, reply.memory) == ("scale", {SOURCE: 2, WORK: 3}, {"turn": 1})
-    [question] = plugin.asked
+    [question] = plugin.received
     assert (question.method, question.path) == ("POST", "/plan")
     assert question.headers["content-type"] == "application/json"
     assert question.headers["host"] == f"127.0.0.1:{plugin.port}"
@@ -55,7 +55,7 @@ async def test_a_good_planner_decides(remote: Remote) -> None:
 
 
 def reply_with(**changes: Any) -> bytes:
-    return says({"kind": "scale", "parallelism": WHOLE, "code": "more", "sentence": "more", **changes})
+    return json_answer({"kind": "scale", "parallelism": WHOLE, "code": "more", "sentence": "more", **changes})
 
 
 HUGE = "x" * 30_000
@@ -69,7 +69,7 @@ BAD: dict[str, tuple[bytes, str, str]] = {
         "planner-failed",
         "content type text/plain",
     ),
-    "a list": (says([1, 2]), "invalid-reply", "no PlanReply"),
+    "a list": (json_answer([1, 2]), "invalid-reply", "no PlanReply"),
     "a part of the topology": (reply_with(parallelism={WORK: 3}), "invalid-reply", f"misses {SOURCE}"),
     "an unknown operator": (reply_with(parallelism={**WHOLE, "magic": 1}), "invalid-reply", "unknown operator magic"),
     "zero": (reply_with(parallelism={**WHOLE, WORK: 0}), "invalid-reply", f"parallelism.{WORK}"),
@@ -106,10 +106,14 @@ BAD: dict[str, tuple[bytes, str, str]] = {
         "more than 20000 bytes",
     ),
     "a redirect": (answer("", 307, "application/json", "Location: /plan"), "planner-failed", "a redirect"),
-    "its own fault": (says({"detail": "no such model"}, 500), "planner-failed", "answered 500: no such model"),
-    "a refusal": (says({"message": "no such parameter"}, 422), "planner-failed", "answered 422: no such parameter"),
+    "its own fault": (json_answer({"detail": "no such model"}, 500), "planner-failed", "answered 500: no such model"),
+    "a refusal": (
+        json_answer({"message": "no such parameter"}, 422),
+        "planner-failed",
+        "answered 422: no such parameter",
+    ),
     "a page": (answer("<h1>secret inside</h1>", 404, "text/html"), "planner-failed", "answered 404"),
-    "another success": (says({}, 204), "planner-failed", "answered 204"),
+    "another success": (json_answer({}, 204), "planner-failed", "answered 204"),
     "compressed": (answer("{}", 200, "application/json", "Content-Encoding: gzip"), "planner-failed", "compressed"),
     "no HTTP": (b"SSH-2.0-somebody\r\n\r\n", "planner-failed", "could not be called"),
     "a long head": (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 300_000, "planner-failed", "could not be called"),
@@ -123,30 +127,30 @@ BAD: dict[str, tuple[bytes, str, str]] = {
 
 @pytest.mark.parametrize("what", list(BAD))
 async def test_nonsense_is_refused_with_its_reason(remote: Remote, what: str) -> None:
-    """An explained hold, and the next answer is read as if nothing had been."""
-    told, code, why = BAD[what]
+    """An explained hold; the next reply is read normally."""
+    response, code, reason = BAD[what]
 
-    async def once(_asked: Asked) -> bytes:
-        plugin.says = good
-        plugin.writer.write(told)
+    async def once(_received: Received) -> bytes:
+        plugin.respond = good
+        plugin.writer.write(response)
         await plugin.writer.drain()
         plugin.writer.close()
         return b""
 
     async with Plugin(once) as plugin:
-        reply = await asked(remote, plugin)
+        reply = await reply_of(remote, plugin)
         assert (reply.kind, reply.code) == ("hold", code)
-        assert why in reply.sentence
+        assert reason in reply.sentence
         assert "planner mine" in reply.sentence
         assert "secret inside" not in reply.sentence
-        assert (await asked(remote, plugin)).kind == "scale"
+        assert (await reply_of(remote, plugin)).kind == "scale"
 
 
 @pytest.mark.parametrize("how", ["silent", "dripping body", "dripping head"])
-async def test_a_slow_planner_costs_its_time_and_no_more(remote: Remote, how: str) -> None:
-    """Silence, or a byte now and then: the deadline is for the whole exchange."""
+async def test_a_slow_planner_is_cut_off_at_its_timeout(remote: Remote, how: str) -> None:
+    """Silence or a slow trickle of bytes: the deadline covers the complete exchange."""
 
-    async def drip(asked: Asked) -> bytes:
+    async def drip(_received: Received) -> bytes:
         if how == "silent":
             await asyncio.Event().wait()
         if how == "dripping body":
@@ -157,93 +161,97 @@ async def test_a_slow_planner_costs_its_time_and_no_more(remote: Remote, how: st
             await asyncio.sleep(0.01)
 
     async with Plugin(drip) as plugin:
-        reply = await asyncio.wait_for(asked(remote, plugin, 0.2), 5)
+        reply = await asyncio.wait_for(reply_of(remote, plugin, 0.2), 5)
     assert (reply.kind, reply.code) == ("hold", "planner-timeout")
     assert "within 0.2 s" in reply.sentence
 
 
-async def test_nobody_listens(remote: Remote) -> None:
-    """Down: said at once."""
+async def test_a_refused_connection(remote: Remote) -> None:
+    """Reported at once."""
     async with Plugin() as plugin:
-        gone = plugin.registered()
-    reply = await remote.ask(request(), gone, 5.0)
+        registration = plugin.registered()
+    reply = await remote.ask(request(), registration, 5.0)
     assert (reply.kind, reply.code) == ("hold", "planner-failed")
 
 
-async def test_each_question_has_a_connection_of_its_own(remote: Remote) -> None:
-    """So none is lost on one that the planner just closes, and each address is one that was checked."""
+async def test_each_request_has_its_own_connection(remote: Remote) -> None:
+    """No request is lost on a connection that the planner closes, and each address is checked."""
     async with Plugin() as plugin:
         for _ in range(3):
-            assert (await asked(remote, plugin)).kind == "scale"
+            assert (await reply_of(remote, plugin)).kind == "scale"
         assert plugin.connections == 3
 
 
-async def test_after_failures_in_a_row_it_is_left_alone_for_a_while(client: PlannerClient) -> None:
-    """The circuit opens, and a probe later closes it; who looks at the planners sees both."""
+async def test_failures_in_a_row_open_the_circuit(client: PlannerClient) -> None:
+    """A later probe closes it; the API shows both states."""
     clock = FakeClock(NOON)
     remote = Remote(client, clock, {})
-    async with Plugin(lambda _: says({"detail": "ill"}, 503)) as plugin:
+    async with Plugin(lambda _: json_answer({"detail": "ill"}, 503)) as plugin:
         registration = plugin.registered()
         for _ in range(FAILURES_TO_OPEN):
-            await asked(remote, plugin)
-        held = await asked(remote, plugin)
-        assert len(plugin.asked) == FAILURES_TO_OPEN
+            await reply_of(remote, plugin)
+        held = await reply_of(remote, plugin)
+        assert len(plugin.received) == FAILURES_TO_OPEN
         assert held.code == "planner-failed"
         assert "not called for another 10 s after 5 failures in a row, the last: answered 503: ill" in held.sentence
-        seen = remote.breaker(registration)
-        assert (seen["state"], seen["failures_in_a_row"], seen["last_failure"]) == ("open", 5, "answered 503: ill")
-        plugin.says = good
+        breaker = remote.breaker(registration)
+        assert (breaker["state"], breaker["failures_in_a_row"], breaker["last_failure"]) == (
+            "open",
+            5,
+            "answered 503: ill",
+        )
+        plugin.respond = good
         clock.advance(FIRST_PAUSE_SECONDS)
         assert remote.breaker(registration)["state"] == "half-open"
-        assert (await asked(remote, plugin)).kind == "scale"
+        assert (await reply_of(remote, plugin)).kind == "scale"
         assert remote.breaker(registration)["state"] == "closed"
-        # Somebody registers a repaired one: it does not inherit the circuit.
-        plugin.says = lambda _: says({}, 500)
+        # A new registration does not inherit the circuit.
+        plugin.respond = lambda _: json_answer({}, 500)
         for _ in range(FAILURES_TO_OPEN):
-            await asked(remote, plugin)
-        plugin.says = good
-        assert (await asked(remote, plugin)).kind == "hold"
-        assert (await asked(remote, plugin, version=2)).kind == "scale"
+            await reply_of(remote, plugin)
+        plugin.respond = good
+        assert (await reply_of(remote, plugin)).kind == "hold"
+        assert (await reply_of(remote, plugin, version=2)).kind == "scale"
 
 
-async def test_what_fails_beside_the_loop_opens_no_circuit_in_it(remote: Remote) -> None:
-    """A shadow that is left with too little time fails again and again; the same planner, chosen, is asked all the same, and no
-    metric says otherwise."""
-    beside = remote.apart()
-    async with Plugin(lambda _: says({"detail": "ill"}, 503)) as plugin:
+async def test_failures_outside_the_loop_open_no_circuit_in_it(remote: Remote) -> None:
+    """A shadow with too little time fails repeatedly: the loop still calls the same planner, and no metric shows
+    an open circuit."""
+    apart = remote.apart()
+    async with Plugin(lambda _: json_answer({"detail": "ill"}, 503)) as plugin:
         for _ in range(FAILURES_TO_OPEN):
-            await asked(beside, plugin, name="shadowed")
-        assert beside.breaker(plugin.registered("shadowed"))["state"] == "open"
+            await reply_of(apart, plugin, name="shadowed")
+        assert apart.breaker(plugin.registered("shadowed"))["state"] == "open"
         assert REGISTRY.get_sample_value("weir_planner_circuit_open", {"planner": "shadowed"}) is None
-        plugin.says = good
-        assert (await asked(remote, plugin, name="shadowed")).kind == "scale"
+        plugin.respond = good
+        assert (await reply_of(remote, plugin, name="shadowed")).kind == "scale"
 
 
-async def test_one_policys_short_timeout_keeps_no_other_from_asking(remote: Remote) -> None:
-    """It takes 0.2 s, and five times somebody gave it 50 ms."""
+async def test_one_policys_short_timeout_blocks_no_other(remote: Remote) -> None:
+    """The planner takes 0.2 s and was called five times with a timeout of 50 ms."""
 
-    async def slowly(_: Asked) -> Any:
+    async def slowly(_: Received) -> Any:
         await asyncio.sleep(0.2)
         return good(_)
 
     async with Plugin(slowly) as plugin:
         for _ in range(FAILURES_TO_OPEN):
-            assert (await asked(remote, plugin, 0.05)).code == "planner-timeout"
-        assert "not called for another" in (await asked(remote, plugin, 0.05)).sentence
-        assert (await asked(remote, plugin, 10.0)).kind == "scale"
+            assert (await reply_of(remote, plugin, 0.05)).code == "planner-timeout"
+        assert "not called for another" in (await reply_of(remote, plugin, 0.05)).sentence
+        assert (await reply_of(remote, plugin, 10.0)).kind == "scale"
 
 
 async def test_a_refusal_of_one_request_does_not_open_the_circuit(remote: Remote) -> None:
-    """One policy's parameters are wrong: other applications are still planned for."""
-    async with Plugin(lambda _: says({"detail": "no such parameter"}, 422)) as plugin:
+    """One policy's parameters are wrong; other applications still get plans."""
+    async with Plugin(lambda _: json_answer({"detail": "no such parameter"}, 422)) as plugin:
         for _ in range(3 * FAILURES_TO_OPEN):
-            await asked(remote, plugin)
-        plugin.says = good
-        assert (await asked(remote, plugin)).kind == "scale"
+            await reply_of(remote, plugin)
+        plugin.respond = good
+        assert (await reply_of(remote, plugin)).kind == "scale"
 
 
 async def test_a_name_is_resolved_at_each_connect_and_every_address_checked() -> None:
-    """A name that first pointed outside and now points inside is refused, also where only one of its addresses does."""
+    """A name that now resolves to a private address is refused, even if only one of its addresses is private."""
     stands_for = ["93.184.216.34", "10.0.0.7"]
 
     async def resolve(host: str, port: int) -> list[str]:
@@ -260,7 +268,7 @@ async def test_a_name_is_resolved_at_each_connect_and_every_address_checked() ->
     await client.close()
 
 
-async def test_the_checked_address_is_connected_to() -> None:
+async def test_the_connection_uses_the_checked_address() -> None:
     """The name stays in the Host header."""
 
     async def resolve(host: str, port: int) -> list[str]:
@@ -268,22 +276,22 @@ async def test_the_checked_address_is_connected_to() -> None:
 
     client = PlannerClient(LOOPBACK, resolve=resolve)
     async with Plugin() as plugin:
-        told = await client.get_json(f"http://planner.example.org:{plugin.port}/", 5.0, None)
-        assert told["name"] == "mine"
-        assert plugin.asked[0].headers["host"] == f"planner.example.org:{plugin.port}"
+        described = await client.get_json(f"http://planner.example.org:{plugin.port}/", 5.0, None)
+        assert described["name"] == "mine"
+        assert plugin.received[0].headers["host"] == f"planner.example.org:{plugin.port}"
     await client.close()
 
 
 async def test_a_proxy_of_the_environment_is_not_used(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be a way around the checks."""
+    """A proxy would bypass the checks."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     async with Plugin() as plugin:
-        assert (await asked(remote, plugin)).kind == "scale"
+        assert (await reply_of(remote, plugin)).kind == "scale"
 
 
 async def test_credentials_go_by_name(tmp_path: Path) -> None:
-    """The token is sent and nowhere shown: not in a reply, an error or the log, not even where the planner repeats it."""
+    """The token is sent but never in a reply, an error or the log, even if the planner repeats it."""
     token = "-".join(("a", "very", "secret", "token"))
     (tmp_path / "for-mine").write_text(f"{token}\n")
     (tmp_path / "two-lines").write_text("first\nsecond")
@@ -291,43 +299,43 @@ async def test_credentials_go_by_name(tmp_path: Path) -> None:
     remote = Remote(client, FakeClock(NOON), {})
     with capture_logs() as logs:
         async with Plugin() as plugin:
-            assert (await asked(remote, plugin, credential="for-mine")).kind == "scale"
-            assert plugin.asked[0].headers["authorization"] == f"Bearer {token}"
-            plugin.says = lambda a: says({"detail": f"you sent {a.headers['authorization']}"}, 403)
-            told = [await asked(remote, plugin, credential="for-mine")]
-            assert "repeats its credential" in told[0].sentence
-            count = len(plugin.asked)
-            told += [await asked(remote, plugin, credential=name) for name in ("two-lines", "missing")]
-            assert len(plugin.asked) == count
-    assert "WEIR_PLANNER_CREDENTIALS_FOLDER" in told[2].sentence
-    assert token not in repr(told) + repr(logs)
-    assert "first" not in told[1].sentence
+            assert (await reply_of(remote, plugin, credential="for-mine")).kind == "scale"
+            assert plugin.received[0].headers["authorization"] == f"Bearer {token}"
+            plugin.respond = lambda a: json_answer({"detail": f"you sent {a.headers['authorization']}"}, 403)
+            answers = [await reply_of(remote, plugin, credential="for-mine")]
+            assert "repeats its credential" in answers[0].sentence
+            count = len(plugin.received)
+            answers += [await reply_of(remote, plugin, credential=name) for name in ("two-lines", "missing")]
+            assert len(plugin.received) == count
+    assert "WEIR_PLANNER_CREDENTIALS_FOLDER" in answers[2].sentence
+    assert token not in repr(answers) + repr(logs)
+    assert "first" not in answers[1].sentence
     await client.close()
 
 
-async def test_large_parts_that_it_does_not_read_are_not_sent() -> None:
-    """As its description says; and where a request is too large all the same, its large parts stay behind."""
+async def test_large_fields_that_it_does_not_read_are_not_sent() -> None:
+    """Its description lists what it reads; large fields of a request above the size limit are dropped too."""
     reading = Observation(id=SPACE, application=APP, observed_at=NOON, policy=policy(), status="running")
     question = request(observations=[reading] * 50)
     small = PlannerClient(LOOPBACK, request_bytes=10_000)
     wide = PlannerClient(LOOPBACK)
     async with Plugin() as plugin:
-        whole = plugin.registered()
-        told: dict[str, Any] = {**whole.model_dump()["description"], "reads": ["history"]}
+        complete = plugin.registered()
+        description: dict[str, Any] = {**complete.model_dump()["description"], "reads": ["history"]}
         for client, registration, sent in (
-            (wide, whole, 50),
-            (wide, plugin.registered(description=told), 0),
-            (small, whole, 0),
+            (wide, complete, 50),
+            (wide, plugin.registered(description=description), 0),
+            (small, complete, 0),
         ):
             assert (await Remote(client, FakeClock(NOON), {}).ask(question, registration, 5.0)).kind == "scale"
-            assert len(plugin.asked[-1].json["observations"]) == sent
+            assert len(plugin.received[-1].json["observations"]) == sent
     await small.close()
     await wide.close()
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
 async def test_certificates_are_verified_for_the_name(tmp_path: Path) -> None:
-    """A certificate that nobody vouches for is refused; with its authority in the settings it counts, for its own name only."""
+    """An untrusted certificate is refused; with its authority in the settings it is valid for its own name only."""
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     making = [
         "openssl",
@@ -358,6 +366,6 @@ async def test_certificates_are_verified_for_the_name(tmp_path: Path) -> None:
         for client, url in ((stranger, ours), (friend, theirs)):
             with pytest.raises(PlannerFailed, match="certificate verify failed"):
                 await client.get_json(url, 10.0, None)
-        assert len(plugin.asked) == 1
+        assert len(plugin.received) == 1
     await stranger.close()
     await friend.close()

@@ -1,4 +1,4 @@
-"""A planner's own description of its parameters: used where it can be checked cheaply and at home, refused where not."""
+"""A planner's schema of its parameters: refused unless it can be checked cheaply and without fetching."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class Wanted(BaseModel):
 
 
 def doubling(levels: int) -> dict[str, Any]:
-    """A kilobyte that stands for two to the power of `levels` parts."""
+    """Return a schema of a kilobyte that expands to two to the power of `levels` parts."""
     defs: dict[str, Any] = {"d0": {"type": "string"}}
     for i in range(1, levels):
         defs[f"d{i}"] = {"allOf": [{"$ref": f"#/$defs/d{i - 1}"}] * 2}
@@ -27,7 +27,7 @@ def doubling(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("schema", "why"),
+    ("schema", "reason"),
     [
         ({"type": "string"}, "schema of an object"),
         ({"type": "object", "properties": 3}, "no JSON Schema"),
@@ -49,22 +49,22 @@ def doubling(levels: int) -> dict[str, Any]:
         ({"description": "x" * 200_000}, "bytes"),
     ],
 )
-def test_a_schema_that_cannot_be_used_is_refused(schema: dict[str, Any], why: str) -> None:
-    """Nothing is fetched, nothing runs for ever, and the reason is said."""
+def test_a_schema_that_cannot_be_used_is_refused(schema: dict[str, Any], reason: str) -> None:
+    """Nothing is fetched, checking terminates, and the reason is reported."""
     [problem] = schema_problems(schema)
-    assert why in problem
+    assert reason in problem
     assert "cannot be used" in parameter_problems("mine", schema, {"a": "x"}, "spec.planner.parameters")[0][1]
 
 
-def test_what_pydantic_says_of_a_model_can_be_used() -> None:
-    """With its nested models; and so can every built-in planner's."""
+def test_pydantics_schema_of_a_model_can_be_used() -> None:
+    """It includes nested models; every built-in planner's schema passes too."""
     assert schema_problems(Wanted.model_json_schema()) == []
     for name, entry in installed().items():
         assert schema_problems(entry.parameters.model_json_schema()) == [], name
 
 
 def test_wrong_parameters_are_named_with_what_is_allowed() -> None:
-    """Each with its place."""
+    """Each problem has its field."""
     schema = {
         "properties": {
             "target": {"type": "number", "maximum": 1},
@@ -87,6 +87,6 @@ def test_wrong_parameters_are_named_with_what_is_allowed() -> None:
     assert wrong(mode="calm", speed=3) == [
         ("spec.planner.parameters.speed", "mine has no such parameter; it has: label, mode, steps, target")
     ]
-    # A pattern that Python's own expressions would take years for.
+    # Python's `re` would take exponential time for this pattern.
     assert "does not match" in wrong(mode="calm", label="a" * 5_000 + "!")[0][1]
     assert "bytes" in wrong(mode="calm", label="a" * 20_000)[0][1]

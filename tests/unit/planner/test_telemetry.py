@@ -1,4 +1,4 @@
-"""What the planner counts of its plans."""
+"""The planner's metrics of its plans."""
 
 from datetime import timedelta
 
