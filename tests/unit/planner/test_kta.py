@@ -80,16 +80,16 @@ def plan(**parallelism: int) -> dict[str, Any]:
     return {key(node, spaced=True): {"parallelism": p} for node, p in parallelism.items()}
 
 
-def _turn(nodes: int, memory: dict[str, Any] | None = None) -> Cycle:
+def _cycle(nodes: int, memory: dict[str, Any] | None = None) -> Cycle:
     graph = topology(["orders", "work"][:nodes])
     return cycle_of(request().model_copy(update={"topology": graph, "memory": memory or {}}))
 
 
-ONE, TWO = _turn(1), _turn(2)
+ONE, TWO = _cycle(1), _cycle(2)
 
 
 async def test_a_turn_asks_the_three_steps_one_after_the_other() -> None:
-    """Same id and start each time; results of the steps before are passed on untouched; the analysis is offered beside."""
+    """Same id and start each time; results of earlier steps are passed on untouched; the analysis is included."""
     container, question = Container(plan=plan(v0=2, v1=4)), request()
     reply = await ask(question, registration(credential="cluster"), 2.0, container.post)
     assert [step for step, _ in container.asked] == ["monitor", "analyze", "plan"]
@@ -126,8 +126,8 @@ async def test_history_is_newest_first_and_bounded() -> None:
     """Each turn's result comes back in the next, with what was asked for and what the bounds left of it."""
     container = Container(plan=plan(v0=3, v1=99))
     memory: dict[str, Any] = {}
-    for turn in range(4):
-        question = request().model_copy(update={"memory": memory, "now": after(turn * 30)})
+    for cycle in range(4):
+        question = request().model_copy(update={"memory": memory, "now": after(cycle * 30)})
         reply = await ask(question, registration(result_history_length=2), 2.0, container.post)
         memory = json.loads(reply.model_dump_json())["memory"]
     history = container.asked[-1][1]["resultHistory"]
@@ -158,11 +158,11 @@ async def test_history_is_newest_first_and_bounded() -> None:
 )
 def test_what_a_plan_may_look_like(answer: Any, nodes: int, found: dict[str, int]) -> None:
     """Map or bare object for a single node; keys with and without blanks, even encoded twice; numbers alone as values."""
-    assert read_plan(answer, _turn(nodes).nodes) == found
+    assert read_plan(answer, _cycle(nodes).nodes) == found
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("answer", "reason"),
     [
         (plan(v0=1), "misses work"),
         (plan(v0=1, v1=1, v7=2), "no node of the topology"),
@@ -178,10 +178,10 @@ def test_what_a_plan_may_look_like(answer: Any, nodes: int, found: dict[str, int
         (None, "a JSON object"),
     ],
 )
-def test_what_is_no_plan_is_refused_with_the_reason(answer: Any, why: str) -> None:
+def test_what_is_no_plan_is_refused_with_the_reason(answer: Any, reason: str) -> None:
     """Partial plans, unknown nodes, zeros and halves: the sentence names the operator."""
-    with pytest.raises(InvalidAnswer, match=why):
-        read_plan(answer, _turn(2).nodes)
+    with pytest.raises(InvalidAnswer, match=reason):
+        read_plan(answer, _cycle(2).nodes)
 
 
 @examples(30)
@@ -211,7 +211,7 @@ def test_what_is_no_node_is_refused(written: Any) -> None:
         parse_node(written)
 
 
-def test_a_node_is_what_it_says_and_not_how_it_is_written() -> None:
+def test_a_node_is_identified_by_content_and_not_by_format() -> None:
     """Blanks and the order of its fields do not count."""
     one = parse_node('{"type":"scaleTargetRef","fields":"kind=Deployment|name=x"}')
     other = parse_node({"fields": "name=x|kind=Deployment", "type": "scaleTargetRef"})
@@ -221,13 +221,13 @@ def test_a_node_is_what_it_says_and_not_how_it_is_written() -> None:
 
 @pytest.mark.parametrize("answer", [None, 3, [], "text", {"x": float("nan")}])
 def test_results_are_objects(answer: Any) -> None:
-    """What JSON cannot say cannot be passed on."""
+    """A value that JSON cannot express cannot be passed on."""
     with pytest.raises(InvalidAnswer):
         read_result(answer)
 
 
 @pytest.mark.parametrize(
-    ("step", "asked", "failure", "told"),
+    ("step", "calls", "failure", "message"),
     [
         ("monitor", 1, PlannerFailed("answered 500: boom"), "answered 500: boom (monitor)"),
         ("analyze", 2, PlannerFailed("answered 422: what", counts=False), "answered 422: what (analyze)"),
@@ -239,24 +239,24 @@ def test_results_are_objects(answer: Any) -> None:
         ),
     ],
 )
-async def test_a_step_that_fails_ends_the_turn(step: str, asked: int, failure: PlannerFailed, told: str) -> None:
+async def test_a_step_that_fails_ends_the_cycle(step: str, calls: int, failure: PlannerFailed, message: str) -> None:
     """No second try, and the steps after it are not asked; the reason names the step."""
     container = Container(**{"plan": plan(v0=1, v1=1), step: failure})
     with pytest.raises(PlannerFailed) as caught:
         await ask(request(), registration(), 2.0, container.post)
-    assert (caught.value.sentence, caught.value.code, caught.value.counts) == (told, failure.code, failure.counts)
-    assert len(container.asked) == asked
+    assert (caught.value.sentence, caught.value.code, caught.value.counts) == (message, failure.code, failure.counts)
+    assert len(container.asked) == calls
 
 
 async def test_analyze_must_answer_an_object() -> None:
-    """Null is no result, and what it is made of is said."""
+    """Null is no result, and the error names the expected type."""
     with pytest.raises(PlannerFailed, match=r"\(analyze\).*JSON object") as caught:
         await ask(request(), registration(), 2.0, Container(analyze=None).post)
     assert caught.value.code == "invalid-reply"
 
 
 async def test_all_steps_share_one_deadline() -> None:
-    """Nobody is asked when the time is up."""
+    """No request is sent after the deadline."""
     container = Container(plan=plan(v0=1, v1=1))
     with pytest.raises(PlannerFailed, match="before monitor") as caught:
         await ask(request(), registration(), 0.0, container.post)
@@ -278,8 +278,8 @@ def test_an_id_that_cannot_be_written_is_refused() -> None:
 def test_the_history_that_does_not_fit_loses_its_oldest() -> None:
     """The contract's limit holds whatever the steps answer, and a result too large for it is left out and told."""
     memory: dict[str, Any] = {}
-    for turn in range(30):
-        reply = _reply({"blob": "x" * 1500}, memory, turn)
+    for cycle in range(30):
+        reply = _reply({"blob": "x" * 1500}, memory, cycle)
         memory = reply.memory
         assert len(json.dumps(memory, separators=(",", ":")).encode()) <= MEMORY_LIMIT_BYTES
     assert 8 <= len(memory["results"]) <= 10
@@ -296,7 +296,7 @@ def test_the_history_that_does_not_fit_loses_its_oldest() -> None:
 
 
 @pytest.mark.parametrize("planned", [plan(v0=2, v1=4), plan(v0=1, v1=2)], ids=["scales", "holds"])
-async def test_a_result_too_large_to_be_remembered_is_said(planned: Any) -> None:
+async def test_a_result_too_large_for_memory_is_reported(planned: Any) -> None:
     """In the plan each time, in the log once until a result fits again."""
     container, memory, logged = Container(plan=planned, monitor={"blob": "x" * 20_000}), {}, []
     for cycle in range(4):
@@ -342,10 +342,10 @@ def test_the_settings_that_the_sdk_names_let_a_container_be_asked() -> None:
 
 
 def test_a_long_history_of_a_large_topology_fits() -> None:
-    """Ten operators, small results: what an hour of turns every 30 s needs is about there."""
+    """Ten operators, small results: an hour of cycles every 30 s needs about that many."""
     memory: dict[str, Any] = {}
-    for turn in range(80):
-        memory = _reply({"n": turn}, memory, turn, names=[f"o{i}" for i in range(10)]).memory
+    for cycle in range(80):
+        memory = _reply({"n": cycle}, memory, cycle, names=[f"o{i}" for i in range(10)]).memory
     assert len(memory["results"]) >= 60
 
 
@@ -353,34 +353,34 @@ def test_results_about_an_earlier_graph_keep_their_nodes() -> None:
     """The job was resubmitted with another graph: its history still says what it was about."""
     memory = _reply({"n": 0}, {}, 0, names=["orders"]).memory
     memory = _reply({"n": 1}, memory, 1).memory
-    history = Cycle(request().model_copy(update={"memory": memory}), _turn(2).nodes).body()["resultHistory"]
+    history = Cycle(request().model_copy(update={"memory": memory}), _cycle(2).nodes).body()["resultHistory"]
     assert [set(result["parallelism"]) for result in history] == [{key("v0"), key("v1")}, {key("v0")}]
 
 
 @pytest.mark.parametrize("memory", [{"results": 3}, {"other": "planner"}, {"results": [{"id": "x"}]}])
 def test_anothers_memory_is_no_history(memory: dict[str, Any]) -> None:
     """It begins with none."""
-    assert _turn(2, memory).body()["resultHistory"] == []
+    assert _cycle(2, memory).body()["resultHistory"] == []
 
 
 def test_what_stays_as_it_is_is_a_hold() -> None:
     """KTA has no hold: a plan of the present parallelism is one."""
     current = request().deployment.observed  # type: ignore[union-attr]
-    turn = _turn(2)
-    reply = reply_of(turn, Answers({}, {}, dict(current), NOON), "toggler")
+    cycle = _cycle(2)
+    reply = reply_of(cycle, Answers({}, {}, dict(current), NOON), "toggler")
     assert (reply.kind, reply.code, reply.parallelism) == ("hold", "kta-holds", None)
     assert len(reply.memory["results"]) == 1
 
 
 def test_the_same_request_gets_the_same_reply() -> None:
     """A replay repeats ids and times."""
-    assert _turn(2).body() == _turn(2).body()
+    assert _cycle(2).body() == _cycle(2).body()
 
 
-def _reply(monitor: dict[str, Any], memory: dict[str, Any], turn: int, names: list[str] | None = None) -> PlanReply:
+def _reply(monitor: dict[str, Any], memory: dict[str, Any], cycle: int, names: list[str] | None = None) -> PlanReply:
     graph = topology(names or ["orders", "work"])
     question: PlanRequest = request().model_copy(
-        update={"topology": graph, "memory": memory, "now": after(30 * turn), "policy": policy()}
+        update={"topology": graph, "memory": memory, "now": after(30 * cycle), "policy": policy()}
     )
     planned = dict.fromkeys(graph.names, 2)
-    return reply_of(cycle_of(question), Answers(monitor, {}, planned, after(30 * turn + 1)), "toggler")
+    return reply_of(cycle_of(question), Answers(monitor, {}, planned, after(30 * cycle + 1)), "toggler")
