@@ -91,8 +91,8 @@ def _saturation(case: Case, d: SaturationDiagnoser) -> Opinion:
     n = case.request.replicas
     if minimum <= d.threshold or n == 1:
         return Opinion()
-    whole = d.num_windows * d.window_seconds
-    return Opinion(n - 1, f"all threads were blocked for {minimum:.0%} of the last {whole:.0f} s or more")
+    span_seconds = d.num_windows * d.window_seconds
+    return Opinion(n - 1, f"all threads were blocked for {minimum:.0%} of the last {span_seconds:.0f} s or more")
 
 
 DIAGNOSERS: Mapping[str, Callable[[Case, Any], Opinion]] = {
