@@ -1,4 +1,4 @@
-"""Replies of rule-based planners: cut to the limits of each operator, and to what a message may hold."""
+"""Replies of rule-based planners: clamped to the operators' limits and the message's size."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class Answer:
     infeasible: list[Infeasible] = field(default_factory=list)
 
     def within(self, name: str, wanted: float) -> int:
-        """Return `wanted`, rounded up and cut to the operator's limits; notes it as infeasible if it is above them."""
+        """Return `wanted`, rounded up and clamped to the operator's limits; record it as infeasible if it is above them."""
         limits = self.request.limits[name]
         if wanted - 1e-9 <= limits.max:
             return max(limits.min, math.ceil(wanted - 1e-9))

@@ -112,8 +112,8 @@ def _symptoms_of(request: Request, parameters: DhalionParameters) -> _Symptoms |
         if not request.topology.outputs(name):
             continue  # nothing behind a sink could hold it back
         if found is None or found.backpressure.value is None:
-            why = found.backpressure.basis if found else "it was not analysed"
-            return missing(f"the backpressure of {name}", why, {})
+            reason = found.backpressure.basis if found else "it was not analysed"
+            return missing(f"the backpressure of {name}", reason, {})
         backpressure[name] = min(1.0, max(0.0, found.backpressure.value))
     sources = {source.operator: source for source in analysis.sources}
     for name in request.topology.sources:
@@ -134,7 +134,7 @@ def _symptoms_of(request: Request, parameters: DhalionParameters) -> _Symptoms |
 
 
 def _ratio(part: float, whole: float) -> float:
-    """Infinite where nothing is taken in and something is wanted."""
+    """Return the ratio; infinite where nothing is taken in and something is wanted."""
     if part <= 0:
         return 0.0
     return part / whole if whole > 0 else math.inf
@@ -148,32 +148,32 @@ def _up(
 ) -> PlanReply:
     request, analysis = answer.request, answer.request.analysis
     wanted: Parallelism = dict(request.current)
-    why = []
-    for name, factor, because in _causes(request, symptoms):
+    reasons = []
+    for name, factor, reason in _causes(request, symptoms):
         found = analysis.operator(name)
         skew = found.skew.value if found else None
         if skew is not None and skew >= parameters.skew_threshold and request.current[name] > 1:
-            words = f"the busiest subtask of {name} does {skew:.1f} times the mean: its data is skewed, and more subtasks would not help"
-            answer.infeasible.append(Infeasible(operator=name, code="skewed", because=words))
-            why.append(words)
+            text = f"the busiest subtask of {name} does {skew:.1f} times the mean: its data is skewed, and more subtasks would not help"
+            answer.infeasible.append(Infeasible(operator=name, code="skewed", because=text))
+            reasons.append(text)
             continue
         wanted[name] = max(request.current[name], answer.within(name, request.current[name] * factor))
-        why.append(because)
-    words = "; ".join(why)
+        reasons.append(reason)
+    text = "; ".join(reasons)
     if wanted != request.current:
         return reply_of(
-            answer, wanted, "under-provisioned", f"{changes(request.current, wanted)}: {words}", evidence, {}
+            answer, wanted, "under-provisioned", f"{changes(request.current, wanted)}: {text}", evidence, {}
         )
     code = "skewed" if any(i.code == "skewed" for i in answer.infeasible) else "nothing-helps"
-    words = (
-        words
+    text = (
+        text
         or f"{', '.join([*symptoms.backpressured, *symptoms.growing])}: held back, and no operator behind is the cause"
     )
-    return reply_of(answer, None, code, f"no permitted parallelism would resolve it: {words}", evidence, {})
+    return reply_of(answer, None, code, f"no permitted parallelism would resolve it: {text}", evidence, {})
 
 
 def _causes(request: Request, symptoms: _Symptoms) -> Iterator[tuple[str, float, str]]:
-    """Under-provisioned operators, each with the factor that resolves it and what it is diagnosed from."""
+    """Under-provisioned operators, each with the factor that resolves it and its diagnosis."""
     for name in request.topology.names:
         if name in symptoms.backpressured:
             continue
@@ -184,8 +184,8 @@ def _causes(request: Request, symptoms: _Symptoms) -> Iterator[tuple[str, float,
             yield name, 1 + share / (1 - share), f"{worst} is backpressured for {held[worst]:.0%} of the time by {name}"
         elif name in symptoms.growing:
             growth = symptoms.growth[name]
-            words = f"{growth:.0%} of what it takes in" if math.isfinite(growth) else "while it takes nothing in"
-            yield name, min(1 + growth, MAX_FACTOR), f"what waits at {name} grows by {words}"
+            text = f"{growth:.0%} of what it takes in" if math.isfinite(growth) else "while it takes nothing in"
+            yield name, min(1 + growth, MAX_FACTOR), f"what waits at {name} grows by {text}"
 
 
 def _down(answer: Answer, parameters: DhalionParameters, evidence: dict[str, Number]) -> PlanReply:

@@ -4,7 +4,7 @@ Kalavri et al., OSDI 2018, equations 7 and 8, in one pass from the sources; the 
 code (`strymon-system/ds2`, controller/src/policy/scaling.rs):
 
     p_i'  = ceil( (1 + scaling_factor) · in_i / (lp_i / p_i) )          in_i = sum of the ideal outputs of what feeds i
-    out_i = lo_i · in_i / lp_i,   of a source its given rate            lp, lo: true rates of the whole operator, busy time only
+    out_i = lo_i · in_i / lp_i,   of a source its given rate            lp, lo: true rates of the operator, busy time only
 
 lp is the analysis's true processing rate, lo/lp an edge's selectivity, the given rate a source's arrivals. Sources keep their
 parallelism, as there, unless `scale_sources`: a source that does the work itself is then sized by what arrives.
@@ -146,8 +146,8 @@ def plan_by_ds2(request: Request) -> PlanReply:
         return reply_of(answer, None, "warming-up", sentence, {}, memory.kept())
     read = _read(request, parameters)
     if isinstance(read, str):
-        what, _, because = read.partition(": ")
-        return missing(what, because, memory.interrupted().kept())
+        what, _, reason = read.partition(": ")
+        return missing(what, reason, memory.interrupted().kept())
     wanted = _sized(read, request, parameters)
     needed = max(1, min(parameters.activation_intervals, MAX_KEPT // len(wanted)))
     memory = memory.decided(wanted, needed)
@@ -162,13 +162,13 @@ def plan_by_ds2(request: Request) -> PlanReply:
 
 @dataclass(frozen=True)
 class _Read:
-    """A request's rates; `at_most` for operators that may lose subtasks only."""
+    """A request's rates; `upper_bounds_only`: operators that may lose subtasks only."""
 
     graph: Graph
     arrivals: Mapping[str, float]
     ratio: float | None
     source_rates: Mapping[str, float]
-    at_most: frozenset[str]
+    upper_bounds_only: frozenset[str]
 
 
 def _read(request: Request, parameters: Ds2Parameters) -> _Read | str:
@@ -179,14 +179,14 @@ def _read(request: Request, parameters: Ds2Parameters) -> _Read | str:
     for edge in topology.edges:
         found = analysed.get((edge.source, edge.target))
         if found is None or found.value is None:
-            why = "it was not analysed" if found is None else found.basis
-            return f"the selectivity from {edge.source} to {edge.target}: {why}"
+            reason = "it was not analysed" if found is None else found.basis
+            return f"the selectivity from {edge.source} to {edge.target}: {reason}"
         selectivity[edge.source][edge.target] = max(0.0, found.value)
     sources, given = set(topology.sources), {s.operator: s.arrival_rate for s in analysis.sources}
     arrivals: dict[str, float] = {}
     ratios: list[float] = []
     processing: dict[str, float] = {}
-    at_most: set[str] = set()
+    upper_bounds_only: set[str] = set()
     for name in request.current:
         operator = analysis.operator(name)
         if name in sources:
@@ -194,15 +194,15 @@ def _read(request: Request, parameters: Ds2Parameters) -> _Read | str:
             if rate is None or rate.value is None:
                 return f"the arrival rate of {name}: {'it was not analysed' if rate is None else rate.basis}"
             arrivals[name] = max(0.0, rate.value)
-            seen = operator.input_rate.value if operator else None
-            if seen is not None and seen > 0:
-                ratios.append(arrivals[name] / seen)
+            taken = operator.input_rate.value if operator else None
+            if taken is not None and taken > 0:
+                ratios.append(arrivals[name] / taken)
         if name not in sources or parameters.scale_sources:
             rate_of = operator.true_processing_rate if operator else None
             value = rate_of.value if rate_of else None
             if value is None and operator and operator.min_processing_rate:
                 value = operator.min_processing_rate.value
-                at_most.add(name)
+                upper_bounds_only.add(name)
             if value is None or value <= 0:
                 return (
                     f"the true processing rate of {name}: {'it was not analysed' if rate_of is None else rate_of.basis}"
@@ -224,7 +224,7 @@ def _read(request: Request, parameters: Ds2Parameters) -> _Read | str:
         },
     )
     source_rates = {n: r for n, r in processing.items() if n in arrivals}
-    return _Read(graph, arrivals, max(ratios, default=None), source_rates, frozenset(at_most))
+    return _Read(graph, arrivals, max(ratios, default=None), source_rates, frozenset(upper_bounds_only))
 
 
 def _sized(read: _Read, request: Request, parameters: Ds2Parameters) -> Parallelism:
@@ -233,7 +233,7 @@ def _sized(read: _Read, request: Request, parameters: Ds2Parameters) -> Parallel
     for name, rate in read.source_rates.items():
         ideal = _ideal(read.arrivals[name], rate, request.current[name])
         wanted[name] = _whole(ideal * (1.0 + parameters.scaling_factor))
-    for name in read.at_most & set(wanted):
+    for name in read.upper_bounds_only & set(wanted):
         wanted[name] = min(wanted[name], request.current[name])
     wanted = corrected(wanted, request.current, read.ratio, parameters.target_rate_ratio)
     return {name: max(1, min(wanted.get(name, p), MAX_PARALLELISM)) for name, p in request.current.items()}

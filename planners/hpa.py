@@ -4,10 +4,10 @@
 
 then stabilisation windows, rate policies and limits; `autoscaling/v2.py` has the arithmetic, what it was taken from and how it was checked.
 
-What stands for what: a workload is an operator and its replicas are its subtasks (`scope: operators`, each with an autoscaler of its
-own), or the whole application, whose replicas are its largest parallelism and which gives all operators the same (`application`).
-Current and status replicas are what is observed. The policy's bounds are `minReplicas` and `maxReplicas` unless those are given. The
-sync period is the policy's interval. A rescale counts for the rate policies when it was seen, at the time it was last asked for.
+Mapping: a workload is an operator and its replicas are its subtasks (`scope: operators`, one autoscaler each), or the application,
+whose replicas are its largest parallelism and which gives all operators the same (`application`).
+Current and status replicas are what is observed. The policy's bounds are `minReplicas` and `maxReplicas` unless those are set. The
+sync period is the policy's interval. A rescale counts for the rate policies when it was observed, at the time of its last request.
 
 Metrics, written as in the resource, with the names `busy` (share of time; in place of CPU), `input_rate` (of an operator, records/s),
 `cpu` (of pods), `arrival_rate`, `lag_records`, `lag_seconds`, `expected_latency_seconds` (of the application), or that of a signal. The
@@ -94,16 +94,16 @@ class Autoscaler(Written):
             self.tolerance if up is None else up, self.tolerance if down is None else down, self.version
         )
 
-    def limits(self, smallest: int, largest: int) -> v2.Limits:
+    def limits(self, minimum: int, maximum: int) -> v2.Limits:
         """With the resource's defaults filled in."""
         window = float(self.downscale_stabilization_seconds)
         if self.behavior is None:
-            return v2.Limits(smallest, largest, window_seconds=window)
+            return v2.Limits(minimum, maximum, window_seconds=window)
         up, down = self.behavior.scale_up, self.behavior.scale_down
         quick = v2.RatePolicy("Percent", 100, 15)
         return v2.Limits(
-            smallest,
-            largest,
+            minimum,
+            maximum,
             _rules(up, 0.0, (v2.RatePolicy("Pods", 4, 15), quick)),
             _rules(down, window, (quick,)),
             window,
@@ -166,7 +166,7 @@ class HpaParameters(Autoscaler):
     """Parameters of the planner, written as in the resource."""
 
     scope: Literal["operators", "application"] = Field(
-        default="operators", description="each operator a workload of its own, or the application one"
+        default="operators", description="each operator a separate workload, or the application one"
     )
     metrics: list[HpaMetric] = Field(
         default_factory=list, max_length=20, description="the largest proposal counts; by default busy at 80 %"
@@ -201,8 +201,8 @@ def plan_by_hpa(request: Request) -> PlanReply:
     now = request.now.timestamp()
     decisions: dict[str, Decision] = {}
     for name, current in sizes.items():
-        smallest, largest = request.policy.spec.bounds.of(name)
-        limits = parameters.limits(*narrowed(smallest, largest, parameters.min_replicas, parameters.max_replicas))
+        minimum, maximum = request.policy.spec.bounds.of(name)
+        limits = parameters.limits(*narrowed(minimum, maximum, parameters.min_replicas, parameters.max_replicas))
         proposals = _proposals(request, parameters, name, current)
         decisions[name] = decide(workloads, name, limits, current, proposals=proposals, now=now)
     read = {
@@ -247,7 +247,7 @@ def _proposal(
 
 
 def _read(request: Request, metric: str, workload: str) -> list[v2.Replica] | float:
-    """A value for each replica of the workload, or one for all; `NoMetric` names what is unknown."""
+    """Return a value for each replica of the workload, or one for all; `NoMetric` names the unknown."""
     if metric == "cpu":
         return _pods(request)
     if metric in {"busy", "input_rate"}:
@@ -259,13 +259,13 @@ def _read(request: Request, metric: str, workload: str) -> list[v2.Replica] | fl
         return float(estimate.value)
     value = request.signals.get(metric)
     if value is None:
-        known = ", ".join([*_TARGETS, *_OF_APPLICATION, *sorted(request.signals)])
-        why = (
+        accepted = ", ".join([*_TARGETS, *_OF_APPLICATION, *sorted(request.signals)])
+        reason = (
             "has no value now"
             if metric in request.signals
-            else f"is no signal of this application (there are: {known})"
+            else f"is no signal of this application (there are: {accepted})"
         )
-        raise v2.NoMetric(f"{metric} {why}"[:1500])
+        raise v2.NoMetric(f"{metric} {reason}"[:1500])
     return value
 
 
@@ -289,7 +289,7 @@ def _subtasks(request: Request, metric: str, workload: str) -> list[v2.Replica]:
 
 
 def _pods(request: Request) -> list[v2.Replica]:
-    """The deployment's pods. When one became ready is not told: it counts from its start."""
+    """Return the deployment's pods. Readiness time is not reported, so it counts from the start."""
     if not request.deployment.pods:
         raise v2.NoMetric("cpu is unknown (nothing is known of pods)")
     replicas = []

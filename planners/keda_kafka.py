@@ -15,12 +15,12 @@ The total goes to the autoscaler as an external metric with target AverageValue 
 `behavior`. Its traps are kept, too: the integer division lets totals below (bound + 1) · lagThreshold pass.
 
 Active is a group whose lag for activation is above activationLagThreshold. An inactive one goes to 0 after the cooldown if minReplicaCount
-is 0; an application here never does: that is reported as infeasible, and the least that it may have is asked for.
+is 0; an application here never does: that is reported as infeasible, and the minimum is requested.
 
-What stands for what: offsets are the newest observation's, at the policy's isolation level (KEDA reads the high watermark, uncommitted);
+Mapping: offsets are the newest observation's, at the policy's isolation level (KEDA reads the high watermark, uncommitted);
 the last query is the newest observation that is at least `pollingInterval` older; the group is the policy's `signals.kafka.groupId`. The
 workload is the application, with its largest parallelism, or each source (`scope`). `minReplicaCount` and `maxReplicaCount` are the
-policy's bounds unless they are given. A failed query holds; KEDA's `fallback` is the policy's.
+policy's bounds unless they are set. A failed query holds; KEDA's `fallback` is the policy's.
 """
 
 import re
@@ -190,9 +190,9 @@ def _decided(
 ) -> Decision:
     """The autoscaler's part."""
     name, current = workload
-    smallest, largest = request.policy.spec.bounds.of(name)
+    minimum, maximum = request.policy.spec.bounds.of(name)
     low = None if parameters.min_replica_count is None else max(1, parameters.min_replica_count)
-    limits = parameters.limits(*narrowed(smallest, largest, low, parameters.max_replica_count))
+    limits = parameters.limits(*narrowed(minimum, maximum, low, parameters.max_replica_count))
     proposal: int | v2.NoMetric = query
     if not isinstance(query, v2.NoMetric):
         proposal = v2.from_average([1000 * query], 1000 * parameters.lag_threshold, current, parameters.tolerances())
@@ -201,17 +201,17 @@ def _decided(
 
 def _idle(request: Request, name: str, current: int, infeasible: list[Infeasible]) -> Decision:
     """Decide for an inactive group: KEDA would scale it to none, here it keeps the minimum."""
-    least = request.policy.spec.bounds.of(name)[0]
+    lower = request.policy.spec.bounds.of(name)[0]
     infeasible.append(
         Infeasible(
             operator=name or None,
             wanted=0.0,
-            limit=float(least),
+            limit=float(lower),
             code="scale-to-zero",
-            because=f"nothing waits, and the rule would stop it; it keeps {least}, because what is stopped cannot be seen or started here",
+            because=f"nothing waits, and the rule would stop it; it keeps {lower}, because what is stopped cannot be seen or started here",
         )
     )
-    return Decision(current, min(current, least), proposal=0, limited="TooFewReplicas")
+    return Decision(current, min(current, lower), proposal=0, limited="TooFewReplicas")
 
 
 def _query(request: Request, parameters: KedaKafkaParameters, source: str | None) -> tuple[int, int] | v2.NoMetric:
@@ -233,9 +233,9 @@ def _query(request: Request, parameters: KedaKafkaParameters, source: str | None
     for place, read in wanted.items():
         if read.log_end_offset is None:
             return v2.NoMetric(f"the end of {place[0]}/{place[1]} is unknown (the brokers did not report it)")
-        known = before.get(place)
+        last = before.get(place)
         partitions.append(
-            Partition(read.committed_offset, read.log_end_offset, known.committed_offset if known else None)
+            Partition(read.committed_offset, read.log_end_offset, last.committed_offset if last else None)
         )
     return total_of([lag_of(p, parameters) for p in partitions], parameters)
 

@@ -1,7 +1,7 @@
 """The built-in planner `schedule`: parallelism by the clock.
 
 Each entry has a cron expression, read in the policy's time zone; it is in force from each of its times on, until any other entry's time
-comes, or for `lasts` if that is given. The entry whose time came last is in force; of two at the same time, the later in the list. If none
+comes, or for `lasts` if that is set. The entry whose time came last is in force; of two at the same time, the later in the list. If none
 is, the defaults at the top hold.
 
     in force at t = argmax over entries of last(cron, t), among those with t - last < lasts
@@ -47,14 +47,14 @@ def _zone(name: str) -> str:
 
 
 class ScheduleEntry(Vector):
-    """What holds from certain times on."""
+    """Parallelism in force from each time of a cron expression on."""
 
     cron: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_cron)]
     lasts: Duration | None = None
     """Until the next entry's time, if not given."""
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _is_not_empty(self) -> Self:
         if self.parallelism is None and not self.operators:
             raise ValueError("give parallelism, operators or both: what is to hold from then on?")
         if self.lasts is not None and self.lasts <= timedelta(0):

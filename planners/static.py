@@ -22,13 +22,13 @@ class Vector(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    parallelism: Parallel | None = Field(default=None, description="of every operator that has none of its own below")
+    parallelism: Parallel | None = Field(default=None, description="of every operator that is not named below")
     operators: dict[OperatorName, Parallel] = Field(
         default_factory=dict, max_length=500, description="of single operators, by name"
     )
 
     def of(self, answer: Answer) -> dict[str, int]:
-        """The wish for each operator, as far as it may have it; what is not named keeps what it has."""
+        """Return the recommendation for each operator within its limits; others keep their parallelism."""
         default = self.parallelism
         return {
             name: answer.within(name, self.operators.get(name, default if default is not None else p))
@@ -46,7 +46,7 @@ class StaticParameters(Vector):
     """Parameters of the planner."""
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _is_not_empty(self) -> Self:
         if self.parallelism is None and not self.operators:
             raise ValueError("give parallelism, operators or both: which parallelism is to be held?")
         return self
@@ -75,9 +75,9 @@ def no_such_operator(unknown: list[str], request: Request) -> PlanReply:
     return PlanReply(kind="hold", code="unknown-operator", sentence=sentence)
 
 
-def settled(answer: Answer, vector: Vector, code: str, why: str) -> PlanReply:
+def settled(answer: Answer, vector: Vector, code: str, reason: str) -> PlanReply:
     """The reply that holds the application at a vector."""
     wanted = vector.of(answer)
-    told = ", ".join(f"{name} at {p}" for name, p in wanted.items())
+    values = ", ".join(f"{name} at {p}" for name, p in wanted.items())
     evidence = {f"wanted[{name}]": p for name, p in wanted.items()}
-    return reply_of(answer, wanted, code, f"{told}: {why}", evidence, {})
+    return reply_of(answer, wanted, code, f"{values}: {reason}", evidence, {})

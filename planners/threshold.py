@@ -35,7 +35,7 @@ class ThresholdParameters(BaseModel):
     )
     up_above: float = Field(ge=0, description="in the measure's unit")
     down_below: float = Field(ge=0, description="in the measure's unit; 0 never goes down")
-    step: int | None = Field(default=None, ge=1, le=32768, description="subtasks at once; 1 if no factor is given")
+    step: int | None = Field(default=None, ge=1, le=32768, description="subtasks at once; 1 without a factor")
     factor: float | None = Field(default=None, gt=1, le=100, description="ratio at once, instead of step")
     operators: list[OperatorName] | None = Field(
         default=None, min_length=1, max_length=500, description="which are moved; by default all"
@@ -52,7 +52,7 @@ class ThresholdParameters(BaseModel):
         return self
 
     def moved(self, p: int, direction: int) -> int:
-        """One step from p; down to 1 at the least."""
+        """Return the parallelism one step from p, at minimum 1."""
         if self.factor is None:
             return max(1, p + direction * (self.step or 1))
         return math.ceil(p * self.factor) if direction > 0 else max(1, math.floor(p / self.factor))
@@ -73,7 +73,7 @@ def plan_by_threshold(request: Request) -> PlanReply:
         return no_such_operator(unknown, request)
     readings = _readings(request, parameters.measure, chosen)
     wanted, evidence = dict(request.current), dict[str, Number]()
-    told: list[str] = []
+    taken: list[str] = []
     stuck: list[str] = []
     unread: list[tuple[str, str]] = []
     for name in chosen:
@@ -87,16 +87,16 @@ def plan_by_threshold(request: Request) -> PlanReply:
         if direction:
             wanted[name] = _kept(answer, name, parameters.moved(request.current[name], direction))
             moves = wanted[name] != request.current[name]
-            (told if moves else stuck).append(f"{what} is {value:,.4g}, {_relation(parameters, direction)}")
-    because = "; ".join(dict.fromkeys(told or stuck))
+            (taken if moves else stuck).append(f"{what} is {value:,.4g}, {_relation(parameters, direction)}")
+    reason = "; ".join(dict.fromkeys(taken or stuck))
     if wanted != request.current:
         grows = any(wanted[name] > p for name, p in request.current.items())
         code = "above-threshold" if grows else "below-threshold"
-        return reply_of(answer, wanted, code, f"{changes(request.current, wanted)}: {because}", evidence, {})
+        return reply_of(answer, wanted, code, f"{changes(request.current, wanted)}: {reason}", evidence, {})
     if unread:
         return missing(unread[0][0], unread[0][1], {}).model_copy(update={"evidence": evidence})
     if stuck:
-        return reply_of(answer, None, "at-bound", f"{because}, and there is no step left", evidence, {})
+        return reply_of(answer, None, "at-bound", f"{reason}, and there is no step left", evidence, {})
     sentence = f"{parameters.measure} lies between {parameters.down_below:g} and {parameters.up_above:g}"
     return reply_of(answer, None, "within-thresholds", sentence, evidence, {})
 
@@ -117,7 +117,7 @@ def _readings(request: Request, measure: Measure, names: list[str]) -> dict[str,
 
 
 def _kept(answer: Answer, name: str, wanted: int) -> int:
-    """Within the limits, and never the other way: the bounds handle what runs outside them."""
+    """Clamp to the limits without reversing the direction: the bounds guard handles a parallelism outside them."""
     p = answer.request.current[name]
     return max(p, answer.within(name, wanted)) if wanted >= p else min(p, answer.within(name, wanted))
 

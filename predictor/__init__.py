@@ -6,7 +6,16 @@ with it and knowledge answers `what-if` with it, so both give the same answer fo
 
 from .answer import NotYet, what_if
 from .capacity import CapacityCurve, LowerBound, curve_of, lower_bounds_of
-from .comparison import Assumptions, Compared, Comparison, TooLittle, compare, comparison_of, is_overloaded, nearly
+from .comparison import (
+    Assumptions,
+    Compared,
+    Comparison,
+    TooLittle,
+    compare,
+    comparison_of,
+    is_overloaded,
+    within_tolerance,
+)
 from .flow import Flow, arrivals_at, flow_of
 from .messages import changes
 from .question import InvalidQuestion, Load, parse_load, parse_parallelism
@@ -39,10 +48,10 @@ __all__ = [
     "is_overloaded",
     "lower_bounds_of",
     "model_of",
-    "nearly",
     "parse_load",
     "parse_parallelism",
     "predict",
     "restart_of",
     "what_if",
+    "within_tolerance",
 ]

@@ -129,7 +129,7 @@ def what_if(
     horizon_seconds: float,
     outcomes: Sequence[Outcome] = (),
 ) -> WhatIf:
-    """Return the answer. Operators that are not named keep their parallelism; `outcomes` of past actions, newest first, tell their
+    """Return the answer. Operators that are not named keep their parallelism; `outcomes` of past actions, newest first, have their
     durations.
 
     Raises `InvalidQuestion` for an operator that does not exist, `NotYet` if graph, arrivals or every capacity is unknown.
@@ -229,9 +229,9 @@ def _measured_at(operator: OperatorAnalysis | None) -> list[int]:
     """Return the parallelisms of the points that `curve_of` uses."""
     if operator is None:
         return []
-    seen = {point.parallelism for point in operator.capacities if point.confidence >= MIN_CONFIDENCE}
+    measured = {point.parallelism for point in operator.capacities if point.confidence >= MIN_CONFIDENCE}
     now = operator.true_processing_rate
-    return sorted(seen | ({operator.parallelism} if now.value and now.confidence >= MIN_CONFIDENCE else set()))
+    return sorted(measured | ({operator.parallelism} if now.value and now.confidence >= MIN_CONFIDENCE else set()))
 
 
 def _breaks(case: _Question) -> tuple[str | None, float | None, str | None]:
@@ -245,7 +245,7 @@ def _breaks(case: _Question) -> tuple[str | None, float | None, str | None]:
     unsure, bound = _first_full(case, case.lower_bounds)
     if unsure is None or bound is None or (rate is not None and rate <= bound):
         return first, rate, None
-    return first, None, messages.carries_at_least(unsure, bound, sum(case.arrivals_now.values()))
+    return first, None, messages.sustained_by_lower_bound(unsure, bound, sum(case.arrivals_now.values()))
 
 
 def _first_full(case: _Question, capacities: Mapping[str, float]) -> tuple[str | None, float | None]:
@@ -299,9 +299,9 @@ def _forbidden(case: _Question) -> list[Infeasible]:
     """Return the limits that the wanted vector exceeds, or that leave subtasks idle."""
     found = []
     for name in case.changed:
-        wanted, lowest = case.wanted[name], case.analysis.policy.spec.bounds.of(name)[0]
-        if wanted < lowest:
-            found.append(_limit(name, wanted, lowest, "bounds", f"the policy wants {lowest} of {name} or more"))
+        wanted, minimum = case.wanted[name], case.analysis.policy.spec.bounds.of(name)[0]
+        if wanted < minimum:
+            found.append(_limit(name, wanted, minimum, "bounds", f"the policy wants {minimum} of {name} or more"))
         found += [
             _limit(name, wanted, limit, code, messages.above_limit(code, name, wanted, limit))
             for code, limit in _upper_limits(case, name)
@@ -313,20 +313,20 @@ def _forbidden(case: _Question) -> list[Infeasible]:
     slots = case.deployment.slots
     wanted, held = case.topology.slots(case.wanted), case.topology.slots(case.now)
     if slots is not None and wanted > held and wanted > slots.available + held:
-        because = messages.too_few_slots(wanted, slots.available, held)
-        found.append(Infeasible(wanted=wanted, limit=slots.available + held, code="slots", because=because))
+        reason = messages.too_few_slots(wanted, slots.available, held)
+        found.append(Infeasible(wanted=wanted, limit=slots.available + held, code="slots", because=reason))
     return found
 
 
 def _uneven(case: _Question, unit: Unit) -> list[Infeasible]:
-    """Instances run every operator alike, in whole numbers; they bring their own slots."""
-    highest, lowest = max(case.wanted.values()), min(case.wanted.values())
-    level = unit.parallelism_of(case.topology, unit.instances_for(case.topology, highest))
+    """Check that instances, which bring their own slots, run every operator alike."""
+    maximum, minimum = max(case.wanted.values()), min(case.wanted.values())
+    level = unit.parallelism_of(case.topology, unit.instances_for(case.topology, maximum))
     if case.wanted == case.topology.uniform(level):
         return []
-    because = f"{unit.instance}s of {unit.slots} slots run every operator alike: {level} for all is the next"
-    wanted = lowest if lowest != level else highest
-    return [Infeasible(wanted=wanted, limit=level, code="one-parallelism", because=because)]
+    reason = f"{unit.instance}s of {unit.slots} slots run every operator alike: {level} for all is the next"
+    wanted = minimum if minimum != level else maximum
+    return [Infeasible(wanted=wanted, limit=level, code="one-parallelism", because=reason)]
 
 
 def _unreachable(case: _Question, over: list[WhatIfOperator]) -> list[Infeasible]:
@@ -337,15 +337,15 @@ def _unreachable(case: _Question, over: list[WhatIfOperator]) -> list[Infeasible
         code, limit = _upper_limits(case, name)[0]
         if needs is None:
             ceiling = case.model.curves[name].ceiling
-            because = messages.above_ceiling(name, ceiling, arriving)
-            found.append(_limit(name, arriving, ceiling, "capacity-ceiling", because))
+            reason = messages.above_ceiling(name, ceiling, arriving)
+            found.append(_limit(name, arriving, ceiling, "capacity-ceiling", reason))
         elif needs > limit:
             found.append(_limit(name, needs, limit, code, messages.needs_more(code, name, needs, limit)))
     return found
 
 
-def _limit(name: str, wanted: float, limit: float, code: str, because: str) -> Infeasible:
-    return Infeasible(operator=name, wanted=round(wanted, 2), limit=round(limit, 2), code=code, because=because)
+def _limit(name: str, wanted: float, limit: float, code: str, reason: str) -> Infeasible:
+    return Infeasible(operator=name, wanted=round(wanted, 2), limit=round(limit, 2), code=code, because=reason)
 
 
 def _notes(case: _Question, operators: list[WhatIfOperator]) -> list[str]:
@@ -366,7 +366,7 @@ def _notes(case: _Question, operators: list[WhatIfOperator]) -> list[str]:
         skew = found.skew.value if found else None
         if skew is not None and skew >= SKEWED:
             notes.append(messages.skewed(name, skew))
-    if case.changed and not case.restart.seen:
+    if case.changed and not case.restart.measured:
         notes.append(f"no rescale was measured yet: {case.restart.seconds:.0f} s are assumed for its restart")
     target = case.analysis.policy.spec.objective.utilization
     busy = [o for o in operators if target is not None and o.utilization is not None and o.utilization > target]

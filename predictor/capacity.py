@@ -6,7 +6,7 @@ fitted on one point would be invented. A coherence term (USL's κ) only where mo
 of a control loop a free κ extrapolates worse than a straight line. Then it replaces s, `C(p) = c·p / (1 + κ·p·(p − 1))`, and beyond some
 parallelism more subtasks do less.
 
-A hardly busy operator gives no rate for a curve, but a lower bound: at its low utilization it does what it takes in, so it can do so
+A nearly idle operator gives no rate for a curve, but a lower bound: at its low utilization it does what it takes in, so it can do so
 much more. A lower bound shows that a parallelism suffices, never that it does not.
 """
 
@@ -37,7 +37,7 @@ class CapacityCurve(NamedTuple):
     coherence_seconds: float = 0.0
 
     def rate(self, parallelism: int) -> float:
-        """Return records/s that the whole operator sustains at `parallelism`; grows with it up to `best`."""
+        """Return records/s that the operator sustains at `parallelism`; grows with it up to `best`."""
         shared = self.serial_seconds * (parallelism - 1) + self.coherence_seconds * parallelism * (parallelism - 1)
         return parallelism / (self.per_subtask_seconds + shared)
 
@@ -88,17 +88,17 @@ def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
         return CapacityCurve(parallelism / rate, 0.0, now.confidence) if rate else None
     if len(trusted) == 1 and trusted[0].parallelism == parallelism:
         return CapacityCurve(parallelism / trusted[0].records_per_second, 0.0, trusted[0].confidence)
-    seen = [
+    points = [
         (p.parallelism, p.records_per_second, p.confidence * (SATURATED_WEIGHT if p.saturated else 1.0))
         for p in trusted
     ]
     confidences = [point.confidence for point in trusted]
-    here = next((rate for p, rate, _ in seen if p == parallelism), None)
+    here = next((rate for p, rate, _ in points if p == parallelism), None)
     if rate and here is None:
         here = rate
-        seen.append((parallelism, rate, now.confidence))
+        points.append((parallelism, rate, now.confidence))
         confidences.append(now.confidence)
-    curve = _falling(seen, max(confidences)) if _falls(trusted) else _fit(seen, max(confidences))
+    curve = _falling(points, max(confidences)) if _falls(trusted) else _fit(points, max(confidences))
     return curve if here is None else curve.scaled(curve.rate(parallelism) / here)
 
 
@@ -116,37 +116,37 @@ def _falls(points: Sequence[CapacityPoint]) -> bool:
     return False
 
 
-def _falling(seen: Sequence[tuple[int, float, float]], confidence: float) -> CapacityCurve:
-    own, coherence = _weighted(seen, [p * (p - 1.0) for p, _, _ in seen])
+def _falling(points: Sequence[tuple[int, float, float]], confidence: float) -> CapacityCurve:
+    own, coherence = _weighted(points, [p * (p - 1.0) for p, _, _ in points])
     if own <= 0 or coherence <= 0:
-        return _fit(seen, confidence)
-    return CapacityCurve(own, 0.0, confidence, len({p for p, _, _ in seen}), coherence)
+        return _fit(points, confidence)
+    return CapacityCurve(own, 0.0, confidence, len({p for p, _, _ in points}), coherence)
 
 
-def _fit(seen: Sequence[tuple[int, float, float]], confidence: float) -> CapacityCurve:
-    distinct = {p for p, _, _ in seen}
+def _fit(points: Sequence[tuple[int, float, float]], confidence: float) -> CapacityCurve:
+    distinct = {p for p, _, _ in points}
     if len(distinct) == 1:
         p = next(iter(distinct))
-        mean = sum(rate * weight for _, rate, weight in seen) / sum(weight for _, _, weight in seen)
+        mean = sum(rate * weight for _, rate, weight in points) / sum(weight for _, _, weight in points)
         return CapacityCurve(p / mean, 0.0, confidence, 1)
-    own, serial = _weighted(seen, [p - 1.0 for p, _, _ in seen])
+    own, serial = _weighted(points, [p - 1.0 for p, _, _ in points])
     if own <= serial:
         # A serial share above 1 is no curve of this family: more subtasks would do less than one. Noise; go linear.
-        values, weights = _rows(seen)
+        values, weights = _rows(points)
         return CapacityCurve(float(np.average(values, weights=weights)), 0.0, confidence, len(distinct))
     return CapacityCurve(own, serial, confidence, len(distinct))
 
 
-def _rows(seen: Sequence[tuple[int, float, float]]) -> tuple[np.ndarray, np.ndarray]:
+def _rows(points: Sequence[tuple[int, float, float]]) -> tuple[np.ndarray, np.ndarray]:
     """Return p / C(p) and its weights, divided by the row's own value: errors are relative."""
-    values = np.array([p / rate for p, rate, _ in seen])
-    return values, np.sqrt(np.array([weight for _, _, weight in seen])) / values
+    values = np.array([p / rate for p, rate, _ in points])
+    return values, np.sqrt(np.array([weight for _, _, weight in points])) / values
 
 
-def _weighted(seen: Sequence[tuple[int, float, float]], second: Sequence[float]) -> tuple[float, float]:
+def _weighted(points: Sequence[tuple[int, float, float]], second: Sequence[float]) -> tuple[float, float]:
     """Fit p / C(p) by a constant and a multiple of `second`, neither below 0: the free optimum if it is allowed, else the better of the
     two edges (the problem is convex, so it cannot lie inside)."""
-    values, weights = _rows(seen)
+    values, weights = _rows(points)
     matrix, values = np.array([[1.0, each] for each in second]) * weights[:, None], values * weights
     free, *_ = np.linalg.lstsq(matrix, values, rcond=None)
     if free.min() >= 0:
@@ -164,7 +164,7 @@ class LowerBound(NamedTuple):
     parallelism: int
 
     def rate(self, parallelism: int) -> float:
-        """Return records/s that the whole operator sustains at least at `parallelism`. Fewer subtasks do at least their share, because
+        """Return a lower bound of records/s that the operator sustains at `parallelism`. Fewer subtasks do at least their share, because
         more of them share something; that more subtasks do more was not measured."""
         return self.records_per_second * min(1.0, parallelism / self.parallelism)
 

@@ -28,7 +28,7 @@ MAX_WARM_UP_SECONDS = 120.0
 """A run that is still warming up after this, or after 4 intervals, has no readings to wait for."""
 
 
-Badness = tuple[bool, float]
+ViolationCost = tuple[bool, float]
 """Whether the backlog never shrinks into the objective, then seconds of violation. Smaller is better."""
 
 
@@ -95,15 +95,15 @@ class Comparison:
         """Operators that may be too small although the model cannot show it, as their demand or capacity is unknown: the saturated ones,
         else, while lag above the objective grows, those that are half busy or of unknown utilization."""
         model = self.model
-        blind = [
+        unmeasured = [
             n
             for n, limits in self.limits.items()
             if (n not in model.curves or n not in model.flow) and self.current[n] < limits.max
         ]
-        busy = {o.operator: o.utilization.value for o in self.analysis.operators} if blind else {}
-        full = frozenset(n for n in blind if (busy.get(n) or 0.0) >= SATURATED)
-        if blind and self.growing_lag is not None:
-            return full or frozenset(n for n in blind if (share := busy.get(n)) is None or share >= HALF_BUSY)
+        busy = {o.operator: o.utilization.value for o in self.analysis.operators} if unmeasured else {}
+        full = frozenset(n for n in unmeasured if (busy.get(n) or 0.0) >= SATURATED)
+        if unmeasured and self.growing_lag is not None:
+            return full or frozenset(n for n in unmeasured if (share := busy.get(n)) is None or share >= HALF_BUSY)
         # While it starts or catches up every operator is saturated.
         return frozenset() if self.analysis.has("warming-up") or self.analysis.has("catching-up") else full
 
@@ -193,18 +193,20 @@ class Comparison:
             return True  # only the change lets the application keep up
         # Where it cannot keep up either way, a slightly smaller violation is not worth slots and a restart.
         hardly = is_overloaded(self.staying) and not self.is_good(going)
-        return self.gains(going) and not (hardly and self.badness(self.staying) <= nearly(self.badness(going)))
+        return self.gains(going) and not (
+            hardly and self.violation_cost(self.staying) <= within_tolerance(self.violation_cost(going))
+        )
 
     def gains(self, going: Outlook) -> bool:
         """Whether a change is better than staying by more than a rounding error."""
-        (never, late), (going_never, going_late) = self.badness(self.staying), self.badness(going)
+        (never, late), (going_never, going_late) = self.violation_cost(self.staying), self.violation_cost(going)
         return never if never != going_never else going_late < late - 0.5
 
     def is_good(self, found: Outlook) -> bool:
         """Whether the objective always holds and the application keeps up afterwards."""
         return found.violation_seconds == 0 and (found.max_utilization or 0.0) <= self.max_utilization
 
-    def badness(self, found: Outlook) -> Badness:
+    def violation_cost(self, found: Outlook) -> ViolationCost:
         """Return seconds of violation, those beyond the horizon included if they end; if the objective is no time, the load beyond the
         target as a share of the horizon."""
         over = max(0.0, (found.max_utilization or 0.0) - self.max_utilization) * found.horizon_seconds
@@ -219,9 +221,9 @@ def is_overloaded(found: Outlook) -> bool:
     return (found.max_utilization or 0.0) > 1
 
 
-def nearly(badness: Badness) -> Badness:
-    """Return the largest badness that counts as equally good."""
-    return badness[0], badness[1] * 1.15 + 1.0
+def within_tolerance(violation_cost: ViolationCost) -> ViolationCost:
+    """Return the largest cost that counts as equally good."""
+    return violation_cost[0], violation_cost[1] * 1.15 + 1.0
 
 
 def comparison_of(request: PlanRequest, assumptions: Assumptions) -> Comparison | TooLittle:

@@ -21,7 +21,7 @@ def answered(answer: WhatIf, carries: str | None = None) -> str:
         load += f" (x{answer.load_factor:.3g})"
     moved = changes(answer.parallelism_now, answer.parallelism)
     vector = "the present parallelism" if moved == "no change" else moved
-    parts = [f"At {load} with {vector} {_verdict(answer)}"]
+    parts = [f"At {load} with {vector} {_conclusion(answer)}"]
     if answer.breaks_at_load is not None and answer.breaks_at_rate is not None:
         parts.append(
             f"{'It breaks beyond' if answer.keeps_up else 'It carries up to'} x{answer.breaks_at_load:.3g} "
@@ -35,13 +35,13 @@ def answered(answer: WhatIf, carries: str | None = None) -> str:
     return (". ".join(parts) + ".")[:2000]
 
 
-def carries_at_least(operator: str, rate: float, rate_now: float) -> str:
+def sustained_by_lower_bound(operator: str, rate: float, rate_now: float) -> str:
     """Return the records/s at all sources below which it does not break, from a lower bound of `operator`."""
     load = f"x{rate / rate_now:.3g} ({rate:,.0f} records/s)" if rate_now > MIN_RATE else f"{rate:,.0f} records/s"
     return f"It carries at least {load}: {operator} was never measured beyond that"
 
 
-def _verdict(answer: WhatIf) -> str:
+def _conclusion(answer: WhatIf) -> str:
     if answer.keeps_up is None:
         gaps = [f"the {gap.what} of {gap.operator} is unknown ({gap.because})" for gap in answer.unknown]
         gaps = [text for gap, text in zip(answer.unknown, gaps, strict=True) if gap.what != "lag"]
@@ -125,12 +125,12 @@ def skewed(name: str, skew: float) -> str:
     )
 
 
-_WORDS = {"bounds": "by the policy's bounds", "key-groups": "by its key groups", "partitions": "by its partitions"}
+_LIMITED_BY = {"bounds": "by the policy's bounds", "key-groups": "by its key groups", "partitions": "by its partitions"}
 
 
 def needs_more(code: str, name: str, needs: int, limit: int) -> str:
     """Return why an operator cannot get the parallelism that it needs."""
-    return f"{name} would need {needs} and is limited to {limit} {_WORDS[code]}"
+    return f"{name} would need {needs} and is limited to {limit} {_LIMITED_BY[code]}"
 
 
 def above_limit(code: str, name: str, wanted: int, limit: int) -> str:

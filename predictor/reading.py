@@ -70,14 +70,14 @@ def restart_of(
     points = deployment.checkpoints if deployment else None
     # A checkpoint is triggered with the rescale, so only its own duration is replayed, not the interval.
     replay = points.last_duration_seconds if points and points.last_duration_seconds is not None else 1.0
-    return Restart(max(measured) if measured else usual_seconds, replay, seen=bool(measured))
+    return Restart(max(measured) if measured else usual_seconds, replay, measured=bool(measured))
 
 
 def _usual(outcomes: Sequence[Outcome]) -> float | None:
     for outcome in outcomes:
-        seen = outcome.restarts_seconds or ([] if outcome.restart_seconds is None else [outcome.restart_seconds])
-        if seen:
-            return median(seen)
+        seconds = outcome.restarts_seconds or ([] if outcome.restart_seconds is None else [outcome.restart_seconds])
+        if seconds:
+            return median(seconds)
     return None
 
 

@@ -42,7 +42,7 @@ class Restart:
     seconds: float = 0.0
     replay_seconds: float = 0.0
     """Age of the checkpoint at the moment when processing stops."""
-    seen: bool = True
+    measured: bool = True
     """Whether a rescale was measured; else `seconds` is an assumption."""
 
 
@@ -139,7 +139,7 @@ class Outlook(NamedTuple):
             np.maximum(throughput, 0.0).round(1).tolist(),
             strict=True,
         )
-        # Validated as one document: making each point by itself takes longer than the whole prediction.
+        # Validated as one document: constructing each point separately takes longer than the prediction.
         return Prediction.model_validate(
             {
                 "horizon_seconds": self.horizon_seconds,
@@ -295,17 +295,17 @@ def lag_of(flows: Flows, model: Model, source: str) -> np.ndarray:
     waits = left > max(1e-6, rate * 1e-3)
     if not np.count_nonzero(waits):
         return np.zeros(left.shape)
-    waiting, known = arrived[:, :1], model.backlogs[source]
+    waiting, at_start = arrived[:, :1], model.backlogs[source]
     arrives = rate > MIN_RATE
-    age = known.age_seconds
+    age = at_start.age_seconds
     if age is None or age <= 0:
-        age = known.records / rate if arrives else 0.0
+        age = at_start.records / rate if arrives else 0.0
     left /= rate if arrives else math.inf
     old = processed < waiting
     if np.count_nonzero(old):
         done = np.minimum(processed, waiting) / np.where(waiting > 0, waiting, 1.0)
         # Replayed records are a little older still.
-        ages = age + (waiting - known.records) / rate if arrives else age
+        ages = age + (waiting - at_start.records) / rate if arrives else age
         np.copyto(left, flows.times + ages - done * ages, where=old)
     left *= waits
     return left
@@ -327,7 +327,7 @@ def _latency(flows: Flows, source: str) -> np.ndarray:
 
 def _late_after(model: Model, flows: Flows, row: int, objective_seconds: float, of_latency: bool) -> float:
     """Return seconds from the horizon's end until the backlog is within the objective, if all goes on as in the last step."""
-    longest, step_seconds = 0.0, float(flows.times[-1]) / (len(flows.times) - 1)
+    maximum, step_seconds = 0.0, float(flows.times[-1]) / (len(flows.times) - 1)
     for source, rate in model.arrivals.items():
         done = flows.processed[source][row]
         taken = float(done[-1] - done[-2]) / step_seconds
@@ -337,8 +337,8 @@ def _late_after(model: Model, flows: Flows, row: int, objective_seconds: float, 
         drained = taken - rate
         if drained <= max(MIN_RATE, rate * 1e-9):
             return math.inf
-        longest = max(longest, over / drained)
-    return longest
+        maximum = max(maximum, over / drained)
+    return maximum
 
 
 @lru_cache(maxsize=8)
@@ -385,11 +385,11 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 
 def busiest(model: Model, capacities: Mapping[str, float]) -> tuple[float | None, str | None]:
     """Return the highest load over capacity among operators of which both are known, and whose it is."""
-    highest: float | None = None
+    maximum: float | None = None
     where = None
     for name, rate in capacities.items():
         if rate > 0 and name in model.loads:
             load = model.loads[name] / rate
-            if highest is None or load > highest:
-                highest, where = load, name
-    return highest, where
+            if maximum is None or load > maximum:
+                maximum, where = load, name
+    return maximum, where

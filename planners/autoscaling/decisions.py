@@ -1,4 +1,4 @@
-"""Decisions of the autoscalers `hpa` and `keda-kafka` about their workloads, and the reply that they make."""
+"""Decisions of the autoscalers `hpa` and `keda-kafka` about their workloads, and the reply built from them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from .records import Ask, TooManyWorkloads, Workloads
 
 @dataclass(frozen=True)
 class Decision:
-    """Size that one workload's autoscaler wants, or why it wants none."""
+    """Size that a workload's autoscaler wants, or the reason for none."""
 
     current: int
     wanted: int
@@ -25,9 +25,9 @@ class Decision:
     missing: str | None = None
 
 
-def narrowed(smallest: int, largest: int, low: int | None, high: int | None) -> tuple[int, int]:
+def narrowed(minimum: int, maximum: int, low: int | None, high: int | None) -> tuple[int, int]:
     """Return the parameters' bounds, by default the policy's; the lower one yields."""
-    low, high = smallest if low is None else low, largest if high is None else high
+    low, high = minimum if low is None else low, maximum if high is None else high
     return min(low, high), high
 
 
@@ -40,26 +40,26 @@ def decide(
     proposals: Sequence[int | v2.NoMetric],
     now: float,
 ) -> Decision:
-    """Run one sync of one workload; its records in `workloads` are updated."""
+    """Run one sync of a workload; update its records in `workloads`."""
     records = v2.begun(workloads.observed(name, limits, current, now), current, now)
     wanted = v2.outside(limits, current)
     if wanted is not None:
         decision = Decision(current, wanted, limited="TooManyReplicas" if wanted < current else "TooFewReplicas")
     else:
         try:
-            proposal = v2.largest(proposals, current)
+            proposal = v2.max_proposal(proposals, current)
         except v2.NoMetric as error:
             decision = Decision(current, current, missing=str(error))
         else:
-            verdict, records = v2.settle(records, limits, current, proposal, now)
-            allowed = max(limits.smallest, min(proposal, limits.largest))
-            decision = Decision(current, verdict.replicas, proposal, allowed, verdict.able, verdict.limited)
+            settled, records = v2.settle(records, limits, current, proposal, now)
+            allowed = max(limits.minimum, min(proposal, limits.maximum))
+            decision = Decision(current, settled.replicas, proposal, allowed, settled.able, settled.limited)
     workloads.keep(name, records, current, Ask(now, decision.wanted) if decision.wanted != current else None)
     return decision
 
 
 def spread(decisions: Mapping[str, Decision], observed: Parallelism, request: PlanRequest) -> Parallelism:
-    """The vector that the workloads' sizes make. An application's size is that of each operator, as far as it may have it."""
+    """Return the vector of the workloads' sizes; an application's size applies to each operator within its limits."""
     whole = decisions.get("")
     if whole is None:
         return {name: decisions[name].wanted if name in decisions else p for name, p in observed.items()}
@@ -78,7 +78,7 @@ def answer(
     evidence: Mapping[str, float | int | str | bool | None],
     infeasible: Sequence[Infeasible] = (),
 ) -> PlanReply:
-    """The reply that the workloads' decisions make."""
+    """Return the reply built from the workloads' decisions."""
     wanted = spread(decisions, observed, request)
     try:
         memory = workloads.memory()
@@ -88,14 +88,14 @@ def answer(
     for name, decision in decisions.items():
         numbers[label("proposal", name)] = decision.proposal
         numbers[label("wanted", name)] = decision.wanted
-    code, why = _reasons(decisions, observed, wanted)
+    code, reason = _reasons(decisions, observed, wanted)
     moved = changes(observed, wanted)
     is_scale = wanted != observed
     return PlanReply(
         kind="scale" if is_scale else "hold",
         parallelism=wanted if is_scale else None,
         code=code,
-        sentence=f"{moved}: {why}" if is_scale else why,
+        sentence=f"{moved}: {reason}" if is_scale else reason,
         evidence=dict(list(numbers.items())[:200]),
         infeasible=list(infeasible)[:100],
         memory=memory,
@@ -115,7 +115,7 @@ _STABILISED = {
 
 
 def _reasons(decisions: Mapping[str, Decision], observed: Parallelism, wanted: Parallelism) -> tuple[str, str]:
-    """Code and words. Of what holds, the first reason that is more than being on target."""
+    """Return code and text: the first reason other than being on target."""
     moved = {name: d for name, d in decisions.items() if d.wanted != d.current}
     missing = [d.missing for d in decisions.values() if d.missing is not None]
     if wanted != observed:
@@ -138,7 +138,7 @@ def _explained(workload: str, decision: Decision) -> str:
     if decision.proposal is None:
         return f"{who} runs at {decision.current}, outside its limits"
     parts = [f"the metric asks {who} for {decision.proposal}"]
-    parts += [words[r] for words, r in ((_STABILISED, decision.able), (_LIMITED, decision.limited)) if r in words]
+    parts += [text[r] for text, r in ((_STABILISED, decision.able), (_LIMITED, decision.limited)) if r in text]
     return " and ".join(parts)
 
 

@@ -86,21 +86,21 @@ class Workloads:
         times = [at for records in self._records.values() for at, _ in records.recommendations]
         base = int(min(times, default=0.0))
         fits = len(self.names) * MIN_BYTES <= MAX_BYTES
-        for most in (1_000_000, 64, 32, 16, 8, 4, 2) if fits else ():
-            memory = self._encoded(base, most)
+        for limit in (1_000_000, 64, 32, 16, 8, 4, 2) if fits else ():
+            memory = self._encoded(base, limit)
             if len(json.dumps(memory, separators=(",", ":"))) <= MAX_BYTES:
                 return {"autoscaler": memory}
         raise TooManyWorkloads(
             f"the records of {len(self.names)} workloads do not fit into a plan: use one workload for the application"
         )
 
-    def _encoded(self, base: int, most: int) -> dict[str, Any]:
+    def _encoded(self, base: int, limit: int) -> dict[str, Any]:
         def at(seconds: float) -> float:
             return round(seconds - base, 3)
 
         workloads = []
         for name in self.names:
-            records = condensed(self._records.get(name, Records()), most)
+            records = condensed(self._records.get(name, Records()), limit)
             one: dict[str, Any] = {"r": [[at(t), n] for t, n in records.recommendations], "n": self._sizes.get(name, 0)}
             for key, events in (("u", records.ups), ("d", records.downs)):
                 if events:

@@ -69,7 +69,7 @@ class _Groups:
 def from_utilization(
     pods: Sequence[Replica], target_percent: int, current: int, tolerance: Tolerance, *, cpu: bool = True
 ) -> int:
-    """Resource metric, target `Utilization`: usage over request, cut to whole per cent, over the target."""
+    """Resource metric, target `Utilization`: usage over request, truncated to an integer per cent, over the target."""
     groups = _grouped(pods, cpu)
     if any(pod.request_milli is None for pod in pods):
         raise NoMetric("a replica has no request, and utilization is a share of it")
@@ -90,7 +90,7 @@ def from_utilization(
 def from_values(
     pods: Sequence[Replica], target_milli: int, current: int, tolerance: Tolerance, *, cpu: bool = False
 ) -> int:
-    """Resource or Pods metric, target `AverageValue`: the mean, cut to whole thousandths, over the target."""
+    """Resource or Pods metric, target `AverageValue`: the mean, truncated to thousandths, over the target."""
 
     def ratio(counted: Sequence[tuple[Replica, int]]) -> float:
         return _quotient(sum(value for _, value in counted), len(counted)) / target_milli
@@ -186,7 +186,7 @@ def _ceiling(x: float) -> int:
     return MAX_REPLICAS if x > MAX_REPLICAS else max(-MAX_REPLICAS, math.ceil(x))
 
 
-def largest(proposals: Sequence[int | NoMetric], current: int) -> int:
+def max_proposal(proposals: Sequence[int | NoMetric], current: int) -> int:
     """Several metrics: the largest proposal. With one missing, only if it does not shrink."""
     wanted, missing = 0, None
     for proposal in proposals:
@@ -210,24 +210,24 @@ class RatePolicy:
 
 @dataclass(frozen=True)
 class Rules:
-    """How fast one direction may go."""
+    """Rate limits of one direction."""
 
     window_seconds: float
     policies: tuple[RatePolicy, ...]
     select: Literal["Max", "Min", "Disabled"] = "Max"
 
     @property
-    def longest_period(self) -> int:
+    def max_period(self) -> int:
         """In seconds."""
         return max((policy.period_seconds for policy in self.policies), default=0)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one workload. Without rules for both directions there is no `behavior`."""
+    """Limits of one workload. Without rules for both directions there is no `behavior`."""
 
-    smallest: int
-    largest: int
+    minimum: int
+    maximum: int
     up: Rules | None = None
     down: Rules | None = None
     window_seconds: float = DOWNSCALE_STABILISATION_SECONDS
@@ -244,7 +244,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Records:
-    """What the controller remembers of a workload; `at` in seconds, rising."""
+    """The controller's memory of a workload; `at` in seconds, rising."""
 
     recommendations: tuple[tuple[float, int], ...] = ()
     ups: tuple[Event, ...] = ()
@@ -252,8 +252,8 @@ class Records:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What is wanted in the end, with the reasons of the conditions `AbleToScale` and `ScalingLimited`."""
+class SettledSize:
+    """Final number of replicas, with the reasons of the conditions `AbleToScale` and `ScalingLimited`."""
 
     replicas: int
     able: str
@@ -267,12 +267,12 @@ def begun(records: Records, current: int, now: float) -> Records:
 
 def outside(limits: Limits, current: int) -> int | None:
     """Where a size outside the limits goes, whatever the metrics say; None: it is inside."""
-    if current > limits.largest:
-        return limits.largest
-    return limits.smallest if current < limits.smallest else None
+    if current > limits.maximum:
+        return limits.maximum
+    return limits.minimum if current < limits.minimum else None
 
 
-def settle(records: Records, limits: Limits, current: int, proposal: int, now: float) -> tuple[Verdict, Records]:
+def settle(records: Records, limits: Limits, current: int, proposal: int, now: float) -> tuple[SettledSize, Records]:
     """Stabilise, limit the rate, keep within the limits; and record the proposal as it was."""
     if limits.up is None or limits.down is None:
         stable = max([proposal, *(n for at, n in records.recommendations if at >= now - limits.window_seconds)])
@@ -286,35 +286,35 @@ def settle(records: Records, limits: Limits, current: int, proposal: int, now: f
         wanted, limited = _paced(records, limits, current, stable, now)
         spans = (limits.up.window_seconds, limits.down.window_seconds)
     kept = _pruned((*records.recommendations, (now, proposal)), spans, now)
-    return Verdict(wanted, able, limited), replace(records, recommendations=kept)
+    return SettledSize(wanted, able, limited), replace(records, recommendations=kept)
 
 
 def _clamped(limits: Limits, current: int, stable: int) -> tuple[int, str]:
     """Without `behavior`: at most twice the size or 4, down at once."""
     twice = max(2 * current, 4)
-    most, reason = (twice, "ScaleUpLimit") if limits.largest > twice else (limits.largest, "TooManyReplicas")
-    if stable < limits.smallest:
-        return limits.smallest, "TooFewReplicas"
-    return (most, reason) if stable > most else (stable, "DesiredWithinRange")
+    maximum, reason = (twice, "ScaleUpLimit") if limits.maximum > twice else (limits.maximum, "TooManyReplicas")
+    if stable < limits.minimum:
+        return limits.minimum, "TooFewReplicas"
+    return (maximum, reason) if stable > maximum else (stable, "DesiredWithinRange")
 
 
 def _stabilised(records: Records, rules: tuple[Rules, Rules], current: int, proposal: int, now: float) -> int:
     up, down = rules
-    lowest = min([proposal, *(n for at, n in records.recommendations if at > now - up.window_seconds)])
-    highest = max([proposal, *(n for at, n in records.recommendations if at > now - down.window_seconds)])
-    return min(max(current, lowest), highest)
+    minimum = min([proposal, *(n for at, n in records.recommendations if at > now - up.window_seconds)])
+    maximum = max([proposal, *(n for at, n in records.recommendations if at > now - down.window_seconds)])
+    return min(max(current, minimum), maximum)
 
 
 def _paced(records: Records, limits: Limits, current: int, stable: int, now: float) -> tuple[int, str]:
-    """Within the policies' rates, in the direction of the change."""
+    """Limit the change to the policies' rates in its direction."""
     if limits.up is not None and stable > current:
         limit = max(current, _rate_limit(records, limits.up, current, now, 1))
-        most, reason = (limit, "ScaleUpLimit") if limits.largest > limit else (limits.largest, "TooManyReplicas")
-        return (most, reason) if stable > most else (stable, "DesiredWithinRange")
+        maximum, reason = (limit, "ScaleUpLimit") if limits.maximum > limit else (limits.maximum, "TooManyReplicas")
+        return (maximum, reason) if stable > maximum else (stable, "DesiredWithinRange")
     if limits.down is not None and stable < current:
         limit = min(current, _rate_limit(records, limits.down, current, now, -1))
-        least, reason = (limit, "ScaleDownLimit") if limits.smallest < limit else (limits.smallest, "TooFewReplicas")
-        return (least, reason) if stable < least else (stable, "DesiredWithinRange")
+        minimum, reason = (limit, "ScaleDownLimit") if limits.minimum < limit else (limits.minimum, "TooFewReplicas")
+        return (minimum, reason) if stable < minimum else (stable, "DesiredWithinRange")
     return stable, "DesiredWithinRange"
 
 
@@ -337,7 +337,7 @@ def _rate_limit(records: Records, rules: Rules, current: int, now: float, sign: 
 
 
 def changed(records: Records, limits: Limits, before: int, after: int, *, at: float, now: float) -> Records:
-    """Book a change that was made. Without `behavior` none is: nobody would look at it."""
+    """Record a change that was made. Without `behavior` none is recorded, because none is read."""
     if limits.up is None or limits.down is None or before == after:
         return records
     event = Event(at, abs(after - before))
@@ -347,9 +347,9 @@ def changed(records: Records, limits: Limits, before: int, after: int, *, at: fl
 
 
 def _booked(events: Sequence[Event], event: Event, rules: Rules, now: float) -> tuple[Event, ...]:
-    """In the place of the last one that is older than any period of its own direction. The other direction may still have
-    looked at that one; the original does not mind."""
-    aged = [replace(e, outdated=e.outdated or e.at < now - rules.longest_period) for e in events]
+    """Replace the last event older than any period of its direction, as the original does, although the other direction
+    may still count it."""
+    aged = [replace(e, outdated=e.outdated or e.at < now - rules.max_period) for e in events]
     free = [i for i, e in enumerate(aged) if e.outdated]
     if free:
         aged[free[-1]] = event
@@ -365,30 +365,30 @@ def _pruned(
     outlives an earlier. So few are left that a plan can carry them, and no window decides otherwise."""
     up_seconds, down_seconds = spans
     kept: list[tuple[float, int]] = []
-    lowest: float = math.inf
-    highest: float = -math.inf
+    minimum: float = math.inf
+    maximum: float = -math.inf
     for at, n in reversed(recommendations):
-        in_up, in_down = at >= now - up_seconds and n < lowest, at >= now - down_seconds and n > highest
+        in_up, in_down = at >= now - up_seconds and n < minimum, at >= now - down_seconds and n > maximum
         if in_up or in_down:
             kept.append((at, n))
-        lowest, highest = min(lowest, n), max(highest, n)
+        minimum, maximum = min(minimum, n), max(maximum, n)
     return tuple(reversed(kept))
 
 
-def condensed(records: Records, most: int) -> Records:
+def condensed(records: Records, limit: int) -> Records:
     """At most about `most` of each kind, so that every window decides the same or more cautiously: in a row they are replaced by
     their extremes, or their sum, at the time of the last."""
     return Records(
-        recommendations=_folded(records.recommendations, most),
-        ups=_summed(records.ups, most),
-        downs=_summed(records.downs, most),
+        recommendations=_folded(records.recommendations, limit),
+        ups=_summed(records.ups, limit),
+        downs=_summed(records.downs, limit),
     )
 
 
-def _folded(records: tuple[tuple[float, int], ...], most: int) -> tuple[tuple[float, int], ...]:
-    if len(records) <= most:
+def _folded(records: tuple[tuple[float, int], ...], limit: int) -> tuple[tuple[float, int], ...]:
+    if len(records) <= limit:
         return records
-    size = math.ceil(2 * len(records) / most)
+    size = math.ceil(2 * len(records) / limit)
     folded: list[tuple[float, int]] = []
     for i in range(0, len(records), size):
         group = records[i : i + size]
@@ -397,9 +397,9 @@ def _folded(records: tuple[tuple[float, int], ...], most: int) -> tuple[tuple[fl
     return tuple(folded)
 
 
-def _summed(events: tuple[Event, ...], most: int) -> tuple[Event, ...]:
-    if len(events) <= most:
+def _summed(events: tuple[Event, ...], limit: int) -> tuple[Event, ...]:
+    if len(events) <= limit:
         return events
-    size = math.ceil(len(events) / most)
+    size = math.ceil(len(events) / limit)
     groups = [events[i : i + size] for i in range(0, len(events), size)]
     return tuple(Event(max(e.at for e in g), sum(e.change for e in g), all(e.outdated for e in g)) for g in groups)

@@ -18,15 +18,15 @@ def autoregressive(history: list[float], order: int, minutes: int) -> list[float
     differences /= scale
     matrix = np.array([[1.0, *differences[i : i + order]] for i in range(rows)])
     weights, *_ = np.linalg.lstsq(matrix, differences[order:], rcond=None)
-    last, value, highest = list(differences[-order:]), history[-1], 2 * max(history)
-    told = []
+    last, value, maximum = list(differences[-order:]), history[-1], 2 * max(history)
+    forecasts = []
     for _ in range(minutes):
-        # No difference is larger than the whole load: what an unstable fit says of later minutes cannot overflow.
-        step = float(np.clip(weights[0] + weights[1:] @ np.array(last), -highest / scale, highest / scale))
+        # No difference is larger than the load: an unstable fit cannot overflow in later minutes.
+        step = float(np.clip(weights[0] + weights[1:] @ np.array(last), -maximum / scale, maximum / scale))
         last = [*last[1:], step]
-        value = min(highest, max(0.0, value + step * scale))
-        told.append(value)
-    return told
+        value = min(maximum, max(0.0, value + step * scale))
+        forecasts.append(value)
+    return forecasts
 
 
 def linear(history: list[float], minutes: int) -> list[float]:

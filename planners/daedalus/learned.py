@@ -117,16 +117,16 @@ def noticed(request: Request, memory: Memory, parameters: DaedalusParameters, lo
     return _with_capacity(request, memory)
 
 
-def _with_downtime(memory: Memory, seen: float | None, parameters: DaedalusParameters) -> Memory:
-    """One second toward what the rescale took, once its run has been seen."""
-    if not memory.began_by or seen is None or memory.regressions:
+def _with_downtime(memory: Memory, measured: float | None, parameters: DaedalusParameters) -> Memory:
+    """One second toward what the rescale took, once its run has been observed."""
+    if not memory.began_by or measured is None or memory.regressions:
         return memory
     up = memory.began_by == "up"
-    known, usual = (
+    learned, usual = (
         (memory.up, parameters.downtime_up_seconds) if up else (memory.down, parameters.downtime_down_seconds)
     )
-    value = usual if known is None else known
-    value += max(-1.0, min(1.0, seen - value))
+    value = usual if learned is None else learned
+    value += max(-1.0, min(1.0, measured - value))
     return memory.model_copy(update={memory.began_by: value, "began_by": ""})
 
 
@@ -137,7 +137,7 @@ def _with_minute(memory: Memory, now: float, load: float, parameters: DaedalusPa
     minutes = list(memory.minutes)
     if memory.count:
         mean = memory.added / memory.count
-        # A minute without a reading is taken to be as the one before it; after an hour of them the past tells nothing.
+        # A minute without a reading is taken to be as the one before it; after an hour of them the history is useless.
         missed = minute - memory.minute
         minutes = [*minutes, *[round(mean, 2)] * missed] if 0 < missed <= 60 else []
     memory = memory.model_copy(
@@ -152,12 +152,12 @@ def _with_minute(memory: Memory, now: float, load: float, parameters: DaedalusPa
 
 
 def _with_forecast(memory: Memory, parameters: DaedalusParameters) -> Memory:
-    """Judge the AR forecast that is being judged by the minutes that have gone by; make the next when it is over."""
+    """Score the current AR forecast by the minutes since; make the next one when it ends."""
     passed = memory.minute - memory.foreseen_at
     actual = memory.minutes[-passed:] if 0 < passed <= len(memory.minutes) else []
-    told = memory.foreseen[: len(actual)]
-    if told and sum(actual[: len(told)]) > 0:
-        error = sum(abs(a - f) for a, f in zip(actual, told, strict=False)) / sum(actual[: len(told)])
+    predicted = memory.foreseen[: len(actual)]
+    if predicted and sum(actual[: len(predicted)]) > 0:
+        error = sum(abs(a - f) for a, f in zip(actual, predicted, strict=False)) / sum(actual[: len(predicted)])
         memory = memory.model_copy(update={"wape": round(min(error, 1e6), 4)})
     if memory.foreseen and 0 < passed < len(memory.foreseen):
         return memory
@@ -166,7 +166,7 @@ def _with_forecast(memory: Memory, parameters: DaedalusParameters) -> Memory:
 
 
 def _with_capacity(request: Request, memory: Memory) -> Memory:
-    """The regressions with this turn's reading, and the capacity of the present parallelism by them."""
+    """The regressions with this cycle's reading, and the capacity of the present parallelism by them."""
     analysis = request.analysis
     taken = total([o.input_rate.value for o in analysis.operators if o.operator in request.topology.sources])
     if taken is None or taken <= 0:
@@ -178,7 +178,7 @@ def _with_capacity(request: Request, memory: Memory) -> Memory:
     busiest = sorted(shares, key=lambda name: -(shares[name].utilization.value or 0.0))[:MAX_REGRESSIONS]
     place = {name: str(i) for i, name in enumerate(request.topology.names)}
     regressions: dict[str, Regression] = {}
-    told = []
+    sustained = []
     for name in busiest:
         mean = min(1.0, max(0.0, shares[name].utilization.value or 0.0))
         if mean < MIN_BUSY:
@@ -189,10 +189,10 @@ def _with_capacity(request: Request, memory: Memory) -> Memory:
         regressions[place[name]] = regression
         full = regression.at(1 - (hottest - mean))
         if full is not None and full >= MIN_CAPACITY:
-            told.append(full)
-    if not told:
+            sustained.append(full)
+    if not sustained:
         return memory.model_copy(update={"regressions": regressions})
-    key, newest = str(request.replicas), min(MAX_RATE, *told)
+    key, newest = str(request.replicas), min(MAX_RATE, *sustained)
     capacities = dict(memory.capacities)
     before = capacities.pop(key, None)
     capacities[key] = round(newest if before is None else (before + newest) / 2, 3)

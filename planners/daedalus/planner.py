@@ -1,16 +1,16 @@
-"""The planner `daedalus`: one parallelism for the whole application, by capacity, forecast and predicted recovery.
+"""The planner `daedalus`: one parallelism for the application, by capacity, forecast and predicted recovery.
 
 Pfister, Scheinert, Geldenhuys, Kao, "Daedalus: Self-Adaptive Horizontal Autoscaling for Resource Efficiency of Distributed Stream
 Processing Systems", ICPE 2024. With W the load (records/s at all sources) and C(p) the load that a parallelism p sustains:
 
-    capacity now   W regressed on the busy share u of each operator, W = a + b·u by least squares over the run after its warm-up, told
-                   at u = 1 − (h − u), h the busy share of the hottest subtask (skew); the application's is the smallest
+    capacity now   W regressed on the busy share u of each operator, W = a + b·u by least squares over the run after its warm-up,
+                   evaluated at u = 1 − (h − u), h the busy share of the hottest subtask (skew); the application's is the smallest
     capacity at p  observed if p was run (mean of the old value and the newest), else p · C(now) / p(now)
     forecast       15 minutes of W: AR on the differences of its minutes by least squares while the WAPE of the last one is below 25 %,
                    else linear regression over the last minutes
     no action      within 180 s of a rescale; within 600 s if C(now) covers W and the next minute's forecast
     choice         the smallest p with C(p) > W; recovery(p) ≤ 600 s; C(p) ≥ the highest forecast up to recovery; and, if p is not what
-                   runs, C(p) > the whole forecast, and, going down, a backlog of at most one second of C(now). If none: the largest
+                   runs, C(p) > the entire forecast, and, going down, a backlog of at most one second of C(now). If none: the largest
     recovery       downtime + the time in which C(p) − forecast works off: W since the last checkpoint + the forecast for the
                    downtime + lag. Staying has neither downtime nor anything to do again
     downtime       of each direction (30 s up, 15 s down), moved by one second toward what was observed after each rescale
@@ -114,8 +114,8 @@ def plan_by_daedalus(request: Request) -> PlanReply:
     kept = memory.model_dump(exclude_defaults=True)
     if load is None or set(request.topology.sources) != {source.operator for source in analysis.sources}:
         silent = [s for s in analysis.sources if s.arrival_rate.value is None]
-        why = silent[0].arrival_rate.basis if silent else "not every source was analysed"
-        return missing(f"the arrival rate of {silent[0].operator if silent else 'a source'}", why, kept)
+        reason = silent[0].arrival_rate.basis if silent else "not every source was analysed"
+        return missing(f"the arrival rate of {silent[0].operator if silent else 'a source'}", reason, kept)
     lag = total([source.lag_records.value for source in analysis.sources])
     if lag is None:
         return missing("the lag of a source", "what waits decides how long recovery takes", kept)
@@ -145,7 +145,7 @@ def plan_by_daedalus(request: Request) -> PlanReply:
 
 
 def _is_new(request: Request, memory: Memory, parameters: DaedalusParameters) -> bool:
-    """Whether the present parallelism was begun only just now."""
+    """Whether the present parallelism has only just begun."""
     return memory.since > 0 and request.now.timestamp() - memory.since < parameters.quiet_seconds
 
 
@@ -166,12 +166,12 @@ def _chosen(case: _Case) -> PlanReply:
     if age < parameters.settled_seconds and case.capacity > case.load and case.capacity > next_minute:
         sentence = f"{now} sustain {case.capacity:,.0f} records/s, the load is {case.load:,.0f} and {next_minute:,.0f} in a minute"
         return reply_of(answer, None, "covered", sentence, evidence, kept)
-    least = min(limits.min for limits in request.limits.values())
-    fit = next((p for p in range(least, request.max_replicas + 1) if _fits(case, p)), None)
+    minimum = min(limits.min for limits in request.limits.values())
+    fit = next((p for p in range(minimum, request.max_replicas + 1) if _fits(case, p)), None)
     wanted = request.max_replicas if fit is None else fit
     if fit is None:
-        because = f"no parallelism up to {wanted} is forecast to keep up and recover within {parameters.recovery_seconds:.0f} s"
-        answer.infeasible.append(Infeasible(limit=float(wanted), code="bounds", because=because))
+        reason = f"no parallelism up to {wanted} is forecast to keep up and recover within {parameters.recovery_seconds:.0f} s"
+        answer.infeasible.append(Infeasible(limit=float(wanted), code="bounds", because=reason))
     recovery, capacity = case.recovery(wanted), case.capacity_at(wanted)
     evidence |= {"chosen_capacity_records_per_second": capacity, "chosen_recovery_seconds": recovery}
     outlook = f"recovers in {recovery:.0f} s" if math.isfinite(recovery) else "never works off what waits"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, isfinite, isnan
 
 from .evaluation import Evaluated, capacity_needed
-from .ieee import MAX_INT, NAN, divide, largest, metric, smallest, up_to_hundredths, whole
+from .ieee import MAX_INT, NAN, divide, java_max, java_min, metric, up_to_hundredths, whole
 from .parameters import FlinkAutoscalerParameters, milliseconds
 
 
@@ -68,7 +68,7 @@ class Decision:
     parallelism: int | None
     """None: no change."""
     outside: bool = False
-    """Whether this alone is a reason to rescale."""
+    """Whether this operator alone justifies a rescale."""
     expected_processing_rate: float = NAN
     factor: float = NAN
     raw: int | None = None
@@ -125,7 +125,7 @@ def decide_job(
 
 
 def decide_vertex(
-    known: Evaluated,
+    evaluated: Evaluated,
     limits: Limits,
     history: Sequence[Rescaled],
     waiting: Waiting | None,
@@ -134,9 +134,9 @@ def decide_vertex(
     restart_seconds: int,
     now_ms: int,
 ) -> Decision:
-    """Decide one operator by itself."""
-    rate, current = known.true_processing_rate, known.parallelism
-    capacity = capacity_needed(known, parameters.utilization_target, parameters, restart_seconds)
+    """Decide one operator independently."""
+    rate, current = evaluated.true_processing_rate, evaluated.parallelism
+    capacity = capacity_needed(evaluated, parameters.utilization_target, parameters, restart_seconds)
     if isnan(rate) or isnan(capacity):
         return Decision(None, waiting=waiting)
     factor = divide(capacity, rate)
@@ -151,7 +151,7 @@ def decide_vertex(
     expected = metric(divide(rate, current) * wanted if parameters.is_1_16 else rate * factor)
     decision = Decision(
         wanted,
-        outside=rate < known.scale_up_threshold or rate > known.scale_down_threshold,
+        outside=rate < evaluated.scale_up_threshold or rate > evaluated.scale_down_threshold,
         expected_processing_rate=expected,
         factor=factor,
         raw=scaled.raw,
@@ -159,7 +159,7 @@ def decide_vertex(
     )
     if wanted < current:
         return _delayed(decision, wanted, waiting, parameters, now_ms)
-    if _was_ineffective(known, history, parameters):
+    if _was_ineffective(evaluated, history, parameters):
         blocked = parameters.scaling_effectiveness_detection_enabled
         return replace(decision, parallelism=None if blocked else wanted, ineffective=True)
     return decision
@@ -187,13 +187,13 @@ def _delayed(
     )
 
 
-def _was_ineffective(known: Evaluated, history: Sequence[Rescaled], parameters: FlinkAutoscalerParameters) -> bool:
-    """Whether the scale-up that led here brought too small a share of the gain that was expected of it."""
-    if not history or history[-1].after != known.parallelism or history[-1].after <= history[-1].before:
+def _was_ineffective(evaluated: Evaluated, history: Sequence[Rescaled], parameters: FlinkAutoscalerParameters) -> bool:
+    """Whether the last scale-up brought too small a share of its expected gain."""
+    if not history or history[-1].after != evaluated.parallelism or history[-1].after <= history[-1].before:
         return False
     last = history[-1]
     hoped = last.expected_processing_rate - last.true_processing_rate
-    gain = divide(known.true_processing_rate - last.true_processing_rate, hoped)
+    gain = divide(evaluated.true_processing_rate - last.true_processing_rate, hoped)
     return not gain >= parameters.scaling_effectiveness_threshold
 
 
@@ -202,26 +202,26 @@ def scalability(history: Sequence[Rescaled], parameters: FlinkAutoscalerParamete
     if not history or len(history) < parameters.observed_scalability_min_observations:
         return 1.0
     base = history[-1]
-    for past in reversed(history):
-        if past.before < base.before:
-            base = past
-        if past.before == 1:
+    for rescale in reversed(history):
+        if rescale.before < base.before:
+            base = rescale
+        if rescale.before == 1:
             break
     per_subtask = base.true_processing_rate / base.before
-    if isnan(per_subtask) or any(isnan(past.true_processing_rate) for past in history):
+    if isnan(per_subtask) or any(isnan(rescale.true_processing_rate) for rescale in history):
         return 1.0
     total = 0.0
-    for past in history:
-        total += past.before * past.true_processing_rate
-    alpha = divide(total, sum(past.before * past.before for past in history) * per_subtask)
-    alpha = largest(parameters.observed_scalability_coefficient_min, smallest(1.0, alpha))
+    for rescale in history:
+        total += rescale.before * rescale.true_processing_rate
+    alpha = divide(total, sum(rescale.before * rescale.before for rescale in history) * per_subtask)
+    alpha = java_max(parameters.observed_scalability_coefficient_min, java_min(1.0, alpha))
     return up_to_hundredths(alpha) if isfinite(alpha) else 1.0
 
 
 def scale(current: int, factor: float, limits: Limits, parameters: FlinkAutoscalerParameters) -> Scaled:
     """The parallelism that a factor leads to."""
     product = factor * current
-    raw = whole(min(float(MAX_INT), float(ceil(product))) if isfinite(product) else smallest(product, MAX_INT))
+    raw = whole(min(float(MAX_INT), float(ceil(product))) if isfinite(product) else java_min(product, MAX_INT))
     lower, upper = min(current, limits.min), max(current, limits.max)
     cap = min(limits.max_parallelism, upper)
     target = min(max(lower, raw), cap)

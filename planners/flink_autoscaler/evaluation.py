@@ -8,7 +8,7 @@ Over the samples of the window: `Rate(m)` = 1000 · (last - first) / millisecond
 * True processing rate = input rate / busy share, or at sources the throughput observed while catching up, where busy time promises over
   `switch_threshold` more than that.
 * Capacity(u) = round(catch-up + target · restart / catch-up duration + target / u): up threshold at the largest utilization without the
-  restart's term, down threshold at the least with it. A source too far behind opens the band to 0 and 1 for the whole job.
+  restart's term, down threshold at the minimum utilization with it. A source too far behind opens the band to 0 and 1 for the job.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from math import isfinite, isinf, isnan
 
 from weir_contracts import Topology
 
-from .ieee import INFINITY, NAN, divide, largest, metric, rounded
+from .ieee import INFINITY, NAN, divide, java_max, metric, rounded
 from .parameters import FlinkAutoscalerParameters, milliseconds
 
 
@@ -93,7 +93,7 @@ class Evaluated:
     scale_down_threshold: float = NAN
 
 
-def rate(samples: Sequence[Sample], name: str, metric_name: str, least_ms: int) -> float:
+def rate(samples: Sequence[Sample], name: str, metric_name: str, min_ms: int) -> float:
     """Change per second of a counter (or of lag) between its first and its last value."""
     first = last = NAN
     first_ms = last_ms = 0
@@ -107,17 +107,17 @@ def rate(samples: Sequence[Sample], name: str, metric_name: str, least_ms: int) 
             last, last_ms = value, sample.at_ms
     if isnan(last):
         return NAN
-    return divide(1000 * (last - first), max(last_ms - first_ms, least_ms))
+    return divide(1000 * (last - first), max(last_ms - first_ms, min_ms))
 
 
-def average(samples: Sequence[Sample], name: str, metric_name: str, least: int = 1) -> float:
+def average(samples: Sequence[Sample], name: str, metric_name: str, minimum: int = 1) -> float:
     """Mean of a gauge's finite values."""
     total = Values()
     for sample in samples:
         total = total + getattr(sample.readings[name], metric_name)
     if total.count == 0:
         return INFINITY if total.infinite else NAN
-    return NAN if total.count < least else total.total / total.count
+    return NAN if total.count < minimum else total.total / total.count
 
 
 def evaluate(
@@ -126,9 +126,9 @@ def evaluate(
     """Every operator, in topological order. Raises `NoIngestionRate`."""
     window = _Window(graph, samples, parameters)
     behind = window.is_processing_backlog()
-    known: dict[str, Evaluated] = {}
+    evaluated: dict[str, Evaluated] = {}
     for name in graph.topology.names:
-        target, catch_up = window.target(name, known)
+        target, catch_up = window.target(name, evaluated)
         busy = window.busy_ms_per_second(name)
         found = Evaluated(
             operator=name,
@@ -138,8 +138,8 @@ def evaluate(
             true_processing_rate=metric(window.true_processing_rate(name, busy)),
             load=metric(busy / 1000),
         )
-        known[name] = with_thresholds(found, parameters, restart_seconds, behind=behind)
-    return known
+        evaluated[name] = with_thresholds(found, parameters, restart_seconds, behind=behind)
+    return evaluated
 
 
 def with_thresholds(
@@ -159,7 +159,7 @@ def with_thresholds(
 def capacity_needed(
     found: Evaluated, utilization: float, parameters: FlinkAutoscalerParameters, restart_seconds: int | None
 ) -> float:
-    """Records/s it takes to keep up at that busy share and to work off the backlog, with the restart's own if its length is given."""
+    """Return records/s needed to keep up at that busy share and to clear the backlog, plus the restart's if its length is known."""
     if isnan(found.catch_up_data_rate) or isnan(found.target_data_rate):
         return NAN
     share = min(1.0, max(0.0, utilization))
@@ -188,10 +188,10 @@ class _Window:
         limit = milliseconds(self.parameters.backlog_processing_lag_threshold_minutes) // 1000
         return any(divide(self.lag(s), self.rate(s, "records_in")) > limit for s in self.graph.topology.sources)
 
-    def target(self, name: str, known: Mapping[str, Evaluated]) -> tuple[float, float]:
+    def target(self, name: str, evaluated: Mapping[str, Evaluated]) -> tuple[float, float]:
         """Records/s that arrive, and records/s of the backlog that are to be caught up with."""
         if self.graph.is_source(name):
-            arriving = largest(0.0, self.rate(name, "records_in") + self.rate(name, "lag"))
+            arriving = java_max(0.0, self.rate(name, "records_in") + self.rate(name, "lag"))
             if isnan(arriving):
                 raise NoIngestionRate(f"records in or lag of {name}: fewer than two samples have it")
             catch_up = self.parameters.catch_up_seconds
@@ -199,8 +199,8 @@ class _Window:
         target = catch = 0.0
         for source in self.graph.topology.inputs(name):
             ratio = self.output_ratio(source, name)
-            target += known[source].target_data_rate * ratio
-            catch += known[source].catch_up_data_rate * ratio
+            target += evaluated[source].target_data_rate * ratio
+            catch += evaluated[source].catch_up_data_rate * ratio
         return target, catch
 
     def output_ratio(self, source: str, target: str) -> float:
@@ -239,12 +239,12 @@ class _Window:
     def true_processing_rate(self, name: str, busy: float) -> float:
         taken = self.rate(name, "records_in")
         if self.parameters.is_1_16 and self.parameters.busy_time_aggregator != "AVG":
-            told = average(self.samples, name, "input_rate")
-            taken = told if isfinite(told) else taken
+            reported = average(self.samples, name, "input_rate")
+            taken = reported if isfinite(reported) else taken
         by_busy_time = INFINITY if taken == 0 else divide(taken, busy / 1000)
-        least = self.parameters.observed_true_processing_rate_min_observations
-        observed = average(self.samples, name, "observed_rate", least)
+        minimum = self.parameters.observed_true_processing_rate_min_observations
+        observed = average(self.samples, name, "observed_rate", minimum)
         if isnan(observed):
             return by_busy_time
-        most = observed * (1 + self.parameters.observed_true_processing_rate_switch_threshold)
-        return observed if not isfinite(by_busy_time) or by_busy_time > most else by_busy_time
+        limit = observed * (1 + self.parameters.observed_true_processing_rate_switch_threshold)
+        return observed if not isfinite(by_busy_time) or by_busy_time > limit else by_busy_time

@@ -19,12 +19,12 @@ def divide(a: float, b: float) -> float:
     return math.copysign(INFINITY, a) * math.copysign(1.0, b)
 
 
-def largest(a: float, b: float) -> float:
+def java_max(a: float, b: float) -> float:
     """The larger one; NaN if either is."""
     return NAN if math.isnan(a) or math.isnan(b) else max(a, b)
 
 
-def smallest(a: float, b: float) -> float:
+def java_min(a: float, b: float) -> float:
     """The smaller one; NaN if either is."""
     return NAN if math.isnan(a) or math.isnan(b) else min(a, b)
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from .decision import JobDecision, Rescaled, Waiting
 from .evaluation import Evaluated, Reading, Sample, Values, average
-from .ieee import INFINITY, NAN, divide, largest, metric
+from .ieee import INFINITY, NAN, divide, java_max, metric
 from .parameters import FlinkAutoscalerParameters, milliseconds
 
 Stage = Literal["stabilizing", "filling", "full"]
@@ -76,7 +76,7 @@ def sampled(
             records_out=metric(found.records_out),
             busy_ms=NAN if by_gauge else metric(found.busy_ms),
             lag=metric(found.lag) if is_source else NAN,
-            load=Values.of(metric(largest(0.0, found.busy_ms_per_second) / 1000)) if by_gauge else Values(),
+            load=Values.of(metric(java_max(0.0, found.busy_ms_per_second) / 1000)) if by_gauge else Values(),
             input_rate=Values.of(metric(found.input_rate)) if parameters.is_1_16 and not is_source else Values(),
             observed_rate=Values.of(metric(_observed_rate(name, found, earlier, parameters)))
             if is_source
@@ -120,14 +120,14 @@ def collected(state: State, sample: Sample, parameters: FlinkAutoscalerParameter
 
 
 def trimmed(state: State, parallelism: Mapping[str, int], now_ms: int, parameters: FlinkAutoscalerParameters) -> State:
-    """Rescaled rescales within age and number; the newest one's length, once all it wanted is running."""
-    since, most = now_ms - milliseconds(parameters.history_max_age_hours * 60), parameters.history_max_count
+    """Drop rescales beyond age and number; add the newest restart's length once its targets run."""
+    since, max_count = now_ms - milliseconds(parameters.history_max_age_hours * 60), parameters.history_max_count
     history = {
         name: kept
-        for name, past in state.history.items()
-        if name in parallelism and (kept := tuple(p for p in past if p.at_ms >= since)[-most:])
+        for name, rescales in state.history.items()
+        if name in parallelism and (kept := tuple(p for p in rescales if p.at_ms >= since)[-max_count:])
     }
-    restarts = [r for r in state.restarts if r.at_ms >= since][-most:]
+    restarts = [r for r in state.restarts if r.at_ms >= since][-max_count:]
     if state.restarts and state.restarts[-1] not in restarts:
         restarts.append(state.restarts[-1])
     if restarts and restarts[-1].ms is None:
@@ -140,22 +140,22 @@ def trimmed(state: State, parallelism: Mapping[str, int], now_ms: int, parameter
 
 
 def restart_seconds(state: State, parameters: FlinkAutoscalerParameters) -> int:
-    """How long a restart is expected to take, in whole seconds."""
-    seen = [r.ms // 1000 for r in state.restarts if r.ms is not None]
-    if not parameters.restart_time_tracking_enabled or not seen or max(seen) < 0:
+    """Return the expected length of a restart in seconds, rounded down."""
+    lengths = [r.ms // 1000 for r in state.restarts if r.ms is not None]
+    if not parameters.restart_time_tracking_enabled or not lengths or max(lengths) < 0:
         return milliseconds(parameters.restart_time_minutes) // 1000
-    return min(max(seen), milliseconds(parameters.restart_time_tracking_limit_minutes) // 1000)
+    return min(max(lengths), milliseconds(parameters.restart_time_tracking_limit_minutes) // 1000)
 
 
-def decided(decision: JobDecision, known: Mapping[str, Evaluated], now_ms: int) -> Decided:
+def decided(decision: JobDecision, evaluated: Mapping[str, Evaluated], now_ms: int) -> Decided:
     """The decision to rescale, to be remembered until it is seen."""
     return Decided(
         now_ms,
         {
             name: (
-                known[name].parallelism,
+                evaluated[name].parallelism,
                 wanted,
-                known[name].true_processing_rate,
+                evaluated[name].true_processing_rate,
                 decision.vertices[name].expected_processing_rate,
             )
             for name, wanted in decision.changes.items()

@@ -1,7 +1,7 @@
-"""The state as a planner's memory: JSON, at most 16 kB. Samples are put together where they would not fit, nearest neighbours first.
+"""The state as a planner's memory: JSON, at most 16 kB. Samples that would not fit are merged, nearest neighbours first.
 
-Put together, neighbours keep the first one's counters and the sums of both one's gauges: averages stay what they were, and a rate changes
-only by where the window's far end lies, which then is earlier by at most one such span.
+A merged sample has the first one's counters and the sums of both gauges: averages stay the same, and a rate changes only by the
+window's far end, which is earlier by at most one such span.
 """
 
 import json
@@ -31,7 +31,7 @@ class _Written(BaseModel):
     running_ms: int
     parallelism: list[int]
     samples: list[tuple[int, int, list[Cell]]]
-    """At, in ms since `running_ms`, and how much later the last one put into it was; then a row for each operator in the graph's order."""
+    """Time in ms since `running_ms`, the time to its last merged sample, then a row for each operator in the graph's order."""
     history: dict[str, list[tuple[int, int, int, float | None, float | None]]]
     waiting: dict[str, tuple[int, list[tuple[int, int, bool]]]]
     restarts: list[tuple[int, dict[str, int], int | None]]
@@ -39,7 +39,7 @@ class _Written(BaseModel):
 
 
 def read(memory: Mapping[str, Any], graph: str, names: Sequence[str]) -> State:
-    """The state of an earlier reply; an empty one if it is of another graph or cannot be read."""
+    """Return the state of an earlier reply; empty if it is of another graph or unreadable."""
     try:
         written = _Written.model_validate(dict(memory))
         if written.graph != graph:
@@ -73,7 +73,7 @@ def read(memory: Mapping[str, Any], graph: str, names: Sequence[str]) -> State:
 
 
 def write(state: State, names: Sequence[str], stable_ms: int) -> dict[str, Any] | None:
-    """The memory, with samples put together until it fits; None if it does not even with three of them."""
+    """Return the memory, with samples merged until it fits; None if three samples do not fit."""
     rest = _written(state, names)
     room = MEMORY_LIMIT_BYTES - SPARE_BYTES - _size(rest)
     samples = list(state.samples)
@@ -126,12 +126,12 @@ def _finite(value: float) -> float | None:
 
 
 def _number(value: float | None) -> float:
-    """Rates that are not finite are infinite: nothing came in."""
+    """Return the rate; null is infinite: nothing came in."""
     return INFINITY if value is None else value
 
 
 def _nearest(samples: Sequence[Sample], stable_ms: int) -> int | None:
-    """The first of the two neighbours that span least together, the newest sample and the end of stabilization left alone."""
+    """Return the first of the two neighbours with the shortest span, except the newest sample and stabilization's end."""
     spans = [
         (samples[i + 2].at_ms - samples[i].at_ms, i)
         for i in range(len(samples) - 2)
@@ -161,7 +161,7 @@ def _row(sample: Sample, names: Sequence[str], running_ms: int) -> list[Any]:
 
 
 def _cell(reading: Reading) -> Cell:
-    """Counters, lag and gauges in a row; what is unknown or nothing is left off its end."""
+    """Return counters, lag and gauges in a row; trailing unknowns and zeros are dropped."""
     counters = (reading.records_in, reading.records_out, reading.busy_ms, reading.lag)
     cell: Cell = [_short(x) if isfinite(x) else None for x in counters]
     for values in (reading.load, reading.input_rate, reading.observed_rate):
@@ -173,7 +173,7 @@ def _cell(reading: Reading) -> Cell:
 
 
 def _short(value: float) -> float:
-    """Without a fraction, without its point."""
+    """Return an integer for a number without a fraction."""
     return int(value) if value == int(value) else value
 
 

@@ -124,7 +124,7 @@ class FlinkAutoscalerParameters(BaseModel):
 
     @property
     def catch_up_seconds(self) -> int:
-        """Whole seconds, as the original takes them."""
+        """Duration in seconds, truncated to an integer as in the original."""
         return milliseconds(self.catch_up_duration_minutes) // 1000
 
 

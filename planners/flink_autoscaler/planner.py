@@ -76,19 +76,19 @@ def plan_flink_autoscaler(request: Request) -> PlanReply:
     if stage != "full" or len(state.samples) < 2:
         return _hold(cycle, replace(state, decided=None), _not_yet(cycle, stage, until_ms), evidence)
     try:
-        known = evaluate(cycle.graph, state.samples, parameters, restart_seconds(state, parameters))
+        evaluated = evaluate(cycle.graph, state.samples, parameters, restart_seconds(state, parameters))
     except NoIngestionRate as gap:
         return _hold(cycle, state, ("metric-missing", f"nothing changes, because {gap}"), evidence)
-    return _decided(cycle, state, known, evidence)
+    return _decided(cycle, state, evaluated, evidence)
 
 
 def _caught_up(cycle: Cycle, state: State) -> tuple[Cycle, State]:
-    """A decision that was carried out becomes history; one that cannot be any more is forgotten, and samples of an earlier run, too.
-    What changed its parallelism without a new run counts as running again."""
-    past, running, since_ms = state.decided, cycle.graph.parallelism, cycle.running_ms
-    if past is not None and any(running.get(name) != before for name, (before, *_) in past.vertices.items()):
-        state = rescaled(state, past, running, cycle.parameters)
-    elif past is not None and cycle.running_ms > state.running_ms:
+    """Move an executed decision to the history; drop an impossible one and samples of an earlier run. An operator
+    whose parallelism changed without a new run counts as restarted."""
+    previous, running, since_ms = state.decided, cycle.graph.parallelism, cycle.running_ms
+    if previous is not None and any(running.get(name) != before for name, (before, *_) in previous.vertices.items()):
+        state = rescaled(state, previous, running, cycle.parameters)
+    elif previous is not None and cycle.running_ms > state.running_ms:
         state = replace(state, decided=None)
     if state.samples and state.parallelism != running and cycle.running_ms <= state.samples[-1].at_ms:
         since_ms = cycle.now_ms
@@ -107,22 +107,22 @@ def _stage(cycle: Cycle, state: State) -> tuple[Stage, int]:
     return ("full" if cycle.now_ms >= full_ms else "filling"), full_ms
 
 
-def _decided(cycle: Cycle, state: State, known: Mapping[str, Evaluated], evidence: Evidence) -> PlanReply:
+def _decided(cycle: Cycle, state: State, evaluated: Mapping[str, Evaluated], evidence: Evidence) -> PlanReply:
     excluded = frozenset(cycle.parameters.vertex_exclude)
     limits = {
         o.name: limits_of(cycle, o.name)
         for o in cycle.topology.operators
         if o.name not in excluded and o.id not in excluded
     }
-    told = {o.operator: o for o in cycle.request.analysis.operators}
+    analysed = {o.operator: o for o in cycle.request.analysis.operators}
     # Without a busy time an operator is left out of this cycle.
     limits = {
         name: limit
         for name, limit in limits.items()
-        if name in told and not isnan(busy_ms_per_second(told[name], "AVG"))
+        if name in analysed and not isnan(busy_ms_per_second(analysed[name], "AVG"))
     }
     decision = decide_job(
-        known,
+        evaluated,
         limits,
         state.history,
         state.waiting,
@@ -131,15 +131,17 @@ def _decided(cycle: Cycle, state: State, known: Mapping[str, Evaluated], evidenc
         now_ms=cycle.now_ms,
     )
     state = replace(state, waiting=decision.waiting)
-    evidence |= _numbers(known, decision)
-    by_mean = [n for n, p in cycle.graph.parallelism.items() if n in told and told[n].skew.value is None and p > 1]
+    evidence |= _numbers(evaluated, decision)
+    by_mean = [
+        n for n, p in cycle.graph.parallelism.items() if n in analysed and analysed[n].skew.value is None and p > 1
+    ]
     if by_mean and cycle.parameters.busy_time_aggregator == "MAX":
         evidence["busy_time_is_the_mean_of"] = ", ".join(by_mean)[:500]
-    infeasible = _infeasible(decision, limits, known)
+    infeasible = _infeasible(decision, limits, evaluated)
     if not decision.rescale:
         state = replace(state, decided=None)
-        return _hold(cycle, state, _why_not(cycle, known, decision, limits), evidence, infeasible)
-    now = decided(decision, known, cycle.now_ms)
+        return _hold(cycle, state, _why_not(cycle, evaluated, decision, limits), evidence, infeasible)
+    now = decided(decision, evaluated, cycle.now_ms)
     if state.decided is not None and {n: v[:2] for n, v in state.decided.vertices.items()} == {
         n: v[:2] for n, v in now.vertices.items()
     }:
@@ -147,7 +149,11 @@ def _decided(cycle: Cycle, state: State, known: Mapping[str, Evaluated], evidenc
     state = replace(state, decided=now)
     vector: Parallelism = {**cycle.graph.parallelism, **decision.changes}
     grows = any(vector[name] > p for name, p in cycle.graph.parallelism.items())
-    words = "; ".join(_words(known[n], decision.vertices[n]) for n in decision.changes if decision.vertices[n].outside)
+    text = "; ".join(
+        _outside_thresholds(evaluated[n], decision.vertices[n])
+        for n in decision.changes
+        if decision.vertices[n].outside
+    )
     return _reply(
         cycle,
         state,
@@ -155,7 +161,7 @@ def _decided(cycle: Cycle, state: State, known: Mapping[str, Evaluated], evidenc
             kind="scale",
             parallelism=vector,
             code="overloaded" if grows else "over-provisioned",
-            sentence=f"{changes(cycle.graph.parallelism, vector)}: {words}"[:2000],
+            sentence=f"{changes(cycle.graph.parallelism, vector)}: {text}"[:2000],
             evidence=dict(list(evidence.items())[:200]),
             infeasible=infeasible,
         ),
@@ -166,15 +172,15 @@ def _rate(value: float) -> str:
     return "any number of" if isinf(value) else f"{value:,.0f}"
 
 
-def _words(known: Evaluated, decision: Decision) -> str:
+def _outside_thresholds(evaluated: Evaluated, decision: Decision) -> str:
     """Why an operator alone is a reason to rescale."""
-    if known.true_processing_rate < known.scale_up_threshold:
-        side = f"less than the {_rate(known.scale_up_threshold)} it takes"
+    if evaluated.true_processing_rate < evaluated.scale_up_threshold:
+        side = f"less than the {_rate(evaluated.scale_up_threshold)} it takes"
     else:
-        side = f"more than {_rate(known.scale_down_threshold)}, the most that is left alone"
+        side = f"more than {_rate(evaluated.scale_down_threshold)}, the most that is left alone"
     if decision.waiting is not None:
         side += ", and fewer subtasks were wanted for as long as a scale-down has to wait"
-    return f"{known.operator} can process {_rate(known.true_processing_rate)} records/s, {side}"
+    return f"{evaluated.operator} can process {_rate(evaluated.true_processing_rate)} records/s, {side}"
 
 
 def _not_yet(cycle: Cycle, stage: Stage, until_ms: int) -> tuple[str, str]:
@@ -185,13 +191,15 @@ def _not_yet(cycle: Cycle, stage: Stage, until_ms: int) -> tuple[str, str]:
 
 
 def _why_not(
-    cycle: Cycle, known: Mapping[str, Evaluated], decision: JobDecision, limits: Mapping[str, Limits]
+    cycle: Cycle, evaluated: Mapping[str, Evaluated], decision: JobDecision, limits: Mapping[str, Limits]
 ) -> tuple[str, str]:
     """Code and words of a cycle in which nothing is rescaled."""
-    blind = [n for n in cycle.topology.names if isnan(known[n].true_processing_rate)]
-    blind += [n for n in cycle.topology.names if n not in limits and n not in blind and not _is_excluded(cycle, n)]
-    if blind:
-        return "metric-missing", f"the busy time of {blind[0]} is unknown, so nothing can be said of its capacity"
+    not_sizable = [n for n in cycle.topology.names if isnan(evaluated[n].true_processing_rate)]
+    not_sizable += [
+        n for n in cycle.topology.names if n not in limits and n not in not_sizable and not _is_excluded(cycle, n)
+    ]
+    if not_sizable:
+        return "metric-missing", f"the busy time of {not_sizable[0]} is unknown, so nothing can be said of its capacity"
     blocked = [n for n, d in decision.vertices.items() if d.ineffective and d.parallelism is None]
     if blocked:
         return "ineffective", f"{blocked[0]} gained too little by its last scale-up, so it gets no more"
@@ -210,48 +218,48 @@ def _is_excluded(cycle: Cycle, name: str) -> bool:
     return not {name, cycle.topology.operator(name).id}.isdisjoint(cycle.parameters.vertex_exclude)
 
 
-def _numbers(known: Mapping[str, Evaluated], decision: JobDecision) -> Evidence:
+def _numbers(evaluated: Mapping[str, Evaluated], decision: JobDecision) -> Evidence:
     """Rates in records/s of each operator."""
-    told: Evidence = {}
-    for name, found in known.items():
-        told[f"true_processing_rate[{name}]"] = _told(found.true_processing_rate)
-        told[f"target_data_rate[{name}]"] = _told(found.target_data_rate)
-        told[f"catch_up_data_rate[{name}]"] = _told(found.catch_up_data_rate)
-        told[f"scale_up_threshold[{name}]"] = _told(found.scale_up_threshold)
-        told[f"scale_down_threshold[{name}]"] = _told(found.scale_down_threshold)
-        told[f"busy_share[{name}]"] = _told(found.load)
+    numbers: Evidence = {}
+    for name, found in evaluated.items():
+        numbers[f"true_processing_rate[{name}]"] = _as_json(found.true_processing_rate)
+        numbers[f"target_data_rate[{name}]"] = _as_json(found.target_data_rate)
+        numbers[f"catch_up_data_rate[{name}]"] = _as_json(found.catch_up_data_rate)
+        numbers[f"scale_up_threshold[{name}]"] = _as_json(found.scale_up_threshold)
+        numbers[f"scale_down_threshold[{name}]"] = _as_json(found.scale_down_threshold)
+        numbers[f"busy_share[{name}]"] = _as_json(found.load)
         decided_of = decision.vertices.get(name)
         if decided_of is not None and decided_of.parallelism is not None:
-            told[f"expected_processing_rate[{name}]"] = _told(decided_of.expected_processing_rate)
-    return told
+            numbers[f"expected_processing_rate[{name}]"] = _as_json(decided_of.expected_processing_rate)
+    return numbers
 
 
-def _told(value: float) -> float | str | None:
+def _as_json(value: float) -> float | str | None:
     if isfinite(value):
         return value
     return None if isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
 def _infeasible(
-    decision: JobDecision, limits: Mapping[str, Limits], known: Mapping[str, Evaluated]
+    decision: JobDecision, limits: Mapping[str, Limits], evaluated: Mapping[str, Evaluated]
 ) -> list[Infeasible]:
     """Operators that would need more subtasks than their limits, key groups or partitions let them have."""
     found = []
-    for name, verdict in decision.vertices.items():
-        had = known[name].parallelism if verdict.parallelism is None else verdict.parallelism
-        waits = verdict.parallelism is None and (verdict.waiting is not None or verdict.ineffective)
-        if verdict.raw is None or verdict.raw <= max(had, 0) or waits:
+    for name, vertex in decision.vertices.items():
+        had = evaluated[name].parallelism if vertex.parallelism is None else vertex.parallelism
+        waits = vertex.parallelism is None and (vertex.waiting is not None or vertex.ineffective)
+        if vertex.raw is None or vertex.raw <= max(had, 0) or waits:
             continue
         limit = limits[name]
-        if verdict.raw > max(known[name].parallelism, limit.max):
+        if vertex.raw > max(evaluated[name].parallelism, limit.max):
             code = "bounds"
-        elif verdict.raw > limit.max_parallelism:
+        elif vertex.raw > limit.max_parallelism:
             code = "key-groups"
         else:
             code = "alignment"
-        because = f"{name} would need {verdict.raw} and gets {had}"
+        reason = f"{name} would need {vertex.raw} and gets {had}"
         found.append(
-            Infeasible(operator=name, wanted=float(verdict.raw), limit=float(had), code=code, because=because[:2000])
+            Infeasible(operator=name, wanted=float(vertex.raw), limit=float(had), code=code, because=reason[:2000])
         )
     return found[:100]
 
@@ -259,11 +267,11 @@ def _infeasible(
 def _hold(
     cycle: Cycle,
     state: State,
-    why: tuple[str, str],
+    reason: tuple[str, str],
     evidence: Evidence,
     infeasible: list[Infeasible] | None = None,
 ) -> PlanReply:
-    code, sentence = why
+    code, sentence = reason
     return _reply(
         cycle,
         state,

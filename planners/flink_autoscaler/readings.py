@@ -1,4 +1,4 @@
-"""An analysis as the original's readings of one cycle: counters, gauges and limits of each operator."""
+"""The original's readings of one cycle, from an analysis: counters, gauges and limits of each operator."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +9,7 @@ from weir_planner import Request
 
 from .decision import Limits
 from .evaluation import Graph, Sample
-from .ieee import NAN, smallest
+from .ieee import NAN, java_min
 from .loop import Raw, State, sampled
 from .parameters import FlinkAutoscalerParameters, milliseconds
 
@@ -63,10 +63,10 @@ def sample_of(cycle: Cycle, state: State) -> Sample | None:
         return None
     # Before the first sample nothing was counted; where a run's counters begin does not matter.
     seconds = 0.0 if last is None else (cycle.now_ms - last.at_ms) / 1000
-    told = {o.operator: o for o in cycle.request.analysis.operators}
+    by_name = {o.operator: o for o in cycle.request.analysis.operators}
     raw = {}
     for name in cycle.topology.names:
-        operator = told.get(name)
+        operator = by_name.get(name)
         if operator is None:
             raise Missing(f"{name} was not analysed, so nothing changes")
         runs = cycle.graph.parallelism[name]
@@ -90,7 +90,7 @@ def sample_of(cycle: Cycle, state: State) -> Sample | None:
 
 
 def _counted(before: float, per_second: float, seconds: float) -> float:
-    """A counter that was `before`; one that was unknown begins again."""
+    """Advance a counter from `before`; an unknown one begins again."""
     return (0.0 if isnan(before) else before) + per_second * seconds
 
 
@@ -117,7 +117,7 @@ def _sent(cycle: Cycle, operator: OperatorAnalysis) -> float:
 def busy_ms_per_second(operator: OperatorAnalysis, of: str) -> float:
     """ms/s of the mean or of the busiest subtask; NaN if unknown."""
     mean, skew = 1000 * _value(operator.utilization), _value(operator.skew)
-    return mean if of == "AVG" or isnan(skew) else smallest(1000.0, mean * max(1.0, skew))
+    return mean if of == "AVG" or isnan(skew) else java_min(1000.0, mean * max(1.0, skew))
 
 
 def _lag(cycle: Cycle, name: str) -> float:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from weir_contracts import Alternative, Infeasible, Parallelism, PlanReply
 from weir_planner import Request, planner
 
-from predictor import Comparison, Outlook, TooLittle, changes, comparison_of, is_overloaded, nearly
+from predictor import Comparison, Outlook, TooLittle, changes, comparison_of, is_overloaded, within_tolerance
 
 from .sizing import Demand, RateParameters, demands_of, infeasible, shrunk, sized
 
@@ -54,13 +54,13 @@ def plan_by_rate(request: Request) -> PlanReply:
     hold = _Option(comparison.current, comparison.staying, _cost(comparison, comparison.current))
     demands = demands_of(comparison)
     situation = _Situation(comparison, hold, infeasible(comparison, demands, parameters.drain_seconds))
-    why = _why_not_hold(comparison)
-    if why is None:
+    reason = _why_not_hold(comparison)
+    if reason is None:
         return _scale_in(situation, parameters, demands)
     vectors = _candidates(situation, demands)
     outlooks = comparison.going(vectors)
     options = [_Option(v, found, _cost(comparison, v)) for v, found in zip(vectors, outlooks, strict=True)]
-    return _scale_out(situation, options, why)
+    return _scale_out(situation, options, reason)
 
 
 def _cost(comparison: Comparison, vector: Parallelism) -> tuple[int, int]:
@@ -68,7 +68,7 @@ def _cost(comparison: Comparison, vector: Parallelism) -> tuple[int, int]:
 
 
 def _why_not_hold(comparison: Comparison) -> tuple[str, str] | None:
-    """Return code and words of why holding is not good enough; None if it is."""
+    """Return code and text of the reason not to hold; None if holding is good enough."""
     limit, staying = comparison.limit_seconds, comparison.staying
     used, where = staying.max_utilization, staying.bottleneck
     # An application that drains the backlog of a restart is not restarted again for its utilization alone.
@@ -76,8 +76,8 @@ def _why_not_hold(comparison: Comparison) -> tuple[str, str] | None:
     if used is not None and where is not None and used > (1.0 if settling else comparison.max_utilization):
         load, p = comparison.model.loads.get(where, 0.0), comparison.current[where]
         subtasks = "subtask processes" if p == 1 else "subtasks process"
-        words = f"{load:,.0f} records/s arrive at {where}, {p} {subtasks} {staying.capacities[where]:,.0f}"
-        return ("overloaded" if used > 1 else "utilization-high"), words
+        text = f"{load:,.0f} records/s arrive at {where}, {p} {subtasks} {staying.capacities[where]:,.0f}"
+        return ("overloaded" if used > 1 else "utilization-high"), text
     if comparison.suspects:
         return "saturated", _suspicion(comparison)
     if limit is not None and staying.violation_seconds > 0:
@@ -88,7 +88,7 @@ def _why_not_hold(comparison: Comparison) -> tuple[str, str] | None:
 
 
 def _suspicion(comparison: Comparison) -> str:
-    """Return why the first suspect is one."""
+    """Return the reason to suspect the first suspect."""
     name = next(n for n in comparison.topology.names if n in comparison.suspects)
     operator = comparison.analysis.operator(name)
     busy = operator.utilization.value if operator else None
@@ -108,52 +108,52 @@ def _candidates(situation: _Situation, demands: Sequence[Demand]) -> list[Parall
         if vector not in found:
             found.append(vector)
     if situation.infeasible:
-        largest = {each.operator: max(each.now, each.max) for each in demands}
-        if largest not in found:
-            found.append(largest)
+        maximum = {each.operator: max(each.now, each.max) for each in demands}
+        if maximum not in found:
+            found.append(maximum)
     return [vector for vector in found if vector != comparison.current]
 
 
-def _scale_out(situation: _Situation, options: Sequence[_Option], why: tuple[str, str]) -> PlanReply:
+def _scale_out(situation: _Situation, options: Sequence[_Option], reason: tuple[str, str]) -> PlanReply:
     """Holding is not good enough: take the cheapest option that meets the objective, else the smallest violation."""
-    (code, words), comparison, hold = why, situation.comparison, situation.hold
+    (code, text), comparison, hold = reason, situation.comparison, situation.hold
     restart = comparison.restart.seconds
     if not options:
-        return _reply(situation, None, "nothing-helps", f"{words}, and no allowed parallelism would help")
-    best = _best(comparison, options, blind=code == "saturated")
+        return _reply(situation, None, "nothing-helps", f"{text}, and no allowed parallelism would help")
+    best = _best(comparison, options, doubtful=code == "saturated")
     if not comparison.suspects and not comparison.is_worth(best.outlook, [option.vector for option in options]):
         if is_overloaded(hold.outlook):
             much = " much" if comparison.gains(best.outlook) else ""
-            sentence = f"{words}, and no allowed parallelism would help{much}"
+            sentence = f"{text}, and no allowed parallelism would help{much}"
             return _reply(situation, None, "nothing-helps", sentence, options)
         moved = changes(hold.vector, best.vector)
-        sentence = f"{words}; holding clears it as soon as {moved} would, without a restart of {restart:.0f} s"
+        sentence = f"{text}; holding clears it as soon as {moved} would, without a restart of {restart:.0f} s"
         return _reply(situation, None, "no-gain", sentence, options)
-    sentence = f"{changes(hold.vector, best.vector)}: {words}"
+    sentence = f"{changes(hold.vector, best.vector)}: {text}"
     if not comparison.suspects:
         sentence += f"; then {_prospect(comparison, best.outlook)}, after a restart of {restart:.0f} s"
     return _reply(situation, best, code, sentence, [option for option in options if option is not best])
 
 
 def _prospect(comparison: Comparison, outlook: Outlook) -> str:
-    words = f"lag peaks at {outlook.max_lag_seconds:.1f} s"
+    text = f"lag peaks at {outlook.max_lag_seconds:.1f} s"
     if comparison.limit_seconds is None or outlook.violation_seconds == 0:
-        return words
+        return text
     met = outlook.objective_met_at_seconds
     if met is None:
         met = outlook.horizon_seconds + outlook.late_after_seconds
-    return words + (f" and meets the objective in {met:,.0f} s" if math.isfinite(met) else " and misses the objective")
+    return text + (f" and meets the objective in {met:,.0f} s" if math.isfinite(met) else " and misses the objective")
 
 
-def _best(comparison: Comparison, options: Sequence[_Option], *, blind: bool) -> _Option:
-    """Return the cheapest that meets the objective, else the cheapest of those nearly as good as the best; if `blind`, the cheapest."""
+def _best(comparison: Comparison, options: Sequence[_Option], *, doubtful: bool) -> _Option:
+    """Return the cheapest that meets the objective (any if `doubtful`), else the cheapest of those close to the best."""
     good = [option for option in options if comparison.is_good(option.outlook)]
-    if blind or good:
+    if doubtful or good:
         return min(good or options, key=lambda option: (option.cost, option.outlook.violation_seconds))
     options = [option for option in options if comparison.gains(option.outlook)] or options
-    smallest = min(comparison.badness(option.outlook) for option in options)
-    near = [option for option in options if comparison.badness(option.outlook) <= nearly(smallest)]
-    return min(near, key=lambda option: (option.cost, comparison.badness(option.outlook)))
+    smallest = min(comparison.violation_cost(option.outlook) for option in options)
+    near = [option for option in options if comparison.violation_cost(option.outlook) <= within_tolerance(smallest)]
+    return min(near, key=lambda option: (option.cost, comparison.violation_cost(option.outlook)))
 
 
 def _scale_in(situation: _Situation, parameters: RateParameters, demands: Sequence[Demand]) -> PlanReply:
@@ -175,7 +175,7 @@ def _scale_in(situation: _Situation, parameters: RateParameters, demands: Sequen
         return _reply(situation, None, "no-slot-freed", f"{held}; {moved} would free no slot", [option])
     if not comparison.is_good(option.outlook):
         sentence = f"{held}; {moved} would let lag reach {peak:.1f} s in a restart of {restart.seconds:.0f} s"
-        if not restart.seen:
+        if not restart.measured:
             sentence += " (the parameter restart_seconds: no rescale was measured yet)"
         return _reply(situation, None, "restart-too-costly", sentence, [option])
     arriving = sum(comparison.model.arrivals.values())
@@ -191,7 +191,7 @@ def _reply(
 ) -> PlanReply:
     """Return the reply that takes the option `scale`, or holds."""
     comparison, hold, impossible = situation
-    chosen, blind = scale or hold, bool(comparison.suspects)
+    chosen, doubtful = scale or hold, bool(comparison.suspects)
     confidences = [curve.confidence for curve in comparison.model.curves.values()]
     return PlanReply(
         kind="scale" if scale else "hold",
@@ -199,17 +199,17 @@ def _reply(
         code=code,
         sentence=sentence,
         evidence=_evidence(comparison),
-        prediction=None if blind else chosen.outlook.prediction(),
-        hold_prediction=None if blind or not scale else hold.outlook.prediction(),
+        prediction=None if doubtful else chosen.outlook.prediction(),
+        hold_prediction=None if doubtful or not scale else hold.outlook.prediction(),
         infeasible=impossible[:100],
         alternatives=[
             Alternative(
                 parallelism=option.vector,
                 cost_slots=option.cost[0],
                 violation_seconds=option.outlook.violation_seconds,
-                because=_because(option, chosen),
+                because=_reason_for(option, chosen),
             )
-            for option in ([] if blind else refused[:20])
+            for option in ([] if doubtful else refused[:20])
         ],
         confidence=round(min(confidences), 3) if confidences else None,
     )
@@ -234,7 +234,7 @@ def _evidence(comparison: Comparison) -> dict[str, float | int | str | bool | No
     return evidence if len(evidence) <= 200 else dict(list(evidence.items())[:200])
 
 
-def _because(option: _Option, chosen: _Option) -> str:
+def _reason_for(option: _Option, chosen: _Option) -> str:
     late = option.outlook.late_seconds
     if late > chosen.outlook.late_seconds:
         return f"{late:,.0f} s above the objective" if math.isfinite(late) else "never meets the objective"

@@ -89,7 +89,7 @@ def shrunk(
 
 
 def _grown(comparison: Comparison, demand: Demand) -> int:
-    """Unknown is not small: the operator keeps its parallelism, or grows by a useful step if it is visibly saturated."""
+    """Return the size under unknown demand: the present one, or a useful step more if the operator is visibly saturated."""
     now = demand.now
     return min(demand.max, now + max(1, now // 2)) if demand.operator in comparison.suspects else now
 
@@ -120,12 +120,12 @@ def infeasible(comparison: Comparison, demands: Sequence[Demand], drain_seconds:
         rate = rates.of(each, each.load)
         needed = curve.needed(rate)
         if needed is None:
-            because = f"{name} needs {rate:,.0f} records/s; no parallelism sustains more than {curve.ceiling:,.0f}"
+            reason = f"{name} needs {rate:,.0f} records/s; no parallelism sustains more than {curve.ceiling:,.0f}"
             code, wanted, limit = "capacity-ceiling", round(rate, 1), round(curve.ceiling, 1)
         elif needed > each.useful:
-            because = f"{name} would need {needed} subtasks and is limited to {each.useful}"
+            reason = f"{name} would need {needed} subtasks and is limited to {each.useful}"
             code, wanted, limit = "bounds", float(needed), float(each.useful)
         else:
             continue
-        found.append(Infeasible(operator=name, wanted=wanted, limit=limit, code=code, because=because))
+        found.append(Infeasible(operator=name, wanted=wanted, limit=limit, code=code, because=reason))
     return found

@@ -44,7 +44,7 @@ class Memory(BaseModel):
 
 @dataclass(frozen=True)
 class Case:
-    """The request, read once; None is unknown, and `why` says why."""
+    """The request, read once; None is unknown, and `why` has the reason."""
 
     request: Request
     answer: Answer
@@ -61,7 +61,7 @@ class Case:
     memory: Memory
 
     def window(self, seconds: float, until: float = 0.0) -> list[Reading] | None:
-        """The readings of a window that ended `until` seconds ago; None if it is not covered."""
+        """Return the readings of a window that ended `until` seconds ago; None if it is not covered."""
         ends = self.now - until
         found = [r for r in self.memory.readings if ends - seconds < r.at <= ends]
         covered = bool(self.memory.readings) and self.memory.readings[0].at <= ends - seconds
@@ -70,8 +70,8 @@ class Case:
 
 def case_of(request: Request, parameters: ResponsiveParameters, memory: Memory) -> Case:
     analysis, now = request.analysis, request.now.timestamp()
-    told = {source.operator: source for source in analysis.sources}
-    sources = [told.get(name) for name in request.topology.sources]
+    analysed = {source.operator: source for source in analysis.sources}
+    sources = [analysed.get(name) for name in request.topology.sources]
     arriving = total([None if s is None else s.arrival_rate.value for s in sources])
     operators = {o.operator: o for o in analysis.operators}
     heads = [operators.get(name) for name in request.topology.sources]
@@ -103,15 +103,15 @@ def case_of(request: Request, parameters: ResponsiveParameters, memory: Memory) 
 
 
 def _kept(before: Sequence[Reading], newest: Reading, parameters: ResponsiveParameters) -> list[Reading]:
-    """The readings of the longest window and the one before it, which shows that it is covered; thinned out where they are too many."""
-    longest = 0.0
+    """Return the readings of the longest window and the one before, which proves its coverage; thinned out if too many."""
+    max_window = 0.0
     for d in parameters.diagnosers:
         if isinstance(d, RateDiagnoser):
-            longest = max(longest, d.window_seconds)
+            max_window = max(max_window, d.window_seconds)
         elif isinstance(d, SaturationDiagnoser):
-            longest = max(longest, d.window_seconds * d.num_windows)
+            max_window = max(max_window, d.window_seconds * d.num_windows)
     readings = [*(r for r in before if r.at < newest.at), newest]
-    outside = [i for i, r in enumerate(readings) if r.at <= newest.at - longest]
+    outside = [i for i, r in enumerate(readings) if r.at <= newest.at - max_window]
     readings = readings[outside[-1] if outside else 0 :]
     if len(readings) > MAX_READINGS:
         # The reading closest to its neighbours adds the smallest information; the ends stay.
@@ -121,7 +121,7 @@ def _kept(before: Sequence[Reading], newest: Reading, parameters: ResponsivePara
 
 
 def _sustained(request: Request) -> float | None:
-    """Records/s at all sources at which the first operator is full, in the present mix; None while no operator's rate is known."""
+    """Return records/s at all sources at which the first operator is full, in the present mix; None without rates."""
     analysis = request.analysis
     flow = flow_of(request.topology, {(e.source, e.target): e.selectivity.value for e in analysis.edges})
     rates = {s.operator: max(0.0, s.arrival_rate.value or 0.0) for s in analysis.sources}
@@ -132,22 +132,22 @@ def _sustained(request: Request) -> float | None:
         rate, share = operator.true_processing_rate.value, arrivals_at(flow, operator.operator, mix)
         if rate is not None and rate > 0 and share is not None and share > 0:
             full.append(rate / share)
-    least = min(full, default=math.inf)
-    return least if math.isfinite(least) and least > 0 else None
+    minimum = min(full, default=math.inf)
+    return minimum if math.isfinite(minimum) and minimum > 0 else None
 
 
 def _skew(request: Request) -> float:
     """Return the skew of the busiest operator; 1 if unknown."""
-    known = [
+    available = [
         (o.utilization.value, o.skew.value)
         for o in request.analysis.operators
         if o.utilization.value is not None and o.skew.value is not None and o.operator in request.current
     ]
-    return min(1000.0, max(1.0, max(known, default=(0.0, 1.0))[1]))
+    return min(1000.0, max(1.0, max(available, default=(0.0, 1.0))[1]))
 
 
 def _blocked(request: Request) -> float | None:
-    """Share of its time that the busiest thread is not busy; None if an operator's is not known."""
+    """Return the share of time that the busiest thread is not busy; None if unknown for an operator."""
     operators = {o.operator: o for o in request.analysis.operators}
     busy = 0.0
     for name in request.topology.names:
@@ -164,7 +164,7 @@ def _number(value: float) -> float | None:
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    """As `total`, and may be negative."""
-    known = [value for value in values if value is not None]
-    added = sum(known) if known and len(known) == len(values) else math.inf
+    """Return the sum as `total` does, but it may be negative."""
+    available = [value for value in values if value is not None]
+    added = sum(available) if available and len(available) == len(values) else math.inf
     return added if math.isfinite(added) else None

@@ -13,11 +13,11 @@ DEFAULT_LATENCY_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Opinion:
-    """`replicas` is what a diagnoser wants; None: nothing. `blind`: what it would have had to know."""
+    """`replicas` is what a diagnoser wants; None: nothing. `unknown`: what it would have had to know."""
 
     replicas: float | None = None
-    because: str = ""
-    blind: str | None = None
+    reason: str = ""
+    unknown: str | None = None
 
 
 def _rate(case: Case, d: RateDiagnoser) -> Opinion:
@@ -26,21 +26,21 @@ def _rate(case: Case, d: RateDiagnoser) -> Opinion:
         return Opinion()
     arriving = d.type == "ARRIVAL_RATE_SCALE_UP"
     values = [r.arriving if arriving else r.taken for r in readings]
-    known = [value for value in values if value is not None]
+    available = [value for value in values if value is not None]
     what = "the arrival rate" if arriving else "the processing rate"
-    if len(known) != len(values):
-        return Opinion(blind=what, because="a reading of its window is missing")
-    mean, n = sum(known) / len(known), case.request.replicas
-    words = f"{what} of the busiest node is {mean:,.0f} records/s over {d.window_seconds:.0f} s, and the limit {d.rate:,.0f}"
+    if len(available) != len(values):
+        return Opinion(unknown=what, reason="a reading of its window is missing")
+    mean, n = sum(available) / len(available), case.request.replicas
+    text = f"{what} of the busiest node is {mean:,.0f} records/s over {d.window_seconds:.0f} s, and the limit {d.rate:,.0f}"
     if d.type == "PROCESSING_RATE_SCALE_DOWN":
-        return Opinion(n - 1 if n > 1 else None, words) if mean < d.rate else Opinion()
-    return Opinion(n + 1, words) if mean > d.rate else Opinion()
+        return Opinion(n - 1 if n > 1 else None, text) if mean < d.rate else Opinion()
+    return Opinion(n + 1, text) if mean > d.rate else Opinion()
 
 
 def _lag(case: Case, d: LagDiagnoser) -> Opinion:
     if case.growth is None or case.arriving is None:
         what = "the growth of lag" if case.growth is None else "the arrival rate"
-        return Opinion(blind=what, because="a source does not report it")
+        return Opinion(unknown=what, reason="a source does not report it")
     if case.growth <= d.least_growth_share * case.arriving or case.growth <= 0:
         return Opinion()
     return Opinion(case.request.replicas + 1, f"lag grows by {case.growth:,.0f} records/s")
@@ -51,13 +51,13 @@ def _latency(case: Case, d: LatencyDiagnoser) -> Opinion:
         return Opinion()
     for what, value in (("the arrival rate", case.arriving), ("the lag", case.lag_records)):
         if value is None:
-            return Opinion(blind=what, because="a source does not report it")
+            return Opinion(unknown=what, reason="a source does not report it")
     arriving, lag, sustained = case.arriving or 0.0, case.lag_records or 0.0, case.sustained
     if not sustained:
-        return Opinion(blind="what the replicas sustain", because="no operator's true processing rate is known yet")
-    most = d.max_expected_latency_seconds or case.objective_seconds or DEFAULT_LATENCY_SECONDS
+        return Opinion(unknown="what the replicas sustain", reason="no operator's true processing rate is known yet")
+    maximum = d.max_expected_latency_seconds or case.objective_seconds or DEFAULT_LATENCY_SECONDS
     expected = max(0.0, lag + (arriving - sustained) * d.projection_seconds) / sustained
-    if expected <= most:
+    if expected <= maximum:
         return Opinion()
     wished = case.memory.wished_at
     if wished is not None and 0 <= case.now - wished < d.stagger_seconds:
@@ -68,31 +68,31 @@ def _latency(case: Case, d: LatencyDiagnoser) -> Opinion:
     elif strategy.type == "SCALE_TO_MAX":
         wanted = float(max(n, case.request.max_replicas))
     else:
-        demand = arriving + max(0.0, lag - most * arriving) / d.scale_down_buffer_seconds
+        demand = arriving + max(0.0, lag - maximum * arriving) / d.scale_down_buffer_seconds
         wanted = n * demand / sustained
         if math.isfinite(wanted):
             wanted = float(math.ceil(wanted - 1e-9))
-    late = f"records are expected to wait {expected:,.0f} s ({d.projection_seconds:.0f} s from now), and the limit is {most:,.0f}"
+    late = f"records are expected to wait {expected:,.0f} s ({d.projection_seconds:.0f} s from now), and the limit is {maximum:,.0f}"
     return Opinion(wanted, late) if wanted > n else Opinion()
 
 
 def _saturation(case: Case, d: SaturationDiagnoser) -> Opinion:
     if case.run_seconds is not None and case.run_seconds < d.grace_seconds:
         return Opinion()
-    least = 1.0
+    minimum = 1.0
     for i in range(d.num_windows):
         readings = case.window(d.window_seconds, i * d.window_seconds)
         if readings is None:
             return Opinion()
-        known = [r.blocked for r in readings if r.blocked is not None]
-        if len(known) != len(readings):
-            return Opinion(blind="the busy share of every operator", because="a reading of its windows is missing")
-        least = min(least, sum(known) / len(known))
+        available = [r.blocked for r in readings if r.blocked is not None]
+        if len(available) != len(readings):
+            return Opinion(unknown="the busy share of every operator", reason="a reading of its windows is missing")
+        minimum = min(minimum, sum(available) / len(available))
     n = case.request.replicas
-    if least <= d.threshold or n == 1:
+    if minimum <= d.threshold or n == 1:
         return Opinion()
-    whole = d.num_windows * d.window_seconds
-    return Opinion(n - 1, f"all threads were blocked for {least:.0%} of the last {whole:.0f} s or more")
+    span_seconds = d.num_windows * d.window_seconds
+    return Opinion(n - 1, f"all threads were blocked for {minimum:.0%} of the last {span_seconds:.0f} s or more")
 
 
 DIAGNOSERS: Mapping[str, Callable[[Case, Any], Opinion]] = {

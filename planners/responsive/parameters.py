@@ -53,7 +53,7 @@ class LatencyDiagnoser(_Settings):
     )
     grace_seconds: float = Field(default=60.0, ge=0, le=86_400, description="after a run's start it says nothing, in s")
     stagger_seconds: float = Field(
-        default=0.0, ge=0, le=86_400, description="least time between two of its wishes, in s"
+        default=0.0, ge=0, le=86_400, description="minimum time between two of its recommendations, in s"
     )
     scale_up_strategy: FixedReplica | OtherStrategy = Field(default=OtherStrategy(), discriminator="type")
 

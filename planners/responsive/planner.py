@@ -1,4 +1,4 @@
-"""The planner `responsive`: ordered diagnosers, each of which wants more replicas, fewer or nothing; the first that wants anything wins.
+"""The planner `responsive`: ordered diagnosers, each of which wants more replicas, fewer or no change; the first that wants a change wins.
 
 The policy of Responsive (`application.responsive.dev/v1` ResponsivePolicy) for Kafka Streams. Names, parameters and directions are as
 published; its controller is closed and no formula of a diagnoser is, so the formulas are Weir's, made after what its documentation says.
@@ -15,9 +15,9 @@ process, L lag in records, all over the sources; "node" is a replica; the busies
         SCALE_TO_MAX            as many as there may be
     THREAD_SATURATION           busiest thread blocked for more than threshold of its time in each of the last windows    n − 1
 
-A thread is blocked when it is not busy. μ is the load at which the first operator is full, by its true processing rate. Nobody is
-shrunk while the application restores, starts or catches up (a restoring thread looks idle), or while a diagnoser upwards could not
-be asked. Lag or latency that grows while the threads are mostly blocked is not a matter of replicas: look at brokers and network.
+A thread is blocked when it is not busy. μ is the load at which the first operator is full, by its true processing rate. Nothing is
+removed while the application restores, starts or catches up (a restoring thread looks idle), or while a diagnoser upwards lacks a
+reading. Lag or latency that grows while the threads are mostly blocked is not a matter of replicas: look at brokers and network.
 """
 
 import math
@@ -55,16 +55,18 @@ def plan_by_responsive(request: Request) -> PlanReply:
         return reply_of(answer, None, "cooldown", waits, {}, kept)
     opinions = [(d, DIAGNOSERS[d.type](case, d)) for d in parameters.diagnosers]
     evidence = _evidence(case, opinions)
-    wish = next(((d, o) for d, o in opinions if o.replicas is not None and o.replicas != request.replicas), None)
-    blind = next((o for d, o in opinions if o.blind is not None and d.type in UPWARDS), None)
-    if wish is None:
-        blind = blind or next((o for _, o in opinions if o.blind is not None), None)
-        if blind is not None:
-            return missing(str(blind.blind), blind.because, kept)
+    recommendation = next(
+        ((d, o) for d, o in opinions if o.replicas is not None and o.replicas != request.replicas), None
+    )
+    unknown = next((o for d, o in opinions if o.unknown is not None and d.type in UPWARDS), None)
+    if recommendation is None:
+        unknown = unknown or next((o for _, o in opinions if o.unknown is not None), None)
+        if unknown is not None:
+            return missing(str(unknown.unknown), unknown.reason, kept)
         return reply_of(answer, None, "no-diagnosis", "no diagnoser wants anything", evidence, kept)
-    diagnoser, opinion = wish
+    diagnoser, opinion = recommendation
     if (opinion.replicas or 0) < request.replicas:
-        return _fewer(case, opinion, blind, evidence)
+        return _fewer(case, opinion, unknown, evidence)
     return _more(case, diagnoser, opinion, evidence)
 
 
@@ -72,7 +74,7 @@ def _more(case: Case, diagnoser: BaseModel, opinion: Opinion, evidence: Mapping[
     request, answer, now = case.request, case.answer, case.request.replicas
     kept = case.memory
     if isinstance(diagnoser, LagDiagnoser | LatencyDiagnoser) and _is_blocked(case):
-        sentence = f"{opinion.because}, and yet all threads are mostly blocked: more replicas would not help, look at brokers and network"
+        sentence = f"{opinion.reason}, and yet all threads are mostly blocked: more replicas would not help, look at brokers and network"
         return reply_of(answer, None, "blocked-but-late", sentence, evidence, kept.document())
     wanted = opinion.replicas or 0.0
     if case.parameters.max_scale_up_replicas is not None:
@@ -85,25 +87,25 @@ def _more(case: Case, diagnoser: BaseModel, opinion: Opinion, evidence: Mapping[
     # What has more than it may is for the bounds to say.
     vector = {name: max(p, request.current[name]) for name, p in vector.items()}
     if vector == request.current:
-        sentence = f"{opinion.because}, and {now} is as many as there may be"
+        sentence = f"{opinion.reason}, and {now} is as many as there may be"
         return reply_of(answer, None, "nothing-helps", sentence, evidence, kept.document())
-    sentence = f"{changes(request.current, vector)}: {opinion.because}"
+    sentence = f"{changes(request.current, vector)}: {opinion.reason}"
     return reply_of(answer, vector, "overloaded", sentence, evidence, kept.document())
 
 
-def _fewer(case: Case, opinion: Opinion, blind: Opinion | None, evidence: Mapping[str, Number]) -> PlanReply:
+def _fewer(case: Case, opinion: Opinion, unknown: Opinion | None, evidence: Mapping[str, Number]) -> PlanReply:
     request, answer, kept = case.request, case.answer, case.memory.document()
     if case.restoring is not None:
-        sentence = f"{opinion.because}, but the application is {case.restoring}: a restoring thread looks idle"
+        sentence = f"{opinion.reason}, but the application is {case.restoring}: a restoring thread looks idle"
         return reply_of(answer, None, "restoring", sentence, evidence, kept)
-    if blind is not None:
-        return missing(str(blind.blind), blind.because, kept)
+    if unknown is not None:
+        return missing(str(unknown.unknown), unknown.reason, kept)
     wanted = request.uniform(max(1, math.ceil(opinion.replicas or 1)))
     vector = {name: min(p, request.current[name]) for name, p in wanted.items()}
     if vector == request.current:
-        sentence = f"{opinion.because}, and {request.replicas} is as few as there may be"
+        sentence = f"{opinion.reason}, and {request.replicas} is as few as there may be"
         return reply_of(answer, None, "at-least", sentence, evidence, kept)
-    sentence = f"{changes(request.current, vector)}: {opinion.because}"
+    sentence = f"{changes(request.current, vector)}: {opinion.reason}"
     return reply_of(answer, vector, "over-provisioned", sentence, evidence, kept)
 
 
@@ -126,7 +128,7 @@ def _cooling(request: Request, case: Case) -> str | None:
 
 def _evidence(case: Case, opinions: Sequence[tuple[Any, Opinion]]) -> dict[str, Number]:
     newest = case.memory.readings[-1]
-    facts: dict[str, Number] = {
+    evidence: dict[str, Number] = {
         "replicas": case.request.replicas,
         "arrival_rate_records_per_second": case.arriving,
         "sustained_records_per_second": case.sustained,
@@ -136,5 +138,5 @@ def _evidence(case: Case, opinions: Sequence[tuple[Any, Opinion]]) -> dict[str, 
         "blocked_share_of_busiest_thread": newest.blocked,
     }
     for i, (diagnoser, opinion) in enumerate(opinions):
-        facts[f"replicas_wanted[{i} {diagnoser.type}]"] = opinion.replicas
-    return facts
+        evidence[f"replicas_wanted[{i} {diagnoser.type}]"] = opinion.replicas
+    return evidence

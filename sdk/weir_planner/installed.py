@@ -148,10 +148,10 @@ def parse_parameters(name: str, values: Mapping[str, Any]) -> BaseModel:
     try:
         return read_document(entry.parameters, dict(values), root="", refusal=_Refused)
     except _Refused as error:
-        known = ", ".join(field.alias or name for name, field in entry.parameters.model_fields.items())
-        wrong = [(field, f"{what} (it has: {known})") for field, what in error.problems]
+        accepted = ", ".join(field.alias or name for name, field in entry.parameters.model_fields.items())
+        wrong = [(field, f"{what} (it has: {accepted})") for field, what in error.problems]
         more = [("", f"and {error.more:,} more")] if error.more else []
-        raise InvalidParameters(f"planner {name}: {error} (it has: {known})", wrong + more) from None
+        raise InvalidParameters(f"planner {name}: {error} (it has: {accepted})", wrong + more) from None
 
 
 def reads(name: str) -> frozenset[str]:
@@ -165,7 +165,7 @@ def needed(request: PlanRequest, name: str) -> PlanRequest:
     if name not in installed():
         return request
     unread: dict[str, Any] = {field: [] for field in set(LARGE) - reads(name)}
-    # What the guards carry from turn to turn is theirs alone; a planner's own memory stands beside it.
+    # The guards' memory is separate from the planner's.
     return request.model_copy(update={**unread, "state": PlanState()})
 
 
@@ -173,11 +173,11 @@ def ask(request: PlanRequest, name: str) -> PlanReply:
     """Let the planner called `name` answer the request with the policy's parameters, or hold where nothing is known of the application."""
     found, parameters = planner_of(name), parse_parameters(name, request.policy.spec.planner.parameters)
     try:
-        asked = Request.of(request, parameters)
+        plan_request = Request.of(request, parameters)
     except ValueError:
         sentence = "the application's graph or parallelism is unknown, so it stays as it is"
         return PlanReply(kind="hold", code="metric-missing", sentence=sentence, memory=request.memory)
     try:
-        return found.planner.plan(asked)
+        return found.planner.plan(plan_request)
     except SystemExit as error:  # it would end the process that asks
         raise RuntimeError(f"the planner called exit({error.code})") from None

@@ -104,7 +104,7 @@ class Request(PlanRequest):
         return self.topology.limits(self.policy.spec.bounds)
 
     def uniform(self, wanted: int) -> dict[str, int]:
-        """Return one parallelism for the whole application, cut to the limits of each operator."""
+        """Return one parallelism for all operators, clamped to the limits of each operator."""
         return {name: max(limits.min, min(wanted, limits.max)) for name, limits in self.limits.items()}
 
     @property
@@ -156,18 +156,18 @@ class Request(PlanRequest):
 
     def needed(self, value: float | Estimate | None, what: str) -> float:
         """The value, if it is known. Raises `MetricMissing`, which becomes a hold that names `what`: unknown is not 0."""
-        known = value.value if isinstance(value, Estimate) else value
-        if known is None:
-            because = f": {value.basis}" if isinstance(value, Estimate) else ""
-            raise MetricMissing(f"{what} is unknown{because}")
-        return known
+        present = value.value if isinstance(value, Estimate) else value
+        if present is None:
+            reason = f": {value.basis}" if isinstance(value, Estimate) else ""
+            raise MetricMissing(f"{what} is unknown{reason}")
+        return present
 
     def parameters(self, model: type[Parameters]) -> Parameters:
         """Return the policy's parameters for this planner. Raises `InvalidParameters`."""
         given = self.policy.spec.planner.parameters
-        known = self.__dict__.get("_validated")
-        if known is not None and known[0] is given and isinstance(known[1], model):
-            return known[1]
+        cached = self.__dict__.get("_validated")
+        if cached is not None and cached[0] is given and isinstance(cached[1], model):
+            return cached[1]
         try:
             return model.model_validate(given)
         except ValidationError as error:

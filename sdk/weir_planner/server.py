@@ -10,7 +10,7 @@
 What a planner raises is answered 500 with its message and logged with its traceback; what is no request, or has wrong parameters, 422;
 what took longer than the policy's `planner.timeout` 503. `MetricMissing` is no error but a hold.
 
-A synchronous `plan` is called on `threads` threads of its own, 1 by default: then calls come one after the other and an instance may
+A synchronous `plan` is called on `threads` dedicated threads, 1 by default: then calls come one after the other and an instance may
 hold clients, locks, arrays and models freely. With more threads it has to protect what calls share. An `async def plan` runs on the event
 loop, several calls at a time. Nothing is pickled and nothing is copied: the instance given is the instance called.
 """

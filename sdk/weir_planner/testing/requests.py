@@ -44,8 +44,8 @@ def requests() -> Iterator[Request]:
 
 
 def checked(planner: Any, request: Request) -> PlanReply:
-    """Return the planner's reply as Weir would read it: raises the planner's exceptions, and `InvalidReply` for one that does not
-    answer for the whole topology, and `AssertionError` for one that is another when asked again."""
+    """Return the planner's reply as Weir would read it: raises the planner's exceptions, `InvalidReply` for one that does not
+    cover the topology, and `AssertionError` for one that is another when asked again."""
     served = Planner(planner)
     first, second = served.plan(request), served.plan(request)
     if first != second:

@@ -17,7 +17,7 @@ from tests.unit.planner.build import SOURCE, WORK, after, analysis, deployment, 
 from tests.unit.planner.requests import is_whole, requests
 
 
-def asked(
+def plan_request(
     *,
     at: float = 0.0,
     load: float | None = 800.0,
@@ -58,10 +58,10 @@ def asked(
 
 
 def answer(**of: Any) -> PlanReply:
-    return ask(asked(**of), "daedalus")
+    return ask(plan_request(**of), "daedalus")
 
 
-def test_capacity_is_told_from_busy_shares() -> None:
+def test_capacity_is_derived_from_busy_shares() -> None:
     """800/s keep 4 subtasks busy for 80 %: they sustain 1,000."""
     assert answer().evidence["capacity_records_per_second"] == 1000
 
@@ -75,7 +75,7 @@ def test_a_slope_counts_where_the_load_has_moved() -> None:
     """Busy for 20 % without a record, and for 1 % more with each 10/s: the slope is 1,000/s, whatever load over busy share says."""
     memory = {"replicas": 4, "run": f"None {after(-9999).isoformat()}"}
     for i, load in enumerate((200.0, 300.0, 400.0)):
-        found = asked(at=60.0 * i, load=load, memory=memory)
+        found = plan_request(at=60.0 * i, load=load, memory=memory)
         share = 0.2 + load / 1000
         operators = [found.analysis.operators[0], operator(WORK, 4, None, load, utilization=known(share))]
         reply = ask(
@@ -89,7 +89,7 @@ def test_a_slope_counts_where_the_load_has_moved() -> None:
 
 
 def test_more_than_is_sustained_takes_the_smallest_that_carries_it_and_recovers() -> None:
-    """1,600/s on 4 that sustain 1,000: 7 carry 1,750 and take long to recover, but within ten minutes; the whole vector is one number."""
+    """1,600/s on 4 that sustain 1,000: 7 carry 1,750 and take long to recover, but within ten minutes; all get the same number."""
     reply = answer(load=1600.0)
     assert (reply.kind, reply.code) == ("scale", "overloaded")
     assert reply.parallelism == {SOURCE: 7, WORK: 7}
@@ -102,7 +102,7 @@ def test_recovery_must_be_quick_enough() -> None:
     assert answer(load=1600.0, recovery_seconds=120.0).parallelism == {SOURCE: 9, WORK: 9}
 
 
-def test_where_none_does_it_takes_the_largest_and_says_so() -> None:
+def test_where_none_suffices_it_takes_and_reports_the_max() -> None:
     """12 are all there may be."""
     reply = answer(load=4000.0)
     assert reply.parallelism == {SOURCE: 12, WORK: 12}
@@ -118,8 +118,8 @@ def test_less_load_takes_less_but_not_while_something_waits() -> None:
 
 def test_a_capacity_that_was_observed_counts_before_a_multiple() -> None:
     """8 were once seen to sustain no more than 1,500, so 1,600/s take 7 (1,750, not yet seen); were 7 seen at 1,500, too, 9."""
-    seen = {"replicas": 4, "capacities": {"7": 1500.0, "8": 1500.0}}
-    assert answer(load=1600.0, memory=seen).parallelism == {SOURCE: 9, WORK: 9}
+    learned = {"replicas": 4, "capacities": {"7": 1500.0, "8": 1500.0}}
+    assert answer(load=1600.0, memory=learned).parallelism == {SOURCE: 9, WORK: 9}
 
 
 def test_nothing_happens_right_after_a_rescale_and_little_before_it_has_settled() -> None:
@@ -148,18 +148,18 @@ def test_downtime_moves_by_a_second_toward_what_was_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of", "words"), [({"load": None}, "arrival rate of orders"), ({"lag": None}, "lag of a source")]
+    ("of", "message"), [({"load": None}, "arrival rate of orders"), ({"lag": None}, "lag of a source")]
 )
-def test_an_unknown_reading_holds_and_is_named(of: dict[str, Any], words: str) -> None:
+def test_an_unknown_reading_holds_and_is_named(of: dict[str, Any], message: str) -> None:
     """And what was learned is kept."""
     before = answer().memory
     reply = answer(at=10.0, memory=before, **of)
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
-    assert words in reply.sentence
+    assert message in reply.sentence
     assert reply.memory["capacities"] == before["capacities"]
 
 
-def test_nothing_is_learnt_from_a_run_that_is_warming_up() -> None:
+def test_nothing_is_learned_from_a_run_that_is_warming_up() -> None:
     """Two minutes of a run are dropped."""
     assert answer(run_since=-60.0).code == "warming-up"
 
@@ -174,8 +174,8 @@ def test_a_line_is_continued() -> None:
 def test_a_wave_is_continued_by_its_differences() -> None:
     """A sine is an AR(2) of its differences: after an hour of it the next minutes are known."""
     wave = [1000 + 500 * math.sin(i / 5) for i in range(75)]
-    told = autoregressive(wave[:60], 5, 15)
-    assert told == pytest.approx(wave[60:], rel=1e-3)
+    forecast = autoregressive(wave[:60], 5, 15)
+    assert forecast == pytest.approx(wave[60:], rel=1e-3)
     assert autoregressive(wave[:10], 5, 15) is None
     assert autoregressive([5.0] * 60, 5, 2) == [5.0, 5.0]
 
@@ -216,7 +216,7 @@ def test_wrong_parameters_are_named() -> None:
 @examples(30)
 @given(requests("daedalus"))
 def test_every_request_is_answered(first: PlanRequest) -> None:
-    """Whatever the numbers: a whole vector or a hold, with its reason; and again with what it remembers."""
+    """For any numbers: a complete vector or a hold, with its reason; and again with its memory."""
     reply = ask(first, "daedalus")
     assert is_whole(reply, first)
     later = first.model_copy(update={"memory": reply.memory, "now": first.now + timedelta(seconds=600)})
@@ -227,6 +227,6 @@ def test_every_request_is_answered(first: PlanRequest) -> None:
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=60), st.integers(1, 15))
 def test_every_forecast_is_a_number(history: list[float], order: int) -> None:
     """Between 0 and twice what was ever seen, however wild the past."""
-    for told in (autoregressive(history, order, 15) or [], linear(history, 15)):
-        assert all(math.isfinite(value) and value >= 0 for value in told)
+    for forecast in (autoregressive(history, order, 15) or [], linear(history, 15)):
+        assert all(math.isfinite(value) and value >= 0 for value in forecast)
     assert max(autoregressive(history, order, 15) or [0.0]) <= 2 * max(history) * (1 + 1e-9)

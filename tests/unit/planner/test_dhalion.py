@@ -27,7 +27,7 @@ from tests.unit.planner.requests import is_whole, requests
 SINK = "sink"
 
 
-def seen(
+def symptoms(
     *,
     backpressure: float | None = 0.0,
     busy: float | None = 0.7,
@@ -65,7 +65,7 @@ def seen(
 
 
 def answer(**of: Any) -> PlanReply:
-    return ask(request(seen(**of)), "dhalion")
+    return ask(request(symptoms(**of)), "dhalion")
 
 
 @pytest.mark.parametrize(("share", "wanted"), [(0.5, 8), (0.75, 12), (0.2, 5), (0.333, 6)])
@@ -79,7 +79,7 @@ def test_the_operator_behind_a_backpressured_one_grows_by_the_formula(share: flo
 
 
 def test_backpressure_counts_up_to_nine_tenths_and_the_bounds_say_where_it_ends() -> None:
-    """At 0.99 the factor is that of 0.9, 10 times; of 40 subtasks the policy allows 12, which is told."""
+    """At 0.99 the factor is that of 0.9, 10 times; of 40 subtasks the policy allows 12, which is reported."""
     reply = answer(backpressure=0.99)
     assert reply.parallelism == {SOURCE: 1, WORK: 12, SINK: 1}
     assert [(i.operator, i.wanted, i.limit) for i in reply.infeasible] == [(WORK, 40.0, 12.0)]
@@ -91,7 +91,7 @@ def test_a_source_grows_by_what_waits() -> None:
     assert answer(growth=400.0, taken=0.0).parallelism == {SOURCE: 10, WORK: 4, SINK: 1}
 
 
-def test_skewed_data_is_told_and_not_scaled() -> None:
+def test_skewed_data_is_reported_and_not_scaled() -> None:
     """More subtasks would not help the one that is hot."""
     reply = answer(backpressure=0.5, skew=2.0)
     assert (reply.kind, reply.code) == ("hold", "skewed")
@@ -107,26 +107,26 @@ def test_what_idles_gives_up_a_fifth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of", "words"),
+    ("of", "message"),
     [
         ({"backpressure": None}, "backpressure of orders"),
         ({"growth": None}, "growth of orders's lag"),
         ({"busy": None}, "what waits at orders"),
     ],
 )
-def test_an_unknown_reading_holds_and_is_named(of: dict[str, Any], words: str) -> None:
+def test_an_unknown_reading_holds_and_is_named(of: dict[str, Any], message: str) -> None:
     """An unknown queue is not an empty one."""
     reply = answer(**of)
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
-    assert words in reply.sentence
+    assert message in reply.sentence
 
 
 def test_nothing_is_diagnosed_for_a_while_after_an_action() -> None:
-    """What is seen in the two minutes after an action may be its own doing."""
+    """Symptoms in the two minutes after an action may be caused by it."""
     acted = action(before={SOURCE: 1, WORK: 2, SINK: 1}, wanted={SOURCE: 1, WORK: 4, SINK: 1}, running_at=after(-60))
-    asked = request(seen(backpressure=0.5), outcomes=[outcome(acted)])
-    assert ask(asked, "dhalion").code == "cooldown"
-    later = asked.model_copy(update={"now": after(61)})
+    plan_request = request(symptoms(backpressure=0.5), outcomes=[outcome(acted)])
+    assert ask(plan_request, "dhalion").code == "cooldown"
+    later = plan_request.model_copy(update={"now": after(61)})
     assert ask(later, "dhalion").kind == "scale"
 
 
@@ -138,7 +138,7 @@ def test_wrong_parameters_are_named() -> None:
 
 @examples(40)
 @given(requests("dhalion"))
-def test_every_request_is_answered(asked: PlanRequest) -> None:
-    """Whatever the numbers: a whole vector or a hold, with its reason."""
-    reply = ask(asked, "dhalion")
-    assert is_whole(reply, asked)
+def test_every_request_is_answered(plan_request: PlanRequest) -> None:
+    """For any numbers: a complete vector or a hold, with its reason."""
+    reply = ask(plan_request, "dhalion")
+    assert is_whole(reply, plan_request)

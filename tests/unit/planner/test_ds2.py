@@ -60,7 +60,7 @@ def test_linear_capacity_takes_one_step(before: int, other: int, each: float, ar
         rates = {"a": Rates(each * instances, {})}
         return optimal(Graph({"s": 1, "a": instances}, rates, {"s": {"a": arriving}}))["a"]
 
-    assert abs(wanted(before) - wanted(other)) <= 1  # one: the float quotient may lie on either side of a whole number
+    assert abs(wanted(before) - wanted(other)) <= 1  # one: the float quotient may lie on either side of an integer
     assert (wanted(before) + 1) * each >= arriving
 
 
@@ -83,22 +83,24 @@ def test_the_target_rate_ratio_catches_what_true_rates_do_not_show() -> None:
     assert corrected({"a": 4, "b": 1}, now, 1.25, None) == {"a": 4, "b": 1}
 
 
-def asked(parameters: dict[str, Any] | None = None, memory: dict[str, Any] | None = None, **of: Any) -> PlanRequest:
+def plan_request(
+    parameters: dict[str, Any] | None = None, memory: dict[str, Any] | None = None, **of: Any
+) -> PlanRequest:
     chosen = policy(planner={"name": "ds2", "parameters": {"warm_up_intervals": 0, **(parameters or {})}})
     return request(analysis(the_policy=chosen, **of), memory=memory or {})
 
 
 def answer(parameters: dict[str, Any] | None = None, memory: dict[str, Any] | None = None, **of: Any) -> PlanReply:
-    """What `ds2` answers without warm-up, to an analysis in the words of `analysis()`."""
-    return ask(asked(parameters, memory, **of), "ds2")
+    """Return the reply of `ds2`, without warm-up, to `analysis(**of)`."""
+    return ask(plan_request(parameters, memory, **of), "ds2")
 
 
-def in_a_row(parameters: dict[str, Any], *turns: dict[str, Any]) -> list[PlanReply]:
-    """Turn after turn, with the memory going round as JSON."""
+def in_a_row(parameters: dict[str, Any], *cycles: dict[str, Any]) -> list[PlanReply]:
+    """Run the cycles in order; memory passes between them as JSON."""
     replies: list[PlanReply] = []
     memory: dict[str, Any] = {}
-    for turn in turns:
-        replies.append(answer(parameters, memory, **turn))
+    for cycle in cycles:
+        replies.append(answer(parameters, memory, **cycle))
         memory = json.loads(json.dumps(replies[-1].memory))
     return replies
 
@@ -113,11 +115,11 @@ def test_from_an_analysis() -> None:
 
 
 @pytest.mark.parametrize("runs", [1, 4])
-@pytest.mark.parametrize("least", [None, known(1000.0)])
-def test_rates_of_another_parallelism_hold(runs: int, least: Any) -> None:
-    """Work did 1,000/s with 2 subtasks and runs with 1 or 4: 1,000 ÷ 4 is nobody's rate. Divided so, 2,400/s would take 3 or 10."""
-    rate = None if least else 1000.0
-    rates = [operator(SOURCE, 1, 100_000.0, 800.0), operator(WORK, 2, rate, 800.0, min_processing_rate=least)]
+@pytest.mark.parametrize("minimum", [None, known(1000.0)])
+def test_rates_of_another_parallelism_hold(runs: int, minimum: Any) -> None:
+    """Work did 1,000/s with 2 subtasks and runs with 1 or 4: dividing by those would give 3 or 10 for 2,400/s."""
+    rate = None if minimum else 1000.0
+    rates = [operator(SOURCE, 1, 100_000.0, 800.0), operator(WORK, 2, rate, 800.0, min_processing_rate=minimum)]
     reply = answer(arrivals=2400, operators=rates, deployment=deployment({SOURCE: 1, WORK: runs}))
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
     assert reply.sentence == (
@@ -135,23 +137,23 @@ def test_sources_are_sized_only_if_wanted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "words"),
+    ("missing", "message"),
     [
         ({"arrivals": None}, "the arrival rate of orders is unknown (no reading yet)"),
         ({"selectivity": None}, "the selectivity from orders to work is unknown"),
         ({"per_subtask": None}, "the true processing rate of work is unknown"),
     ],
 )
-def test_a_missing_rate_holds_and_is_named(missing: dict[str, Any], words: str) -> None:
+def test_a_missing_rate_holds_and_is_named(missing: dict[str, Any], message: str) -> None:
     """The original would compute with NaN."""
     reply = answer(work=8, **missing)
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
-    assert words in reply.sentence
+    assert message in reply.sentence
 
 
 @pytest.mark.parametrize(("arriving", "wanted"), [(2.0, 1), (500.0, 8)])
 def test_a_lower_bound_takes_away_and_never_adds(arriving: float, wanted: int) -> None:
-    """8 subtasks that are hardly busy do at least 40/s: one is enough for 2/s, and what 500/s need nobody knows."""
+    """8 nearly idle subtasks do at least 40/s: one is enough for 2/s, and the need of 500/s is unknown."""
     idle = operator(WORK, 8, None, arriving, min_processing_rate=known(40.0))
     reply = answer(arrivals=arriving, work=8, operators=[operator(SOURCE, 1, None, arriving), idle])
     assert (reply.parallelism or {WORK: 8})[WORK] == wanted
@@ -159,9 +161,9 @@ def test_a_lower_bound_takes_away_and_never_adds(arriving: float, wanted: int) -
 
 def test_it_warms_up_after_every_change() -> None:
     """Two intervals are left out at the start, and again once 5 subtasks run."""
-    turn = {"arrivals": 2400, "work": 2}
+    cycle = {"arrivals": 2400, "work": 2}
     replies = in_a_row(
-        {"warm_up_intervals": 2}, turn, turn, turn, {**turn, "work": 5}, {**turn, "work": 5, "arrivals": 4000}
+        {"warm_up_intervals": 2}, cycle, cycle, cycle, {**cycle, "work": 5}, {**cycle, "work": 5, "arrivals": 4000}
     )
     assert [r.code for r in replies] == ["warming-up", "warming-up", "under-provisioned", "warming-up", "warming-up"]
 
@@ -169,21 +171,21 @@ def test_it_warms_up_after_every_change() -> None:
 @pytest.mark.parametrize(("activation", "wanted"), [("latest", 5), ("maximum", 8), ("median", 6)])
 def test_decisions_in_a_row_are_combined(activation: str, wanted: int) -> None:
     """Three decisions: 6, 8 and 5."""
-    turns = [{"arrivals": rate, "work": 2} for rate in (3000, 4000, 2400)]
-    replies = in_a_row({"activation_intervals": 3, "activation": activation}, *turns)
+    cycles = [{"arrivals": rate, "work": 2} for rate in (3000, 4000, 2400)]
+    replies = in_a_row({"activation_intervals": 3, "activation": activation}, *cycles)
     assert [r.code for r in replies] == ["activating", "activating", "under-provisioned"]
     assert replies[-1].parallelism == {SOURCE: 1, WORK: wanted}
 
 
 def test_an_unknown_interval_breaks_the_row() -> None:
     """In a row means without a gap."""
-    turn = {"arrivals": 3000, "work": 2}
-    replies = in_a_row({"activation_intervals": 2}, turn, {**turn, "per_subtask": None}, turn, turn)
+    cycle = {"arrivals": 3000, "work": 2}
+    replies = in_a_row({"activation_intervals": 2}, cycle, {**cycle, "per_subtask": None}, cycle, cycle)
     assert [r.code for r in replies] == ["activating", "metric-missing", "activating", "under-provisioned"]
 
 
 def test_small_changes_are_ignored() -> None:
-    """One subtask less is not worth a restart, as in the released code; one more is, unless it is told otherwise."""
+    """One subtask less does not justify a restart, as in the released code; one more does by default."""
     assert answer(arrivals=1400, work=4).code == "small-change"
     assert answer(arrivals=900, work=4).parallelism == {SOURCE: 1, WORK: 2}
     assert answer(arrivals=2100, work=4).parallelism == {SOURCE: 1, WORK: 5}
@@ -191,7 +193,7 @@ def test_small_changes_are_ignored() -> None:
     assert answer({"ignored_decrease": 0}, arrivals=1400, work=4).parallelism == {SOURCE: 1, WORK: 3}
 
 
-def test_what_cannot_be_had_is_said() -> None:
+def test_an_unmet_need_is_reported() -> None:
     """10,000/s would take 20 subtasks; the policy allows 12."""
     reply = answer(arrivals=10_000, work=4)
     assert reply.parallelism == {SOURCE: 1, WORK: 12}
@@ -227,9 +229,9 @@ def test_wrong_parameters_are_named() -> None:
 
 @given(requests("ds2", warm_up_intervals=0, scale_sources=True, target_rate_ratio=1.5))
 @examples(20)
-def test_every_request_is_answered(asked: PlanRequest) -> None:
-    """Whatever the numbers: a whole vector or a hold, with its reason."""
-    assert is_whole(ask(asked, "ds2"), asked)
+def test_every_request_is_answered(plan_request: PlanRequest) -> None:
+    """For any numbers: a complete vector or a hold, with its reason."""
+    assert is_whole(ask(plan_request, "ds2"), plan_request)
 
 
 def test_next_to_nothing_is_no_division_by_zero() -> None:

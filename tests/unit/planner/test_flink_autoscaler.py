@@ -68,7 +68,7 @@ class Job:
         taken = min(arrivals + self.backlog / 5, capacity)
         self.backlog += 5 * (arrivals - taken)
         held_back = known(0.9 if taken == capacity else 0.0)
-        told: dict[str, Any] = {
+        readings: dict[str, Any] = {
             "operators": [
                 operator(SOURCE, 1, 100_000.0, taken, backpressure=held_back),
                 operator(WORK, self.work, capacity, taken),
@@ -78,7 +78,7 @@ class Job:
         }
         chosen = policy(planner={"name": "flink-autoscaler", "parameters": self.parameters})
         at = after(self.seconds)
-        return analysis(arrivals=arrivals, backlog=self.backlog, work=self.work, at=at, the_policy=chosen, **told)
+        return analysis(arrivals=arrivals, backlog=self.backlog, work=self.work, at=at, the_policy=chosen, **readings)
 
     def cycle(self, arrivals: float, **changes: Any) -> PlanReply:
         """Five seconds later, the reply."""
@@ -88,9 +88,9 @@ class Job:
         self.memory = reply.memory
         return reply
 
-    def until(self, code: str, arrivals: float, *, most: int = 400, **changes: Any) -> PlanReply:
+    def until(self, code: str, arrivals: float, *, limit: int = 400, **changes: Any) -> PlanReply:
         """Turns until a reply has that code."""
-        for _ in range(most):
+        for _ in range(limit):
             reply = self.cycle(arrivals, **changes)
             if reply.code == code:
                 return reply
@@ -142,7 +142,7 @@ def test_fewer_subtasks_wait_for_the_interval() -> None:
     assert "fewer subtasks were wanted for as long as" in reply.sentence
 
 
-def test_the_largest_wish_of_the_interval_is_taken() -> None:
+def test_the_max_recommendation_of_the_interval_is_taken() -> None:
     """In two minutes of little load there was one with more: what that minute wanted is what it goes down to."""
     job = Job(work=8, scale_down_interval_minutes=5, restart_time_minutes=0, scale_down_max_factor=1)
     job.until("scale-down-delayed", 100)
@@ -192,7 +192,7 @@ def test_another_parallelism_without_a_new_run_begins_anew() -> None:
     assert job.seconds - began == 85
 
 
-def test_the_time_of_a_restart_is_learnt_if_wanted() -> None:
+def test_the_time_of_a_restart_is_measured_if_enabled() -> None:
     """From the decision to the run that has it: 10 s here, taken instead of the usual five minutes."""
     job = Job(restart_time_tracking_enabled=True)
     job.until("overloaded", 2400)
@@ -250,7 +250,7 @@ def source(name: str, lag: float | None = 0.0) -> SourceAnalysis:
     )
 
 
-def test_too_many_operators_are_a_hold_that_says_so() -> None:
+def test_too_many_operators_are_a_hold_with_that_reason() -> None:
     """The window of 500 operators does not fit 16 kB, however few samples it has."""
     graph = wide(500)
     job = Job()
@@ -266,7 +266,7 @@ def test_too_many_operators_are_a_hold_that_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"operators": [operator(SOURCE, 1, 1000.0, None)]}, "input rate of orders"),
         ({"sources": []}, "lag of orders"),
@@ -275,15 +275,15 @@ def test_too_many_operators_are_a_hold_that_says_so() -> None:
         ({"topology": None}, "graph or parallelism"),
     ],
 )
-def test_a_missing_reading_holds_and_is_named(changes: dict[str, Any], words: str) -> None:
+def test_a_missing_reading_holds_and_is_named(changes: dict[str, Any], message: str) -> None:
     """Unknown is not 0: nothing shrinks because its load could not be read."""
     reply = Job(work=8).cycle(800.0, **changes)
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
-    assert words in reply.sentence
+    assert message in reply.sentence
 
 
 def test_readings_of_another_parallelism_hold() -> None:
-    """Busy time of 2 subtasks, counted as that of the 8 that run, would tell a quarter of the capacity."""
+    """Busy time of 2 subtasks, counted as that of the 8 that run, would give a quarter of the capacity."""
     reply = Job(work=8).cycle(
         800.0, operators=[operator(SOURCE, 1, 100_000.0, 800.0), operator(WORK, 2, 1000.0, 800.0)]
     )
@@ -309,9 +309,9 @@ def test_while_it_does_not_run_nothing_is_decided() -> None:
 def test_an_unknown_busy_time_leaves_an_operator_alone() -> None:
     """Without it there is no capacity: that is said, and the others are decided all the same."""
     job = Job()
-    blind = {"operators": [operator(SOURCE, 1, 100_000.0, 100.0), operator(WORK, 2, None, 100.0)]}
+    without_rate = {"operators": [operator(SOURCE, 1, 100_000.0, 100.0), operator(WORK, 2, None, 100.0)]}
     for _ in range(30):
-        reply = job.cycle(100.0, **blind)
+        reply = job.cycle(100.0, **without_rate)
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
     assert reply.sentence == "the busy time of work is unknown, so nothing can be said of its capacity"
     assert reply.evidence["true_processing_rate[work]"] is None
@@ -322,10 +322,10 @@ def test_the_same_analysis_twice_is_one_sample() -> None:
     job = Job()
     job.cycle(2400)
     job.cycle(2400)
-    told = job.memory
+    memory = job.memory
     job.seconds -= 5
     reply = job.cycle(2400)
-    assert reply.memory == told
+    assert reply.memory == memory
     assert reply.code == "stabilizing"
 
 
@@ -343,7 +343,7 @@ def test_operators_may_be_left_out() -> None:
     assert job.until("within-thresholds", 2400).kind == "hold"
 
 
-# What differs between the versions, as their documentation and source tell it.
+# Differences between the versions, from their documentation and source.
 
 ALIGNED = [
     # current, factor, partitions -> 1.10.0, 1.15.0, 1.16.0 BALANCED, EVENLY_SPREAD, OFF, legacy MAXIMIZE_UTILIZATION
@@ -505,7 +505,7 @@ def test_until_1_10_a_waiting_scale_down_goes_with_another_change() -> None:
         assert found.waiting is not None
 
 
-def test_the_largest_wish_decides_with_its_own_word() -> None:
+def test_the_max_recommendation_decides_on_its_thresholds() -> None:
     """The head of what waits is the decision, and whether it was outside the thresholds then."""
     parameters = FlinkAutoscalerParameters(scale_down_max_factor=1, restart_time_minutes=0)
     waiting = Waiting(0, (Recommendation(0, 6, True), Recommendation(1_000_000, 5, False)))
@@ -521,7 +521,7 @@ def test_the_largest_wish_decides_with_its_own_word() -> None:
     assert (found.parallelism, found.outside) == (5, False)
 
 
-def past(before: int, rate: float) -> Rescaled:
+def point(before: int, rate: float) -> Rescaled:
     """A rescale of an operator with that capacity."""
     return Rescaled(0, before, before + 1, rate, rate)
 
@@ -530,17 +530,17 @@ def past(before: int, rate: float) -> Rescaled:
     ("history", "share"),
     [
         ([], 1.0),
-        ([past(1, 100), past(2, 200)], 1.0),  # too few
-        ([past(1, 100), past(2, 200), past(4, 400)], 1.0),
-        ([past(1, 100), past(2, 160), past(4, 280)], 0.74),  # (100 + 320 + 1120) / (21 · 100) = 0.7333, rounded up
-        ([past(2, 200), past(4, 200), past(8, 200)], 0.5),  # less than half is not believed
-        ([past(2, 200), past(4, NAN), past(8, 800)], 1.0),
-        ([past(1, INFINITY), past(2, 200), past(4, 400)], 1.0),
-        ([past(1, 0.0), past(2, 0.0), past(4, 0.0)], 1.0),
+        ([point(1, 100), point(2, 200)], 1.0),  # too few
+        ([point(1, 100), point(2, 200), point(4, 400)], 1.0),
+        ([point(1, 100), point(2, 160), point(4, 280)], 0.74),  # (100 + 320 + 1120) / (21 · 100) = 0.7333, rounded up
+        ([point(2, 200), point(4, 200), point(8, 200)], 0.5),  # less than half is not believed
+        ([point(2, 200), point(4, NAN), point(8, 800)], 1.0),
+        ([point(1, INFINITY), point(2, 200), point(4, 400)], 1.0),
+        ([point(1, 0.0), point(2, 0.0), point(4, 0.0)], 1.0),
     ],
 )
 def test_observed_scalability(history: list[Rescaled], share: float) -> None:
-    """The share of linear scaling that the past showed; 1 where it cannot be told."""
+    """The share of linear scaling in the history; 1 where it is unknown."""
     parameters = FlinkAutoscalerParameters(observed_scalability_enabled=True)
     assert scalability(history, parameters) == share
 
@@ -556,7 +556,7 @@ def test_arithmetic_is_the_originals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "words"),
+    ("parameters", "message"),
     [
         ({"version": "1.9.0"}, "version"),
         ({"utilization_target": 1.5}, "utilization_target"),
@@ -567,9 +567,9 @@ def test_arithmetic_is_the_originals() -> None:
         ({"busy_time_aggregator": "MIN"}, "busy_time_aggregator"),
     ],
 )
-def test_wrong_parameters_are_named(parameters: dict[str, Any], words: str) -> None:
-    """What the chosen version does not have is refused, too."""
-    with pytest.raises(InvalidParameters, match=words):
+def test_wrong_parameters_are_named(parameters: dict[str, Any], message: str) -> None:
+    """Parameters that the chosen version does not have are refused, too."""
+    with pytest.raises(InvalidParameters, match=message):
         parse_parameters("flink-autoscaler", parameters)
 
 
@@ -618,7 +618,7 @@ def requests(draw: st.DrawFn) -> list[PlanRequest]:
         "scaling_effectiveness_detection_enabled": draw(st.booleans()),
     }
     the_policy = policy(planner={"name": "flink-autoscaler", "parameters": parameters})
-    told, seconds = [], 0.0
+    sentences, seconds = [], 0.0
     for _ in range(draw(st.integers(1, 5))):
         seconds += draw(st.sampled_from([0.0, 1.0, 60.0, 4000.0]))
         running = {name: draw(st.integers(1, 40)) for name in JOIN.names}
@@ -643,14 +643,14 @@ def requests(draw: st.DrawFn) -> list[PlanRequest]:
             ],
             sources=[source(name, draw(estimates)) for name in JOIN.sources],
         )
-        told.append(request(found, now=after(seconds)))
-    return told
+        sentences.append(request(found, now=after(seconds)))
+    return sentences
 
 
 @examples(20)
 @given(requests())
 def test_any_turns_get_a_reply(cycles: list[PlanRequest]) -> None:
-    """A vector of the whole topology within the bounds' direction, or a hold; a sentence either way, and a memory that fits."""
+    """A complete vector within the bounds' direction, or a hold; a sentence either way, and a memory that fits."""
     memory: dict[str, Any] = {}
     for cycle in cycles:
         reply = ask(cycle.model_copy(update={"memory": memory}), "flink-autoscaler")

@@ -1,5 +1,5 @@
-"""The planner `flink-autoscaler` beside the original: the same inputs, number by number. `tests/golden/flink-autoscaler` has the inputs and
-what version 1.10.0 answered to them."""
+"""The planner `flink-autoscaler` compared with the original, number by number. `tests/golden/flink-autoscaler` has the inputs and the
+outputs of version 1.10.0."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -67,9 +67,9 @@ def number(value: float | str | None) -> float:
     return float("nan") if value is None else float(value)
 
 
-def same(found: float, told: float | str | None) -> bool:
-    """To the last bit."""
-    wanted = number(told)
+def same(found: float, expected: float | str | None) -> bool:
+    """Compare bit by bit."""
+    wanted = number(expected)
     return found == wanted or (isnan(found) and isnan(wanted))
 
 
@@ -96,7 +96,7 @@ def graph(vertices: Mapping[str, Any], parallelism: Sequence[int] | None = None)
 
 
 def limits(vertex: Mapping[str, Any], parameters: FlinkAutoscalerParameters) -> Limits:
-    """What bounds a vertex of a vector."""
+    """Return the limits of a vertex of a vector."""
     return Limits(
         parameters.vertex_min_parallelism,
         parameters.vertex_max_parallelism,
@@ -137,16 +137,16 @@ def test_every_window_is_evaluated_to_the_same_numbers(version: str) -> None:
         ]
         parameters = the_original(**vector["parameters"]).model_copy(update={"version": version})
         found = evaluate(graph(vector["vertices"]), samples, parameters, vector["restart_seconds"])
-        for name, told in vector["evaluated"].items():
+        for name, expected in vector["evaluated"].items():
             for field in EVALUATED:
-                assert same(getattr(found[name], field), told[field]), (field, found[name], told)
+                assert same(getattr(found[name], field), expected[field]), (field, found[name], expected)
 
 
 def test_every_operator_is_decided_alike() -> None:
     """400 situations of one operator: history, a scale-down that waits, backlog, unknown and infinite rates."""
     for vector in vectors("decide"):
         parameters = the_original(**vector["parameters"])
-        known = with_thresholds(
+        evaluated = with_thresholds(
             Evaluated(
                 operator="v",
                 parallelism=vector["vertex"]["parallelism"],
@@ -158,11 +158,11 @@ def test_every_operator_is_decided_alike() -> None:
             vector["restart_seconds"],
             behind=vector["backlog"],
         )
-        assert same(known.scale_up_threshold, vector["scale_up_threshold"])
-        assert same(known.scale_down_threshold, vector["scale_down_threshold"])
+        assert same(evaluated.scale_up_threshold, vector["scale_up_threshold"])
+        assert same(evaluated.scale_down_threshold, vector["scale_down_threshold"])
         since = vector["delayed_for_seconds"]
         found = decide_vertex(
-            known,
+            evaluated,
             limits(vector["vertex"], parameters),
             [Rescaled(0, before, after, number(was), hoped) for before, after, was, hoped in vector["history"]],
             None if since is None else Waiting(NOON_MS - 1000 * since),
@@ -202,8 +202,8 @@ def raw_of(row: Sequence[Any], *, is_source: bool, parameters: FlinkAutoscalerPa
 
 @pytest.mark.parametrize("number_of", range(16))
 def test_whole_stories_go_the_same_way(number_of: int) -> None:
-    """A job under moving load through the original's whole loop: window, stabilization, restarts and their length, scale-downs that wait.
-    Each cycle has the same evaluation, the same decision and the same waiting; a rescale restarts the job and the story goes on."""
+    """A job under changing load through the original's loop: window, stabilization, restarts and their length, delayed scale-downs.
+    Each cycle has the same evaluation, decision and delay; a rescale restarts the job and the loop continues."""
     story = vectors("stories")[number_of]
     parameters = the_original(**story["parameters"])
     vertices = story["vertices"]
@@ -224,13 +224,18 @@ def test_whole_stories_go_the_same_way(number_of: int) -> None:
         overrides = None
         seconds = restart_seconds(state, parameters)
         if cycle["evaluated"] is not None:
-            known = evaluate(its_graph, state.samples, parameters, seconds)
-            for name, told in cycle["evaluated"].items():
+            evaluation = evaluate(its_graph, state.samples, parameters, seconds)
+            for name, expected in cycle["evaluated"].items():
                 for field in EVALUATED:
-                    assert same(getattr(known[name], field), told[field]), (now_ms, field, known[name], told)
+                    assert same(getattr(evaluation[name], field), expected[field]), (
+                        now_ms,
+                        field,
+                        evaluation[name],
+                        expected,
+                    )
             if stage == "full":
                 decision = decide_job(
-                    known,
+                    evaluation,
                     {name: limits(v, parameters) for name, v in vertices.items()},
                     state.history,
                     state.waiting,
@@ -241,7 +246,7 @@ def test_whole_stories_go_the_same_way(number_of: int) -> None:
                 state = replace(state, waiting=decision.waiting)
                 if decision.rescale:
                     overrides = {**its_graph.parallelism, **decision.changes}
-                    state = rescaled(state, decided(decision, known, now_ms), overrides, parameters)
+                    state = rescaled(state, decided(decision, evaluation, now_ms), overrides, parameters)
                     running = list(overrides.values())
         assert overrides == cycle["overrides"], now_ms
         assert {name: w.since_ms for name, w in state.waiting.items()} == cycle["delayed"], now_ms

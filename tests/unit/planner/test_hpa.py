@@ -38,7 +38,7 @@ def pods(*values: int | None) -> list[v2.Replica]:
 
 
 def test_the_worked_cases_of_one_metric() -> None:
-    """AverageValue of 10 for 10 replicas, the last replica that is never reached, missing and pending pods, whole per cent."""
+    """AverageValue of 10 for 10 replicas, the last replica that is never reached, missing and pending pods, integer per cent."""
     assert v2.from_average([110_000], 10_000, 10, OFF) == 10
     assert v2.from_average([110_000], 10_000, 10, OLD) == 11
     assert v2.from_average([110_001], 10_000, 10, OFF) == 12
@@ -54,12 +54,12 @@ def test_the_worked_cases_of_one_metric() -> None:
 
 def test_several_metrics_and_a_missing_one() -> None:
     """The largest; with one missing it may grow and not shrink."""
-    gone = v2.NoMetric("gone")
-    assert v2.largest([3, 5, 4], 4) == 5
-    assert v2.largest([6, gone], 4) == 6
-    for proposals in ([3, gone], [gone, gone]):
+    absent = v2.NoMetric("gone")
+    assert v2.max_proposal([3, 5, 4], 4) == 5
+    assert v2.max_proposal([6, absent], 4) == 6
+    for proposals in ([3, absent], [absent, absent]):
         with pytest.raises(v2.NoMetric, match="gone"):
-            v2.largest(proposals, 4)
+            v2.max_proposal(proposals, 4)
 
 
 def test_defaults_of_a_behavior() -> None:
@@ -86,16 +86,18 @@ def test_what_is_left_out_of_the_records_changes_nothing(
     now, current = 0.0, 5
     for passed, proposal in steps:
         now += passed
-        verdict, pruned = v2.settle(pruned, limits, current, proposal, now)
+        settled, pruned = v2.settle(pruned, limits, current, proposal, now)
         expected, _ = v2.settle(all_of_them, limits, current, proposal, now)
         all_of_them = v2.Records((*all_of_them.recommendations, (now, proposal)))
-        assert verdict == expected
+        assert settled == expected
         assert len(pruned.recommendations) <= 62
-        current = verdict.replicas
+        current = settled.replicas
 
 
 @given(st.lists(st.tuples(st.floats(0.5, 60), st.integers(1, 30)), min_size=3, max_size=60), st.integers(2, 16))
-def test_condensed_records_decide_the_same_or_more_cautiously(steps: Sequence[tuple[float, int]], most: int) -> None:
+def test_condensed_records_decide_the_same_or_more_cautiously(
+    steps: Sequence[tuple[float, int]], max_records: int
+) -> None:
     """Where memory is short a window may hold back longer, and never lets go sooner."""
     limits = v2.Limits(
         1, 30, v2.Rules(120, (v2.RatePolicy("Pods", 30, 15),)), v2.Rules(120, (v2.RatePolicy("Pods", 30, 15),))
@@ -105,7 +107,7 @@ def test_condensed_records_decide_the_same_or_more_cautiously(steps: Sequence[tu
         at += passed
         records.append((at, proposal))
     full = v2.Records(tuple(records))
-    short = v2.condensed(full, most)
+    short = v2.condensed(full, max_records)
     for proposal in (1, 15, 30):
         wanted = v2.settle(full, limits, 15, proposal, at + 1)[0].replicas
         cautious = v2.settle(short, limits, 15, proposal, at + 1)[0].replicas
@@ -113,7 +115,7 @@ def test_condensed_records_decide_the_same_or_more_cautiously(steps: Sequence[tu
 
 
 def answer(parameters: dict[str, Any] | None = None, spec: dict[str, Any] | None = None, **of: Any) -> PlanReply:
-    """What `hpa` answers to an analysis in the words of `analysis()`."""
+    """Return the reply of `hpa` to `analysis(**of)`."""
     chosen = policy(planner={"name": "hpa", "parameters": parameters or {}}, **(spec or {}))
     changes = {name: of.pop(name) for name in ("memory", "signals", "now") if name in of}
     return ask(request(analysis(the_policy=chosen, **of), **changes), "hpa")
@@ -184,7 +186,7 @@ def test_pods_with_their_cpu() -> None:
         return answer({"metrics": metrics, "scope": "application"}, deployment=found, work=2)
 
     assert with_pods(*running).parallelism == {SOURCE: 4, WORK: 4}
-    assert with_pods(*running, starting).evidence["proposal"] == 4  # 1.9 / 3 over 0.5 is 1.26, cut to whole per cent
+    assert with_pods(*running, starting).evidence["proposal"] == 4  # 1.9 / 3 over 0.5 is 1.26, truncated to per cent
     assert with_pods(*running, starting, silent).evidence["proposal"] == 2  # 47 % of 4 is tolerated
     nothing = with_pods()
     assert (nothing.code, nothing.sentence) == (
@@ -198,26 +200,26 @@ def test_a_missing_reading_holds_and_is_named() -> None:
     reply = answer(work=8, operators=[operator(SOURCE, 1, None, None), operator(WORK, 8, None, None)])
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
     assert "busy of work is unknown (no reading yet)" in reply.sentence
-    blind = [operator(SOURCE, 4, None, None), operator(WORK, 2, 1000.0, 2400.0)]
-    reply = answer(work=2, operators=blind, deployment=deployment({SOURCE: 4, WORK: 2}))
+    without_rate = [operator(SOURCE, 4, None, None), operator(WORK, 2, 1000.0, 2400.0)]
+    reply = answer(work=2, operators=without_rate, deployment=deployment({SOURCE: 4, WORK: 2}))
     assert reply.parallelism == {SOURCE: 4, WORK: 3}
     assert "busy of orders is unknown" in reply.sentence
 
 
-def lives(parameters: dict[str, Any], *turns: tuple[float, int, float]) -> list[int]:
-    """The wish for `work` turn after turn: seconds after noon, what runs, how busy. Memory goes round as JSON."""
-    wishes: list[int] = []
+def lives(parameters: dict[str, Any], *cycles: tuple[float, int, float]) -> list[int]:
+    """Return the recommendation for `work` of each cycle (seconds after noon, parallelism, busy share)."""
+    recommendations: list[int] = []
     memory: dict[str, Any] = {}
-    for seconds, work, busy in turns:
+    for seconds, work, busy in cycles:
         quiet = operator(SOURCE, 1, 1000.0, 800.0)
         operators = [quiet, operator(WORK, work, 1000.0, 800.0, utilization=known(busy))]
         reply = answer(parameters, work=work, operators=operators, memory=memory, now=NOON + timedelta(seconds=seconds))
         memory = json.loads(json.dumps(reply.memory))
-        wishes.append((reply.parallelism or {WORK: work})[WORK])
-    return wishes
+        recommendations.append((reply.parallelism or {WORK: work})[WORK])
+    return recommendations
 
 
-def test_it_goes_down_by_the_highest_wish_of_five_minutes() -> None:
+def test_it_goes_down_by_the_max_recommendation_of_five_minutes() -> None:
     """Five were wanted at noon, then one; the size at the start counts, too."""
     assert lives({}, (0, 4, 1.0), (60, 5, 0.1), (299, 5, 0.1), (301, 5, 0.1), (361, 5, 0.1)) == [5, 5, 5, 1, 1]
 
@@ -236,7 +238,7 @@ def test_disabled_never_goes_there() -> None:
 
 
 def test_outside_of_its_limits_it_comes_back_without_metrics() -> None:
-    """Whatever the metrics say."""
+    """For any metrics."""
     reply = answer({"maxReplicas": 4}, work=8, operators=[operator(SOURCE, 1, 1.0, 0.8), operator(WORK, 8, None, None)])
     assert reply.parallelism == {SOURCE: 1, WORK: 4}
 
@@ -251,8 +253,8 @@ def test_a_strange_memory_is_forgotten() -> None:
         assert answer(arrivals=2400, work=2, memory=memory).parallelism == {SOURCE: 1, WORK: 3}
 
 
-def test_memory_fits_or_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """150 operators with 40 records each fit, condensed; thousands hold and are told what to do."""
+def test_memory_fits_or_it_holds_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """150 operators with 40 records each fit, condensed; thousands hold with advice."""
 
     def remembered(count: int) -> Workloads:
         names = [f"operator-{i}" for i in range(count)]
@@ -271,7 +273,7 @@ def test_memory_fits_or_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "words"),
+    ("parameters", "message"),
     [
         ({"behaviour": {}}, "behaviour: is not a parameter"),
         (
@@ -298,9 +300,9 @@ def test_memory_fits_or_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_wrong_parameters_are_named(parameters: dict[str, Any], words: str) -> None:
+def test_wrong_parameters_are_named(parameters: dict[str, Any], message: str) -> None:
     """As in the resource, with its limits."""
-    with pytest.raises(InvalidParameters, match=words):
+    with pytest.raises(InvalidParameters, match=message):
         parse_parameters("hpa", parameters)
 
 
@@ -329,6 +331,6 @@ def test_a_tolerance_per_direction() -> None:
 )
 @examples(20)
 def test_every_request_is_answered(parameters: dict[str, Any], data: st.DataObject) -> None:
-    """Whatever the numbers: a whole vector or a hold, with its reason."""
-    asked = data.draw(requests("hpa", **parameters))
-    assert is_whole(ask(asked, "hpa"), asked)
+    """For any numbers: a complete vector or a hold, with its reason."""
+    plan_request = data.draw(requests("hpa", **parameters))
+    assert is_whole(ask(plan_request, "hpa"), plan_request)

@@ -1,4 +1,4 @@
-"""The arithmetic of `hpa` and `keda-kafka` beside the numbers of the original's own code (tests/golden/hpa)."""
+"""The arithmetic of `hpa` and `keda-kafka` compared with the original's code (tests/golden/hpa)."""
 
 import json
 from pathlib import Path
@@ -84,9 +84,9 @@ def test_a_controller_s_life_goes_the_same(version: str) -> None:
             now += step["seconds"]
             wanted = v2.outside(bounds, current)
             if wanted is None:
-                verdict, records = v2.settle(records, bounds, current, step["proposal"], now)
-                wanted = verdict.replicas
-                assert (verdict.able, verdict.limited) == (step["reason"], step["limited"]), where
+                settled, records = v2.settle(records, bounds, current, step["proposal"], now)
+                wanted = settled.replicas
+                assert (settled.able, settled.limited) == (step["reason"], step["limited"]), where
             assert wanted == step["want"], where
             records = v2.changed(records, bounds, current, wanted, at=now, now=now)
             current = wanted

@@ -1,4 +1,4 @@
-"""The planner `keda-kafka`: the trigger's table, its bound and its traps, activation, and what an observation tells."""
+"""The planner `keda-kafka`: the trigger's table, bound and traps, activation, and readings."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ def test_the_bound_lets_one_more_pass() -> None:
 
 
 def test_only_partitions_with_lag_count() -> None:
-    """Two of ten have some: two replicas at the most, or nearly three."""
+    """Two of ten have some: at most two replicas, or nearly three."""
     lags = [500, 700] + [0] * 8
     assert total(lags, limitToPartitionsWithLag=True, **TOPIC) == 20
     assert total([14, 15] + [0] * 8, limitToPartitionsWithLag=True, **TOPIC) == 29
@@ -67,7 +67,7 @@ def test_only_partitions_with_lag_count() -> None:
 
 @pytest.mark.parametrize(("lag", "wanted"), [(0, 10), (5, 10), (15, 20), (25, 50), (51, 100), (100_000, 100)])
 def test_even_distribution_takes_divisors(lag: int, wanted: int) -> None:
-    """Of 10 partitions: 1, 2, 5 or 10 replicas' worth, and one threshold even where nothing waits."""
+    """10 partitions make 1, 2, 5 or 10 replicas, and one threshold even where nothing waits."""
     assert total([lag] + [0] * 9, ensureEvenDistributionOfPartitions=True, **TOPIC) == wanted
 
 
@@ -91,8 +91,8 @@ def reading(partition: int, committed: int | None, end: int | None, topic: str =
     )
 
 
-def seen(seconds: float, *partitions: PartitionReading, problems: Sequence[Problem] = ()) -> Observation:
-    """What the monitor saw `seconds` after noon."""
+def observation_at(seconds: float, *partitions: PartitionReading, problems: Sequence[Problem] = ()) -> Observation:
+    """Return the monitor's observation `seconds` after noon."""
     found = analysis()
     return Observation(
         id=found.observation_id,
@@ -116,55 +116,60 @@ def answer(
 ) -> PlanReply:
     spec = {"planner": {"name": "keda-kafka", "parameters": dict(parameters or {})}, "signals": signals}
     chosen = policy(**spec, bounds=bounds or {"min": 1, "max": 12})
-    asked = request(
+    plan_request = request(
         analysis(the_policy=chosen, work=work), now=after(seconds), observations=list(observations), memory=memory or {}
     )
-    return ask(asked, "keda-kafka")
+    return ask(plan_request, "keda-kafka")
 
 
 def test_lag_becomes_replicas_of_the_application() -> None:
     """35 records wait at 10 a replica: 4 for every operator."""
-    reply = answer(seen(0, reading(0, 80, 100), reading(1, 85, 100), *(reading(i, 0, 0) for i in range(2, 12))))
+    reply = answer(
+        observation_at(0, reading(0, 80, 100), reading(1, 85, 100), *(reading(i, 0, 0) for i in range(2, 12)))
+    )
     assert (reply.kind, reply.code) == ("scale", "above-target")
     assert reply.parallelism == {SOURCE: 4, WORK: 4}
     assert reply.evidence["lag_records"] == 35
 
 
 def test_each_source_for_itself() -> None:
-    """What is not a source stays as it is."""
-    reply = answer(seen(0, *(reading(i, 90, 100) for i in range(4))), parameters={"scope": "sources"})
+    """Operators that are no sources stay as they are."""
+    reply = answer(observation_at(0, *(reading(i, 90, 100) for i in range(4))), parameters={"scope": "sources"})
     assert reply.parallelism == {SOURCE: 4, WORK: 2}
 
 
 def test_a_topic_and_some_of_its_partitions() -> None:
-    """Of all topics 60 wait, of `orders` 40, of its partitions 1 to 2 20."""
+    """Lag is 60 over all topics, 40 of `orders`, 20 of its partitions 1 to 2."""
     readings = [*(reading(i, 90, 100) for i in range(4)), *(reading(i, 90, 100, "other") for i in range(2))]
-    assert answer(seen(0, *readings)).evidence["lag_records"] == 60
-    assert answer(seen(0, *readings), parameters=TOPIC).evidence["lag_records"] == 40
+    assert answer(observation_at(0, *readings)).evidence["lag_records"] == 60
+    assert answer(observation_at(0, *readings), parameters=TOPIC).evidence["lag_records"] == 40
     some = {"partitionLimitation": "1-2"}
-    assert answer(seen(0, *readings), parameters={**TOPIC, **some}).evidence["lag_records"] == 20
-    assert answer(seen(0, *readings), parameters=some).evidence["lag_records"] == 60
+    assert answer(observation_at(0, *readings), parameters={**TOPIC, **some}).evidence["lag_records"] == 20
+    assert answer(observation_at(0, *readings), parameters=some).evidence["lag_records"] == 60
 
 
 def test_persistent_lag_is_left_out_after_a_query() -> None:
     """The partition that has not moved for 15 s does not count, the one that moved does; five seconds are no query."""
-    before, now = seen(-15, reading(0, 50, 90), reading(1, 40, 90)), seen(0, reading(0, 50, 100), reading(1, 70, 100))
+    before, now = (
+        observation_at(-15, reading(0, 50, 90), reading(1, 40, 90)),
+        observation_at(0, reading(0, 50, 100), reading(1, 70, 100)),
+    )
     excluding = {"excludePersistentLag": True, "lagThreshold": 100}
     assert answer(before, now, parameters=excluding).evidence["lag_records"] == 30
     assert answer(before, now, parameters={"lagThreshold": 100}).evidence["lag_records"] == 80
-    assert answer(seen(-5, reading(0, 50, 90)), now, parameters=excluding).evidence["lag_records"] == 80
+    assert answer(observation_at(-5, reading(0, 50, 90)), now, parameters=excluding).evidence["lag_records"] == 80
 
 
 @pytest.mark.parametrize(
-    ("observations", "signals", "words"),
+    ("observations", "signals", "message"),
     [
         ([], KAFKA, "there is no observation yet"),
-        ([seen(0, reading(0, 1, 2))], {}, "the policy has no signals.kafka.groupId"),
-        ([seen(0)], KAFKA, "no partitions of any source to be seen"),
-        ([seen(0, reading(0, 1, None))], KAFKA, "the end of orders/0 is unknown"),
+        ([observation_at(0, reading(0, 1, 2))], {}, "the policy has no signals.kafka.groupId"),
+        ([observation_at(0)], KAFKA, "no partitions of any source to be seen"),
+        ([observation_at(0, reading(0, 1, None))], KAFKA, "the end of orders/0 is unknown"),
         (
             [
-                seen(
+                observation_at(
                     0,
                     reading(0, None, 2),
                     problems=[Problem(where="commit of shop at orders/0", what="not coordinator")],
@@ -175,25 +180,25 @@ def test_persistent_lag_is_left_out_after_a_query() -> None:
         ),
     ],
 )
-def test_a_failed_query_holds_and_is_named(observations: list[Observation], signals: Any, words: str) -> None:
-    """Unknown is not 0: never is anything stopped because nobody could read its lag."""
+def test_a_failed_query_holds_and_is_named(observations: list[Observation], signals: Any, message: str) -> None:
+    """Unknown is not 0: nothing is stopped because its lag could not be read."""
     reply = answer(*observations, signals=signals, work=8)
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
-    assert words in reply.sentence
+    assert message in reply.sentence
 
 
-def quiet(*turns: tuple[float, int], parameters: Mapping[str, Any]) -> list[PlanReply]:
+def quiet(*cycles: tuple[float, int], parameters: Mapping[str, Any]) -> list[PlanReply]:
     """Turns at which so many records wait, 2 subtasks run; memory goes round as JSON."""
     replies: list[PlanReply] = []
-    for seconds, waiting in turns:
+    for seconds, waiting in cycles:
         memory = json.loads(json.dumps(replies[-1].memory)) if replies else {}
-        observation = seen(seconds, reading(0, 0, waiting), reading(1, 0, 0), reading(2, 0, 0))
+        observation = observation_at(seconds, reading(0, 0, waiting), reading(1, 0, 0), reading(2, 0, 0))
         replies.append(answer(observation, parameters=parameters, memory=memory, seconds=seconds))
     return replies
 
 
 def test_scaling_to_zero_is_infeasible() -> None:
-    """Five minutes after the last record: one subtask is the least there may be, and that is said."""
+    """Five minutes after the last record: the minimum is one subtask, and the plan reports that."""
     replies = quiet((0, 20), (100, 0), (300, 0), (301, 0), parameters={"minReplicaCount": 0})
     assert [len(r.infeasible) for r in replies] == [0, 0, 0, 1]
     assert replies[-1].parallelism == {SOURCE: 1, WORK: 1}
@@ -208,7 +213,7 @@ def test_the_activation_threshold_decides_what_is_active() -> None:
     ] == [0, 0, 1, 0, 0]
 
 
-def test_without_zero_the_autoscaler_goes_to_the_least() -> None:
+def test_without_zero_the_autoscaler_goes_to_the_min() -> None:
     """Nothing waits: to the policy's least, after the autoscaler's five minutes."""
     replies = quiet((0, 20), (100, 0), (299, 0), (301, 0), parameters={})
     assert [r.kind for r in replies] == ["hold", "hold", "hold", "scale"]
@@ -218,7 +223,7 @@ def test_without_zero_the_autoscaler_goes_to_the_least() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "words"),
+    ("parameters", "message"),
     [
         ({"lagThreshold": 0}, "lagThreshold: .*greater than 0"),
         ({"lagTreshold": 5}, "lagTreshold: is not a parameter"),
@@ -231,9 +236,9 @@ def test_without_zero_the_autoscaler_goes_to_the_least() -> None:
         ({"offsetResetPolicy": "none"}, "offsetResetPolicy: .*'latest' or 'earliest'"),
     ],
 )
-def test_wrong_parameters_are_named(parameters: dict[str, Any], words: str) -> None:
+def test_wrong_parameters_are_named(parameters: dict[str, Any], message: str) -> None:
     """The field, and what it should be."""
-    with pytest.raises(InvalidParameters, match=words):
+    with pytest.raises(InvalidParameters, match=message):
         parse_parameters("keda-kafka", parameters)
 
 
@@ -242,12 +247,15 @@ OFFSETS = st.one_of(st.none(), st.integers(0, 2**62))
 
 @given(requests("keda-kafka"), st.booleans(), st.lists(st.tuples(OFFSETS, OFFSETS), max_size=5), st.integers(0, 40))
 @examples(20)
-def test_every_request_is_answered(asked: Any, whole: bool, offsets: list[tuple[Any, Any]], age: int) -> None:
-    """Whatever the offsets: a whole vector or a hold, with its reason."""
+def test_every_request_is_answered(plan_request: Any, whole: bool, offsets: list[tuple[Any, Any]], age: int) -> None:
+    """For any offsets: a complete vector or a hold, with its reason."""
     parameters = {"scope": "application" if whole else "sources", "minReplicaCount": 0, "excludePersistentLag": True}
     spec = {"planner": {"name": "keda-kafka", "parameters": parameters}, "signals": KAFKA}
     readings = [reading(i, *pair).model_copy(update={"operator": "o0"}) for i, pair in enumerate(offsets)]
-    asked = asked.model_copy(
-        update={"policy": policy(**spec), "observations": [seen(-age, *readings), seen(0, *readings)]}
+    plan_request = plan_request.model_copy(
+        update={
+            "policy": policy(**spec),
+            "observations": [observation_at(-age, *readings), observation_at(0, *readings)],
+        }
     )
-    assert is_whole(ask(asked, "keda-kafka"), asked)
+    assert is_whole(ask(plan_request, "keda-kafka"), plan_request)

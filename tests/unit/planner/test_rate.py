@@ -40,7 +40,7 @@ from tests.unit.planner.requests import is_whole, requests
 
 
 def answer(parameters: dict[str, Any] | None = None, spec: dict[str, Any] | None = None, **of: Any) -> PlanReply:
-    """What `rate` answers to an analysis in the words of `analysis()`."""
+    """Return the reply of `rate` to `analysis(**of)`."""
     chosen: dict[str, Any] = {"planner": {"name": "rate", "parameters": parameters or {}}, **(spec or {})}
     return ask(request(analysis(the_policy=policy(**chosen), **of)), "rate")
 
@@ -67,12 +67,12 @@ def test_enough_is_left_alone() -> None:
     assert reply.evidence["arrival_rate_records_per_second"] == 800
 
 
-@pytest.mark.parametrize(("missing", "words"), [("arrivals", "arrival rate of orders"), ("backlog", "lag of orders")])
-def test_a_missing_reading_holds_and_is_named(missing: str, words: str) -> None:
-    """Unknown is not 0: an application is never shrunk because nobody could read its load."""
+@pytest.mark.parametrize(("missing", "message"), [("arrivals", "arrival rate of orders"), ("backlog", "lag of orders")])
+def test_a_missing_reading_holds_and_is_named(missing: str, message: str) -> None:
+    """Unknown is not 0: an application is never shrunk because its load could not be read."""
     reply = answer(work=8, **{missing: None})
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
-    assert words in reply.sentence
+    assert message in reply.sentence
     assert "no reading yet" in reply.sentence
 
 
@@ -92,9 +92,9 @@ def test_a_quiet_application_is_shrunk() -> None:
     assert "need 1 of 8 slots" in reply.sentence
 
 
-def at_rest(parallelism: int, at_least: float, arriving: float) -> OperatorAnalysis:
+def at_rest(parallelism: int, lower_bound: float, arriving: float) -> OperatorAnalysis:
     """An operator that is too little busy for its capacity to be known."""
-    return operator(WORK, parallelism, None, arriving, utilization=known(0.003), min_processing_rate=known(at_least))
+    return operator(WORK, parallelism, None, arriving, utilization=known(0.003), min_processing_rate=known(lower_bound))
 
 
 @pytest.mark.parametrize("source", [operator(SOURCE, 1, 100_000.0, 2.0), operator(SOURCE, 1, None, 2.0)])
@@ -108,7 +108,7 @@ def test_what_is_hardly_busy_does_not_pin_its_slots(source: OperatorAnalysis) ->
 
 
 def test_a_bound_counts_for_the_subtasks_that_run() -> None:
-    """8 subtasks sustained at least 40 records/s, so 5 each, and 4 run now: for 9/s they need 3, not the 2 that 40 ÷ 4 would tell."""
+    """8 subtasks sustained at least 40 records/s, so 5 each, and 4 run now: 9/s need 3, not the 2 of 40 ÷ 4."""
     source, work = operator(SOURCE, 1, 100_000.0, 9.0), at_rest(8, 40.0, 9.0)
     reply = answer(arrivals=9.0, work=4, operators=[source, work])
     assert reply.evidence[f"capacity_at_least[{WORK}]"] == 20.0
@@ -141,8 +141,8 @@ def test_a_restart_that_breaks_the_objective_is_not_worth_the_slots() -> None:
     assert reply.sentence.endswith("in a restart of 60 s")
 
 
-def test_a_restart_that_nobody_saw_is_called_an_assumption() -> None:
-    """8 s are taken for it and the objective is 6 s: whoever reads the hold learns what to set."""
+def test_an_unmeasured_restart_is_called_an_assumption() -> None:
+    """8 s are assumed and the objective is 6 s: the hold names the setting to change."""
     reply = answer(arrivals=300, work=8, restart_seconds=None, spec={"objective": {"maxLag": "6s"}})
     assert (reply.kind, reply.code) == ("hold", "restart-too-costly")
     assert "no rescale was measured yet" in reply.sentence
@@ -167,16 +167,16 @@ def test_a_backlog_that_would_take_too_long_is_worked_off_by_more() -> None:
     assert reply.prediction.violation_seconds < reply.hold_prediction.violation_seconds / 2
 
 
-def test_beyond_the_ceiling_it_says_what_cannot_be_had() -> None:
-    """Work bends towards 2,000/s in all; 3,000/s arrive: as much as helps, and the ceiling is told."""
-    seen = [point(p, 500 * p / (1 + 0.25 * (p - 1))) for p in (1, 2, 4)]
-    reply = answer(arrivals=3000, work=4, per_subtask=None, seen=seen)
-    told = [i for i in reply.infeasible if i.code == "capacity-ceiling"]
-    assert [i.operator for i in told] == [WORK]
-    assert told[0].limit == pytest.approx(2000, rel=0.01)
+def test_beyond_the_ceiling_the_unmet_demand_is_reported() -> None:
+    """Work bends towards 2,000/s in all; 3,000/s arrive: as much as helps, and the ceiling is reported."""
+    points = [point(p, 500 * p / (1 + 0.25 * (p - 1))) for p in (1, 2, 4)]
+    reply = answer(arrivals=3000, work=4, per_subtask=None, seen=points)
+    limited = [i for i in reply.infeasible if i.code == "capacity-ceiling"]
+    assert [i.operator for i in limited] == [WORK]
+    assert limited[0].limit == pytest.approx(2000, rel=0.01)
 
 
-def test_bounds_that_are_too_narrow_are_told() -> None:
+def test_bounds_that_are_too_narrow_are_reported() -> None:
     """20 subtasks would be needed, 4 are allowed: it takes 4 and says so."""
     reply = answer(arrivals=8000, work=2, spec={"bounds": {"min": 1, "max": 4}})
     assert reply.parallelism == {SOURCE: 1, WORK: 4}
@@ -191,7 +191,7 @@ def test_at_the_bound_already_nothing_helps() -> None:
 
 
 def test_behind_an_unknown_selectivity_an_operator_keeps_what_it_has() -> None:
-    """What arrives at work cannot be told: it keeps its 6 while the source grows to what it needs."""
+    """The arrivals at work are unknown: it keeps its 6 while the source grows to what it needs."""
     reply = answer(
         selectivity=None,
         work=6,
@@ -235,7 +235,7 @@ def behind_unknown(busy: float | None, capacity: float | None = 1000.0) -> list[
 @pytest.mark.parametrize("seconds", [0.0, 20.0, 25.0, 77.0, 300.0, 1077.0])
 @pytest.mark.parametrize("capacity", [1000.0, None])
 def test_a_full_operator_of_unknown_demand_grows_however_long_the_lag(seconds: float, capacity: float | None) -> None:
-    """The model lets an unknown operator take in everything, so by it any backlog is gone at once: it has no say there."""
+    """The model lets an unknown operator clear any backlog at once, so it is ignored there."""
     reply = answer(**lagging(seconds, operators=behind_unknown(1.0, capacity)))
     assert (reply.kind, reply.code, reply.parallelism) == ("scale", "saturated", {SOURCE: 1, WORK: 3})
     assert (reply.prediction, reply.hold_prediction) == (None, None)
@@ -255,7 +255,7 @@ def test_growing_lag_above_the_objective_is_never_held_for_want_of_a_model(busy:
 
 
 def test_without_any_capacity_growing_lag_is_answered() -> None:
-    """An engine that tells no rates says "warming up" for ever: after two minutes of it, growing lag counts."""
+    """An engine without rates stays at "warming up": after two minutes of it, growing lag counts."""
     unread = [operator(SOURCE, 1, None, None), operator(WORK, 2, None, None)]
     warming = [Symptom(code="warming-up", evidence="the window is not full")]
     of = lagging(77.0, operators=unread, symptoms=warming)
@@ -265,7 +265,7 @@ def test_without_any_capacity_growing_lag_is_answered() -> None:
 
 
 def test_one_source_that_catches_up_does_not_hide_another_that_does_not() -> None:
-    """The symptom is of the whole application; the lag that grows is of one source."""
+    """The symptom is of the application; the growing lag is of one source."""
     catching_up = [Symptom(code="catching-up", operator="other", evidence="its lag shrinks")]
     reply = answer(**lagging(77.0, operators=behind_unknown(1.0), symptoms=catching_up))
     assert (reply.kind, reply.code) == ("scale", "saturated")
@@ -274,8 +274,8 @@ def test_one_source_that_catches_up_does_not_hide_another_that_does_not() -> Non
 @pytest.mark.parametrize("lag", [1000.0, 4000.0, 40_000.0])
 @pytest.mark.parametrize("arrivals", [700.0, 900.0])
 def test_a_backlog_beyond_the_horizon_is_worked_off_by_more(arrivals: float, lag: float) -> None:
-    """2 subtasks would take an hour and more for it, 12 some minutes: both are late through the whole horizon of 94 s, which makes
-    them no equals."""
+    """2 subtasks would take an hour and more for it, 12 some minutes: both are late throughout the horizon of 94 s, and yet
+    not equal."""
     reply = answer(arrivals=arrivals, work=2, backlog=lag * arrivals, lag_seconds=lag)
     assert reply.kind == "scale"
     assert reply.parallelism is not None
@@ -303,7 +303,7 @@ def test_what_works_off_a_restart_is_not_restarted_for_its_utilization(code: Sym
 
 @pytest.mark.parametrize("code", ["warming-up", "catching-up"])
 def test_a_run_that_starts_or_catches_up_is_full_for_a_while(code: SymptomCode) -> None:
-    """The same picture is no reason to grow then: it would grow after each of its own restarts, up to the bound."""
+    """The same readings are no reason to grow then: it would grow after each of its restarts, up to the bound."""
     reply = answer(
         selectivity=None,
         operators=[operator(SOURCE, 1, 100_000.0, 800.0), operator(WORK, 2, 1000.0, 1000.0)],
@@ -338,7 +338,7 @@ def test_a_job_that_crashes_in_a_loop_is_still_scaled() -> None:
 
 
 def test_a_source_gets_no_more_than_its_partitions() -> None:
-    """4 partitions: the fifth subtask would idle, so the source stays at 4 and the limit is told."""
+    """4 partitions: the fifth subtask would idle, so the source stays at 4 and the limit is reported."""
     graph = topology(partitions=4)
     reply = answer(
         graph=graph,
@@ -355,13 +355,13 @@ def test_a_source_gets_no_more_than_its_partitions() -> None:
 def test_one_slow_rescale_is_not_the_usual_one() -> None:
     """The last took 18 s, with the brokers away; those before it a second or two. It does not forbid to shrink from then on."""
     slow = outcome(action(before={WORK: 2}, wanted={WORK: 3}), restart_seconds=18.0)
-    told = slow.model_copy(update={"restarts_seconds": [18.0, 0.6, 1.2, 1.2, 2.9]})
+    reported = slow.model_copy(update={"restarts_seconds": [18.0, 0.6, 1.2, 1.2, 2.9]})
     of = {"arrivals": 400, "work": 3, "restart_seconds": 0.7}
-    assert ask(request(of=of, outcomes=[told]), "rate").evidence["restart_seconds"] == 1.2
+    assert ask(request(of=of, outcomes=[reported]), "rate").evidence["restart_seconds"] == 1.2
     assert ask(request(of={**of, "restart_seconds": None}, outcomes=[slow]), "rate").evidence["restart_seconds"] == 18.0
 
 
-def test_the_price_of_a_rescale_is_the_longest_seen() -> None:
+def test_the_price_of_a_rescale_is_the_maximum_observed() -> None:
     """The analyzer saw a gap of 4 s, the executor waited 7 s for RUNNING; or the gap was the longer."""
     for waited, price in ((7.0, 7.0), (1.0, 4.0)):
         ran = outcome(action(before={WORK: 1}, wanted={WORK: 2}), restart_seconds=waited)
@@ -381,7 +381,7 @@ def test_while_containers_start_the_old_ones_work() -> None:
 
 
 def test_a_utilization_objective_needs_no_lag() -> None:
-    """70 % is asked for, 90 % is used, and nobody can tell the lag: it grows to 3."""
+    """70 % is the target, 90 % is used, and the lag is unknown: it grows to 3."""
     reply = answer(arrivals=900, work=2, backlog=None, lag_seconds=None, spec={"objective": {"utilization": 0.7}})
     assert (reply.kind, reply.code) == ("scale", "utilization-high")
     assert reply.parallelism == {SOURCE: 1, WORK: 3}
@@ -404,7 +404,7 @@ LOADS = st.fixed_dictionaries(
 def test_more_lag_never_turns_growth_into_a_hold(
     load: dict[str, Any], busy: float | None, more: float, growth: float
 ) -> None:
-    """With everything else equal; `work` keeps up as far as can be told, is full, or tells nothing of itself."""
+    """With everything else equal; `work` seems to keep up, is full, or reports nothing."""
     arrivals, work = load["arrivals"], load["work"]
     rate = max(arrivals, 1.0)
 
@@ -437,7 +437,7 @@ def grows(reply: PlanReply, work: int) -> bool:
 @examples(25)
 @given(LOADS)
 def test_every_answer_covers_the_topology_within_bounds(load: dict[str, Any]) -> None:
-    """Whatever the figures: a whole vector within the bounds and different from the present, or a hold with its reason."""
+    """For any figures: a complete new vector within the bounds, or a hold with its reason."""
     reply = answer(**load)
     assert reply.sentence
     assert reply.prediction is not None or reply.code == "saturated"
@@ -467,10 +467,10 @@ def test_slots_count_by_sharing_group() -> None:
 
 @settings(examples(25), suppress_health_check=[HealthCheck.filter_too_much])
 @given(requests("rate"))
-def test_any_numbers_that_a_request_may_hold_are_answered(asked: PlanRequest) -> None:
+def test_any_numbers_that_a_request_may_hold_are_answered(plan_request: PlanRequest) -> None:
     """At the borders of what a message may hold, too; the reply is a message again."""
-    asked = asked.model_copy(update={"now": asked.analysis.observed_at})
-    assume(precheck(asked) is None)
-    reply = ask(asked, "rate")
-    assert is_whole(reply, asked)
+    plan_request = plan_request.model_copy(update={"now": plan_request.analysis.observed_at})
+    assume(precheck(plan_request) is None)
+    reply = ask(plan_request, "rate")
+    assert is_whole(reply, plan_request)
     assert PlanReply.model_validate_json(reply.model_dump_json()) == reply

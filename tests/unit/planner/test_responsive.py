@@ -33,7 +33,7 @@ LATENCY = {"type": "EXPECTED_LATENCY", "projection_seconds": 0}
 SATURATION = {"type": "THREAD_SATURATION", "window_seconds": 15, "num_windows": 2}
 
 
-def asked(
+def plan_request(
     diagnosers: list[dict[str, Any]],
     *,
     at: float = 0.0,
@@ -76,33 +76,33 @@ def asked(
     return request(found, now=after(at), memory=memory or {})
 
 
-def answer(diagnosers: list[dict[str, Any]], *, turns: int = 1, **of: Any) -> PlanReply:
-    """The answer of the last of so many turns, 15 s apart, with the memory of the one before."""
+def answer(diagnosers: list[dict[str, Any]], *, cycles: int = 1, **of: Any) -> PlanReply:
+    """The answer of the last of `cycles` cycles, 15 s apart, with the memory of the one before."""
     memory: dict[str, Any] = {}
-    for turn in range(turns):
-        reply = ask(asked(diagnosers, at=15.0 * turn, memory=memory, **of), "responsive")
+    for cycle in range(cycles):
+        reply = ask(plan_request(diagnosers, at=15.0 * cycle, memory=memory, **of), "responsive")
         memory = reply.memory
     return reply
 
 
-def test_a_node_that_processes_too_much_gets_another_beside_it() -> None:
+def test_a_node_that_processes_too_much_adds_a_replica() -> None:
     """1,600/s on 4 are 400 each, above 300: 4 → 5, once a window of readings covers it."""
     assert answer([PROCESSING_UP], taken=1600.0).code == "no-diagnosis"
-    reply = answer([PROCESSING_UP], taken=1600.0, turns=2)
+    reply = answer([PROCESSING_UP], taken=1600.0, cycles=2)
     assert reply.parallelism == {SOURCE: 5, WORK: 5}
     assert "400 records/s over 15 s, and the limit 300" in reply.sentence
 
 
 def test_any_node_counts_upwards_and_all_of_them_downwards() -> None:
     """80 each are below 100, but with one that does twice the mean not all are."""
-    assert answer([PROCESSING_DOWN], taken=320.0, turns=2).parallelism == {SOURCE: 1, WORK: 3}
-    assert answer([PROCESSING_DOWN], taken=320.0, skew=2.0, turns=2).code == "no-diagnosis"
-    assert answer([PROCESSING_UP], taken=800.0, skew=2.0, turns=2).parallelism == {SOURCE: 5, WORK: 5}
+    assert answer([PROCESSING_DOWN], taken=320.0, cycles=2).parallelism == {SOURCE: 1, WORK: 3}
+    assert answer([PROCESSING_DOWN], taken=320.0, skew=2.0, cycles=2).code == "no-diagnosis"
+    assert answer([PROCESSING_UP], taken=800.0, skew=2.0, cycles=2).parallelism == {SOURCE: 5, WORK: 5}
 
 
 def test_arrivals_count_before_they_are_processed() -> None:
     """Only 800/s are taken in, but 1,600/s arrive."""
-    assert answer([ARRIVAL_UP], arriving=1600.0, turns=2).parallelism == {SOURCE: 5, WORK: 5}
+    assert answer([ARRIVAL_UP], arriving=1600.0, cycles=2).parallelism == {SOURCE: 5, WORK: 5}
 
 
 def test_lag_that_grows_adds_one() -> None:
@@ -139,28 +139,28 @@ def test_no_more_than_the_policy_adds_at_a_time() -> None:
     assert reply.parallelism == {SOURCE: 6, WORK: 6}
 
 
-def test_it_waits_between_two_wishes_if_it_is_told_to() -> None:
-    """staggerSeconds: 15 s after the last wish it wants nothing, 30 s after it does again."""
+def test_it_waits_between_two_recommendations_with_a_stagger() -> None:
+    """staggerSeconds: none 15 s after the last recommendation, one again after 30 s."""
     latency = {**LATENCY, "projection_seconds": 60, "stagger_seconds": 20}
-    kinds = [answer([latency], arriving=2000.0, turns=turns).kind for turns in (1, 2, 3)]
+    kinds = [answer([latency], arriving=2000.0, cycles=count).kind for count in (1, 2, 3)]
     assert kinds == ["scale", "hold", "scale"]
 
 
 def test_threads_that_are_mostly_blocked_give_one_up() -> None:
     """Blocked for 80 % of two windows in a row, above 65 %: 4 → 3. One window is not enough."""
-    assert answer([SATURATION], busy=0.2, turns=2).code == "no-diagnosis"
-    assert answer([SATURATION], busy=0.2, turns=3).parallelism == {SOURCE: 1, WORK: 3}
-    assert answer([SATURATION], busy=0.4, turns=3).code == "no-diagnosis"
+    assert answer([SATURATION], busy=0.2, cycles=2).code == "no-diagnosis"
+    assert answer([SATURATION], busy=0.2, cycles=3).parallelism == {SOURCE: 1, WORK: 3}
+    assert answer([SATURATION], busy=0.4, cycles=3).code == "no-diagnosis"
 
 
-def test_nobody_is_shrunk_while_it_restores() -> None:
+def test_nothing_is_removed_while_it_restores() -> None:
     """A restoring thread looks idle."""
-    assert answer([SATURATION], busy=0.2, turns=3, codes=("catching-up",)).code == "restoring"
+    assert answer([SATURATION], busy=0.2, cycles=3, codes=("catching-up",)).code == "restoring"
 
 
 def test_the_first_in_order_wins() -> None:
-    """One wants more and one wants fewer: whoever is named first."""
-    both = {"busy": 0.2, "taken": 1600.0, "turns": 3}
+    """One diagnoser wants more and one fewer: the first in the list wins."""
+    both = {"busy": 0.2, "taken": 1600.0, "cycles": 3}
     assert answer([PROCESSING_UP, SATURATION], **both).code == "overloaded"
     assert answer([SATURATION, PROCESSING_UP], **both).code == "over-provisioned"
 
@@ -173,24 +173,24 @@ def test_lag_that_grows_under_idle_threads_is_no_matter_of_replicas() -> None:
 
 
 @pytest.mark.parametrize(
-    ("diagnoser", "of", "words"),
+    ("diagnoser", "of", "message"),
     [
         (LATENCY, {"arriving": None}, "the arrival rate is unknown"),
         (LATENCY, {"lag": None}, "the lag is unknown"),
         (LAG, {"growth": None}, "the growth of lag is unknown"),
-        (SATURATION, {"busy": None, "turns": 3}, "the busy share of every operator is unknown"),
+        (SATURATION, {"busy": None, "cycles": 3}, "the busy share of every operator is unknown"),
     ],
 )
-def test_an_unknown_reading_holds_and_is_named(diagnoser: dict[str, Any], of: dict[str, Any], words: str) -> None:
-    """Whoever could not be asked has not said that all is well."""
+def test_an_unknown_reading_holds_and_is_named(diagnoser: dict[str, Any], of: dict[str, Any], message: str) -> None:
+    """A diagnoser without readings has not reported that all is well."""
     reply = answer([diagnoser], **of)
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
-    assert words in reply.sentence
+    assert message in reply.sentence
 
 
-def test_nobody_is_shrunk_while_another_cannot_be_asked() -> None:
+def test_nothing_is_removed_while_another_diagnoser_lacks_a_reading() -> None:
     """Threads idle, but lag is unknown."""
-    assert answer([LATENCY, SATURATION], busy=0.2, lag=None, turns=3).code == "metric-missing"
+    assert answer([LATENCY, SATURATION], busy=0.2, lag=None, cycles=3).code == "metric-missing"
 
 
 def test_a_start_and_an_action_are_waited_out() -> None:
@@ -199,14 +199,14 @@ def test_a_start_and_an_action_are_waited_out() -> None:
     assert answer(late, arriving=2000.0, run_age=30.0).code == "cooldown"
     assert answer([{**late[0], "grace_seconds": 100}], arriving=2000.0, run_age=90.0).code == "no-diagnosis"
     acted = action(before={SOURCE: 1, WORK: 2}, wanted={SOURCE: 1, WORK: 4}, running_at=after(-10))
-    after_action = asked(late, arriving=2000.0).model_copy(update={"outcomes": [outcome(acted)]})
+    after_action = plan_request(late, arriving=2000.0).model_copy(update={"outcomes": [outcome(acted)]})
     assert ask(after_action, "responsive").code == "cooldown"
 
 
 def test_readings_of_another_parallelism_do_not_count() -> None:
-    """A window begins anew with each parallelism."""
-    before = answer([PROCESSING_UP], taken=1600.0, turns=2)
-    reply = ask(asked([PROCESSING_UP], at=30.0, work=5, taken=1600.0, memory=before.memory), "responsive")
+    """A window begins again with each parallelism."""
+    before = answer([PROCESSING_UP], taken=1600.0, cycles=2)
+    reply = ask(plan_request([PROCESSING_UP], at=30.0, work=5, taken=1600.0, memory=before.memory), "responsive")
     assert reply.code == "no-diagnosis"
 
 
@@ -215,7 +215,7 @@ def test_the_memory_stays_small() -> None:
     slow = {**PROCESSING_UP, "window_seconds": 3600}
     memory: dict[str, Any] = {}
     for second in range(0, 4000, 25):
-        reply = ask(asked([slow], at=float(second), taken=1600.0, memory=memory), "responsive")
+        reply = ask(plan_request([slow], at=float(second), taken=1600.0, memory=memory), "responsive")
         memory = reply.memory
     assert len(memory["readings"]) <= 120
     assert reply.code == "overloaded"
@@ -235,7 +235,7 @@ EVERY = [PROCESSING_UP, PROCESSING_DOWN, ARRIVAL_UP, LAG, LATENCY, SATURATION]
 @examples(25)
 @given(requests("responsive", diagnosers=EVERY))
 def test_every_request_is_answered(first: PlanRequest) -> None:
-    """Whatever the numbers: a whole vector or a hold, with its reason; and again with what it remembers."""
+    """For any numbers: a complete vector or a hold, with its reason; and again with its memory."""
     reply = ask(first, "responsive")
     assert is_whole(reply, first)
     later = first.model_copy(update={"memory": reply.memory, "now": first.now + timedelta(seconds=60)})

@@ -91,7 +91,7 @@ def test_an_entry_may_end_by_itself() -> None:
 
 
 def test_operators_of_an_entry_and_defaults_add_up() -> None:
-    """An entry's names stand beside the defaults'; its number for all replaces them."""
+    """An entry's names are added to the defaults'; its number for all replaces them."""
     base = {"parallelism": 2, "operators": {SOURCE: 1}}
     named = {**base, "entries": [{"cron": "* * * * *", "operators": {WORK: 6}}]}
     for_all = {**base, "entries": [{"cron": "* * * * *", "parallelism": 6}]}
@@ -107,7 +107,7 @@ def test_of_two_at_the_same_time_the_later_in_the_list_holds() -> None:
     assert at(tuesday, {"entries": rules}).parallelism == {SOURCE: 4, WORK: 4}
 
 
-def test_it_says_since_when() -> None:
+def test_it_reports_since_when() -> None:
     """In the policy's time zone."""
     reply = at(utc(2026, 1, 15, 12), DAY_AND_NIGHT)
     assert (
@@ -116,7 +116,7 @@ def test_it_says_since_when() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changed", "message"),
     [
         ({"time_zone": "Mars/Olympus"}, "time_zone: .*'Mars/Olympus' is no time zone; take a name such as"),
         ({"time_zone": "../../etc/passwd"}, "is no time zone"),
@@ -132,10 +132,10 @@ def test_it_says_since_when() -> None:
         ({"entries": []}, "entries"),
     ],
 )
-def test_wrong_parameters_are_named(changed: dict[str, Any], words: str) -> None:
+def test_wrong_parameters_are_named(changed: dict[str, Any], message: str) -> None:
     """The field, what is wrong, and how it is written."""
     right = {"entries": [{"cron": "0 8 * * *", "parallelism": 2}]}
-    with pytest.raises(InvalidParameters, match=words):
+    with pytest.raises(InvalidParameters, match=message):
         parse_parameters("schedule", {**right, **changed})
 
 
@@ -159,6 +159,6 @@ def test_the_last_time_lies_behind_and_is_the_last(seconds: int, cron: str) -> N
 
 @given(requests("schedule", parallelism=2, entries=[{"cron": "*/10 * * * *", "lasts": "5m", "operators": {"o0": 3}}]))
 @examples(20)
-def test_every_request_is_answered(asked: PlanRequest) -> None:
-    """Whatever the numbers: a whole vector or a hold, with its reason."""
-    assert is_whole(ask(asked, "schedule"), asked)
+def test_every_request_is_answered(plan_request: PlanRequest) -> None:
+    """For any numbers: a complete vector or a hold, with its reason."""
+    assert is_whole(ask(plan_request, "schedule"), plan_request)

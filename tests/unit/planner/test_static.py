@@ -39,14 +39,14 @@ def test_more_than_may_be_is_infeasible() -> None:
 
 
 def test_a_name_of_no_operator_holds() -> None:
-    """After a change of the job its names are others: then nobody guesses."""
+    """After a change of the job its operators have other names: the planner does not guess."""
     reply = answer({"operators": {"wrok": 4}})
     assert (reply.kind, reply.code) == ("hold", "unknown-operator")
     assert "there is no operator wrok (there are: orders, work)" in reply.sentence
 
 
 @pytest.mark.parametrize(
-    ("parameters", "words"),
+    ("parameters", "message"),
     [
         ({}, "give parallelism, operators or both"),
         ({"parallelism": 0}, "parallelism: .*greater than or equal to 1"),
@@ -54,14 +54,14 @@ def test_a_name_of_no_operator_holds() -> None:
         ({"parallelsim": 3}, "parallelsim: is not a parameter"),
     ],
 )
-def test_wrong_parameters_are_named(parameters: dict[str, Any], words: str) -> None:
+def test_wrong_parameters_are_named(parameters: dict[str, Any], message: str) -> None:
     """The field, and what it should be."""
-    with pytest.raises(InvalidParameters, match=words):
+    with pytest.raises(InvalidParameters, match=message):
         parse_parameters("static", parameters)
 
 
 @given(requests("static", parallelism=7, operators={"o0": 3}))
 @examples(20)
-def test_every_request_is_answered(asked: PlanRequest) -> None:
-    """Whatever the numbers: a whole vector or a hold, with its reason."""
-    assert is_whole(ask(asked, "static"), asked)
+def test_every_request_is_answered(plan_request: PlanRequest) -> None:
+    """For any numbers: a complete vector or a hold, with its reason."""
+    assert is_whole(ask(plan_request, "static"), plan_request)

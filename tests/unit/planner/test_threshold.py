@@ -76,8 +76,8 @@ def test_a_missing_reading_holds_and_is_named() -> None:
     reply = answer(LAG, lag_seconds=None, work=8)
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
     assert "lag_seconds is unknown (no reading yet)" in reply.sentence
-    blind = [operator(SOURCE, 1, 1000.0, 500.0), operator(WORK, 8, None, None, utilization=known(None))]
-    assert "utilization[work] is unknown" in answer(BUSY, operators=blind, work=8).sentence
+    without_rate = [operator(SOURCE, 1, 1000.0, 500.0), operator(WORK, 8, None, None, utilization=known(None))]
+    assert "utilization[work] is unknown" in answer(BUSY, operators=without_rate, work=8).sentence
 
 
 def test_a_name_of_no_operator_holds() -> None:
@@ -86,7 +86,7 @@ def test_a_name_of_no_operator_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "words"),
+    ("parameters", "message"),
     [
         ({"up_above": 0.5, "down_below": 0.5}, "down_below: 0.5 is not below up_above"),
         ({**BUSY, "step": 1, "factor": 2}, "give step or factor, not both"),
@@ -95,15 +95,15 @@ def test_a_name_of_no_operator_holds() -> None:
         ({"down_below": 0.5}, "up_above: is required"),
     ],
 )
-def test_wrong_parameters_are_named(parameters: dict[str, Any], words: str) -> None:
+def test_wrong_parameters_are_named(parameters: dict[str, Any], message: str) -> None:
     """The field, and what it should be."""
-    with pytest.raises(InvalidParameters, match=words):
+    with pytest.raises(InvalidParameters, match=message):
         parse_parameters("threshold", parameters)
 
 
 @given(st.sampled_from(["utilization", "lag_seconds", "latency_seconds", "backlog"]), st.data())
 @examples(20)
 def test_every_request_is_answered(measure: str, data: st.DataObject) -> None:
-    """Whatever the numbers: a whole vector or a hold, with its reason."""
-    asked = data.draw(requests("threshold", measure=measure, up_above=0.7, down_below=0.2, factor=1.3))
-    assert is_whole(ask(asked, "threshold"), asked)
+    """For any numbers: a complete vector or a hold, with its reason."""
+    plan_request = data.draw(requests("threshold", measure=measure, up_above=0.7, down_below=0.2, factor=1.3))
+    assert is_whole(ask(plan_request, "threshold"), plan_request)

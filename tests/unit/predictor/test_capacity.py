@@ -26,8 +26,8 @@ def test_one_parallelism_seen_gives_a_straight_line() -> None:
 
 def test_a_serial_share_is_found() -> None:
     """Points on C(p) = 500p / (1 + 0.1(p − 1)) give it back, with its ceiling of 5,000/s that no parallelism passes."""
-    seen = [point(p, 500 * p / (1 + 0.1 * (p - 1))) for p in (1, 2, 4)]
-    curve = curve_of(operator(WORK, 4, None, None, capacities=seen))
+    points = [point(p, 500 * p / (1 + 0.1 * (p - 1))) for p in (1, 2, 4)]
+    curve = curve_of(operator(WORK, 4, None, None, capacities=points))
     assert curve is not None
     assert curve.rate(8) == pytest.approx(500 * 8 / 1.7, rel=1e-6)
     assert curve.ceiling == pytest.approx(5000, rel=1e-6)
@@ -37,14 +37,14 @@ def test_a_serial_share_is_found() -> None:
 
 def test_the_curve_goes_through_the_present() -> None:
     """A job that has become slower since the other points were seen is believed at the present parallelism."""
-    seen = [point(1, 500), point(2, 600), point(4, 2000)]
-    curve = curve_of(operator(WORK, 2, None, None, capacities=seen))
+    measured = [point(1, 500), point(2, 600), point(4, 2000)]
+    curve = curve_of(operator(WORK, 2, None, None, capacities=measured))
     assert curve is not None
     assert curve.rate(2) == pytest.approx(600)
 
 
 def test_the_present_rate_counts_where_no_point_of_it_was_kept() -> None:
-    """The analysis tells 700/s now; the learned points are of another parallelism."""
+    """The analysis reports 700/s now; the learned points are of another parallelism."""
     curve = curve_of(operator(WORK, 2, 700.0, None, capacities=[point(1, 500)]))
     assert curve is not None
     assert curve.points == 2
@@ -59,9 +59,9 @@ def test_what_nobody_trusts_is_no_knowledge(confidence: float) -> None:
 
 
 def test_a_curve_is_trusted_as_much_as_its_best_point() -> None:
-    """That a saturated point weighs double in the fit does not make it surer than it is."""
-    seen = [point(2, 900, confidence=0.4), point(1, 450, confidence=0.2, saturated=False)]
-    curve = curve_of(operator(WORK, 2, None, None, capacities=seen))
+    """A saturated point weighs double in the fit; its confidence stays the same."""
+    points = [point(2, 900, confidence=0.4), point(1, 450, confidence=0.2, saturated=False)]
+    curve = curve_of(operator(WORK, 2, None, None, capacities=points))
     assert curve is not None
     assert curve.confidence == 0.4
 
@@ -103,10 +103,10 @@ def test_that_more_did_less_is_believed_for_an_hour() -> None:
     st.floats(0.1, 1e6),
 )
 def test_any_points_give_a_curve_that_grows(
-    seen: list[tuple[int, float, float, bool]], present: int, demand: float
+    measured: list[tuple[int, float, float, bool]], present: int, demand: float
 ) -> None:
     """However noisy: rates are positive and grow with parallelism up to the best, and `needed` is the smallest that suffices."""
-    points = [point(p, rate, confidence=c, saturated=s) for p, rate, c, s in seen]
+    points = [point(p, rate, confidence=c, saturated=s) for p, rate, c, s in measured]
     curve = curve_of(operator(WORK, present, None, None, capacities=points))
     assert curve is not None
     rates = [curve.rate(p) for p in range(1, min(64, curve.best or 64) + 1)]
@@ -136,10 +136,10 @@ AT_THE_BORDERS = st.sampled_from([MIN_NUMBER, MAX_NUMBER]) | st.floats(MIN_NUMBE
     AT_THE_BORDERS,
 )
 def test_any_rates_that_a_message_may_hold_give_finite_curves(
-    seen: list[tuple[int, float, bool]], present: int, now: float | None, demand: float
+    measured: list[tuple[int, float, bool]], present: int, now: float | None, demand: float
 ) -> None:
     """Also those next to nothing, the largest, and an estimate that is negative: such a rate is unknown."""
-    points = [point(p, rate, saturated=s) for p, rate, s in seen]
+    points = [point(p, rate, saturated=s) for p, rate, s in measured]
     curve = curve_of(operator(WORK, present, now, None, capacities=points))
     if curve is None:
         assert not points and (now is None or now <= 0)

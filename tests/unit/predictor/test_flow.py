@@ -43,7 +43,7 @@ def test_paths_of_a_diamond_add_up() -> None:
 
 
 def test_behind_an_unknown_selectivity_everything_is_unknown() -> None:
-    """Unknown is not 0: join and sink are left out, what lies before them is told."""
+    """Unknown is not 0: join and sink are left out, the operators before them are reported."""
     flow = flow_of(JOIN, {**RATIOS, ("parse", "join"): None})
     assert set(flow) == {"clicks", "views", "parse"}
     assert arrivals_at(flow, "sink", {"clicks": 100.0, "views": 30.0}) is None

@@ -15,7 +15,7 @@ def model(arrivals: float, waiting: float = 0.0, age: float = 0.0) -> Model:
     return Model(TOPOLOGY, {"in": {"in": 1.0}}, {"in": curve}, {"in": arrivals}, {"in": Backlog(waiting, age)})
 
 
-def test_two_stretches_are_one() -> None:
+def test_two_intervals_are_one() -> None:
     """Ten seconds at once, or five and five: as much waits, and as old."""
     whole = run_interval(model(1500), {"in": 1000.0}, Restart(), 10, objective_seconds=None)
     half = run_interval(model(1500), {"in": 1000.0}, Restart(), 5, objective_seconds=None)
@@ -40,7 +40,7 @@ def test_what_holds_nothing_back_takes_all() -> None:
     assert (found.backlogs["in"].records, found.violation_seconds) == (0, 0)
 
 
-def test_late_is_counted_in_the_stretch_itself() -> None:
+def test_late_is_counted_in_the_interval_itself() -> None:
     """30 s wait already: all of it is late for an objective of 10 s, of lag as of latency."""
     waits = model(1000, 30_000, 30)
     assert run_interval(waits, {"in": 1000.0}, Restart(), 5, objective_seconds=10).violation_seconds == 5

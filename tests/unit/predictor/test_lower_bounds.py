@@ -1,4 +1,4 @@
-"""What if, where an operator is hardly busy: what it sustains at least is enough for a verdict, and never too little for one."""
+"""Predictions for a nearly idle operator: its lower bound can show that it keeps up, never that it does not."""
 
 import pytest
 from weir_contracts import Analysis, Parallelism, WhatIf
@@ -24,9 +24,9 @@ def simulated() -> Analysis:
     return found
 
 
-def at_rest(*, least: float | None = 16_000.0, source: int = 2, partitions: int = 12, work: int = 40) -> Analysis:
+def at_rest(*, minimum: float | None = 16_000.0, source: int = 2, partitions: int = 12, work: int = 40) -> Analysis:
     """800/s at a source of unknown capacity that does at least 16,000 with two subtasks, before 40 of 500/s."""
-    bound = None if least is None else known(least, 0.7)
+    bound = None if minimum is None else known(minimum, 0.7)
     orders = operator(SOURCE, source, None, 800.0, min_processing_rate=bound)
     wide = policy(bounds={"min": 1, "max": 64})
     found = analysis(
@@ -42,8 +42,8 @@ def ask(found: Analysis, load: str = "x1", **parallelism: int) -> WhatIf:
 
 
 def test_twice_the_load_on_six(simulated: Analysis) -> None:
-    """`weir what-if shop/orders -p enrich=6 --load x2`: a verdict, the lag's curve and where it breaks; nobody asks the source for more
-    than it does at least."""
+    """`weir what-if shop/orders -p enrich=6 --load x2`: a verdict, the lag's curve and where it breaks; the source's load stays
+    within its lower bound."""
     answer = ask(simulated, "x2", enrich=6)
     assert (answer.keeps_up, answer.bottleneck, answer.unknown) == (True, "enrich", [])
     assert answer.throughput == pytest.approx(1600, rel=0.01)
@@ -57,7 +57,7 @@ def test_twice_the_load_on_six(simulated: Analysis) -> None:
 
 
 def test_a_bound_is_shown_as_no_capacity(simulated: Analysis) -> None:
-    """Nor is a utilization made of it, nor a parallelism that would do."""
+    """A lower bound gives neither a utilization nor a sufficient parallelism."""
     row = ask(simulated, "x2").operators[0]
     assert (row.operator, row.capacity, row.utilization, row.min_parallelism) == (ORDERS, None, None, None)
     assert (row.seen_at, row.confidence) == ([], None)
@@ -70,7 +70,7 @@ def test_as_it_is_it_keeps_up(simulated: Analysis) -> None:
 
 
 def test_a_load_beyond_the_bound_is_not_known() -> None:
-    """It may well be carried: what was seen does not say, and what is carried for certain is told as that."""
+    """Whether it keeps up is unknown; the load that it certainly sustains is reported as that."""
     answer = ask(at_rest(), "17600/s")
     assert (answer.keeps_up, answer.throughput, answer.prediction) == (None, None, None)
     assert (answer.breaks_at_load, answer.breaks_at_rate) == (None, None)
@@ -83,7 +83,7 @@ def test_a_load_beyond_the_bound_is_not_known() -> None:
 
 
 def test_where_the_bound_is_reached_first_it_breaks_there_at_the_earliest() -> None:
-    """`work` is full at 20,000/s; that the source carries as much was never seen, so no breaking point is told."""
+    """`work` is full at 20,000/s; the source was never observed at that rate, so no breaking point is reported."""
     answer = ask(at_rest(), "x2")
     assert (answer.keeps_up, answer.breaks_at_load, answer.breaks_at_rate) == (True, None, None)
     assert answer.sentence.endswith(
@@ -91,15 +91,15 @@ def test_where_the_bound_is_reached_first_it_breaks_there_at_the_earliest() -> N
     )
 
 
-def test_where_one_breaks_of_which_nothing_is_known_is_not_told() -> None:
+def test_the_breaking_point_of_an_unmeasured_operator_is_not_reported() -> None:
     """It carries the present load, and may break a little above it: where `work` is full says nothing of the application."""
-    answer = ask(at_rest(least=None, work=2))
+    answer = ask(at_rest(minimum=None, work=2))
     assert (answer.keeps_up, answer.bottleneck, answer.unknown) == (True, WORK, [])
     assert (answer.breaks_at_load, answer.breaks_at_rate) == (None, None)
     assert "breaks beyond" not in answer.sentence
 
 
-def test_what_is_too_much_for_another_is_told_beyond_the_bound_too() -> None:
+def test_an_overload_of_another_operator_is_reported_beyond_the_bound_too() -> None:
     """Two subtasks of `work` break at 1,000/s, whatever the source does beyond its 16,000."""
     answer = ask(at_rest(work=2), "17600/s")
     assert (answer.keeps_up, answer.throughput, answer.breaks_at_rate) == (False, None, 1000.0)
@@ -137,24 +137,24 @@ def test_a_backlog_is_drained_no_faster_than_the_bound() -> None:
 
 
 def test_bounds_alone_are_an_answer() -> None:
-    """Everything is hardly busy: it keeps up, and who is full first is unknown. With neither capacity nor bound it is too early."""
+    """All operators are nearly idle: it keeps up; which is full first is unknown. Without any bound it is too early."""
     idle = [
-        operator(name, p, None, 800.0, min_processing_rate=known(least))
-        for name, p, least in ((SOURCE, 1, 20_000.0), (WORK, 2, 16_000.0))
+        operator(name, p, None, 800.0, min_processing_rate=known(minimum))
+        for name, p, minimum in ((SOURCE, 1, 20_000.0), (WORK, 2, 16_000.0))
     ]
     answer = ask(analysis(operators=idle), "x10")
     assert (answer.keeps_up, answer.bottleneck, answer.throughput) == (True, None, 8000.0)
     assert "it keeps up; lag peaks at 0.0 s, within the objective of 30 s. It carries at least x20" in answer.sentence
-    blind = [operator(SOURCE, 1, None, 800.0), operator(WORK, 2, None, 800.0)]
+    without_rate = [operator(SOURCE, 1, None, 800.0), operator(WORK, 2, None, 800.0)]
     with pytest.raises(NotYet, match="no operator's capacity is known yet"):
-        ask(analysis(operators=blind))
+        ask(analysis(operators=without_rate))
 
 
 def test_what_is_carried_now_can_be_carried() -> None:
     """Neither capacity nor bound of the source, and a little less was counted going in than arriving: nothing waits, so it suffices for
     this load; not for more, not with fewer subtasks, and not where something waits."""
     orders = operator(SOURCE, 2, None, 799.0)
-    found = at_rest(least=None)
+    found = at_rest(minimum=None)
     found = found.model_copy(update={"operators": [orders, found.operators[1]]})
     waiting = found.sources[0].model_copy(update={"lag_records": known(5_000.0)})
     assert ask(found).keeps_up
@@ -165,11 +165,11 @@ def test_what_is_carried_now_can_be_carried() -> None:
 
 def test_what_is_carried_now_is_no_less_for_a_bound() -> None:
     """The load has just risen to 800/s, and the bound is of the time before; nothing waits, so no lag is predicted from the bound."""
-    answer = ask(at_rest(least=200.0))
+    answer = ask(at_rest(minimum=200.0))
     assert answer.keeps_up and answer.prediction is not None
     assert answer.prediction.max_lag_seconds == 0
     assert "It carries at least x1 (800 records/s)" in answer.sentence
-    assert ask(at_rest(least=200.0), "x1.1").keeps_up is None
+    assert ask(at_rest(minimum=200.0), "x1.1").keeps_up is None
 
 
 def test_an_unknown_lag_takes_the_trajectory_and_leaves_the_bound() -> None:

@@ -102,7 +102,7 @@ restarts = st.builds(Restart, st.floats(0, 20), st.floats(0, 5))
 @examples(25)
 @given(loads, waiting, restarts, st.integers(1, 32), st.floats(0, 0.2))
 def test_records_are_conserved(arrivals: float, backlog: float, restart: Restart, p: int, serial: float) -> None:
-    """What waits at the end is what waited, was replayed and arrived, less what was taken."""
+    """The final backlog is the initial one plus replayed and arrived records, less those taken."""
     horizon = 60.0
     case = model(arrivals, backlog=backlog, serial=serial)
     found = predict(case, {SOURCE: 1, WORK: p}, restart, horizon_seconds=horizon, objective_seconds=10)
@@ -111,7 +111,7 @@ def test_records_are_conserved(arrivals: float, backlog: float, restart: Restart
     come = backlog + replay + arrivals * horizon
     left = found.points[-1].backlog_records
     assert found.points[0].backlog_records == pytest.approx(backlog + replay, abs=0.1)
-    # Not more is taken than there was, nor than running time allows; and whoever has work works.
+    # No more is taken than was available, nor than running time allows; an operator with a backlog is busy.
     taken = come - left
     able = capacity * (horizon - restart.seconds)
     assert -0.1 <= taken <= min(come, able) * (1 + 1e-6) + 0.1
@@ -124,7 +124,9 @@ def test_records_are_conserved(arrivals: float, backlog: float, restart: Restart
 @given(
     loads, st.builds(Backlog, waiting, st.none() | st.floats(0, 100)), restarts, st.integers(1, 31), st.floats(0, 0.2)
 )
-@example(1.0, Backlog(2.3e-308, 4.0), Restart(1.0), 1, 0.0)  # the least of a record, seconds old: a slope without end
+@example(
+    1.0, Backlog(2.3e-308, 4.0), Restart(1.0), 1, 0.0
+)  # a tiny fraction of a record, seconds old: an infinite slope
 def test_more_is_never_worse(arrivals: float, waits: Backlog, restart: Restart, p: int, serial: float) -> None:
     """With the same restart, one subtask more never gives more lag or more violation."""
     case = model(arrivals, backlog=waits.records, age=waits.age_seconds, serial=serial)
@@ -146,8 +148,8 @@ def test_more_is_never_worse(arrivals: float, waits: Backlog, restart: Restart, 
     st.integers(1, 31),
 )
 def test_the_short_way_leads_where_the_steps_do(arrivals: float, waits: Backlog, restart: Restart, p: int) -> None:
-    """Of a single source the figures are worked out at once; going through it step by step, taking what has come and what there is
-    time for, and looking up when the next record had come, gives the same."""
+    """The closed form for a single source equals a step-by-step simulation that takes what has arrived and what time allows, and looks
+    up when the next record arrived."""
     (found,) = outlooks(
         model(arrivals, backlog=waits.records, age=waits.age_seconds),
         [{SOURCE: 1, WORK: p}],

@@ -1,4 +1,4 @@
-"""What if: what would happen at a parallelism and load, where it breaks, what forbids it, and never a guess."""
+"""The what-if answer: outcome at a parallelism and load, breaking point, what forbids it, and no guesses."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def test_as_it_is_nothing_changes() -> None:
 
 
 def test_twice_the_load_is_too_much() -> None:
-    """Of 1,600/s 1,000 are taken in: lag grows by 3/8 s each second, so 30 s are passed after 80 s; four subtasks would do."""
+    """1,000 of 1,600/s are taken in: lag grows by 3/8 s each second, so 30 s are passed after 80 s; four subtasks would do."""
     answer = ask(load="x2")
     assert answer.keeps_up is False
     assert answer.throughput == 1000.0
@@ -86,10 +86,10 @@ def test_a_rate_is_a_load_too() -> None:
     assert from_nothing.breaks_at_rate == 1000.0
 
 
-def test_contention_that_was_learnt_counts() -> None:
+def test_learned_contention_counts() -> None:
     """Seen at 1, 2 and 4 on a curve with a serial share: 8 do far less than twice 4, and beyond the ceiling nothing helps."""
-    seen = [point(p, 500 * p / (1 + 0.1 * (p - 1))) for p in (1, 2, 4)]
-    found = analysis(work=4, per_subtask=500 / 1.3, seen=seen)
+    points = [point(p, 500 * p / (1 + 0.1 * (p - 1))) for p in (1, 2, 4)]
+    found = analysis(work=4, per_subtask=500 / 1.3, seen=points)
     eight = ask({WORK: 8}, "2500/s", found)
     assert row(eight).capacity == pytest.approx(500 * 8 / 1.7, rel=1e-3)
     assert row(eight).seen_at == [1, 2, 4]
@@ -114,29 +114,29 @@ def test_what_the_planner_predicts_is_what_is_answered() -> None:
 def test_unknown_capacity_is_named_and_not_guessed() -> None:
     """No throughput and no trajectory where an operator could be the bottleneck; the reason is the analyzer's."""
     found = analysis()
-    blind = found.model_copy(update={"operators": [operator(SOURCE, 1, None, 800.0), found.operators[1]]})
-    answer = ask({WORK: 6}, "x2", blind)
+    without_rate = found.model_copy(update={"operators": [operator(SOURCE, 1, None, 800.0), found.operators[1]]})
+    answer = ask({WORK: 6}, "x2", without_rate)
     assert answer.keeps_up is None
     assert (answer.throughput, answer.prediction, answer.breaks_at_load) == (None, None, None)
     assert answer.max_throughput == 1600.0
     assert [(gap.operator, gap.what, gap.because) for gap in answer.unknown] == [(SOURCE, "capacity", "no reading yet")]
     assert "it is unknown whether it keeps up: the capacity of orders is unknown (no reading yet)" in answer.sentence
-    # What is known to be too small is told all the same.
-    assert ask({}, "x2", blind).keeps_up is False
+    # An operator that is certainly too small is still reported.
+    assert ask({}, "x2", without_rate).keeps_up is False
 
 
 def test_who_does_it_already_can_do_it() -> None:
     """An operator of unknown capacity that takes in 800/s suffices for 800/s and less, with as many subtasks."""
     found = analysis()
-    blind = found.model_copy(update={"operators": [operator(SOURCE, 1, None, 800.0), found.operators[1]]})
-    answer = ask({WORK: 6}, "x0.5", blind)
+    without_rate = found.model_copy(update={"operators": [operator(SOURCE, 1, None, 800.0), found.operators[1]]})
+    answer = ask({WORK: 6}, "x0.5", without_rate)
     assert answer.keeps_up
     assert answer.unknown == []
     assert answer.throughput == 400.0
 
 
-def test_behind_an_unknown_selectivity_nothing_is_told() -> None:
-    """What reaches `work` is unknown, so nobody knows whether it keeps up."""
+def test_behind_an_unknown_selectivity_the_answer_is_unknown() -> None:
+    """The load that reaches `work` is unknown, so whether it keeps up is unknown, too."""
     answer = ask(load="x2", found=analysis(selectivity=None))
     assert answer.keeps_up is None
     assert (row(answer).arrival_rate, row(answer).utilization) == (None, None)
@@ -162,7 +162,9 @@ def test_an_unknown_lag_leaves_throughput_and_takes_the_trajectory() -> None:
         ({WORK: 12}, {}, topology(), []),
     ],
 )
-def test_what_forbids_it_is_said(vector: Parallelism, spec: dict[str, Any], graph: Any, codes: list[str]) -> None:
+def test_the_reasons_that_forbid_it_are_reported(
+    vector: Parallelism, spec: dict[str, Any], graph: Any, codes: list[str]
+) -> None:
     """The policy's bounds, key groups, and the 20 free slots with the 2 it holds."""
     answer = ask(vector, "x0.1", analysis(graph=graph, the_policy=policy(**spec)))
     assert [one.code for one in answer.infeasible] == codes
@@ -178,7 +180,7 @@ def test_more_subtasks_than_partitions_are_idle_and_not_forbidden() -> None:
     assert row(answer, SOURCE).capacity == 400_000.0
 
 
-def test_what_the_bottleneck_needs_and_may_not_have_is_said() -> None:
+def test_the_bottleneck_s_need_beyond_its_limit_is_reported() -> None:
     """20 subtasks would be needed, the policy allows 12."""
     answer = ask({WORK: 12}, "10000/s")
     assert "work would need 20 and is limited to 12 by the policy's bounds" in answer.sentence
@@ -195,7 +197,7 @@ def test_skew_is_borne_in_mind() -> None:
     assert ask({}, "x1", skewed).notes == []
 
 
-def test_a_restart_that_was_never_seen_is_assumed_and_said() -> None:
+def test_an_unmeasured_restart_is_reported_as_an_assumption() -> None:
     """8 s, and a note."""
     answer = ask({WORK: 4}, "x2", analysis(restart_seconds=None))
     assert answer.prediction is not None
@@ -204,7 +206,7 @@ def test_a_restart_that_was_never_seen_is_assumed_and_said() -> None:
 
 
 def test_a_refusal_carries_what_rescales_took() -> None:
-    """It was no rescale itself, but what it tells of the earlier ones is taken, and so nothing is called an assumption."""
+    """It was no rescale itself, but it carries the durations of earlier ones, so nothing is called an assumption."""
     refused = outcome(None).model_copy(update={"restarts_seconds": [5.0, 7.0]})
     answer = what_if(analysis(restart_seconds=None), {WORK: 4}, parse_load("x2"), 600, [refused])
     assert answer.prediction is not None
@@ -215,8 +217,8 @@ def test_a_refusal_carries_what_rescales_took() -> None:
 def test_what_a_rescale_took_last_time_counts() -> None:
     """The longer of the gap between runs and the way from request to running, as for the planner; nothing is assumed then."""
     took = outcome(None, restart_seconds=6.0)
-    for seen in (None, 4.0):
-        answer = what_if(analysis(restart_seconds=seen), {WORK: 4}, parse_load("x2"), 600, [took])
+    for duration in (None, 4.0):
+        answer = what_if(analysis(restart_seconds=duration), {WORK: 4}, parse_load("x2"), 600, [took])
         assert answer.prediction is not None
         assert answer.prediction.downtime_seconds == 6.0
         assert not any("no rescale was measured" in note for note in answer.notes)
@@ -230,7 +232,7 @@ def test_a_utilization_objective_is_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"topology": None}, "graph and parallelism are unknown"),
         ({"arrivals": None}, "the arrival rate of orders is unknown: no reading yet"),
@@ -238,12 +240,12 @@ def test_a_utilization_objective_is_compared() -> None:
         ({"deployment": deployment({SOURCE: 1})}, "the parallelism of work is unknown"),
     ],
 )
-def test_too_little_to_answer_anything(changes: dict[str, Any], says: str) -> None:
+def test_too_little_to_answer_anything(changes: dict[str, Any], message: str) -> None:
     """Each is named; there is no half answer."""
     found = analysis(**{k: v for k, v in changes.items() if k != "topology"})
     if "topology" in changes:
         found = found.model_copy(update=changes)
-    with pytest.raises(NotYet, match=says):
+    with pytest.raises(NotYet, match=message):
         ask({}, "x1", found)
 
 
@@ -305,7 +307,7 @@ def test_parallelism_as_it_is_written() -> None:
     horizon=st.sampled_from([10.0, 600.0, 86_400.0]),
 )
 def test_any_question_has_an_answer_that_can_be_sent(of: dict[str, Any], p: int, load: str, horizon: float) -> None:
-    """No figure is infinite, nothing is taken in that did not arrive, and whoever keeps up takes in all."""
+    """No figure is infinite, nothing is taken in that did not arrive, and an application that keeps up takes in all."""
     found = analysis(**of)
     answer = WhatIf.model_validate_json(ask({WORK: p}, load, found, horizon).model_dump_json())
     assert answer.max_throughput <= answer.arrival_rate * (1 + 1e-9) + 0.01
@@ -322,21 +324,21 @@ def test_two_sources_keep_their_mix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "limits"),
+    ("requested", "limits"),
     [({SOURCE: 4, WORK: 4}, []), ({WORK: 4}, ["one-parallelism"]), ({SOURCE: 3, WORK: 3}, ["one-parallelism"])],
 )
-def test_containers_run_every_operator_alike(asked: Parallelism, limits: list[str]) -> None:
-    """Of two slots each, and they bring their own: that none is free forbids nothing."""
+def test_containers_run_every_operator_alike(requested: Parallelism, limits: list[str]) -> None:
+    """Containers have two slots each and bring their own, so zero free slots forbid nothing."""
     docker = {"url": "http://jm:8081", "job": "orders", "project": "shop", "service": "tm", "slots": 2}
     now = deployment({SOURCE: 2, WORK: 2}, slots=Slots(total=2, available=0))
-    answer = ask(asked, found=analysis(deployment=now, policy=policy(target={"docker": docker})))
+    answer = ask(requested, found=analysis(deployment=now, policy=policy(target={"docker": docker})))
     assert [limit.code for limit in answer.infeasible] == limits
     assert answer.possible is (limits == [])
 
 
 def test_slots_that_are_unknown_forbid_nothing() -> None:
-    """The engine tells none; it will run with what it has."""
-    blind = analysis(deployment=deployment({SOURCE: 1, WORK: 2}, slots=None))
-    assert ask({WORK: 12}, "x1", blind).possible
+    """The engine reports none; it will run with what it has."""
+    without_slots = analysis(deployment=deployment({SOURCE: 1, WORK: 2}, slots=None))
+    assert ask({WORK: 12}, "x1", without_slots).possible
     tight = analysis(deployment=deployment({SOURCE: 1, WORK: 2}, slots=Slots(total=4, available=2)))
     assert not ask({WORK: 5}, "x1", tight).possible

@@ -1,4 +1,4 @@
-"""What the SDK makes of a planner before anybody asks it."""
+"""The SDK's checks of a planner before its first request."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from weir_planner import Reply, Request, application, kta
 
 def stays(request: Request) -> Reply:
     """Nothing more."""
-    return request.hold("enough", "nobody needs more")
+    return request.hold("enough", "no operator needs more")
 
 
 class Ones:
@@ -28,7 +28,7 @@ def test_its_interface_is_described() -> None:
 
 
 @pytest.mark.parametrize("threads", [0, -1])
-def test_there_is_at_least_one_thread(threads: int) -> None:
-    """Said before anything is served."""
+def test_zero_threads_are_refused(threads: int) -> None:
+    """Refused before anything is served."""
     with pytest.raises(ValueError, match="threads"):
         application(stays, threads=threads)

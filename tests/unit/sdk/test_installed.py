@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parents[3]
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of installed packages beside the environment's own."""
+    """A folder of installed packages next to the environment's own."""
     monkeypatch.syspath_prepend(str(tmp_path))
     registry._found.cache_clear()
     yield tmp_path
@@ -35,14 +35,14 @@ def test_an_installed_package_brings_a_planner(site: Path) -> None:
     install(site, "good_hand", GOOD, steady_hand="good_hand:plan")
     found = registry.planner_of("steady-hand")
     assert (found.package, found.is_built_in, found.reads) == ("good_hand", False, frozenset())
-    asked = testing.request(planner={"name": "steady-hand", "parameters": {"parallelism": 5}})
-    assert set((registry.ask(asked, "steady-hand").parallelism or {}).values()) == {5}
+    plan_request = testing.request(planner={"name": "steady-hand", "parameters": {"parallelism": 5}})
+    assert set((registry.ask(plan_request, "steady-hand").parallelism or {}).values()) == {5}
     with pytest.raises(registry.InvalidParameters, match="parallelism"):
         registry.parse_parameters("steady-hand", {"parallelism": "five"})
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "says"),
+    ("source", "target", "message"),
     [
         ("import a_module_that_is_not_there", "bad_hand:plan", "ModuleNotFoundError: No module named 'a_module_that"),
         ("def plan(: pass", "bad_hand:plan", "SyntaxError"),
@@ -55,7 +55,7 @@ def test_an_installed_package_brings_a_planner(site: Path) -> None:
     ],
 )
 def test_one_that_cannot_be_used_is_named_and_harms_no_other(
-    site: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, target: str, says: str
+    site: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, target: str, message: str
 ) -> None:
     """The built-in ones and another package's are there as before."""
     monkeypatch.delitem(sys.modules, "bad_hand", raising=False)
@@ -63,7 +63,7 @@ def test_one_that_cannot_be_used_is_named_and_harms_no_other(
     install(site, "good_hand", GOOD, steady_hand="good_hand:plan")
     [problem] = registry.problems()
     assert (problem.name, problem.package) == ("bad-hand", "bad_hand")
-    assert says in str(problem)
+    assert message in str(problem)
     assert {"rate", "steady-hand"} <= set(registry.installed())
     with pytest.raises(registry.UnknownPlanner, match="planner bad-hand of package bad_hand cannot be used"):
         registry.planner_of("bad-hand")

@@ -26,7 +26,7 @@ from tests.unit.planner.build import NOON
 from tests.unit.planner.plugin import LOOPBACK
 
 
-class Turns(UdfResult):
+class Cycles(UdfResult):
     turn: int
 
 
@@ -34,21 +34,21 @@ class Side(UdfResult):
     side: int
 
 
-class Toggler(AutoscalingAlgorithmUDFs[Turns, Side, dict[TopologyNode, PlanUdfResult]]):
-    """Counts turns through its history, and toggles every second one; holds what cannot be copied."""
+class Toggler(AutoscalingAlgorithmUDFs[Cycles, Side, dict[TopologyNode, PlanUdfResult]]):
+    """Count cycles through its history, and toggle every second one; hold a lock, which cannot be copied."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.contexts: list[Context[Any, Any, Any]] = []
 
-    def monitor(self, ctx: Context[Turns, Side, Any]) -> Turns:
+    def monitor(self, ctx: Context[Cycles, Side, Any]) -> Cycles:
         self.contexts.append(ctx)
-        return Turns(turn=ctx.resultHistory[0].monitorResult.turn + 1 if ctx.resultHistory else 1)
+        return Cycles(turn=ctx.resultHistory[0].monitorResult.turn + 1 if ctx.resultHistory else 1)
 
-    def analyze(self, ctx: Context[Turns, Side, Any]) -> Side:
+    def analyze(self, ctx: Context[Cycles, Side, Any]) -> Side:
         return Side(side=ctx.monitorResult.turn // 2 % 2)
 
-    def plan(self, ctx: Context[Turns, Side, Any]) -> dict[TopologyNode, PlanUdfResult]:
+    def plan(self, ctx: Context[Cycles, Side, Any]) -> dict[TopologyNode, PlanUdfResult]:
         with self.lock:
             return {node: PlanUdfResult(parallelism=3 + ctx.analyzeResult.side) for node in ctx.nodes}
 
@@ -60,14 +60,14 @@ def registration(url: str, **changes: Any) -> PlannerRegistration:
     return PlannerRegistration.model_validate(record | steps | changes)
 
 
-async def turns(url: str, count: int, **changes: Any) -> list[PlanReply]:
-    """So many turns of Weir's loop with the container at `url`, over its own client; each gets the memory of the one before."""
+async def run_cycles(url: str, count: int, **changes: Any) -> list[PlanReply]:
+    """Run `count` cycles of Weir's loop with the container at `url`; each gets the memory of the one before."""
     client, replies = PlannerClient(LOOPBACK), []
     memory: dict[str, Any] = {}
     try:
         for _ in range(count):
-            asked = request("steady").model_copy(update={"memory": memory})
-            replies.append(await ask(asked, registration(url, **changes), 20.0, client.post_json))
+            plan_request = request("steady").model_copy(update={"memory": memory})
+            replies.append(await ask(plan_request, registration(url, **changes), 20.0, client.post_json))
             memory = json.loads(replies[-1].model_dump_json())["memory"]
     finally:
         await client.close()
@@ -78,7 +78,7 @@ async def test_weir_runs_a_class_in_ktas_shape() -> None:
     """Over a socket, both sides as they are in production: history, results passed on, plans by node, and Weir's analysis."""
     toggler = Toggler()
     with running(application(toggler)) as url:
-        replies = await turns(url, 4)
+        replies = await run_cycles(url, 4)
     enriched = [(reply.parallelism or {})["enrich"] for reply in replies]
     assert enriched == [3, 4, 4, 3]
     last = toggler.contexts[-1]
@@ -94,12 +94,12 @@ async def test_what_a_step_raises_is_in_the_plan() -> None:
     """500 with its message, passed on with the step's name."""
 
     class Broken(Toggler):
-        def analyze(self, ctx: Context[Turns, Side, Any]) -> Side:
+        def analyze(self, ctx: Context[Cycles, Side, Any]) -> Side:
             raise RuntimeError("no model")
 
-    told = r"answered 500: RuntimeError: no model \(analyze\)"
-    with running(application(Broken())) as url, pytest.raises(PlannerFailed, match=told):
-        await turns(url, 1)
+    pattern = r"answered 500: RuntimeError: no model \(analyze\)"
+    with running(application(Broken())) as url, pytest.raises(PlannerFailed, match=pattern):
+        await run_cycles(url, 1)
 
 
 class Analyzeless:
@@ -118,7 +118,7 @@ class Analyzeless:
 async def test_dicts_will_do_and_analyze_may_return_none() -> None:
     """No base class, no models."""
     with running(application(Analyzeless)) as url:
-        assert (await turns(url, 1))[0].parallelism == dict.fromkeys(request("steady").operators, 5)
+        assert (await run_cycles(url, 1))[0].parallelism == dict.fromkeys(request("steady").operators, 5)
 
 
 def wire(*nodes: str, **fields: Any) -> dict[str, Any]:
@@ -157,7 +157,7 @@ async def test_one_node_may_be_answered_in_several_ways(answer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("answer", "reason"),
     [
         (4, "one parallelism for 2 nodes"),
         ({NODE: 4}, "not exactly the 2"),
@@ -166,11 +166,11 @@ async def test_one_node_may_be_answered_in_several_ways(answer: Any) -> None:
         ({"a": 1, "b": 2}, "which is no node"),
     ],
 )
-async def test_what_is_no_plan_is_500_with_a_message(answer: Any, why: str) -> None:
+async def test_what_is_no_plan_is_500_with_a_message(answer: Any, reason: str) -> None:
     """In the shape that KTA's operator knows."""
     answered = await post(Returns(plan=answer), "plan", wire("a", "b"))
     assert answered.status_code == 500
-    assert why in answered.json()["message"]
+    assert reason in answered.json()["message"]
 
 
 @pytest.mark.parametrize("answer", [3, [1], {"x": float("inf")}])
@@ -198,16 +198,16 @@ async def test_steps_that_are_not_there_are_404() -> None:
 
 async def test_topology_is_one_node_or_several() -> None:
     """As KTA unpacks it."""
-    seen: list[Any] = []
+    observed: list[Any] = []
 
     class Looks(Returns):
         def plan(self, ctx: Context[Any, Any, Any]) -> Any:
-            seen.append(ctx.topology)
+            observed.append(ctx.topology)
             assert ctx.weir is None
             return dict.fromkeys(ctx.nodes, 1)
 
     await post(Looks(), "plan", wire("a"))
     deployments = [{"type": "scaleTargetRef", "fields": f"kind=Deployment|name={name}"} for name in ("x", "y")]
     await post(Looks(), "plan", wire() | {"topology": [json.dumps(json.dumps(node)) for node in deployments]})
-    assert seen[0] == NODE
-    assert [node.fields.name for node in seen[1]] == ["x", "y"]
+    assert observed[0] == NODE
+    assert [node.fields.name for node in observed[1]] == ["x", "y"]

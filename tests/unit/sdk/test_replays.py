@@ -14,10 +14,10 @@ class Sizes(BaseModel):
 
 @planner(name="fixed", parameters=Sizes)
 def fixed(request: Request) -> Reply:
-    """Gives `enrich` what the policy says, and counts its turns."""
-    turns = int(request.memory.get("turns", 0)) + 1
+    """Gives `enrich` what the policy says, and counts its cycles."""
+    cycles = int(request.memory.get("cycles", 0)) + 1
     wanted = request.parameters(Sizes).enrich
-    return request.scale({"enrich": wanted}, "fixed", f"always {wanted}", memory={"turns": turns}, turns=turns)
+    return request.scale({"enrich": wanted}, "fixed", f"always {wanted}", memory={"cycles": cycles}, cycles=cycles)
 
 
 def test_a_planner_is_scored_in_weirs_own_loop() -> None:
@@ -33,7 +33,7 @@ def test_a_planner_is_scored_in_weirs_own_loop() -> None:
 
 
 def test_too_little_is_seen_to_be_too_little() -> None:
-    """What the simulation knows counts, not what the planner believes."""
+    """The simulation's state counts, not the planner's."""
     little = replay(fixed, "step", parameters={"enrich": 2}, duration_seconds=300)
     assert little.violation_share is not None
     assert little.violation_share > 0.3
@@ -50,7 +50,7 @@ def test_what_a_planner_raises_comes_out() -> None:
         replay(broken, "step", duration_seconds=60)
 
 
-def test_what_cannot_be_replayed_is_said(tmp_path: Path) -> None:
+def test_a_replay_that_is_impossible_is_reported(tmp_path: Path) -> None:
     """Which argument, and why."""
     with pytest.raises(ValueError, match="trace"):
         replay(fixed, "no-such-trace")

@@ -28,18 +28,18 @@ def test_the_recorded_requests_are_what_they_are_called() -> None:
 
 
 def test_operators_come_in_topological_order() -> None:
-    """Sources first, and nobody before its inputs."""
-    for asked in requests():
-        for i, name in enumerate(asked.operators):
-            assert set(asked.inputs(name)) <= set(asked.operators[:i])
+    """Sources first, and no operator before its inputs."""
+    for plan_request in requests():
+        for i, name in enumerate(plan_request.operators):
+            assert set(plan_request.inputs(name)) <= set(plan_request.operators[:i])
 
 
 def test_limits_are_the_tightest_of_policy_key_groups_and_partitions() -> None:
     """More subtasks than partitions stay idle; they may be requested all the same."""
-    asked = request("steady", bounds={"min": 1, "max": 100, "operators": {"enrich": {"min": 2, "max": 5}}})
-    assert asked.limits["enrich"] == (2, 5, 5)
-    partitions = asked.topology.operator(asked.sources[0]).source_partitions
-    assert asked.limits[asked.sources[0]] == (1, partitions, 100)
+    plan_request = request("steady", bounds={"min": 1, "max": 100, "operators": {"enrich": {"min": 2, "max": 5}}})
+    assert plan_request.limits["enrich"] == (2, 5, 5)
+    partitions = plan_request.topology.operator(plan_request.sources[0]).source_partitions
+    assert plan_request.limits[plan_request.sources[0]] == (1, partitions, 100)
     wide = request("steady", bounds={"min": 1000, "max": 2000})
     groups = wide.topology.operator("enrich").max_parallelism
     assert wide.limits["enrich"] == (groups, groups, groups)
@@ -47,39 +47,41 @@ def test_limits_are_the_tightest_of_policy_key_groups_and_partitions() -> None:
 
 def test_the_minimum_of_a_policy_counts_where_it_exceeds_the_partitions() -> None:
     """The user asked for it, useful or not; one parallelism for all keeps to the limits of each operator."""
-    asked = request("steady", bounds={"min": 14, "max": 16, "operators": {"enrich": {"min": 2, "max": 5}}})
-    source = asked.sources[0]
-    assert (asked.topology.operator(source).source_partitions or 0) < 14
-    assert asked.limits[source] == (14, 14, 16)
-    assert asked.max_replicas == max(limits.max for limits in asked.limits.values())
-    assert asked.uniform(3) == dict.fromkeys(asked.operators, 14) | {"enrich": 3}
-    assert asked.replicas == max(asked.current.values())
+    plan_request = request("steady", bounds={"min": 14, "max": 16, "operators": {"enrich": {"min": 2, "max": 5}}})
+    source = plan_request.sources[0]
+    assert (plan_request.topology.operator(source).source_partitions or 0) < 14
+    assert plan_request.limits[source] == (14, 14, 16)
+    assert plan_request.max_replicas == max(limits.max for limits in plan_request.limits.values())
+    assert plan_request.uniform(3) == dict.fromkeys(plan_request.operators, 14) | {"enrich": 3}
+    assert plan_request.replicas == max(plan_request.current.values())
 
 
 def test_a_copy_reads_itself_again() -> None:
-    """What was derived belongs to the request it was derived from; and what is handed out may be changed."""
-    asked = request("steady")
-    current = asked.current
+    """Derived values belong to their own request, and a returned value may be changed."""
+    plan_request = request("steady")
+    current = plan_request.current
     current["enrich"] = 99
-    deployment = asked.deployment.model_copy(update={"observed": dict.fromkeys(asked.operators, 7)})
-    assert asked.limits and set(asked.model_copy(update={"deployment": deployment}).current.values()) == {7}
-    assert asked.current["enrich"] != 99
+    deployment = plan_request.deployment.model_copy(update={"observed": dict.fromkeys(plan_request.operators, 7)})
+    assert plan_request.limits and set(plan_request.model_copy(update={"deployment": deployment}).current.values()) == {
+        7
+    }
+    assert plan_request.current["enrich"] != 99
 
 
 def test_useful_parallelisms_are_those_that_do_something() -> None:
-    """Of those with the same largest share of partitions or key groups the smallest, as Weir's own guard rounds them."""
-    asked = request("steady", bounds={"min": 1, "max": 200})
-    for name in asked.operators:
-        low, high, _ = asked.limits[name]
-        rounded = {asked.topology.smallest_useful(name, p) for p in range(low, high + 1)}
-        assert asked.useful_parallelisms(name) == sorted(rounded)
+    """The smallest parallelism with the same largest share of partitions or key groups, as Weir's guard rounds it."""
+    plan_request = request("steady", bounds={"min": 1, "max": 200})
+    for name in plan_request.operators:
+        low, high, _ = plan_request.limits[name]
+        rounded = {plan_request.topology.smallest_useful(name, p) for p in range(low, high + 1)}
+        assert plan_request.useful_parallelisms(name) == sorted(rounded)
 
 
 def test_an_allowed_minimum_is_useful_by_definition() -> None:
     """The policy's minimum may lie between two of them."""
     source = request("steady").sources[0]
-    asked = request("steady", bounds={"min": 1, "max": 200, "operators": {source: {"min": 7, "max": 200}}})
-    assert asked.useful_parallelisms(source)[0] == 7
+    plan_request = request("steady", bounds={"min": 1, "max": 200, "operators": {source: {"min": 7, "max": 200}}})
+    assert plan_request.useful_parallelisms(source)[0] == 7
 
 
 STEADY = request("steady")
@@ -94,10 +96,10 @@ def test_capacity_is_the_predictors() -> None:
     ]
     operator = template.model_copy(update={"capacities": falling})
     analysis = STEADY.analysis.model_copy(update={"operators": [operator]})
-    asked, curve = STEADY.model_copy(update={"analysis": analysis}), curve_of(operator)
+    plan_request, curve = STEADY.model_copy(update={"analysis": analysis}), curve_of(operator)
     assert curve is not None and curve.best is not None
-    assert [asked.capacity("enrich", p) for p in (1, 2, 8, 100)] == [curve.rate(p) for p in (1, 2, 8, 100)]
-    assert asked.capacity("enrich") == curve.rate(STEADY.current["enrich"])
+    assert [plan_request.capacity("enrich", p) for p in (1, 2, 8, 100)] == [curve.rate(p) for p in (1, 2, 8, 100)]
+    assert plan_request.capacity("enrich") == curve.rate(STEADY.current["enrich"])
 
 
 def test_what_was_never_seen_is_unknown() -> None:
@@ -111,21 +113,21 @@ def test_what_was_never_seen_is_unknown() -> None:
 
 def test_what_is_needed_and_missing_is_named_with_its_reason() -> None:
     """The sentence says what is unknown, and why."""
-    asked = request("metric-missing")
+    plan_request = request("metric-missing")
     with pytest.raises(MetricMissing, match=r"the lag is unknown: .+"):
-        asked.needed(asked.analysis.lag_seconds, "the lag")
+        plan_request.needed(plan_request.analysis.lag_seconds, "the lag")
     with pytest.raises(MetricMissing, match=r"^capacity is unknown$"):
-        asked.needed(None, "capacity")
-    assert asked.needed(0.0, "nothing") == 0.0
+        plan_request.needed(None, "capacity")
+    assert plan_request.needed(0.0, "nothing") == 0.0
     with pytest.raises(MetricMissing, match="nothing was analysed of nobody"):
-        asked.analysed("nobody")
+        plan_request.analysed("nobody")
 
 
 def test_operators_left_out_stay_as_they_are() -> None:
     """A planner names what it changes."""
-    asked = request("steady")
-    reply = asked.scale({"enrich": 5}, "because", "five are better", demand_per_second=3.5)
-    assert reply.parallelism == {**asked.current, "enrich": 5}
+    plan_request = request("steady")
+    reply = plan_request.scale({"enrich": 5}, "because", "five are better", demand_per_second=3.5)
+    assert reply.parallelism == {**plan_request.current, "enrich": 5}
     assert reply.evidence == {"demand_per_second": 3.5}
 
 
@@ -153,9 +155,9 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 
 def test_memory_is_kept_unless_another_is_given() -> None:
-    """What comes with the request comes with the next one, too."""
-    asked = request("steady").model_copy(update={"memory": {"n": 1}})
-    replies = [asked.hold("a", "b"), asked.scale({}, "a", "b"), asked.hold("a", "b", memory={})]
+    """A request's memory comes with the next one, too."""
+    plan_request = request("steady").model_copy(update={"memory": {"n": 1}})
+    replies = [plan_request.hold("a", "b"), plan_request.scale({}, "a", "b"), plan_request.hold("a", "b", memory={})]
     assert [reply.memory for reply in replies] == [{"n": 1}, {"n": 1}, {}]
 
 
@@ -164,16 +166,16 @@ class _Parameters(BaseModel):
 
 
 def test_parameters_are_read_into_a_type() -> None:
-    """What is wrong is named."""
-    asked = request("steady", planner={"name": "mine", "parameters": {"target": 0.5}})
-    assert asked.parameters(_Parameters).target == 0.5
+    """Wrong parameters are named."""
+    plan_request = request("steady", planner={"name": "mine", "parameters": {"target": 0.5}})
+    assert plan_request.parameters(_Parameters).target == 0.5
     with pytest.raises(InvalidParameters, match="target: "):
         request("steady", planner={"name": "mine", "parameters": {"target": "x"}}).parameters(_Parameters)
 
 
-@pytest.mark.parametrize(("gone", "part"), [*product(["topology", "deployment"], ["read", "of"])])
-def test_what_cannot_be_planned_is_no_request(gone: str, part: str) -> None:
-    """Weir holds without asking; whoever asks all the same is told why not."""
-    whole = PlanRequest.model_validate(request("steady").model_dump(mode="json", by_alias=True) | {gone: None})
-    with pytest.raises(ValueError, match=f"{gone}: is unknown"):
+@pytest.mark.parametrize(("missing", "part"), [*product(["topology", "deployment"], ["read", "of"])])
+def test_what_cannot_be_planned_is_no_request(missing: str, part: str) -> None:
+    """Weir holds without a request; a caller that sends one gets the reason."""
+    whole = PlanRequest.model_validate(request("steady").model_dump(mode="json", by_alias=True) | {missing: None})
+    with pytest.raises(ValueError, match=f"{missing}: is unknown"):
         Request.of(whole) if part == "of" else Request.model_validate_json(whole.model_dump_json())

@@ -46,9 +46,9 @@ class Sizer:
     def plan(self, request: Request) -> Reply:
         with self.lock:
             self.calls += 1
-            most = request.limits["enrich"].max
+            limit = request.limits["enrich"].max
             target = request.parameters(Parameters).target
-            return request.scale({"enrich": most}, "most", "as much as there is", target_share=target)
+            return request.scale({"enrich": limit}, "most", "as much as there is", target_share=target)
 
 
 async def later(request: Request) -> dict[str, Any]:
@@ -82,7 +82,7 @@ async def post(client: httpx.AsyncClient, content: str | bytes, **headers: str) 
 
 @pytest.mark.parametrize("wrapped", [stay, Sizer, Sizer(), later])
 async def test_functions_classes_instances_and_coroutines_can_plan(client: Any, wrapped: Any) -> None:
-    """Each answers with a reply for the whole topology."""
+    """Each answers with a reply for the entire topology."""
     answer = await post(client(wrapped), body())
     assert answer.status_code == 200
     Reply.model_validate(answer.json())
@@ -99,9 +99,14 @@ async def test_an_instance_is_called_and_not_copied(client: Any) -> None:
 
 async def test_a_planner_describes_itself(client: Any) -> None:
     """By its decorator, else by its name and docstring."""
-    told = PlannerDescription.model_validate((await client(Sizer).get("/")).json())
-    assert (told.name, told.version, told.scope, told.reads) == ("sizer", "1.2.0", "application", ["history"])
-    assert told.parameters["properties"]["target"]["exclusiveMinimum"] == 0
+    description = PlannerDescription.model_validate((await client(Sizer).get("/")).json())
+    assert (description.name, description.version, description.scope, description.reads) == (
+        "sizer",
+        "1.2.0",
+        "application",
+        ["history"],
+    )
+    assert description.parameters["properties"]["target"]["exclusiveMinimum"] == 0
     plain = PlannerDescription.model_validate((await client(stay).get("/")).json())
     assert (plain.name, plain.description, plain.contract_versions) == (
         "stay",
@@ -124,7 +129,7 @@ def test_a_wrong_description_is_refused() -> None:
         Planner(planner(name="Not A Name")(lambda request: request.hold("a", "b")))
 
 
-async def test_what_a_planner_raises_is_told_and_logged(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_planner_s_exception_is_reported_and_logged(client: Any, caplog: pytest.LogCaptureFixture) -> None:
     """500 with the message, the traceback in the log; the next request is answered as ever."""
 
     def sometimes(request: Request) -> Reply:
@@ -163,7 +168,7 @@ async def test_a_missing_metric_is_a_hold(client: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("answer", "reason"),
     [
         (None, "it: must be a mapping of fields"),
         ({"kind": "scale"}, "code: is required"),
@@ -175,11 +180,11 @@ async def test_a_missing_metric_is_a_hold(client: Any) -> None:
         ({"kind": "hold", "code": "a", "sentence": "b", "memory": {"x": "y" * 20_000}}, "memory"),
     ],
 )
-async def test_what_is_no_reply_is_a_failure_with_its_reason(client: Any, answer: Any, why: str) -> None:
+async def test_what_is_no_reply_is_a_failure_with_its_reason(client: Any, answer: Any, reason: str) -> None:
     """Its author reads it here, before Weir refuses it."""
     failed = await post(client(lambda request: answer), body())
     assert failed.status_code == 500
-    assert why in failed.json()["detail"]
+    assert reason in failed.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +192,7 @@ async def test_what_is_no_reply_is_a_failure_with_its_reason(client: Any, answer
     [("{}", 422), ("[]", 422), ("{", 422), (b"\xff", 400), ("[" * 100_000, 400), ('{"id": NaN}', 422)],
 )
 async def test_what_is_no_request_is_refused(client: Any, content: Any, status: int) -> None:
-    """Never a 500: whoever asked is at fault."""
+    """Never a 500: the client is at fault."""
     refused = await post(client(stay), content)
     assert refused.status_code in (status, 422)
     assert refused.json()["detail"]
@@ -214,7 +219,7 @@ async def test_a_body_that_is_too_large_is_refused(client: Any) -> None:
 
 
 async def test_a_slow_planner_is_answered_for_in_time(client: Any) -> None:
-    """After the policy's timeout nobody waits for the plan; a request that waited behind it is not planned any more."""
+    """After the policy's timeout the client no longer waits; a request queued behind it is not planned."""
     release, begun = threading.Event(), []
 
     def slow(request: Request) -> Reply:
@@ -239,26 +244,26 @@ async def test_a_timeout_of_the_planners_own_is_its_failure(client: Any) -> None
     assert (await post(client(asks_somebody), body())).status_code == 500
 
 
-@pytest.mark.parametrize(("threads", "most"), [(1, 1), (3, 3)])
-async def test_calls_come_one_after_the_other_unless_told_otherwise(client: Any, threads: int, most: int) -> None:
+@pytest.mark.parametrize(("threads", "limit"), [(1, 1), (3, 3)])
+async def test_calls_are_sequential_by_default(client: Any, threads: int, limit: int) -> None:
     """As many at a time as there are threads."""
-    inside, seen, lock = 0, [], threading.Lock()
-    together = threading.Barrier(most)
+    inside, observed, lock = 0, [], threading.Lock()
+    together = threading.Barrier(limit)
 
     def counts(request: Request) -> Reply:
         nonlocal inside
         with lock:
             inside += 1
-            seen.append(inside)
+            observed.append(inside)
         together.wait(5)
         with lock:
             inside -= 1
         return request.hold("counted", "so many")
 
     made = client(counts, threads=threads)
-    answers = await asyncio.gather(*(post(made, body()) for _ in range(2 * most)))
-    assert [a.status_code for a in answers] == [200] * 2 * most
-    assert max(seen) <= most
+    answers = await asyncio.gather(*(post(made, body()) for _ in range(2 * limit)))
+    assert [a.status_code for a in answers] == [200] * 2 * limit
+    assert max(observed) <= limit
 
 
 async def test_a_queue_that_nobody_would_wait_for_is_refused(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +306,7 @@ async def test_health_and_metrics(client: Any) -> None:
 
 
 async def test_a_token_is_demanded_where_there_is_one(client: Any) -> None:
-    """Of those who ask for plans, not of whoever looks after the process."""
+    """Requests for plans need it; health checks and metrics do not."""
     made = client(stay, token="secret")
     assert (await post(made, body())).status_code == 401
     assert (await made.get("/")).status_code == 401
@@ -311,19 +316,19 @@ async def test_a_token_is_demanded_where_there_is_one(client: Any) -> None:
 
 def test_every_recorded_request_is_answered() -> None:
     """As an author's first test would ask."""
-    for asked in requests():
-        assert checked(stay, asked).kind == "hold"
+    for plan_request in requests():
+        assert checked(stay, plan_request).kind == "hold"
 
 
 def test_a_planner_that_changes_its_mind_is_noticed() -> None:
     """The same request gets the same reply."""
     replies = iter(["one", "two"])
     with pytest.raises(AssertionError, match="two replies"):
-        checked(lambda asked: asked.hold(next(replies), "x"), request())
+        checked(lambda plan_request: plan_request.hold(next(replies), "x"), request())
     with pytest.raises(InvalidReply, match="misses"):
-        checked(lambda asked: {"kind": "scale", "code": "a", "sentence": "b", "parallelism": {}}, request())
+        checked(lambda plan_request: {"kind": "scale", "code": "a", "sentence": "b", "parallelism": {}}, request())
 
-    def raises(asked: Request) -> Reply:
+    def raises(plan_request: Request) -> Reply:
         raise MetricMissing("everything")
 
     assert checked(raises, request()).code == "metric-missing"
@@ -347,7 +352,7 @@ main(plan)
 
 
 def test_sigterm_ends_it_gracefully(tmp_path: Path) -> None:
-    """Exit code 0, and its listener is gone."""
+    """Exit code 0, and its listener is closed."""
     script = tmp_path / "mine.py"
     script.write_text(SCRIPT)
     process = subprocess.Popen(
