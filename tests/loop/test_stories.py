@@ -52,7 +52,7 @@ def test_a_slow_wave_is_followed_without_a_violation() -> None:
 
 
 def test_a_spike_shorter_than_a_rescale_makes_no_zigzag() -> None:
-    """Six times the load for 4 s, which no planner can foresee: answered at most once, and given back step by step."""
+    """Six times the load for 4 s, which no planner can predict: answered at most once, and given back step by step."""
     world = settled(350.0)
     world.load = lambda t: 2100.0 if 100 <= t < 104 else 350.0
     world.live(120)

@@ -108,7 +108,7 @@ def lone_job_manager(run_folder: Path) -> Iterator[FlinkCluster]:
 async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
     """Wait for a condition; the deadline fails the test."""
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - nobody signals it
+        while not condition():  # noqa: ASYNC110 - no event signals it
             await asyncio.sleep(0.05)
 
 

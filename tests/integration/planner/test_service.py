@@ -40,7 +40,7 @@ def planner(kafka: KafkaBroker, folder: Path, **environment: str) -> WeirService
 async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float, what: str) -> None:
     try:
         async with asyncio.timeout(seconds):
-            while not await condition():  # noqa: ASYNC110 - nobody signals it
+            while not await condition():  # noqa: ASYNC110 - no event signals it
                 await asyncio.sleep(0.2)
     except TimeoutError:
         raise AssertionError(f"not within {seconds} s: {what}") from None

@@ -124,7 +124,7 @@ class Fleet:
         """Wait for it; the failure says what was missing."""
         try:
             async with asyncio.timeout(seconds):
-                while not condition():  # noqa: ASYNC110 - nobody signals it
+                while not condition():  # noqa: ASYNC110 - no event signals it
                     await asyncio.sleep(0.1)
         except TimeoutError:
             raise AssertionError(f"not within {seconds:g} s: {what}") from None

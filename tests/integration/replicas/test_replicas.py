@@ -45,7 +45,7 @@ async def test_work_is_shared_taken_over_and_decided_once(
 
     fleet.arrivals = 2400
     async with asyncio.timeout(30):
-        while await fleet.metric("executor", 1, "weir_executor_actions_in_flight") < 3:  # noqa: ASYNC110 - nobody signals it
+        while await fleet.metric("executor", 1, "weir_executor_actions_in_flight") < 3:  # noqa: ASYNC110 - no event signals it
             await asyncio.sleep(0.1)
     killed = kill(fleet, "executor")
     took["executor"] = await heard(fleet, Outcome, killed, under_way(fleet))
@@ -99,7 +99,7 @@ async def remembered(fleet: Fleet, killed: tuple[float, float]) -> float:
     """Seconds from the kill until something observed after it is known of every application."""
     since, instant = killed
     async with asyncio.timeout(60):
-        while not await fleet.remembered(instant):  # noqa: ASYNC110 - nobody signals it
+        while not await fleet.remembered(instant):  # noqa: ASYNC110 - no event signals it
             await asyncio.sleep(0.2)
     return time.monotonic() - since
 

@@ -48,7 +48,7 @@ async def eventually(ask: Callable[[], Awaitable[Offsets]], expected: dict[Place
 
 
 async def looked_up(rig: Rig, positions: dict[Place, int], wanted: Place) -> Mapping[Place, datetime]:
-    """Return the append times once they include `wanted`; a new client omits what it cannot look up in time, so ask again."""
+    """Return the append times once they include `wanted`; a new client omits those it cannot look up in time."""
     for _ in range(30):
         found = await rig.brokers.appended_at(positions, "read_committed")
         assert set(found) <= {wanted}

@@ -48,7 +48,7 @@ async def observed(
 
 
 async def test_a_running_job_is_observed_completely(flink: MemoryFlink) -> None:
-    """Topology, run, deployment, readings and policy in one message; requested and observed parallelism are separate."""
+    """Topology, run, deployment, readings, policy in one message; requested and observed parallelism are separate."""
     flink.requested[MAP] = 4
     observation = await observed(flink)
     assert (observation.status, observation.application) == ("running", "shop/orders")

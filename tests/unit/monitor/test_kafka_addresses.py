@@ -1,4 +1,4 @@
-"""Brokers that a policy names: their addresses are checked before librdkafka connects. The oracle is the test's own listener."""
+"""Brokers that a policy names: addresses are checked before librdkafka connects. Oracle: the test's own listener."""
 
 import asyncio
 from collections.abc import AsyncIterator
