@@ -126,7 +126,7 @@ def test_a_wrong_setting_is_named(run: Run, image: str, name: str, value: str) -
 
 
 def test_it_stops_within_ten_seconds(run: Run, service: str, image: str) -> None:
-    """Kafka is unreachable, as when all of it is stopped at once: it reports this, and still ends in order with code 0."""
+    """Kafka is unreachable, as when everything stops at once: it reports this, and ends in order with code 0."""
     container = run(image, environment={"WEIR_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9"})
 
     def lives() -> bool:

@@ -1,4 +1,4 @@
-"""The analyzer's image as a complete Spark cluster: driver and workers in containers that share only the state's volume.
+"""The analyzer's image as a complete Spark cluster: driver and workers in containers that share the state's volume.
 
 Master and workers are started with the commands of docs/how-to/scale-the-analyzer.md.
 """

@@ -75,7 +75,7 @@ async def _until(contest: MemoryContest, condition: Callable[[], bool]) -> None:
 
 
 async def test_the_second_prepares_but_never_starts(contest: MemoryContest) -> None:
-    """It is warm when it gets the lease; it touches nothing before; at its deadline it ends and names the active one."""
+    """It is warm when it gets the lease; it touches nothing before; at its deadline it ends, naming the active one."""
     first = Shell(contest.group, contest.clock, "first")
     await _until(contest, lambda: "start" in first.stream.told)
     second = Shell(contest.group, contest.clock, "second")
