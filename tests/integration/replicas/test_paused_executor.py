@@ -1,4 +1,4 @@
-"""Two executors on a real broker, stopped between recording an action and its request. Oracle: the cluster's requests."""
+"""Two executors on a broker, stopped between recording an action and its request. Oracle: the cluster's requests."""
 
 import asyncio
 import signal
