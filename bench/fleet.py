@@ -167,15 +167,15 @@ async def remember_the_past(redis: RedisServer, applications: int) -> None:
             name = name_of(number)
             lines = [
                 LoopResult(
-                    at=now - timedelta(seconds=10 * back),
-                    plan_id=derive_id(observation_id(name, now), f"plan-{back}"),
+                    at=now - timedelta(seconds=10 * age),
+                    plan_id=derive_id(observation_id(name, now), f"plan-{age}"),
                     kind="hold",
                     code="objective-held",
                     current=parallelism,
                     lag_seconds=0.2,
                     arrival_rate=420.0,
                 )
-                for back in range(HISTORY, 0, -1)
+                for age in range(HISTORY, 0, -1)
             ]
             await store.save([], [], [(name, line) for line in lines])
     finally:

@@ -237,7 +237,7 @@ def first_acted_plan(project: Path, environment: dict[str, str]) -> float:
 
 
 def cold() -> float:
-    """The same on a fresh clone with empty caches of its own."""
+    """Seconds from `make trial` to the first rescale, on a fresh clone with empty caches."""
     folder = Path(tempfile.mkdtemp(prefix="weir-cold-"))
     try:
         subprocess.run(["git", "clone", "-q", str(PROJECT), str(folder / "weir")], check=True, timeout=120)

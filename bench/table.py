@@ -111,13 +111,13 @@ def _fidelity(found: dict[str, Any]) -> Figures:
 
 
 def _chaos(found: dict[str, Any]) -> Figures:
-    account = found["account"]
+    summary = found["account"]
     recovered = found["kills"] - len(found["not_recovered"])
     yield "kills recovered", f"{recovered} of {found['kills']}"
     lost = "observations_without_analysis", "plans_without_end", "plans_requested_twice"
     yield (
         "observations without analysis, plans without an end or requested twice",
-        str(sum(len(account[name]) for name in lost)),
+        str(sum(len(summary[name]) for name in lost)),
     )
     for victim, seconds in found["recovered_seconds"].items():
         yield f"recovery after a kill of {victim}", f"p50 {seconds['p50']:.0f} s, maximum {seconds['max']:.0f} s"

@@ -1,4 +1,4 @@
-"""A daemon, the images on it, and containers that are gone after each test."""
+"""A daemon, its images, and containers that are removed after each test."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ def docker_client() -> Iterator[docker.DockerClient]:
 
 @pytest.fixture(scope="session")
 def images(docker_client: docker.DockerClient) -> Images:
-    """What is on the daemon."""
+    """Images on the daemon."""
     return Images(docker_client)
 
 

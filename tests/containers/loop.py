@@ -1,4 +1,4 @@
-"""The stack as one sees it from outside: through its one published port, with the token."""
+"""The stack as its user reaches it: through its one published port, with the token."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ class Loop:
         self.client = httpx.Client(base_url=self.url, timeout=10, headers={"Authorization": f"Bearer {token}"})
 
     def get(self, path: str) -> Any:
-        """None while it cannot be had."""
+        """Return a response's body; None while it is unavailable."""
         try:
             answer = self.client.get(path)
         except httpx.TransportError:
@@ -31,13 +31,13 @@ class Loop:
     def summary(self) -> Mapping[str, Any]:
         return self.get(f"/v1/applications/{self.application}") or {}
 
-    def tell(self, **load: float | None) -> None:
-        """Change the load, from inside its container: nobody else reaches the generator."""
-        words = [f"{name}={json.dumps(value)}" for name, value in load.items()]
-        self.stack.exec("load", "python", "-m", "workloads.loadgen.set_load", *words)
+    def set_load(self, **load: float | None) -> None:
+        """Change the load from inside its container; the generator is unreachable from outside."""
+        settings = [f"{name}={json.dumps(value)}" for name, value in load.items()]
+        self.stack.exec("load", "python", "-m", "workloads.loadgen.set_load", *settings)
 
     def until(self, what: str, condition: Callable[[Mapping[str, Any]], Any], seconds: float = 300) -> None:
-        """Until the application is as it should be; the error tells how it was instead and what the services say."""
+        """Wait for a condition of the application; the error has its last summary and the services' logs."""
         try:
             wait_until(lambda: condition(self.summary()), timeout_seconds=seconds, what=what, poll_seconds=1.0)
         except TestbedError as error:

@@ -1,5 +1,5 @@
-"""The whole stack by `docker compose`, as a user starts it: it acts, follows a load step, survives the death of each service, and
-leaves nothing behind."""
+"""The complete stack by `docker compose`, as a user starts it: it acts, follows a load step, survives the death of each
+service, and leaves nothing behind."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from .loop import Loop, slowest
 LOW, HIGH = 700, 2000
 """Records/s: two subtasks of the slowest operator do the one, and at least five the other."""
 STOP_SECONDS = 10.0
-BESIDE = [f"demo/beside-{n}" for n in range(4)]
+OTHERS = [f"demo/beside-{n}" for n in range(4)]
 """Further applications of the same job, which are only advised."""
 
 
@@ -35,7 +35,7 @@ def loop(image_settings: Mapping[str, str], tmp_path_factory: pytest.TempPathFac
     try:
         stack.up()
         loop = Loop(stack, port)
-        loop.tell(rate=LOW)
+        loop.set_load(rate=LOW)
         yield loop
         loop.client.close()
     finally:
@@ -46,7 +46,7 @@ def loop(image_settings: Mapping[str, str], tmp_path_factory: pytest.TempPathFac
 
 
 def test_the_loop_acts_by_itself(loop: Loop) -> None:
-    """Nobody does anything after `up`: the load is more than the one subtask that the job begins with can do."""
+    """No user acts after `up`: the load exceeds the capacity of the job's initial single subtask."""
     loop.until("a verified rescale", lambda s: s.get("action_phase") == "verified" and slowest(s) >= 2, 600)
 
 
@@ -64,7 +64,7 @@ def test_only_the_api_can_be_reached(loop: Loop) -> None:
 
 
 def test_the_api_asks_for_the_token(loop: Loop) -> None:
-    """Which a first start has made; health alone is told to everybody."""
+    """The first start has made it; only health is public."""
     assert httpx.get(f"{loop.url}/v1/policies").status_code == 401
     wrong = {"Authorization": "Bearer correct-horse-battery-staple"}
     assert httpx.get(f"{loop.url}/v1/policies", headers=wrong).status_code == 401
@@ -73,7 +73,7 @@ def test_the_api_asks_for_the_token(loop: Loop) -> None:
 
 
 def test_secrets_are_where_their_readers_are_and_nowhere_else(loop: Loop) -> None:
-    """What the monitor finds in its folder opens no door, and no variable of any container holds a token."""
+    """The files in the monitor's folder grant no access, and no variable of any container holds a token."""
     assert loop.stack.exec("monitor", "ls", "/run/weir").split() == ["WEIR_TOKENS"]
     known_to_the_monitor = json.loads(loop.stack.exec("monitor", "cat", "/run/weir/WEIR_TOKENS"))
     for token in known_to_the_monitor:
@@ -84,46 +84,46 @@ def test_secrets_are_where_their_readers_are_and_nowhere_else(loop: Loop) -> Non
 
 
 def test_a_load_step_is_followed(loop: Loop) -> None:
-    """×3, as one sees it through the API: more is planned, asked for and then observed."""
+    """×3, through the API: more is planned, requested and then observed."""
     # What waited while everything started took more than the load does.
     loop.until("what the low load takes", lambda s: 2 <= slowest(s) <= 4 and s.get("action_phase") == "verified")
     before = slowest(loop.summary())
-    loop.tell(rate=HIGH)
+    loop.set_load(rate=HIGH)
     loop.until("more parallelism", lambda s: slowest(s) > before and s.get("action_phase") == "verified")
 
 
 def test_prometheus_finds_all_five(loop: Loop) -> None:
-    """By their names in the project's network, where no token is asked for."""
+    """By their names in the project's network, where no token is required."""
     loop.stack.up("prometheus")
-    asked = ["promtool", "query", "instant", "http://127.0.0.1:9090", 'sum by (job) (up{job=~"weir-.*"})']
+    command = ["promtool", "query", "instant", "http://127.0.0.1:9090", 'sum by (job) (up{job=~"weir-.*"})']
 
     def up() -> bool:
-        done = loop.stack.containers("prometheus")[0].exec_run(asked)
+        done = loop.stack.containers("prometheus")[0].exec_run(command)
         return done.exit_code == 0 and all(f'job="weir-{name}"}} => 1 ' in done.output.decode() for name in WEIR)
 
-    wait_until(up, timeout_seconds=180, what="five services seen by Prometheus", poll_seconds=2.0)
+    wait_until(up, timeout_seconds=180, what="five services in Prometheus", poll_seconds=2.0)
 
 
 @pytest.fixture
 def several(loop: Loop) -> Iterator[list[str]]:
     """More than one application to plan for."""
     policy = loop.get(f"/v1/policies/{loop.application}")
-    for name in BESIDE:
+    for name in OTHERS:
         namespace, _, word = name.partition("/")
         metadata = {"namespace": namespace, "name": word}
-        # A job of its own, which the cluster does not have: a target has one policy.
+        # A separate job, which the cluster does not have: a target has one policy.
         target = {"flink": {**policy["spec"]["target"]["flink"], "job": word}}
         document = {**policy, "metadata": metadata, "spec": {**policy["spec"], "target": target, "mode": "advise"}}
         loop.client.put(f"/v1/policies/{name}", json=document).raise_for_status()
-    names = [loop.application, *BESIDE]
+    names = [loop.application, *OTHERS]
     wait_until(lambda: all(reading(loop, name, "plan") for name in names), timeout_seconds=180, what="plans for all")
     yield names
-    for name in BESIDE:
+    for name in OTHERS:
         loop.client.delete(f"/v1/policies/{name}").raise_for_status()
 
 
 def reading(loop: Loop, application: str, noun: str) -> str | None:
-    """The id of the latest reading that there is an `observation`, an `analysis` or a `plan` of."""
+    """Return the id of the latest reading that an `observation`, an `analysis` or a `plan` is based on."""
     found = loop.get(f"/v1/applications/{application}/{noun}") or {}
     return found.get("id" if noun == "observation" else "observation_id")
 
@@ -146,10 +146,10 @@ def test_a_planner_that_is_stopped_at_work_loses_nothing(loop: Loop, several: li
         began = time.monotonic()
         planner.stop(timeout=30)
         seconds = time.monotonic() - began
-        said = planner.logs(tail=20).decode(errors="replace")
+        logged = planner.logs(tail=20).decode(errors="replace")
         planner.reload()
-        assert planner.attrs["State"]["ExitCode"] == 0, said
-        assert seconds < STOP_SECONDS, said
+        assert planner.attrs["State"]["ExitCode"] == 0, logged
+        assert seconds < STOP_SECONDS, logged
 
         planner.start()
 
@@ -163,12 +163,12 @@ def test_a_planner_that_is_stopped_at_work_loses_nothing(loop: Loop, several: li
     for name in several:
         items = loop.get(f"/v1/applications/{name}/history?limit=200")["items"]
         assert len({item["plan_id"] for item in items}) == len({item["at"] for item in items}) == len(items)
-        for turn in loop.get(f"/v1/applications/{name}/explain?limit=50")["items"]:
-            assert len({o["action"]["id"] for o in turn["outcomes"] if o["action"]}) <= 1
+        for cycle in loop.get(f"/v1/applications/{name}/explain?limit=50")["items"]:
+            assert len({o["action"]["id"] for o in cycle["outcomes"] if o["action"]}) <= 1
 
 
 def killed_and_started(loop: Loop, service: str) -> datetime:
-    """`docker kill`, then `docker start`; when it was dead."""
+    """`docker kill`, then `docker start`; return when it was dead."""
     loop.stack.kill(service)
     killed = datetime.now(UTC)
     assert not loop.stack.containers(service)
@@ -177,7 +177,7 @@ def killed_and_started(loop: Loop, service: str) -> datetime:
 
 
 def decided_since(loop: Loop, summary: Mapping[str, Any], killed: datetime, service: str) -> bool:
-    """Whether a reading of the running job that was taken afterwards has been decided about."""
+    """Whether there is a decision on a later reading of the running job."""
     plan = loop.get(f"/v1/applications/{loop.application}/plan") or {}
     fresh = "observed_at" in plan and datetime.fromisoformat(plan["observed_at"]) > killed
     return fresh and not summary.get("silent") and slowest(summary) >= 1 and loop.stack.healthy(service)
@@ -185,7 +185,7 @@ def decided_since(loop: Loop, summary: Mapping[str, Any], killed: datetime, serv
 
 @pytest.mark.parametrize("service", [*WEIR, "kafka", "redis"])
 def test_a_killed_service_comes_back_into_the_loop(loop: Loop, service: str) -> None:
-    """Each of Weir's, what they talk over, and what they remember in; nobody does anything but start it again."""
+    """Each of Weir's services, the broker and the store; the user only starts it again."""
     killed = killed_and_started(loop, service)
     loop.until(f"a plan after {service}'s death", lambda s: decided_since(loop, s, killed, service))
 
@@ -203,7 +203,7 @@ def test_a_job_that_is_lost_with_its_jobmanager_is_scaled_again(loop: Loop) -> N
 
 
 def test_what_crashes_is_started_again(loop: Loop) -> None:
-    """By Docker: only who stops a container by hand starts it by hand."""
+    """By Docker; only a container stopped by hand has to be started by hand."""
     container = loop.stack.containers("executor")[0]
     if os.geteuid() != 0:
         pytest.skip("only root can end a container's process from outside, as a crash would")
@@ -219,12 +219,12 @@ def test_what_crashes_is_started_again(loop: Loop) -> None:
 
 def test_after_all_that_the_loop_still_acts(loop: Loop) -> None:
     """Down again: every service has died once, and the executor twice."""
-    loop.tell(rate=LOW / 2)
+    loop.set_load(rate=LOW / 2)
     loop.until("less parallelism", lambda s: 0 < slowest(s) <= 2 and s.get("action_phase") == "verified")
 
 
-def test_up_again_keeps_what_somebody_has_changed(loop: Loop) -> None:
-    """A second `up` makes no new token and puts no policy over one that is there."""
+def test_up_again_keeps_changes_of_users(loop: Loop) -> None:
+    """A second `up` makes no new token and overwrites no policy."""
     token = loop.stack.operator_token()
     policy = loop.get(f"/v1/policies/{loop.application}")
     policy["spec"]["objective"] = {"maxLag": "45s"}
@@ -235,7 +235,7 @@ def test_up_again_keeps_what_somebody_has_changed(loop: Loop) -> None:
 
 
 def test_up_again_brings_nothing_back_that_was_deleted(loop: Loop) -> None:
-    """Least of all a policy that acts."""
+    """Above all no policy that acts."""
     loop.client.delete(f"/v1/policies/{loop.application}").raise_for_status()
 
     def runs() -> int:

@@ -1,5 +1,5 @@
 """The profiles `docker-driver` and `docker-demo`, as a user starts them: a job in reactive mode gets the containers that its load
-takes, through a door that lets nothing else of Docker through."""
+needs, through a Docker socket proxy that permits nothing else."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ def loop(image_settings: Mapping[str, str], tmp_path_factory: pytest.TempPathFac
     try:
         stack.up(*WEIR, "load", "docker-gate", "reactive-policy")
         loop = Loop(stack, port, "demo/reactive")
-        loop.tell(rate=LOW)
+        loop.set_load(rate=LOW)
         yield loop
         loop.client.close()
     finally:
@@ -48,10 +48,10 @@ def loop(image_settings: Mapping[str, str], tmp_path_factory: pytest.TempPathFac
 
 
 def test_more_load_is_more_containers(loop: Loop) -> None:
-    """Which compose shows beside the first, and the job spreads over."""
+    """Compose shows them next to the first, and the job spreads over them."""
     loop.until("the job at two", lambda s: slowest(s) == 2, 600)
     assert len(loop.stack.containers(SERVICE)) == 1
-    loop.tell(rate=HIGH)
+    loop.set_load(rate=HIGH)
     loop.until("two containers or more", lambda s: slowest(s) >= 4 and s.get("action_phase") == "verified")
     running = loop.stack.containers(SERVICE)
     assert len(running) >= 2
@@ -61,12 +61,12 @@ def test_more_load_is_more_containers(loop: Loop) -> None:
 
 def test_less_load_is_fewer(loop: Loop) -> None:
     """Down to the one it began with, and that one is compose's own first."""
-    loop.tell(rate=LOW)
+    loop.set_load(rate=LOW)
     loop.until("one container", lambda s: slowest(s) == 2 and len(loop.stack.containers(SERVICE)) == 1)
     assert loop.stack.containers(SERVICE)[0].labels["com.docker.compose.container-number"] == "1"
 
 
-def test_the_executor_has_a_door_and_no_key(loop: Loop) -> None:
+def test_the_executor_has_a_proxy_and_no_socket(loop: Loop) -> None:
     """Docker's own socket is mounted in the gate alone, which is in good health."""
     assert loop.stack.healthy("docker-gate")
     mounted = {
@@ -80,7 +80,7 @@ def test_the_executor_has_a_door_and_no_key(loop: Loop) -> None:
 
 def test_down_takes_what_the_driver_made(loop: Loop) -> None:
     """As compose's own."""
-    loop.tell(rate=HIGH)
+    loop.set_load(rate=HIGH)
     loop.until("two containers or more", lambda _: len(loop.stack.containers(SERVICE)) >= 2)
     loop.stack.down()
     assert loop.stack.left() == []

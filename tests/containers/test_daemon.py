@@ -1,4 +1,4 @@
-"""The project's own daemon: beside any other, and gone without a trace."""
+"""The project's own daemon: independent of any other, and removed without a trace."""
 
 import os
 import tempfile
@@ -38,7 +38,7 @@ def test_it_starts_answers_and_ends(folder: Path) -> None:
 
 
 def test_why_it_does_not_start(folder: Path) -> None:
-    """In its own words, with the place of its log, and nothing is left running."""
+    """The error quotes the daemon and names its log; no process is left running."""
     daemon = DockerDaemon(folder / "data", folder / "run", ("--storage-driver=none-such",))
     with pytest.raises(TestbedError, match=r"dockerd: ended with code 1; .*dockerd.log ends with: .*graphdriver"):
         daemon.start()

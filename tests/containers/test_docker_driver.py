@@ -78,21 +78,21 @@ class Project:
         return {int(each.labels["com.docker.compose.container-number"]): each for each in found}
 
     def stranger(self, number: int) -> Real:
-        """Somebody's container under the name that the service's next one would have."""
+        """Create a foreign container under the name of the service's next one."""
         name = str(next(iter(self.real().values())).name)
         other = self.client.containers.create(BASE, ["true"], name=f"{name.rstrip('0123456789')}{number}")
         self.others.append(other)
         return other
 
     def reset(self, containers: int) -> None:
-        """So many TaskManagers, and nobody else's."""
+        """Restore so many TaskManagers and remove foreign containers."""
         while self.others:
             self.others.pop().remove(force=True)
         self.compose("up", "-d", "--scale", f"{SERVICE}={containers}", "--remove-orphans")
         assert sorted(self.real()) == list(range(1, containers + 1))
 
     def left(self) -> list[str]:
-        """Whatever the daemon has of the project."""
+        """Return names of the project's objects on the daemon."""
         mine = [f"com.docker.compose.project={PROJECT}"]
         found: Sequence[Any] = [
             *self.client.containers.list(all=True, filters={"label": mine}),
@@ -174,9 +174,9 @@ class Driven:
         return asyncio.run(self.driver.request(self.subject, JOB, TOPOLOGY.uniform(level), expected, Unfenced()))
 
     def requested(self) -> dict[str, int] | None:
-        seen = asyncio.run(self.driver.observe(self.subject))
-        assert seen.deployment is not None, seen.reason
-        return seen.deployment.requested
+        state = asyncio.run(self.driver.observe(self.subject))
+        assert state.deployment is not None, state.reason
+        return state.deployment.requested
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def driven(project: Project) -> Iterator[Driven]:
 
 
 def same(container: Real) -> dict[str, Any]:
-    """What a copy has in common with its sibling, as far as the two can be told from each other."""
+    """Return the attributes that a copied container shares with its sibling."""
     config, host = container.attrs["Config"], container.attrs["HostConfig"]
     labels = {key: value for key, value in config["Labels"].items() if not key.endswith("container-number")}
     mounts = sorted((m["Destination"], m["Type"], m["RW"]) for m in container.attrs["Mounts"])
@@ -213,7 +213,7 @@ def volume(container: Real, place: str) -> str:
 
 
 def test_compose_sees_them_as_its_own(project: Project, driven: Driven) -> None:
-    """From one to three and back to two: `ps` lists them, `up` leaves them as they are, they answer to the service's name."""
+    """From one to three and back to two: `ps` lists them, `up` leaves them as they are, the service's name resolves."""
     for _ in range(2):  # asking twice does no harm
         assert isinstance(driven.ask(3), Accepted)
     real = project.real()
@@ -248,7 +248,7 @@ def test_others_names_and_one_offs_are_left_alone(project: Project, driven: Driv
 
 
 class Interrupted(DockerDaemon):
-    """Somebody removes what was just made, once."""
+    """Another client removes the new container, once."""
 
     def __init__(self, project: Project) -> None:
         super().__init__(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock", 120)
@@ -261,8 +261,8 @@ class Interrupted(DockerDaemon):
         super().start(container)
 
 
-def test_somebody_removes_one_meanwhile(project: Project) -> None:
-    """The request is not answered and leaves what there was; asked again, it is granted. One that goes later is somebody's doing."""
+def test_another_client_removes_one_meanwhile(project: Project) -> None:
+    """The request fails without a change; repeated, it succeeds. A later removal is not the driver's doing."""
     project.reset(1)
     driven = Driven(project, Interrupted(project))
     answer = driven.ask(3)

@@ -1,4 +1,4 @@
-"""Each service's image: whole, slim, careful, and quick to stop."""
+"""Each service's image: complete, small, without privileges, and quick to stop."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ from tests.containers.images import run as run_logged
 from .conftest import Run
 
 STOP_SECONDS = 10.0
-MOST_OVER_BASE_MEGABYTES = 250
+MAX_OVER_BASE_MEGABYTES = 250
 START_SECONDS = 90.0
 PRIVATE = "weir-monitor:private-test"
 
@@ -64,7 +64,7 @@ def ended(container: Container, timeout_seconds: int = 60) -> tuple[int, str]:
     return code, container.logs().decode(errors="replace")
 
 
-def told(run: Run, image: str, *command: str, **environment: str) -> tuple[int, str]:
+def run_to_end(run: Run, image: str, *command: str, **environment: str) -> tuple[int, str]:
     return ended(run(image, command, environment))
 
 
@@ -85,13 +85,13 @@ def image(service: str, image_settings: Mapping[str, str]) -> str:
 
 
 def test_every_module_of_its_service_can_be_imported(run: Run, service: str, image: str) -> None:
-    """What the lock file left out, or the Dockerfile forgot to copy, shows here."""
+    """Packages missing from the lock file and files missing from the Dockerfile show here."""
     output = inside(run, image, _IMPORT_ALL, f"services.{service}", "runtime", "weir_contracts")
     assert int(output.split()[-1]) > 30
 
 
 def test_it_has_what_it_needs_and_no_more(run: Run, service: str, image: str) -> None:
-    """No root, nothing that installs or builds, no other service's code, and nothing that it could write to."""
+    """No root, no installer or compiler, no other service's code, and no writable file."""
     found: dict[str, Any] = json.loads(inside(run, image, _INSIDE).splitlines()[-1])
     assert found["user"] == [10001, 10001]
     assert found["tools"] == []
@@ -101,12 +101,12 @@ def test_it_has_what_it_needs_and_no_more(run: Run, service: str, image: str) ->
     assert found["writable_if_it_could"] == []
 
 
-def test_it_tells_its_settings(run: Run, service: str, image: str) -> None:
-    """`docker run IMAGE --help` and `--print-settings` answer without anything else being there."""
-    code, text = told(run, image, "--help")
+def test_it_prints_its_settings(run: Run, service: str, image: str) -> None:
+    """`docker run IMAGE --help` and `--print-settings` work without any other service."""
+    code, text = run_to_end(run, image, "--help")
     assert code == 0, text
     assert "WEIR_KAFKA_BOOTSTRAP_SERVERS" in text
-    code, text = told(run, image, "--print-settings", WEIR_KNOWLEDGE_TOKEN="hunter2-hunter2-hunter2")
+    code, text = run_to_end(run, image, "--print-settings", WEIR_KNOWLEDGE_TOKEN="hunter2-hunter2-hunter2")
     assert code == 0, text
     settings = json.loads(text)
     assert settings["WEIR_KAFKA_BOOTSTRAP_SERVERS"]["value"] == "127.0.0.1:9092"
@@ -119,14 +119,14 @@ def test_it_tells_its_settings(run: Run, service: str, image: str) -> None:
     [("WEIR_KAFKA_BOOTSTRAP_SERVERS", "kafka"), ("WEIR_HTTP_HOST", "0.0.0.0"), ("WEIR_TOKENS_FILE", "/nowhere.json")],
 )
 def test_a_wrong_setting_is_named(run: Run, image: str, name: str, value: str) -> None:
-    """Exit code 2 and the variable's name, so that whoever reads the container's log knows what to change."""
-    code, text = told(run, image, **{name: value})
+    """Exit code 2 and the variable's name, so that the container's log says what to change."""
+    code, text = run_to_end(run, image, **{name: value})
     assert code == 2, text
     assert name in text
 
 
 def test_it_stops_within_ten_seconds(run: Run, service: str, image: str) -> None:
-    """Kafka cannot be reached, as when all of it is stopped at once: it says so, and still ends in order, with code 0."""
+    """Kafka is unreachable, as when everything stops at once: it reports this, and ends in order with code 0."""
     container = run(image, environment={"WEIR_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9"})
 
     def lives() -> bool:
@@ -137,8 +137,8 @@ def test_it_stops_within_ten_seconds(run: Run, service: str, image: str) -> None
     wait_until(lives, timeout_seconds=START_SECONDS, what=f"{service} started")
 
     def complains() -> bool:
-        code, said = container.exec_run(["python", "-m", "runtime.probe"])
-        return code == 1 and b"kafka: 127.0.0.1:9 (WEIR_KAFKA_BOOTSTRAP_SERVERS)" in said
+        code, output = container.exec_run(["python", "-m", "runtime.probe"])
+        return code == 1 and b"kafka: 127.0.0.1:9 (WEIR_KAFKA_BOOTSTRAP_SERVERS)" in output
 
     wait_until(complains, timeout_seconds=START_SECONDS, what=f"{service} not ready, and why")
     began = time.monotonic()
@@ -174,8 +174,8 @@ def private_image(
 
 
 def test_an_image_from_a_private_checkout_starts(run: Run, private_image: str) -> None:
-    """Its user may read what was copied from files that were somebody else's alone."""
-    code, text = told(run, private_image, "--print-settings")
+    """Its user may read files that were copied from another user's private ones."""
+    code, text = run_to_end(run, private_image, "--print-settings")
     assert code == 0, text
     assert "WEIR_KAFKA_BOOTSTRAP_SERVERS" in json.loads(text)
 
@@ -196,13 +196,13 @@ def test_four_of_five_are_small(images: Images, image_settings: Mapping[str, str
     """All but the analyzer, which has Spark and Java inside."""
     base = images.size(BASE)
     over = {s: (images.size(image_of(s, image_settings)) - base) / 1e6 for s in SERVICES if s != "analyzer"}
-    assert max(over.values()) < MOST_OVER_BASE_MEGABYTES, over
+    assert max(over.values()) < MAX_OVER_BASE_MEGABYTES, over
 
 
 @pytest.mark.parametrize("name", ["load", "sample-job"])
-def test_workloads_tell_their_options(run: Run, name: str, image_settings: Mapping[str, str]) -> None:
-    """What is only there to be tried out is as careful as the rest."""
-    code, text = told(run, image_of(name, image_settings), "--help")
+def test_workloads_print_their_options(run: Run, name: str, image_settings: Mapping[str, str]) -> None:
+    """Images of demonstrations run with as few privileges as the rest."""
+    code, text = run_to_end(run, image_of(name, image_settings), "--help")
     assert code == 0, text
     assert "usage: python -m workloads." in text
 
@@ -215,14 +215,14 @@ def test_the_analyzers_image_is_a_spark_cluster_too(run: Run, image_settings: Ma
     wait_until(
         lambda: b"I have been elected leader" in container.logs(), timeout_seconds=START_SECONDS, what="Spark master"
     )
-    code, text = told(run, image_of("analyzer", image_settings), "worker", "--help", **here)
+    code, text = run_to_end(run, image_of("analyzer", image_settings), "worker", "--help", **here)
     assert "Usage: Worker [options] <master>" in text, (code, text)
 
 
 def test_the_analyzers_jars_are_inside(run: Run, image_settings: Mapping[str, str]) -> None:
-    """Four jars connect Spark to Kafka; a folder without them ends it with code 2 and says so."""
+    """Four jars connect Spark to Kafka; a folder without them ends it with code 2 and a message."""
     listed = "import pathlib; print(sorted(p.name for p in pathlib.Path('/opt/weir/jars').iterdir()))"
     output = inside(run, image_of("analyzer", image_settings), listed)
     assert output.count(".jar") == 4
-    code, text = told(run, image_of("analyzer", image_settings), WEIR_ANALYZER_JARS="/opt/weir")
+    code, text = run_to_end(run, image_of("analyzer", image_settings), WEIR_ANALYZER_JARS="/opt/weir")
     assert (code, "WEIR_ANALYZER_JARS" in text) == (2, True), text

@@ -1,6 +1,6 @@
-"""The analyzer's image as a whole Spark cluster: driver and workers in containers that share the state's volume and nothing else.
+"""The analyzer's image as a complete Spark cluster: driver and workers in containers that share the state's volume.
 
-Master and workers are started with the words of docs/how-to/scale-the-analyzer.md.
+Master and workers are started with the commands of docs/how-to/scale-the-analyzer.md.
 """
 
 import json
@@ -27,7 +27,7 @@ from tests.integration.analyzer.test_stream import observations
 from .conftest import MARK, Run
 
 START_SECONDS = 300.0
-"""Of a machine that builds images beside it; an idle one takes a tenth."""
+"""For a machine that builds images meanwhile; an idle one takes a tenth."""
 STATE = "/var/lib/weir/analyzer"
 APPLICATIONS = [f"shop/boxed-{n}" for n in range(12)]
 SPLIT = 4
@@ -49,15 +49,16 @@ for stage in ask(app + '/stages?status=complete'):
 hosts = {e['id']: e['hostPort'].rpartition(':')[0] for e in ask(app + '/executors') if e['id'] != 'driver'}
 print(json.dumps({'there': sorted(hosts.values()), 'keyed': sorted(hosts.get(each, '') for each in keyed)}))
 """
-"""Asked from inside the driver's container: nobody else reaches it. Hosts of the executors that are there, and of those that have
-finished tasks which took in shuffled records, as those do that keep the state."""
+"""Run inside the driver's container, as Spark is unreachable from outside. Hosts of all executors, and of those that
+finished tasks which read shuffled records, as those do that keep the state."""
 
 
 def documented(role: str) -> tuple[list[str], list[str]]:
-    """The options of `docker run` and the words after the image, as docs/how-to/scale-the-analyzer.md has them for `master` or `worker`."""
+    """Return the options of `docker run` and the arguments after the image for `master` or `worker`, as documented in
+    docs/how-to/scale-the-analyzer.md."""
     lines = (PROJECT / "docs" / "how-to" / "scale-the-analyzer.md").read_text().splitlines()
     commands = [shlex.split(line) for line in lines if line.startswith("docker run ")]
-    (found,) = [words for words in commands if words[words.index(DOCUMENTED_IMAGE) + 1] == role]
+    (found,) = [arguments for arguments in commands if arguments[arguments.index(DOCUMENTED_IMAGE) + 1] == role]
     place = found.index(DOCUMENTED_IMAGE)
     return found[2:place], found[place + 1 :]
 
@@ -84,7 +85,7 @@ class Broker:
 
 
 class Boxes:
-    """What runs in the network, with the volume."""
+    """Containers in the network, with the volume."""
 
     def __init__(self, name: str, run: Run, settings: Mapping[str, str]) -> None:
         self.name, self._run, self._settings = name, run, settings
@@ -129,15 +130,15 @@ class Boxes:
             "WEIR_ANALYZER_SPARK_MASTER": f"spark://{self.host(MASTER)}:7077",
             "WEIR_ANALYZER_SHUFFLE_PARTITIONS": str(SPLIT),
             "WEIR_ANALYZER_EXECUTOR_MEMORY_MEGABYTES": "512",
-            # It tells who did what.
+            # It reports tasks by executor.
             "WEIR_ANALYZER_SPARK_CONF": '{"spark.ui.enabled": "true"}',
         }
         return self._start("analyzer", "WEIR_ANALYZER_IMAGE", environment=environment, volumes=self._state())
 
     def _spark(self, name: str, role: str, *, shares: bool = True) -> Container:
-        """With the documented words, and the documented options as the library's; only the names are this network's."""
-        options, words = documented(role)
-        command = [word.replace(MASTER, self.host(MASTER)) for word in words]
+        """Run with the documented arguments and options; only the names are this network's."""
+        options, arguments = documented(role)
+        command = [word.replace(MASTER, self.host(MASTER)) for word in arguments]
         more: dict[str, Any] = {"environment": {"SPARK_DAEMON_MEMORY": "192m"}}
         if "--no-healthcheck" in options:
             more["healthcheck"] = {"test": ["NONE"]}
@@ -153,7 +154,7 @@ class Boxes:
         return self._run(self._settings[image], command, name=full, hostname=full, network_mode=self.name, **more)
 
     def host(self, name: str) -> str:
-        """What a container is called in the network, and on the daemon, where names are unique."""
+        """Return a container's name in the network and on the daemon, where names are unique."""
         return f"{self.name}-{name}"
 
 
@@ -175,7 +176,7 @@ def boxes(place: str, run: Run, image_settings: Mapping[str, str]) -> Boxes:
 
 
 def who_did_what(analyzer: Container) -> Mapping[str, list[str]]:
-    """Spark's own account; nothing while the driver does not answer."""
+    """Return hosts as Spark reports them; empty while the driver does not answer."""
     done = analyzer.exec_run(["python", "-c", _WHO_DID_WHAT, str(SPLIT)])
     return json.loads(done.output) if done.exit_code == 0 else {}
 
@@ -188,7 +189,7 @@ def addresses(*containers: Container) -> list[str]:
     return sorted(str(network["IPAddress"]) for network in networks)
 
 
-def _says(container: Container, text: str) -> bool:
+def _logged(container: Container, text: str) -> bool:
     return text in container.logs().decode(errors="replace")
 
 
@@ -202,22 +203,22 @@ def _send_and_wait(bench: Bench, sent: Mapping[str, list[Observation]]) -> None:
 
 def test_driver_and_workers_share_nothing_but_the_volume(boxes: Boxes, tmp_path: Path) -> None:
     """A worker without the volume is named and nothing is analysed; with two that have it all is, and both keep a share of the state;
-    one killed, nothing is lost. Neither master nor worker is asked for a health that only the analyzer has."""
+    one killed, nothing is lost. Neither master nor worker has the analyzer's health check."""
     bench = Bench(boxes.broker(), tmp_path)
     master = boxes.master()
-    blind = boxes.worker("worker-blind", shares=False)
+    isolated = boxes.worker("worker-blind", shares=False)
     analyzer = boxes.analyzer()
     wait_until(
-        lambda: _says(analyzer, "worker-blind cannot see what the driver wrote there"),
+        lambda: _logged(analyzer, "worker-blind cannot see what the driver wrote there"),
         timeout_seconds=START_SECONDS,
         what="the worker without the volume named",
         poll_seconds=1.0,
     )
-    blind.remove(force=True, v=True)
+    isolated.remove(force=True, v=True)
     first = boxes.worker("worker-1")
     second = boxes.worker("worker-2")
     wait_until(
-        lambda: _says(analyzer, "stream-running"), timeout_seconds=START_SECONDS, what="the stream", poll_seconds=1.0
+        lambda: _logged(analyzer, "stream-running"), timeout_seconds=START_SECONDS, what="the stream", poll_seconds=1.0
     )
     both = addresses(first, second)
     wait_until(
@@ -230,7 +231,7 @@ def test_driver_and_workers_share_nothing_but_the_volume(boxes: Boxes, tmp_path:
     _send_and_wait(bench, sent)
     for name in APPLICATIONS:
         assert [a.observation_id for a in bench.of(name)] == [o.id for o in sent[name]]
-    # A stage is told when its batch is over.
+    # Spark reports a stage when its batch is over.
     wait_until(
         lambda: who_did_what(analyzer).get("keyed") == both,
         timeout_seconds=60,

@@ -1,4 +1,4 @@
-"""The real parts, started once for all tests that need them, each test with topics, keys and jobs of its own."""
+"""The real parts, started once for all tests that need them, each test with its own topics, keys and jobs."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -64,7 +64,7 @@ def test_a_missing_metric_is_a_hold_that_names_it() -> None:
 
 
 def test_an_unknown_lag_shrinks_nothing() -> None:
-    """Neither commits nor positions: how old the oldest record is cannot be known."""
+    """Neither commits nor positions: the age of the oldest record is unknown."""
     world = settled(1200.0, start=4)
     nowhere = partitions(committed_offset=None, committed_at=None, current_offset=None)
 
@@ -213,7 +213,7 @@ def test_a_rescale_that_never_begins_times_out() -> None:
 
 
 def test_a_rescale_that_hangs_is_rolled_back_and_its_vector_kept_away() -> None:
-    """The job does not come up with the new parallelism: asked back after the deadline, and not tried again for minutes."""
+    """The job does not come up with the new parallelism: rolled back after the deadline, not retried for minutes."""
     world = settled()
     world.simulation.conditions.hangs = True
     world.load = 1200.0
@@ -256,8 +256,8 @@ def test_a_rescale_that_makes_it_worse_is_taken_back() -> None:
     assert any(i.code == "capacity-ceiling" for i in world.plans[-1].infeasible)
 
 
-def test_a_slow_rescale_is_waited_for_and_its_price_is_known_from_then_on() -> None:
-    """45 s from checkpoint to running: nothing is asked for meanwhile, and another one comes only if it pays."""
+def test_a_slow_rescale_is_waited_for_and_its_price_is_learned() -> None:
+    """45 s from checkpoint to running: nothing is requested meanwhile, and another one comes only if it pays."""
     world = settled()
     world.simulation.conditions.restart_factor = 22.0
     world.load = 1200.0

@@ -69,7 +69,7 @@ def test_an_excluded_period_holds_and_its_end_lets_go() -> None:
 
 
 def test_a_budget_is_used_up_and_not_passed() -> None:
-    """2 cores at half a core a slot: 4 slots for a load that needs 9, and the plan says what was infeasible. With more of it, more."""
+    """2 cores at half a core a slot: 4 slots for a load that needs 9; the plan names the limit. A larger budget gives more."""
     budget: dict[str, Any] = {"cpu": 2, "perSlot": {"cpu": 0.5}}
     world = settled(budget=budget)
     world.load = 3600.0
@@ -153,7 +153,7 @@ def hot(share: float) -> Application:
 @pytest.mark.thorough
 def test_a_rule_that_follows_lag_is_kept_from_chasing_a_hot_key() -> None:
     """60 % of all records have one key, and the rule adds to `enrich` for as long as there is lag. Once its subtasks have been measured
-    it is kept at what an even load would need; without a hot key the same rule gets what it asks for."""
+    it is kept at what an even load would need; without a hot key the same rule gets what it requests."""
     rule = {
         "name": "threshold",
         "parameters": {"measure": "lag_seconds", "up_above": 10, "down_below": 0, "operators": ["enrich"], "step": 2},

@@ -57,7 +57,7 @@ def waiting(world: World) -> Plan:
 
 @CHANGES
 def test_a_policy_that_changes_while_a_plan_waits(changed: ScalingPolicy | None, code: str) -> None:
-    """It was made under the old one: refused at the last gate, whatever it says."""
+    """It was made under the old one: refused at the last gate, whatever it proposes."""
     world = settled()
     plan = waiting(world)
     world.executor_reads(changed)
@@ -70,7 +70,7 @@ def test_a_policy_that_changes_while_a_plan_waits(changed: ScalingPolicy | None,
 
 @CHANGES
 def test_a_policy_that_changes_between_gate_and_request(changed: ScalingPolicy | None, code: str) -> None:
-    """The intent is published; the engine was not asked yet, and is not."""
+    """The intent is published; the engine has no request yet, and gets none."""
     world = settled()
     plan = waiting(world)
     world.executor_reads_each(chain([world.policy], repeat(changed)))
@@ -204,7 +204,7 @@ def test_observations_out_of_order_teach_nothing_wrong() -> None:
 
 
 def test_a_reading_that_comes_late_is_not_decided_on() -> None:
-    """Half a minute old at an interval of 5 s: a hold that says so; fresh ones are decided on again."""
+    """Half a minute old at an interval of 5 s: a hold with this reason; fresh ones are decided on again."""
     world = settled(faults=[Fault("delayed", 101, 201, delay_seconds=30)])
     world.load = 1200.0
     world.live(100)
@@ -236,7 +236,7 @@ def test_an_outage_of_half_an_hour_is_followed_by_one_current_decision() -> None
 
 @pytest.mark.thorough
 def test_a_backlog_that_is_taken_oldest_first_is_history() -> None:
-    """A quarter of an hour of rising load, seen afterwards: a hold for each old analysis, and nothing is done on any of them."""
+    """A quarter of an hour of rising load, observed afterwards: a hold for each old analysis, and no action."""
     world = settled()
     world.keep = (Analysis,)
     world.load = lambda t: 400.0 if t < 700 else 1200.0

@@ -52,7 +52,7 @@ def test_a_slow_wave_is_followed_without_a_violation() -> None:
 
 
 def test_a_spike_shorter_than_a_rescale_makes_no_zigzag() -> None:
-    """Six times the load for 4 s, which no planner can foresee: answered at most once, and given back step by step."""
+    """Six times the load for 4 s, which no planner can predict: answered at most once, and given back step by step."""
     world = settled(350.0)
     world.load = lambda t: 2100.0 if 100 <= t < 104 else 350.0
     world.live(120)
@@ -75,7 +75,7 @@ def test_a_load_near_a_threshold_does_not_make_it_flap() -> None:
 
 
 def test_an_under_provisioned_start_is_found_out_and_ended() -> None:
-    """Nothing was known of the job; its backlog is worked off and the objective held."""
+    """Nothing was learned of the job yet; its backlog is worked off and the objective held."""
     world = World(load=1100.0).live(200)
     assert world.p() >= 3
     assert world.lag < 5
@@ -114,8 +114,8 @@ def test_load_that_rises_during_verification_is_planned_for_and_never_rolled_bac
     assert not {"rolling-back", "rolled-back"} & world.phases
 
 
-def test_slots_run_out_and_what_can_be_had_is_taken() -> None:
-    """4 slots for a load that needs more: all 4 are used, and the plan says what was infeasible."""
+def test_slots_run_out_and_all_available_ones_are_used() -> None:
+    """4 slots for a load that needs more: all 4 are used, and the plan names what was infeasible."""
     world = settled()
     world.simulation.conditions.slots = 4
     world.load = 4000.0

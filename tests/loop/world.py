@@ -186,7 +186,7 @@ _policy = policy
 
 
 def settled(load: Load = 400.0, start: int = 1, **options: Any) -> World:
-    """A job that has run long enough for its capacity to be known."""
+    """Return a job that has run long enough for its capacity to be learned."""
     return World(job(start), load, **options).live(100)
 
 

@@ -1,4 +1,4 @@
-"""The analyzer as a process on a broker of its own: these tests delete records and need the loop's topics for themselves."""
+"""The analyzer as a process with a dedicated broker: these tests delete records and need all of the loop's topics."""
 
 import json
 import time

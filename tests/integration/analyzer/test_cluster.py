@@ -72,7 +72,7 @@ def _complete(analyses: list[Analysis], sent: list[Any]) -> bool:
 
 
 def test_keyed_work_is_done_by_both_workers(bench: Bench, on_cluster: OnCluster) -> None:
-    """Twelve applications: each one's analyses in order and whole, and both executors keep a share of the state."""
+    """Twelve applications: each one's analyses are complete and in order, and both executors keep state."""
     bench.wait(lambda: len(on_cluster.executors()) == 2)
     sent = {name: observations(name, 20) for name in APPLICATIONS}
     for several in zip(*sent.values(), strict=True):
@@ -82,7 +82,7 @@ def test_keyed_work_is_done_by_both_workers(bench: Bench, on_cluster: OnCluster)
         assert [a.observation_id for a in bench.of(name)] == [o.id for o in sent[name]]
     assert not bench.letters
     assert len(on_cluster.executors()) == 2
-    bench.wait(lambda: set(on_cluster.keyed()) == set(on_cluster.executors()))  # a stage is told when its batch is over
+    bench.wait(lambda: set(on_cluster.keyed()) == set(on_cluster.executors()))  # reported when its batch is over
     assert [len(worker.executors()) for worker in on_cluster.cluster.workers] == [1, 1]
 
 
@@ -93,9 +93,9 @@ def test_executors_run_the_code_that_the_driver_sent(on_cluster: OnCluster) -> N
 
 
 def test_the_loss_of_a_worker_loses_nothing(bench: Bench, on_cluster: OnCluster) -> None:
-    """Killed in the middle of the work: the other takes the whole state over, and every observation is analysed, in order.
+    """Killed in the middle of the work: the other takes over all state, and every observation is analysed, in order.
 
-    What comes twice is the same analysis, by its id: whoever reads it has it already.
+    What comes twice is the same analysis, by its id: its readers have it already.
     """
     before = {name: len(bench.of(name)) for name in APPLICATIONS}
     later = {name: observations(name, 60)[10:] for name in APPLICATIONS}

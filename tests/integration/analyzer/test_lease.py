@@ -23,7 +23,7 @@ from tests.unit.runtime.lease_suite import TERMS
 
 
 class KafkaContest:
-    """Contenders in this process, each a member of its own."""
+    """Contenders in this process, each a separate member."""
 
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker = broker
@@ -151,7 +151,7 @@ def _log(path: Path) -> str:
 
 
 class Succession:
-    """Several processes on one checkpoint, and what was sent to whoever is at work."""
+    """Several processes on one checkpoint, and the observations sent to the active one."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -182,8 +182,8 @@ class Succession:
 
 
 def test_one_is_refused_one_killed_one_paused(bench: Bench) -> None:
-    """Of several processes on one checkpoint the second ends with code 2 and names the first; the first killed, another is at work
-    within 30 s; that one paused, yet another, and the one that wakes up disturbs nobody."""
+    """One process on a checkpoint works at a time. The second ends with code 2, naming the first; the first killed,
+    another is at work within 30 s; that one paused, yet another, and the one that wakes up disturbs no other."""
     first, second = bench.service(), bench.service(WEIR_ANALYZER_STANDBY_SECONDS="5")
     third, fourth = (bench.service(WEIR_ANALYZER_STANDBY_SECONDS="inf") for _ in range(2))
     succession = Succession(bench)

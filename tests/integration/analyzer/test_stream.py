@@ -77,7 +77,7 @@ def test_observations_become_analyses_in_order(bench: Bench, first: WeirService)
 
 
 def test_analyses_stay_on_their_applications_partition(bench: Bench, first: WeirService) -> None:
-    """Spark's sink chooses the partition as all other producers of the loop do: whoever owns one owns all of a key's."""
+    """Spark's sink chooses the partition as all other producers of the loop do: its owner owns all of a key's."""
     del first
     bench.wait_for("shop/orders", 1)
     partition = partition_of("shop/orders", PARTITIONS)
@@ -117,7 +117,7 @@ def test_one_bad_application_harms_no_other(bench: Bench, first: WeirService) ->
 
 
 def test_a_newer_observation_is_sent_to_the_dead_letter_topic_and_reported(bench: Bench, first: WeirService) -> None:
-    """Though it could be read: the worker refuses it, and the process beside it says so in its readiness for a minute."""
+    """Though readable: the worker refuses it, and the other process reports it in its readiness for a minute."""
     observation = observations("shop/future", 2)[0]
     bench.raw("shop/future", observation.model_dump_json().encode(), {"ce_type": "dev.weir.observations.v1"})
     bench.wait(lambda: any(letter.key == "shop/future" for letter in bench.letters))
@@ -132,7 +132,7 @@ def test_a_newer_observation_is_sent_to_the_dead_letter_topic_and_reported(bench
 
 
 def test_a_killed_driver_is_started_again(bench: Bench, first: WeirService) -> None:
-    """Spark's JVM is gone: the service notices, starts another and goes on from the checkpoint."""
+    """Spark's JVM dies: the service notices, starts another and goes on from the checkpoint."""
     before = len(bench.of("shop/orders"))
     drivers = [p for p in psutil.Process(first.pid).children(recursive=True) if p.name() == "java"]
     assert len(drivers) == 1
@@ -201,7 +201,7 @@ def test_another_split_of_the_state_is_seeded_from_the_analyses(bench: Bench) ->
 
 @pytest.fixture
 def small_disk(bench: Bench) -> Iterator[Path]:
-    """A folder on a disk of its own that is soon full."""
+    """A folder on a separate disk that is soon full."""
     folder = bench.folder / "small"
     folder.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], check=False).returncode != 0:
@@ -226,11 +226,11 @@ def test_a_full_disk_costs_no_checkpoint(bench: Bench, small_disk: Path) -> None
         bench.send(observed[20:25])
         deaths = lambda: log.read_text().count("stream-died")  # noqa: E731
         wait_until(lambda: deaths() >= 4, timeout_seconds=SLOW_MACHINE_SECONDS, what="four deaths")
-        why = httpx.get(f"{service.url}/health/ready").text
+        readiness = httpx.get(f"{service.url}/health/ready").text
         (small_disk / "ballast").unlink()
         analyses = bench.wait_for("shop/full", 25)
         _stop(service)
-    assert "No space left" in why
+    assert "No space left" in readiness
     assert [a.observation_id for a in analyses] == [o.id for o in observed[:25]]
     assert analyses[-1].window.samples > 10
     assert [each.name for each in small_disk.iterdir() if "unusable" in each.name] == []

@@ -1,4 +1,4 @@
-"""Bad records on every topic, under the five services as the processes that they are: each is put aside, none does harm."""
+"""Bad records on every topic, under the five services as processes: each becomes a dead letter, none does harm."""
 
 import asyncio
 import json
@@ -139,7 +139,7 @@ class Loop:
 
 @pytest.fixture
 def own_kafka(run_folder: Path) -> Iterator[KafkaBroker]:
-    """A broker of its own: what is written here nobody else should read."""
+    """A dedicated broker: no other test should read these records."""
     with KafkaBroker(run_folder / "kafka-fuzz") as broker:
         yield broker
 
@@ -163,10 +163,10 @@ async def loop(own_kafka: KafkaBroker, redis_server: RedisServer, tmp_path: Path
 
 
 def throw(kafka: KafkaBroker) -> Counter[tuple[str, str, int, int]]:
-    """Every kind of bad value on every topic, and none at all; who is to put aside what."""
+    """Publish every kind of bad value, and none at all, on every topic; return the expected dead letters by service."""
     expected: Counter[tuple[str, str, int, int]] = Counter()
     failures: list[Any] = []
-    gone = ("fuzz/bad-gone", APPLICATION)
+    deleted = ("fuzz/bad-gone", APPLICATION)
 
     def delivered(readers: set[str]) -> Callable[[Any, Any], None]:
         def note(error: Any, message: Any) -> None:
@@ -187,9 +187,9 @@ def throw(kafka: KafkaBroker) -> Counter[tuple[str, str, int, int]]:
                 headers = HEADERS[number % len(HEADERS)]
                 producer.produce(topic, value=value, key=key(number), headers=headers, on_delivery=delivered(readers))
         # of the application itself, too, but for the one tombstone that is to be believed: its policy's deletion
-        for name in gone[:1] if topic == POLICIES.name else gone:
+        for name in deleted[:1] if topic == POLICIES.name else deleted:
             producer.produce(topic, value=None, key=name, on_delivery=delivered(WITHOUT_VALUE.get(topic, set())))
-    for value in (*VALUES.values(), None):  # of what was put aside nobody reads on
+    for value in (*VALUES.values(), None):  # no service reads dead letters
         producer.produce(DEAD_LETTERS.name, value=value, key=THROWN_AT_DEAD_LETTERS, on_delivery=delivered(set()))
     assert producer.flush(30) == 0
     assert not failures, failures[:3]
@@ -197,7 +197,7 @@ def throw(kafka: KafkaBroker) -> Counter[tuple[str, str, int, int]]:
 
 
 async def eventually(condition: Callable[[], Any], seconds: float) -> bool:
-    """Whether it came true in time."""
+    """Return whether the condition held in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         answer = condition()
@@ -207,7 +207,7 @@ async def eventually(condition: Callable[[], Any], seconds: float) -> bool:
     return False
 
 
-async def test_bad_records_are_put_aside_and_the_loop_goes_on(loop: Loop) -> None:
+async def test_bad_records_become_dead_letters_and_the_loop_goes_on(loop: Loop) -> None:
     """Some 250 of them: one dead letter for each and each service that should have read it, and not one more; all five stay up and
     ready; what comes behind is observed, analysed, planned and answered as before."""
     assert set(READERS) == {topic.name for topic in TOPICS} - {DEAD_LETTERS.name}

@@ -28,7 +28,7 @@ DATABASE = 8
 
 
 class World:
-    """A knowledge process, the brokers, and an application of its own."""
+    """A knowledge process, the brokers, and a separate application."""
 
     def __init__(self, kafka: KafkaBroker, redis_server: RedisServer, folder: Path) -> None:
         self.kafka = kafka

@@ -364,8 +364,8 @@ async def test_ends_go_with_their_lines(url: SecretStr, admin: Any) -> None:
 
 
 async def test_a_history_of_before_it_had_its_own_place_is_kept(url: SecretStr, admin: Any, fill: Fill) -> None:
-    """It lay in the state's hash. It is moved once there is room, by one replica or two, also where some of it was told since by a
-    replica of before, and is shown in order, each cycle once."""
+    """It lay in the state's hash. It is moved once there is room, by one replica or two, also where a replica of the
+    previous version has published some of it, and is shown in order, each cycle once."""
     one, other = RedisStore(url), RedisStore(url)
     plans = [plan(cycle, 4) for cycle in range(1, 41)]
     state = remember(State(application=APP), plans[-1], HistoryLimits())
@@ -382,9 +382,9 @@ async def test_a_history_of_before_it_had_its_own_place_is_kept(url: SecretStr, 
     await fill(False)
     await asyncio.gather(one.migrate(), other.migrate())
     newer = remember(state, plan(50, 4), HistoryLimits())
-    ((_, told),) = entries = history_entries(plan(50, 4), newer)
+    ((_, entry),) = entries = history_entries(plan(50, 4), newer)
     await one.save([newer], [], entries)
-    assert await other.history(APP) == [told, *lines[:7], *lines[8:]]
+    assert await other.history(APP) == [entry, *lines[:7], *lines[8:]]
     assert await other.state(APP) == newer
     assert not [name for name in admin.hkeys(STATE + APP) if name.startswith(b"history")]
     await one.close()
@@ -412,6 +412,6 @@ async def test_an_application_takes_the_memory_in_the_readme(url: SecretStr, adm
     await store.close()
     (kilobytes,) = re.findall(r"about (\d+) kB of an application of ten operators", README.read_text())
     used = sum(admin.memory_usage(key, samples=0) for key in (STATE + APP, *history_keys(APP)))
-    plain = [*changes(None, current_state, newest).fields.values(), *(told.model_dump_json() for _, told in entries)]
+    plain = [*changes(None, current_state, newest).fields.values(), *(entry.model_dump_json() for _, entry in entries)]
     assert used < int(kilobytes) * 1000
     assert used < 0.7 * sum(len(text) for text in plain)

@@ -1,4 +1,4 @@
-"""The sample job on the shared cluster, one at a time, between topics of its own."""
+"""The sample job on the shared cluster, one at a time, between dedicated topics."""
 
 import time
 import uuid

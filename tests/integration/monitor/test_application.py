@@ -1,6 +1,6 @@
-"""One application as the monitor sees it: a real job that falls behind, and the job when it is drained and gone.
+"""One application as the monitor observes it: a real job that falls behind, is drained, and ends.
 
-What the test knows beside Weir: which record has which append time, how many there are, and how fast enrich is.
+Oracles independent of Weir: the append time and number of records, and the capacity of enrich.
 """
 
 import asyncio
@@ -37,16 +37,16 @@ class Eye:
         return observe(await self._collector.read(self._policy), self._clock.now())
 
     async def until(self, condition: Callable[[Observation], object], seconds: float = 30.0) -> Observation:
-        seen: Observation | None = None
+        observation: Observation | None = None
         try:
             async with asyncio.timeout(seconds):
                 while True:
-                    seen = await self.look()
-                    if condition(seen):
-                        return seen
+                    observation = await self.look()
+                    if condition(observation):
+                        return observation
                     await asyncio.sleep(0.3)
         except TimeoutError:
-            raise AssertionError(f"not within {seconds} s: {seen}") from None
+            raise AssertionError(f"not within {seconds} s: {observation}") from None
 
     async def close(self) -> None:
         await self._collector.close()
@@ -85,10 +85,10 @@ def begun(partition: PartitionReading) -> bool:
     return partition.current_offset is not None and partition.current_offset < RECORDS
 
 
-def ages_are_told(seen: Observation) -> bool:
-    """Of every partition in the middle. An append time that cannot be looked up soon is left out of a scrape, and a busy
-    machine may take longer over one partition than over the next."""
-    middle = [partition for partition in seen.partitions if begun(partition)]
+def ages_are_reported(observation: Observation) -> bool:
+    """Whether every begun partition has an append time. One not looked up in time is left out of a scrape, and a
+    busy machine may take longer over one partition than over the next."""
+    middle = [partition for partition in observation.partitions if begun(partition)]
     return bool(middle) and all(partition.position_appended_at is not None for partition in middle)
 
 
@@ -100,13 +100,15 @@ async def test_a_job_that_falls_behind(stage: Stage, look_at: Callable[[ScalingP
         times = [beginning + offset * 1000 for offset in range(RECORDS)]
         await asyncio.to_thread(job.log.append, job.topic, partition, *times)
     eye = look_at(job.policy())
-    first = await eye.until(lambda o: is_whole(o) and ages_are_told(o) and knows_what_is_pending(o) and adds_up(o))
+    first = await eye.until(
+        lambda o: is_complete(o) and ages_are_reported(o) and knows_what_is_pending(o) and adds_up(o)
+    )
 
     check_graph(first, job)
     check_backlog(first, job, beginning)
-    check_counters(first, await eye.until(lambda o: is_whole(o) and seconds_between(first, o) > 6))
+    check_counters(first, await eye.until(lambda o: is_complete(o) and seconds_between(first, o) > 6))
     # Flink's gauges look back a minute: those of a young run still hold the source's first burst.
-    await eye.until(lambda o: is_whole(o) and busiest(o) == "enrich")
+    await eye.until(lambda o: is_complete(o) and busiest(o) == "enrich")
 
 
 async def test_a_group_that_the_job_does_not_commit_to(stage: Stage, look_at: Callable[[ScalingPolicy], Eye]) -> None:
@@ -119,71 +121,75 @@ async def test_a_group_that_the_job_does_not_commit_to(stage: Stage, look_at: Ca
     wrong = right.model_copy(update={"spec": right.spec.model_copy(update={"signals": signals})})
     await asyncio.to_thread(job.process, 40)
     await asyncio.to_thread(job.checkpoint)
-    seen = await look_at(wrong).until(lambda o: [p for p in o.problems if p.where == "group nobodys"])
-    (problem,) = (p for p in seen.problems if p.where == "group nobodys")
+    observation = await look_at(wrong).until(lambda o: [p for p in o.problems if p.where == "group nobodys"])
+    (problem,) = (p for p in observation.problems if p.where == "group nobodys")
     assert job.topic in problem.what
     committed = await look_at(right).until(lambda o: any(p.committed_offset for p in o.partitions))
     assert not [p for p in committed.problems if p.where.startswith("group")]
 
 
-def is_whole(seen: Observation) -> bool:
+def is_complete(observation: Observation) -> bool:
     """Every operator's subtasks have answered in this scrape."""
-    return seen.source_time is not None and bool(seen.operators) and all(reading.complete for reading in seen.operators)
+    return (
+        observation.source_time is not None
+        and bool(observation.operators)
+        and all(reading.complete for reading in observation.operators)
+    )
 
 
-def busiest(seen: Observation) -> str:
+def busiest(observation: Observation) -> str:
     """Return the operator with the highest busy share by Flink's own gauges."""
-    busy = {name: reading.busy_share_mean or 0.0 for name, reading in readings(seen).items()}
+    busy = {name: reading.busy_share_mean or 0.0 for name, reading in readings(observation).items()}
     return max(busy, key=lambda name: busy[name])
 
 
-def knows_what_is_pending(seen: Observation) -> bool:
-    """The source tells it of the partitions that it has begun with only: none at first, then perhaps one that it has fetched whole."""
-    return bool(readings(seen)["Source: orders"].pending_records)
+def knows_what_is_pending(observation: Observation) -> bool:
+    """The source reports only partitions it has begun: none at first, then perhaps one fetched completely."""
+    return bool(readings(observation)["Source: orders"].pending_records)
 
 
-def adds_up(seen: Observation) -> bool:
-    """Counter and positions are told in two answers of Flink, which may be of two moments."""
-    counted = readings(seen)["Source: orders"].records_in
-    return counted is not None and abs(counted - processed(seen)) <= 20
+def adds_up(observation: Observation) -> bool:
+    """Counter and positions come in two responses of Flink, perhaps of two moments."""
+    counted = readings(observation)["Source: orders"].records_in
+    return counted is not None and abs(counted - processed(observation)) <= 20
 
 
-def processed(seen: Observation) -> int:
+def processed(observation: Observation) -> int:
     """Records before the positions."""
-    return sum(p.current_offset or 0 for p in seen.partitions)
+    return sum(p.current_offset or 0 for p in observation.partitions)
 
 
-def check_graph(seen: Observation, job: RealJob) -> None:
-    assert (seen.status, seen.problems) == ("running", [])
-    assert seen.topology is not None and seen.deployment is not None and seen.run is not None
-    operators = {operator.name: operator for operator in seen.topology.operators}
+def check_graph(observation: Observation, job: RealJob) -> None:
+    assert (observation.status, observation.problems) == ("running", [])
+    assert observation.topology is not None and observation.deployment is not None and observation.run is not None
+    operators = {operator.name: operator for operator in observation.topology.operators}
     assert list(operators) == ["Source: orders", "parse", "enrich", "aggregate", "sink: Writer"]
-    assert [edge.ship_strategy for edge in seen.topology.edges] == ["REBALANCE", "HASH", "HASH", "REBALANCE"]
-    assert [(edge.source, edge.target) for edge in seen.topology.edges] == list(
+    assert [edge.ship_strategy for edge in observation.topology.edges] == ["REBALANCE", "HASH", "HASH", "REBALANCE"]
+    assert [(edge.source, edge.target) for edge in observation.topology.edges] == list(
         zip(list(operators)[:-1], list(operators)[1:], strict=True)
     )
     assert {operator.max_parallelism for operator in operators.values()} == {60}
     (group,) = {operator.slot_sharing_group for operator in operators.values()}
     assert group is not None
     assert [operator.source_partitions for operator in operators.values()] == [PARTITIONS, None, None, None, None]
-    deployment = seen.deployment
+    deployment = observation.deployment
     assert (deployment.job_id, deployment.job_name, deployment.state) == (job.id, job.name, "RUNNING")
     assert deployment.observed == deployment.requested == dict.fromkeys(operators, 1)
     assert deployment.slots is not None
     assert (deployment.slots.total, deployment.slots.available) == (8, 7)
-    assert seen.run.running_since <= seen.observed_at
+    assert observation.run.running_since <= observation.observed_at
 
 
-def check_backlog(seen: Observation, job: RealJob, beginning: int) -> None:
+def check_backlog(observation: Observation, job: RealJob, beginning: int) -> None:
     """Lag in records adds up, lag in seconds is the age of the very record that comes next. (The source reads one partition
     after the other, by the batch: of those that it has not begun with there is no position, which is not 0.)"""
-    assert sorted((p.topic, p.partition) for p in seen.partitions) == [(job.topic, n) for n in range(PARTITIONS)]
-    assert {(p.log_start_offset, p.log_end_offset) for p in seen.partitions} == {(0, RECORDS)}
-    for partition in seen.partitions:
+    assert sorted((p.topic, p.partition) for p in observation.partitions) == [(job.topic, n) for n in range(PARTITIONS)]
+    assert {(p.log_start_offset, p.log_end_offset) for p in observation.partitions} == {(0, RECORDS)}
+    for partition in observation.partitions:
         next_one = appended_at(beginning, partition.current_offset or 0)
         assert partition.position_appended_at == (next_one if begun(partition) else None)
-    pending = readings(seen)["Source: orders"].pending_records
-    assert pending is not None and 0 < pending <= PARTITIONS * RECORDS - processed(seen)
+    pending = readings(observation)["Source: orders"].pending_records
+    assert pending is not None and 0 < pending <= PARTITIONS * RECORDS - processed(observation)
 
 
 def check_counters(before: Observation, after: Observation) -> None:
@@ -209,32 +215,32 @@ def check_counters(before: Observation, after: Observation) -> None:
 
 
 async def test_a_drained_job_has_no_lag(stage: Stage, look_at: Callable[[ScalingPolicy], Eye]) -> None:
-    """Positions and commits are at the ends, nothing waits, by name as by id; commits are what Kafka says they are."""
+    """Positions and commits are at the ends, nothing waits, by name as by id; commits agree with Kafka."""
     job = await asyncio.to_thread(stage.untouched)
     by_name, by_id = look_at(job.policy()), look_at(job.policy(job=job.id))
 
-    def drained(seen: Observation) -> bool:
-        ends = [(p.log_end_offset, p.log_end_offset) for p in seen.partitions]
-        return bool(ends) and ends == [(p.current_offset, p.committed_offset) for p in seen.partitions]
+    def drained(observation: Observation) -> bool:
+        ends = [(p.log_end_offset, p.log_end_offset) for p in observation.partitions]
+        return bool(ends) and ends == [(p.current_offset, p.committed_offset) for p in observation.partitions]
 
     await by_name.until(lambda o: processed(o) == PROCESSED)
     await asyncio.to_thread(job.checkpoint)
-    seen = await by_name.until(drained)  # an idle source sends its commit with its next poll, up to 10 s later
-    assert sum(p.log_end_offset or 0 for p in seen.partitions) == PROCESSED
-    assert {p.position_appended_at for p in seen.partitions} == {None}
-    assert all(p.committed_at is not None and p.committed_at <= seen.observed_at for p in seen.partitions)
-    assert {p.partition: p.committed_offset for p in seen.partitions} == await asyncio.to_thread(committed, job)
-    assert readings(seen)["Source: orders"].pending_records == 0
-    assert seen.deployment is not None and seen.deployment.checkpoints is not None
-    assert (seen.deployment.checkpoints.completed or 0) >= 1
+    observation = await by_name.until(drained)  # an idle source sends its commit with its next poll, up to 10 s later
+    assert sum(p.log_end_offset or 0 for p in observation.partitions) == PROCESSED
+    assert {p.position_appended_at for p in observation.partitions} == {None}
+    assert all(p.committed_at is not None and p.committed_at <= observation.observed_at for p in observation.partitions)
+    assert {p.partition: p.committed_offset for p in observation.partitions} == await asyncio.to_thread(committed, job)
+    assert readings(observation)["Source: orders"].pending_records == 0
+    assert observation.deployment is not None and observation.deployment.checkpoints is not None
+    assert (observation.deployment.checkpoints.completed or 0) >= 1
 
     other = await by_id.until(drained)
-    assert other.deployment is not None and other.deployment.job_id == seen.deployment.job_id == job.id
+    assert other.deployment is not None and other.deployment.job_id == observation.deployment.job_id == job.id
     assert other.partitions and drained(other)
 
 
 def committed(job: RealJob) -> dict[int, int]:
-    """What the group has committed, by partition."""
+    """Return the group's committed offsets by partition."""
     consumer = Consumer({"bootstrap.servers": job.broker.bootstrap_servers, "group.id": job.name})
     try:
         places = [TopicPartition(job.topic, number) for number in range(PARTITIONS)]
@@ -244,11 +250,11 @@ def committed(job: RealJob) -> dict[int, int]:
 
 
 async def test_a_job_that_is_not_there_or_has_ended(stage: Stage, look_at: Callable[[ScalingPolicy], Eye]) -> None:
-    """Two observations that say so, each in its own words; neither is an outage."""
+    """Two observations report it, each with its own text; neither is an outage."""
     job = await asyncio.to_thread(stage.any)
-    absent = await look_at(job.policy(job="nobody")).look()
+    absent = await look_at(job.policy(job="missing")).look()
     assert (absent.status, absent.deployment, absent.operators) == ("not_found", None, [])
-    assert absent.message == "the cluster has no job 'nobody'"
+    assert absent.message == "the cluster has no job 'missing'"
 
     eye = look_at(job.policy())
     assert (await eye.look()).status == "running"

@@ -21,7 +21,7 @@ from tests.unit.monitor.brokers_suite import BrokersSuite
 
 
 class RealRig:
-    """The shared broker, topics and a group of the test's own."""
+    """The shared broker, and the test's own topics and group."""
 
     def __init__(self, broker: KafkaBroker) -> None:
         self._servers = broker.bootstrap_servers
@@ -97,13 +97,13 @@ async def test_what_the_brokers_advertise_is_checked_before_it_is_used(kafka: Ka
             stands_for[:] = ["127.0.0.1"]
             clock.advance(60)
             assert name in await brokers.topics()
-            asked = [asyncio.ensure_future(brokers.ends(places, "last", "read_committed")) for _ in range(10)]
-            asked += [asyncio.ensure_future(brokers.commits(places, f"{name}-{i}")) for i in range(3)]
+            requests = [asyncio.ensure_future(brokers.ends(places, "last", "read_committed")) for _ in range(10)]
+            requests += [asyncio.ensure_future(brokers.commits(places, f"{name}-{i}")) for i in range(3)]
             stands_for[:] = ["169.254.169.254"]
             clock.advance(60)
             with pytest.raises(BrokersAway, match="link-local"):
                 await brokers.topics()
-            for each in await asyncio.gather(*asked, return_exceptions=True):
+            for each in await asyncio.gather(*requests, return_exceptions=True):
                 assert isinstance(each, Offsets | BrokersAway), each
     finally:
         await brokers.close()

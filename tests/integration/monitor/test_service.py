@@ -1,4 +1,4 @@
-"""The monitor on a real bus: a cluster that hangs is its own application's trouble, and replicas stand in for one another."""
+"""The monitor on a real bus: a cluster that hangs affects only its application, and replicas replace one another."""
 
 import asyncio
 import itertools
@@ -42,7 +42,7 @@ class House:
         self._mark = uuid.uuid4().hex[:8]
 
     def name(self, name: str) -> str:
-        """An application of this test's own."""
+        """Return the name of an application of this test."""
         return f"{name}-{self._mark}/app"
 
     async def apply(self, wanted: ScalingPolicy) -> None:
@@ -108,7 +108,7 @@ def lone_job_manager(run_folder: Path) -> Iterator[FlinkCluster]:
 async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
     """Wait for a condition; the deadline fails the test."""
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - nobody signals it
+        while not condition():  # noqa: ASYNC110 - no event signals it
             await asyncio.sleep(0.05)
 
 
@@ -119,7 +119,7 @@ def gaps_seconds(observations: list[Observation]) -> list[float]:
 
 async def test_a_frozen_cluster_delays_no_other(house: House, stage: Stage, lone_job_manager: FlinkCluster) -> None:
     """A stopped JobManager still accepts connections and never answers. Its application is unreachable until it wakes up;
-    the real job beside it is observed at its interval all the while."""
+    the real job next to it is observed at its interval meanwhile."""
     job = await asyncio.to_thread(stage.any)
     real, frozen = house.name("real"), house.name("frozen")
     await house.apply(job.policy(real, interval="2s"))

@@ -31,7 +31,7 @@ Points = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class View:
-    """What is looked at: a server, a span of time, an application."""
+    """The server, time range and application of a dashboard."""
 
     prometheus: Prometheus
     start: datetime
@@ -48,7 +48,7 @@ class View:
         return self.prometheus.query_range(self.filled(query), self.start, self.end, self.step_seconds)
 
     def at_the_end(self, query: str) -> Series:
-        """Values as they were last."""
+        """Return the last values."""
         return self.prometheus.query(self.filled(query), self.end)
 
 
@@ -106,7 +106,7 @@ def _section(panel: dict[str, Any], inside: str) -> str:
 
 
 def _inside(panel: dict[str, Any], view: View) -> tuple[str, dict[str, Any] | None]:
-    """What is within a panel's frame, and the plot that is to be drawn there."""
+    """Return the content of a panel's frame, and the plot to draw there."""
     if panel["type"] == "stat":
         return _stat(panel, view), None
     if panel["type"] == "table":
@@ -234,7 +234,7 @@ def browser() -> str | None:
 
 
 def browse(html: Path, *arguments: str, timeout_seconds: float = 300.0) -> str:
-    """Open a file in a browser without a window, with network and profile of nobody; what it prints."""
+    """Open a file in a headless browser without network or profile; return its output."""
     program = browser()
     if program is None:
         raise FileNotFoundError("no chromium on the PATH: install Debian's package chromium")
@@ -262,7 +262,7 @@ def browse(html: Path, *arguments: str, timeout_seconds: float = 300.0) -> str:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Rendering:
     """A dashboard as a browser has drawn it."""
 
     path: Path
@@ -271,8 +271,8 @@ class Picture:
     size: tuple[int, int]
 
 
-def picture(dashboard: Path, view: View, folder: Path) -> Picture:
-    """Let a browser draw a dashboard. Where WEIR_IMAGES names a folder, the picture is kept there, too."""
+def render(dashboard: Path, view: View, folder: Path) -> Rendering:
+    """Let a browser draw a dashboard. Where WEIR_IMAGES names a folder, the image is kept there, too."""
     html, height = page(dashboard, view)
     opened, path = folder / f"{dashboard.stem}.html", folder / f"dashboard-{dashboard.stem}.png"
     opened.write_text(html)
@@ -282,4 +282,4 @@ def picture(dashboard: Path, view: View, folder: Path) -> Picture:
     width, tall = struct.unpack(">II", path.read_bytes()[16:24])
     if keep := os.environ.get("WEIR_IMAGES"):
         shutil.copy(path, keep)
-    return Picture(path, int(counted[1]) if counted else 0, (width, tall))
+    return Rendering(path, int(counted[1]) if counted else 0, (width, tall))

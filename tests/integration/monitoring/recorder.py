@@ -61,7 +61,7 @@ class Recorder:
         return message
 
     def scrape(self, now: datetime) -> None:
-        """What Prometheus would read now of each service."""
+        """Return the metrics that Prometheus would scrape from each service now."""
         self.began, self.ended = self.began or now, now
         for family in (*REGISTRY.collect(), *self.gauges.collect()):
             for job in _jobs(family):

@@ -1,11 +1,11 @@
-"""What a person would see: the dashboards' panels in a real browser."""
+"""The dashboards' panels in a real browser."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from tests.integration.monitoring.preview import WIDTH, View, browser, picture
+from tests.integration.monitoring.preview import WIDTH, View, browser, render
 from tests.integration.monitoring.prometheus import Prometheus
 from tests.integration.monitoring.recorder import APPLICATION, Recorder
 from tests.unit.deploy.queries import DASHBOARDS
@@ -13,13 +13,13 @@ from tests.unit.deploy.queries import DASHBOARDS
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
 def test_every_panel_is_drawn(dashboard: Path, prometheus: Prometheus, recorded: Recorder, tmp_path: Path) -> None:
-    """The browser itself says how many plots it drew; the picture is as wide as the page and not empty."""
+    """The browser itself counts the plots it drew; the image is as wide as the page and not empty."""
     if browser() is None:
         pytest.skip("no chromium on the PATH: install Debian's package chromium")
     assert recorded.began is not None
     assert recorded.ended is not None
-    seen = picture(dashboard, View(prometheus, recorded.began, recorded.ended, APPLICATION), tmp_path)
+    rendering = render(dashboard, View(prometheus, recorded.began, recorded.ended, APPLICATION), tmp_path)
     panels = json.loads(dashboard.read_text())["panels"]
-    assert seen.drawn == sum(panel["type"] in ("timeseries", "state-timeline") for panel in panels)
-    assert seen.size[0] == WIDTH
-    assert len(seen.path.read_bytes()) > 40_000
+    assert rendering.drawn == sum(panel["type"] in ("timeseries", "state-timeline") for panel in panels)
+    assert rendering.size[0] == WIDTH
+    assert len(rendering.path.read_bytes()) > 40_000

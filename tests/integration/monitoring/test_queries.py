@@ -39,7 +39,7 @@ def test_every_panel_has_data(prometheus: Prometheus, recorded: Recorder) -> Non
 def test_the_dashboards_choices_offer_the_application_and_its_operators(
     prometheus: Prometheus, recorded: Recorder
 ) -> None:
-    """What is chosen there is a label's value."""
+    """Its choices are a label's values."""
     _, end = _span(recorded)
     offered = {
         place: {dict(labels)[label] for labels in prometheus.query(filled(selector), end)}
@@ -58,7 +58,7 @@ def test_no_alert_is_raised_but_for_what_happened(prometheus: Prometheus, record
 
 
 def test_a_firing_alert_is_a_series_that_the_dashboard_lists(prometheus: Prometheus) -> None:
-    """Nobody is scraped here now, so every service is down; for less than a minute, so it is pending."""
+    """No service is scraped here now, so all are down; for less than a minute, so the alert is pending."""
     wait_until(
         lambda: prometheus.query("ALERTS{alertname='WeirServiceDown'}"), timeout_seconds=60, what="the alert is there"
     )

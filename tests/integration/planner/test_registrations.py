@@ -43,7 +43,7 @@ async def knows(service: WeirService) -> bool:
 
 
 async def decided(service: WeirService) -> object:
-    """What it would decide with the registered planner."""
+    """Return the decision of the registered planner."""
     question = request(analysis(the_policy=policy(planner={"name": NAME, "timeout": "10s"}))).model_dump_json()
     async with httpx.AsyncClient(timeout=20.0) as client:
         answer = await client.post(f"{service.url}/v1/plan", content=question, headers=JSON)
@@ -60,7 +60,7 @@ async def bus(kafka: KafkaBroker) -> AsyncIterator[KafkaBus]:
 
 
 class Listener:
-    """The application's analyses, one a turn, and what comes of them."""
+    """The application's analyses, one a cycle, and the resulting plans and shadows."""
 
     def __init__(self, bus: KafkaBus, the_policy: ScalingPolicy) -> None:
         self._bus, self._policy = bus, the_policy
@@ -69,8 +69,8 @@ class Listener:
         self.plan: Plan | None = None
         self.shadows: Shadows | None = None
 
-    async def turn(self) -> None:
-        """A fresh analysis, and a second for what it leads to."""
+    async def cycle(self) -> None:
+        """Publish an analysis, and wait a second for its results."""
         now = datetime.now(UTC)
         found = analysis(at=now, the_policy=self._policy, arrivals=2400)
         body, headers = encode(found, type=ANALYSES.type, source="test", id=found.id, time=now)
@@ -82,15 +82,15 @@ class Listener:
             if record.key == self._application:
                 self.shadows = Shadows.model_validate_json(record.value or b"")
 
-    async def until(self, seen: Callable[[Plan, Shadows | None], bool], what: str) -> None:
-        async def told() -> bool:
-            await self.turn()
-            return self.plan is not None and seen(self.plan, self.shadows)
+    async def until(self, condition: Callable[[Plan, Shadows | None], bool], what: str) -> None:
+        async def holds() -> bool:
+            await self.cycle()
+            return self.plan is not None and condition(self.plan, self.shadows)
 
-        await until(told, seconds=120, what=what)
+        await until(holds, seconds=120, what=what)
 
 
-def copies(shadows: Shadows | None) -> dict[str, dict[str, int]]:
+def simulated(shadows: Shadows | None) -> dict[str, dict[str, int]]:
     return {each.label: dict(each.parallelism) for each in shadows.candidates} if shadows else {}
 
 
@@ -101,8 +101,8 @@ def unanswered(shadows: Shadows | None) -> dict[str, int]:
 async def test_one_that_is_chosen_decides_and_its_fallback_where_it_does_not(
     kafka: KafkaBroker, bus: KafkaBus, tmp_path: Path
 ) -> None:
-    """The plan is the plugin's; a shadow of it and a built-in one live on beside it; when it answers 503, the plan is the fallback's and
-    says so, its copies are without an answer, and the built-in shadow has had its own."""
+    """The plan is the plugin's, next to a shadow of it and a built-in one; when it responds with 503, the plan is the
+    fallback's and reports it, its shadow has no response, and the built-in shadow has its own."""
     the_policy = policy(
         f"story-{uuid4().hex[:8]}/orders",
         planner={"name": CHOSEN, "timeout": "10s", "fallback": {"name": "static", "parameters": {"parallelism": 2}}},
@@ -121,22 +121,24 @@ async def test_one_that_is_chosen_decides_and_its_fallback_where_it_does_not(
             assert loop.plan is not None
             assert (loop.plan.planner, loop.plan.proposed) == (CHOSEN, MORE)
             everybody = {CHOSEN, "again", "hpa", "observed"}
-            await loop.until(lambda _, told: set(copies(told)) == everybody, "the shadows' message")
-            await loop.until(lambda _, told: copies(told)["again"] != copies(told)["observed"], "its copy grows")
+            await loop.until(lambda _, shadows: set(simulated(shadows)) == everybody, "the shadows' message")
+            await loop.until(
+                lambda _, shadows: simulated(shadows)["again"] != simulated(shadows)["observed"], "its copy grows"
+            )
 
             plugin.respond = lambda _: json_answer({"detail": "ill"}, 503)
             await loop.until(lambda plan, _: plan.evidence.get("answered_by") == "static", "the fallback's plan")
             assert loop.plan.proposed == {SOURCE: 2, WORK: 2}
             assert loop.plan.evidence["planner_failure"] == "planner-failed"
             assert f"planner {CHOSEN} answered 503: ill; its fallback static: " in loop.plan.sentence
-            await loop.until(lambda _, told: unanswered(told)["again"] > 0, "a shadow's turn without an answer")
+            await loop.until(lambda _, shadows: unanswered(shadows)["again"] > 0, "a shadow's cycle without a response")
             assert loop.shadows is not None
             built_in = next(score for score in loop.shadows.hours[-1].scores if score.label == "hpa")
             assert built_in.turns > built_in.unanswered
 
 
 async def test_every_replica_knows_it_and_a_restart_forgets_nothing(kafka: KafkaBroker, tmp_path: Path) -> None:
-    """Register on A, B plans with it; both end, a new one has it as soon as it is ready; removed, it is gone everywhere."""
+    """Register on A, B plans with it; both end, a new one has it as soon as it is ready; removed, no replica has it."""
     async with Plugin() as plugin:
         body = {"name": NAME, "url": plugin.url}
         with replica(kafka, tmp_path / "a") as first, replica(kafka, tmp_path / "b") as second:

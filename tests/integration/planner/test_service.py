@@ -1,4 +1,4 @@
-"""The planner as the process that it is, on a real Kafka: replicas share the work, and HTTP tells what would be decided."""
+"""The planner as a process, on a real Kafka: replicas share the work, and HTTP returns the decision it would make."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -40,7 +40,7 @@ def planner(kafka: KafkaBroker, folder: Path, **environment: str) -> WeirService
 async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float, what: str) -> None:
     try:
         async with asyncio.timeout(seconds):
-            while not await condition():  # noqa: ASYNC110 - nobody signals it
+            while not await condition():  # noqa: ASYNC110 - no event signals it
                 await asyncio.sleep(0.2)
     except TimeoutError:
         raise AssertionError(f"not within {seconds} s: {what}") from None
@@ -93,7 +93,7 @@ async def test_two_replicas_share_the_applications_and_one_takes_over(
         assert await planned_by(second) == before + len(names)
         await reader.close()
     assert all(plan.kind == "scale" for plan in plans)
-    # Derived ids: whatever was told twice at the rebalance is the same plan.
+    # Derived ids: what was published twice at the rebalance is the same plan.
     assert len({plan.id for plan in plans}) == len({(plan.application, plan.observed_at) for plan in plans})
 
 

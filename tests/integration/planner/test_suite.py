@@ -1,4 +1,4 @@
-"""The conformance suite as somebody runs it who writes a planner."""
+"""The conformance suite as a planner's author runs it."""
 
 import subprocess
 import sys

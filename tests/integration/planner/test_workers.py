@@ -1,4 +1,4 @@
-"""Planners in processes of their own: whatever happens there, the answer is a reply, and the next question is answered."""
+"""Planners in worker processes: whatever happens there, the result is a reply, and the next request is answered."""
 
 import asyncio
 import os
@@ -27,7 +27,9 @@ def workers() -> Iterator[Workers]:
     made.close()
 
 
-def asked(workers: Workers, question: PlanRequest, planner: str = "rate", timeout_seconds: float = 20.0) -> PlanReply:
+def reply_of(
+    workers: Workers, question: PlanRequest, planner: str = "rate", timeout_seconds: float = 20.0
+) -> PlanReply:
     return asyncio.run(workers.ask(question, planner, timeout_seconds))
 
 
@@ -39,27 +41,27 @@ def child(process: WorkerProcess) -> psutil.Process:
 
 
 def test_whatever_goes_wrong_the_next_question_is_answered(workers: Workers) -> None:
-    """An answer that does not come in a millisecond is a hold, and its process is killed; a new one gives the very answer that the
-    pure function gives. A planner nobody knows and parameters it does not have are holds, too."""
+    """An answer that takes longer than a millisecond is a hold, and its process is killed; a new one answers as the
+    pure function. An unknown planner and unknown parameters are holds, too."""
     asyncio.run(workers.start())
     child(workers._processes[0]).suspend()
-    late = asked(workers, request(), timeout_seconds=0.001)
+    late = reply_of(workers, request(), timeout_seconds=0.001)
     assert (late.kind, late.code) == ("hold", "planner-timeout")
     assert "within 0.001 s" in late.sentence
 
     question = request(of={"arrivals": 2400})
-    answered = asked(workers, question)
+    answered = reply_of(workers, question)
     assert answered.kind == "scale"
     assert answered == ask(question, "rate")
 
-    unknown = asked(workers, request(), "magic")
+    unknown = reply_of(workers, request(), "magic")
     assert (unknown.kind, unknown.code) == ("hold", "planner-invalid")
     assert "no planner 'magic'; there are: " in unknown.sentence
 
     wrong = request(
         analysis(the_policy=policy(planner={"name": "rate", "parameters": {"speed": 3, "drain_seconds": -1}}))
     )
-    invalid = asked(workers, wrong)
+    invalid = reply_of(workers, wrong)
     assert (invalid.kind, invalid.code) == ("hold", "planner-invalid")
     assert "speed: is not a parameter of this planner" in invalid.sentence
     assert "drain_seconds: must be greater than 0" in invalid.sentence
@@ -89,7 +91,7 @@ def prepare() -> None:
 
 
 def noted(path: str, what: str, seconds: str = "0") -> str:
-    """Notes that its turn has come, and takes its time."""
+    """Note the call, then sleep."""
     with Path(path).open("a") as notes:
         notes.write(f"{what}\n")
     time.sleep(float(seconds))
@@ -108,9 +110,9 @@ def process() -> Iterator[WorkerProcess]:
     made.close()
 
 
-def test_who_hangs_or_crashes_costs_nobody_else_the_answer(process: WorkerProcess, tmp_path: Path) -> None:
+def test_a_call_that_hangs_or_crashes_loses_no_other_answer(process: WorkerProcess, tmp_path: Path) -> None:
     """Six wait in line; the first outlives its deadline, the third ends the process. The others are answered in the order in which
-    they asked, by the next process, and each deadline began with its turn: all have less than the line takes."""
+    they asked, by the next process, and each deadline began with its call: all have less than the line takes."""
     notes = str(tmp_path / "notes")
 
     async def line() -> list[str | BaseException]:
@@ -160,7 +162,7 @@ def test_a_call_that_misses_a_short_deadline_costs_the_others_no_new_process(
 
 
 def test_what_hangs_beyond_a_short_deadline_is_killed_by_the_next_call(process: WorkerProcess, tmp_path: Path) -> None:
-    """Until then it counts as a question of this process, so that another process is asked first."""
+    """Before, it counts as a request of this process, so that another process is chosen first."""
     notes = str(tmp_path / "notes")
 
     async def one_after_another() -> tuple[int, str]:
@@ -176,7 +178,7 @@ def test_what_hangs_beyond_a_short_deadline_is_killed_by_the_next_call(process: 
     assert len(process) == 0
 
 
-def test_who_gives_up_leaves_the_line(process: WorkerProcess, tmp_path: Path) -> None:
+def test_a_cancelled_call_leaves_the_line(process: WorkerProcess, tmp_path: Path) -> None:
     """An application that ended: its question is not waited for, and the one behind it is answered."""
     notes = str(tmp_path / "notes")
 

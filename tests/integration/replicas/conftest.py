@@ -1,4 +1,4 @@
-"""Two of each service around one broker, one Redis and a cluster of many jobs; everything that is said is written down."""
+"""Two of each service around one broker, one Redis and a cluster of many jobs; every message is recorded."""
 
 import asyncio
 import re
@@ -46,18 +46,18 @@ SERVICES = ("knowledge", "monitor", "planner", "executor")
 
 
 class Fleet:
-    """The services by name and number, what they said, and what they were told of the load."""
+    """The services by name and number, their messages, and the load."""
 
     def __init__(self, kafka: KafkaBroker, redis_server: RedisServer, folder: Path) -> None:
         self.flink = ManyJobs([name.partition("/")[2] for name in APPLICATIONS], RESCALE_SECONDS)
         self.arrivals = 400.0
         """Records/s of every application; a subtask of its second operator does 500."""
-        self.said: dict[type[BaseModel], list[tuple[float, Any]]] = {Observation: [], Plan: [], Outcome: []}
+        self.received: dict[type[BaseModel], list[tuple[float, Any]]] = {Observation: [], Plan: [], Outcome: []}
         """Each message with the monotonic time it was read at, in the order of its topic."""
         self.bus = KafkaBus(kafka.bootstrap_servers)
         self._analysed: set[UUID] = set()
         ports = {("knowledge", 0): free_port()}
-        # In front of two knowledge services there is a balancer; here the first is asked and the second is killed.
+        # In front of two knowledge services there is a balancer; here the first is called and the second is killed.
         url = f"http://127.0.0.1:{ports['knowledge', 0]}"
         redis_url = f"redis://127.0.0.1:{redis_server.port}/{DATABASE}"
         environment = {
@@ -88,7 +88,7 @@ class Fleet:
                 assert answer.status_code == 201, answer.text
 
     async def listen(self) -> None:
-        """Write down what is said, and answer each observation with its analysis, until cancelled."""
+        """Record messages, and answer each observation with its analysis, until cancelled."""
         readers = {
             model: self.bus.reader(topic.name)
             for model, topic in ((Observation, OBSERVATIONS), (Plan, PLANS), (Outcome, OUTCOMES))
@@ -97,34 +97,34 @@ class Fleet:
             for model, reader in readers.items():
                 for record in await reader.receive(timeout_seconds=0.05):
                     message = decode(record, model).message
-                    self.said[model].append((time.monotonic(), message))
+                    self.received[model].append((time.monotonic(), message))
                     if isinstance(message, Observation):
                         await self._analyse(message)
 
-    async def _analyse(self, seen: Observation) -> None:
-        """What the analyzer would find: linear capacity, and arrivals as they are set."""
-        if seen.id in self._analysed or seen.deployment is None or seen.topology is None:
+    async def _analyse(self, observation: Observation) -> None:
+        """Publish an analysis with linear capacity and the configured arrivals."""
+        if observation.id in self._analysed or observation.deployment is None or observation.topology is None:
             return
-        self._analysed.add(seen.id)
+        self._analysed.add(observation.id)
         found = analysis(
-            at=seen.observed_at,
-            the_policy=seen.policy,
+            at=observation.observed_at,
+            the_policy=observation.policy,
             arrivals=self.arrivals,
-            work=seen.deployment.observed[WORK],
-            graph=seen.topology,
-            deployment=seen.deployment,
+            work=observation.deployment.observed[WORK],
+            graph=observation.topology,
+            deployment=observation.deployment,
         )
         body, headers = encode(found, type=ANALYSES.type, source="test", id=found.id, time=found.observed_at)
         await self.bus.publish(ANALYSES.name, found.application, body, headers)
 
     def messages(self, model: type[M]) -> list[M]:
-        return [message for _, message in self.said[model]]
+        return [message for _, message in self.received[model]]
 
     async def until(self, condition: Callable[[], Any], seconds: float, what: str) -> None:
-        """Wait for it; the failure says what was missing."""
+        """Wait for a condition; the failure names it."""
         try:
             async with asyncio.timeout(seconds):
-                while not condition():  # noqa: ASYNC110 - nobody signals it
+                while not condition():  # noqa: ASYNC110 - no event signals it
                     await asyncio.sleep(0.1)
         except TimeoutError:
             raise AssertionError(f"not within {seconds:g} s: {what}") from None
@@ -149,7 +149,7 @@ class Fleet:
 
 @pytest.fixture
 def own_kafka(tmp_path: Path) -> Iterator[KafkaBroker]:
-    """A broker of its own, on an empty folder: these services answer everything on the loop's topics."""
+    """A dedicated broker, on an empty folder: these services answer everything on the loop's topics."""
     with KafkaBroker(tmp_path / "kafka") as broker:
         yield broker
 

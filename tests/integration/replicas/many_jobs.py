@@ -1,4 +1,4 @@
-"""A small honest JobManager: many jobs of two operators, rescaled in place a moment after they are asked to."""
+"""A small faithful JobManager: many jobs of two operators, rescaled in place a moment after a request."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ def _ms(at: float) -> int:
 
 @dataclass
 class Job:
-    """One job; `asked` holds every vector it was asked to take, in order."""
+    """One job; `requests` holds every requested vector, in order."""
 
     name: str
     id: str = field(default_factory=lambda: uuid4().hex)
@@ -42,10 +42,10 @@ class Job:
     requested: dict[str, int] = field(default_factory=lambda: dict.fromkeys(VERTICES, 1))
     applied_at: float = 0.0
     restarts: int = 0
-    asked: list[dict[str, int]] = field(default_factory=list)
+    requests: list[dict[str, int]] = field(default_factory=list)
 
     def settle(self) -> None:
-        """What was asked for runs once its moment has passed."""
+        """Run the requested parallelism once its moment has passed."""
         if self.observed != self.requested and time.time() >= self.applied_at:
             self.observed, self.running_since = dict(self.requested), self.applied_at
             self.restarts += 1
@@ -92,7 +92,7 @@ class ManyJobs:
 
     def _rescale(self, job: Job, body: dict[str, Any]) -> JSONResponse:
         job.requested = {NAMES[vertex]: each["parallelism"]["upperBound"] for vertex, each in body.items()}
-        job.asked.append(dict(job.requested))
+        job.requests.append(dict(job.requested))
         job.applied_at = time.time() + self._rescale_seconds
         return JSONResponse({})
 
@@ -133,7 +133,7 @@ def _about(job: Job, what: str, names: str | None) -> Any:
 
 
 def _details(job: Job) -> dict[str, Any]:
-    seen = round((time.time() - job.running_since) * 500)
+    records = round((time.time() - job.running_since) * 500)
     return {
         "jid": job.id,
         "name": job.name,
@@ -151,13 +151,13 @@ def _details(job: Job) -> dict[str, Any]:
                 "status": "RUNNING",
                 "tasks": {"RUNNING": job.observed[name], "FINISHED": 0},
                 "metrics": {
-                    "read-records": seen,
+                    "read-records": records,
                     "read-records-complete": True,
-                    "write-records": seen,
+                    "write-records": records,
                     "write-records-complete": True,
-                    "accumulated-busy-time": seen,
+                    "accumulated-busy-time": records,
                     "accumulated-backpressured-time": 0,
-                    "accumulated-idle-time": seen,
+                    "accumulated-idle-time": records,
                 },
             }
             for name, vertex in VERTICES.items()

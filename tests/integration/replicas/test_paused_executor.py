@@ -1,4 +1,4 @@
-"""Two executors on a real broker, stopped between a claim and its request. The cluster counts requests: the oracle."""
+"""Two executors on a broker, stopped between recording an action and its request. Oracle: the cluster's requests."""
 
 import asyncio
 import signal
@@ -40,7 +40,7 @@ CLOCK = SystemClock()
 
 
 class HeldKnowledge(MemoryKnowledge):
-    """Knowledge over HTTP. The first claim is stored, and answered once `goes` is set."""
+    """Knowledge over HTTP. The first recorded action is stored, and answered once `goes` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class HeldKnowledge(MemoryKnowledge):
     async def serving(self) -> AsyncIterator[str]:
         app = FastAPI(openapi_url=None)
         app.add_api_route("/v1/policies/{name:path}", self._read)
-        app.add_api_route("/v1/applications/{name:path}/action", self._claim, methods=["PUT"])
+        app.add_api_route("/v1/applications/{name:path}/action", self._compare_and_swap, methods=["PUT"])
         stop, bound = Stop(), listen("127.0.0.1", 0)
         task = asyncio.create_task(serve(app, bound, stop))
         try:
@@ -64,7 +64,7 @@ class HeldKnowledge(MemoryKnowledge):
         found = self.policies.get(name)
         return JSONResponse(found.model_dump(mode="json", by_alias=True) if found else {}, 200 if found else 404)
 
-    async def _claim(self, name: str, request: Request) -> JSONResponse:
+    async def _compare_and_swap(self, name: str, request: Request) -> JSONResponse:
         action = ActionState.model_validate_json(await request.body())
         answer = await self.record(action, int(request.headers["If-Match"]))
         if not self.claimed.is_set():
@@ -113,16 +113,16 @@ class Pair:
 
     async def plan(self, work: int, number: int) -> None:
         """A plan for the job as it is, good for ten minutes."""
-        seen = await self.driver.observe(self.policy.subject)
-        assert seen.deployment is not None, seen.reason
+        state = await self.driver.observe(self.policy.subject)
+        assert state.deployment is not None, state.reason
         now = CLOCK.now()
         made = plan(
             {SOURCE: 1, WORK: work},
             number=number,
             application=self.application,
             at=now,
-            deployment=seen.deployment.ref(),
-            current=seen.deployment.observed,
+            deployment=state.deployment.ref(),
+            current=state.deployment.observed,
             expires_at=now + timedelta(minutes=10),
         )
         await self.publish(PLANS, made)
@@ -158,7 +158,7 @@ def knowledge() -> HeldKnowledge:
 
 @pytest.fixture
 async def pair(own_kafka: KafkaBroker, knowledge: HeldKnowledge, tmp_path: Path) -> AsyncIterator[Pair]:
-    # The broker's data outlives it: each test has a job of its own.
+    # The broker's data outlives it: each test has its own job.
     flink = ManyJobs([f"orders-{uuid4().hex[:6]}"], rescale_seconds=1.0)
     async with flink.serving(), knowledge.serving() as url:
         made = Pair(own_kafka, flink, url, tmp_path)
@@ -178,20 +178,20 @@ async def pair(own_kafka: KafkaBroker, knowledge: HeldKnowledge, tmp_path: Path)
 
 
 async def test_a_replica_that_wakes_up_does_nothing(pair: Pair, knowledge: HeldKnowledge) -> None:
-    """Stopped between its claim and its request; meanwhile the other replica ends the action and one more. Awake, it has
-    the answer to its claim and does not go on: the cluster was asked once for each, and no outcome is published."""
+    """Stopped between recording its action and its request; meanwhile the other replica ends the action and one more.
+    Awake, it has the response and does not go on: the cluster got one request for each, and no outcome is published."""
     first = await pair.busy()
     first.process.signal_group(signal.SIGSTOP)
     knowledge.goes.set()
     await pair.until(lambda: pair.verified(2), "the other replica goes on")
     await pair.plan(3, number=2)
     await pair.until(lambda: pair.verified(3), "the other replica's next action")
-    told, log = len(pair.outcomes), first.process.log
+    published, log = len(pair.outcomes), first.process.log
     recovered = log.read_text().count('"recovered"')
     first.process.signal_group(signal.SIGCONT)
     await pair.until(lambda: log.read_text().count('"recovered"') > recovered, "it joins the group again")
-    assert [request[WORK] for request in pair.job.asked] == [2, 3]
-    assert [(outcome.phase, outcome.code) for outcome in pair.outcomes[told:]] == []
+    assert [request[WORK] for request in pair.job.requests] == [2, 3]
+    assert [(outcome.phase, outcome.code) for outcome in pair.outcomes[published:]] == []
 
 
 async def test_a_pause_while_the_brokers_do_not_answer_is_heeded(pair: Pair, knowledge: HeldKnowledge) -> None:
@@ -203,4 +203,4 @@ async def test_a_pause_while_the_brokers_do_not_answer_is_heeded(pair: Pair, kno
     await pair.until(lambda: bool(pair.outcomes) and pair.outcomes[-1].phase == "failed", "the action ends")
     assert [outcome.phase for outcome in pair.outcomes] == ["intended", "applying", "failed"]
     assert pair.outcomes[-1].code == "not-act"
-    assert pair.job.asked == []
+    assert pair.job.requests == []

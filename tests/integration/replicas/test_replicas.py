@@ -14,7 +14,7 @@ from tests.unit.planner.build import SOURCE, WORK
 
 from .conftest import APPLICATIONS, INTERVAL_SECONDS, Fleet
 
-MOST_SECONDS = 15.0
+MAX_SECONDS = 15.0
 """In which a killed replica's applications are taken over."""
 HANDLED = {
     "knowledge": "weir_knowledge_messages_total",
@@ -28,12 +28,12 @@ HANDLED = {
 async def test_work_is_shared_taken_over_and_decided_once(
     fleet: Fleet, record_property: Callable[[str, object], None]
 ) -> None:
-    """Every replica has its share; whoever is killed is replaced within 15 s; nothing is decided or done twice."""
+    """Every replica has its assignment; a killed one is replaced within 15 s; no decision or action happens twice."""
     await settled(fleet, arrivals=1200)
     for name, metric in HANDLED.items():
         assert [await fleet.metric(name, number, metric) > 0 for number in (0, 1)] == [True, True], name
-    watched = [await fleet.metric("monitor", number, HANDLED["monitor"]) for number in (0, 1)]
-    assert sum(watched) == len(APPLICATIONS)
+    applications = [await fleet.metric("monitor", number, HANDLED["monitor"]) for number in (0, 1)]
+    assert sum(applications) == len(APPLICATIONS)
 
     took: dict[str, float] = {}
     # Neither of these two needs the other, so that one wait serves for both.
@@ -45,7 +45,7 @@ async def test_work_is_shared_taken_over_and_decided_once(
 
     fleet.arrivals = 2400
     async with asyncio.timeout(30):
-        while await fleet.metric("executor", 1, "weir_executor_actions_in_flight") < 3:  # noqa: ASYNC110 - nobody signals it
+        while await fleet.metric("executor", 1, "weir_executor_actions_in_flight") < 3:  # noqa: ASYNC110 - no event signals it
             await asyncio.sleep(0.1)
     killed = kill(fleet, "executor")
     took["executor"] = await heard(fleet, Outcome, killed, under_way(fleet))
@@ -54,14 +54,14 @@ async def test_work_is_shared_taken_over_and_decided_once(
     for name, seconds in took.items():
         record_property(f"takeover_{name}_seconds", round(seconds, 1))
     print("taken over after", {name: f"{seconds:.1f} s" for name, seconds in took.items()})  # noqa: T201 - with -s
-    assert max(took.values()) <= MOST_SECONDS, took
+    assert max(took.values()) <= MAX_SECONDS, took
     observations_are_one_stream(fleet)
     decisions_are_single(fleet)
     actions_are_single(fleet)
 
 
 def kill(fleet: Fleet, name: str) -> tuple[float, float]:
-    """SIGKILL to the second replica; when that was, on both clocks."""
+    """Send SIGKILL to the second replica; return the time on both clocks."""
     fleet.services[name, 1].process.kill()
     return time.monotonic(), time.time()
 
@@ -81,12 +81,12 @@ def made_at(message: Observation | Plan | Outcome) -> datetime:
 async def heard(
     fleet: Fleet, model: type[Observation | Plan | Outcome], killed: tuple[float, float], of: Collection[str]
 ) -> float:
-    """Seconds from the kill until each of some applications was heard of by something that was made after it."""
+    """Return the seconds from the kill until each application has a later message."""
     since, instant = killed
     first: dict[str, float] = {}
 
     def all_heard() -> bool:
-        for at, message in fleet.said[model]:
+        for at, message in fleet.received[model]:
             if made_at(message).timestamp() > instant:
                 first.setdefault(message.application, at - since)
         return set(first) >= set(of)
@@ -96,16 +96,16 @@ async def heard(
 
 
 async def remembered(fleet: Fleet, killed: tuple[float, float]) -> float:
-    """Seconds from the kill until something observed after it is known of every application."""
+    """Return the seconds from the kill until every application has a later observation in the knowledge service."""
     since, instant = killed
     async with asyncio.timeout(60):
-        while not await fleet.remembered(instant):  # noqa: ASYNC110 - nobody signals it
+        while not await fleet.remembered(instant):  # noqa: ASYNC110 - no event signals it
             await asyncio.sleep(0.2)
     return time.monotonic() - since
 
 
 async def settled(fleet: Fleet, arrivals: float) -> None:
-    """Until every job runs with what its load needs, and nothing is under way."""
+    """Wait until every job has the parallelism its load needs, and no action is under way."""
     fleet.arrivals = arrivals
 
     def verified() -> bool:
@@ -122,10 +122,10 @@ async def settled(fleet: Fleet, arrivals: float) -> None:
 
 def observations_are_one_stream(fleet: Fleet) -> None:
     """Each application is watched by one replica at a time: five readings of it span more than half of four intervals, but for
-    the moment in which the replicas first share their work. (Two alone may be close: a scrape is told at its end.)"""
+    the moment in which replicas first share work. (Two alone may be close: scrapes are published at their end.)"""
     times: dict[str, list[Observation]] = defaultdict(list)
-    for seen in fleet.messages(Observation):
-        times[seen.application].append(seen)
+    for observation in fleet.messages(Observation):
+        times[observation.application].append(observation)
     begun = min(o.observed_at for o in fleet.messages(Observation)) + timedelta(seconds=10)
     for application, stream in times.items():
         assert stream == sorted(stream, key=lambda o: o.observed_at), application
@@ -136,27 +136,27 @@ def observations_are_one_stream(fleet: Fleet) -> None:
 
 
 def decisions_are_single(fleet: Fleet) -> None:
-    """One analysis, one plan; a plan that was told twice was told as it was."""
+    """One analysis, one plan; a plan published twice is unchanged."""
     plans: dict[UUID, list[Plan]] = defaultdict(list)
     for plan in fleet.messages(Plan):
         plans[plan.analysis_id].append(plan)
-    for told in plans.values():
-        assert len({(p.id, p.kind, p.code, str(p.approved)) for p in told}) == 1, told
+    for group in plans.values():
+        assert len({(p.id, p.kind, p.code, str(p.approved)) for p in group}) == 1, group
 
 
 def actions_are_single(fleet: Fleet) -> None:
-    """One plan, one action, one end of it and one rescale: the cluster was asked once for each vector."""
+    """One plan, one action, one end of it and one rescale: the cluster got one request for each vector."""
     actions: dict[UUID, list[Outcome]] = defaultdict(list)
     for outcome in fleet.messages(Outcome):
         if outcome.action is not None and outcome.action.plan_id == outcome.plan_id:
             actions[outcome.plan_id].append(outcome)
-    asked: dict[str, int] = defaultdict(int)
-    for told in actions.values():
-        assert len({o.action.id for o in told if o.action}) == 1
-        assert len({o.phase for o in told if o.action and o.action.terminal}) == 1, [o.phase for o in told]
-        asked[told[0].application] += any(o.phase == "applying" for o in told)
+    applied: dict[str, int] = defaultdict(int)
+    for group in actions.values():
+        assert len({o.action.id for o in group if o.action}) == 1
+        assert len({o.phase for o in group if o.action and o.action.terminal}) == 1, [o.phase for o in group]
+        applied[group[0].application] += any(o.phase == "applying" for o in group)
     for application in APPLICATIONS:
         job = fleet.flink.jobs[application.partition("/")[2]]
-        assert len(job.asked) == asked[application], (application, job.asked)
-        assert all(a != b for a, b in pairwise(job.asked)), (application, job.asked)
+        assert len(job.requests) == applied[application], (application, job.requests)
+        assert all(a != b for a, b in pairwise(job.requests)), (application, job.requests)
         assert job.observed[SOURCE] == 1

@@ -1,4 +1,4 @@
-"""What the SDK serves keeps Weir's contract: checked, registered and asked as Weir does it."""
+"""Planners served by the SDK keep Weir's contract: checked, registered and called as Weir does it."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ class Doubler:
 
 
 async def test_a_class_in_ktas_shape_conforms() -> None:
-    """As far as KTA's protocol goes: it cannot say who it is."""
+    """As far as KTA's protocol goes: it has no identity."""
     with running(sdk_kta.application(Doubler)) as url:
         steps = {"monitor_url": f"{url}/api/v1alpha1/monitor", "plan_url": f"{url}/api/v1alpha1/plan"}
         found = await report(NewPlanner.model_validate({"name": "doubler", "kind": "kta", **steps}))

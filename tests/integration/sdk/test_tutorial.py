@@ -1,4 +1,4 @@
-"""The tutorial, as somebody reads it: its blocks are taken out and run, in their order, in a folder of their own.
+"""The tutorial, as a reader follows it: its blocks are extracted and run, in their order, in a separate folder.
 
 Where it starts the trial, a planner service and a knowledge service of this process stand in, with a bus and a store in memory; and the
 planner that was registered then holds a simulated job, asked over HTTP as it would be in the trial.
@@ -68,7 +68,7 @@ def knowledge_service(planner_url: str) -> FastAPI:
 
 @contextmanager
 def house() -> Iterator[dict[str, str]]:
-    """The settings of a shell beside a trial."""
+    """The settings of a shell next to a trial."""
     with running(planner_service()) as planner_url, running(knowledge_service(planner_url)) as url:
         policy = {
             "apiVersion": "weir.dev/v1alpha1",
@@ -103,13 +103,13 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
             reader.ends()
 
 
-def test_every_step_does_what_it_says(read: Reader) -> None:
+def test_every_step_has_its_documented_result(read: Reader) -> None:
     """The tests pass before and after the change; the planner is checked, registered and chosen."""
-    said = "\n".join(read.said)
-    assert said.count("5 passed") == 2
-    assert '"name":"my-planner"' in said
-    assert "my-planner registered" in said
-    assert "my-planner: 0.00% of the time late" in said
+    output = "\n".join(read.said)
+    assert output.count("5 passed") == 2
+    assert '"name":"my-planner"' in output
+    assert "my-planner registered" in output
+    assert "my-planner: 0.00% of the time late" in output
     stored = httpx.get(f"{read.environment['WEIR_SERVER']}/v1/policies/trial/orders").json()
     assert stored["spec"]["planner"] == {"name": "my-planner"}
 

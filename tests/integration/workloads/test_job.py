@@ -92,8 +92,8 @@ def test_costs_change_while_it_runs_and_outlive_a_rescale(
 ) -> None:
     """Cheaper records are noticed within seconds; after a rescale they are still cheap; contention makes them dearer again.
 
-    1,000/s at one subtask; set to 2 ms: 500/s; four subtasks: 2,000/s; contention 1/3 halves that. With the control
-    gone the last costs stay.
+    1,000/s at one subtask; set to 2 ms: 500/s; four subtasks: 2,000/s; contention 1/3 halves that. Without the
+    control the last costs stay.
     """
     generator = start_loadgen("--paused")
     topics.fill(120_000)
@@ -145,7 +145,7 @@ def test_no_order_is_lost_over_a_rescale(
 def test_a_bounded_job_ends_with_every_order_counted(
     topics: Topics, totals: Totals, start_job: Callable[..., str], flink_cluster: FlinkCluster
 ) -> None:
-    """It reads what is there and finishes; windows still open at the end are written too, each order exactly once."""
+    """It reads all records and finishes; windows still open at the end are written too, each order exactly once."""
     topics.fill(3000)
     job = start_job("--bounded", "true", "--window-ms", "5000", "--service-time-us", ONLY_ENRICH)
     wait_until(lambda: flink_cluster.job_state(job) == "FINISHED", timeout_seconds=40, what="the end")

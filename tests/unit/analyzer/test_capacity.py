@@ -55,7 +55,7 @@ def test_per_operator_and_per_subtask() -> None:
     assert enrich.true_processing_rate.value == pytest.approx(2400, rel=0.02)
 
 
-def test_hardly_busy_is_hardly_sure() -> None:
+def test_low_load_gives_low_confidence() -> None:
     """Below a tenth busy the confidence is low, and it grows with use."""
     light = _operator(Loop(Job(rate=20)).watch(60), "enrich")
     half = _operator(Loop(Job(rate=300)).watch(60), "enrich")
@@ -83,7 +83,7 @@ def test_unknown_busy_time_is_unknown_capacity() -> None:
 
 
 def test_the_engines_gauges_serve_utilization_where_times_are_missing() -> None:
-    """A 60 s gauge tells utilization with less confidence, and no capacity: rates and gauges average differently."""
+    """A 60 s gauge gives utilization with less confidence, and no capacity: rates and gauges average differently."""
     analysis = _measured_at(Loop(), busy_ms=None, backpressured_ms=None, idle_ms=None)
     enrich = _operator(analysis, "enrich")
     assert enrich.utilization.value == pytest.approx(0.5, abs=0.02)
@@ -99,7 +99,7 @@ def test_an_idle_operator_has_no_capacity() -> None:
     assert enrich.capacities == []
 
 
-def test_what_is_hardly_busy_has_a_bound_and_no_rate() -> None:
+def test_a_nearly_idle_operator_has_a_bound_and_no_rate() -> None:
     """Two records/s, a third of a percent of its time: the true rate would be noise, but 40 records/s it surely does. With more to do
     there is a rate and no bound."""
     idle = _operator(Loop(Job(rate=2)).watch(60), "enrich")
@@ -113,7 +113,7 @@ def test_what_is_hardly_busy_has_a_bound_and_no_rate() -> None:
     assert busy.true_processing_rate.value is not None
 
 
-def test_a_hot_subtask_limits_the_whole() -> None:
+def test_a_hot_subtask_limits_the_operator() -> None:
     """Two subtasks, one twice as busy as the other: the busiest saturates first, so a quarter cannot be used."""
     stages = [Stage("Source: orders", 50_000), Stage("enrich", 600, parallelism=2)]
     analysis = _measured_at(Loop(Job(rate=600, stages=stages)), busy_share_mean=0.5, busy_share_max=0.67)
@@ -193,7 +193,7 @@ def test_a_saturated_measurement_beats_one_from_busy_time() -> None:
 
 
 def test_a_quarter_off_rescales_the_whole_curve() -> None:
-    """New code at half the speed: what was seen at the other parallelisms is halved with it, and less sure."""
+    """New code at half the speed: the other parallelisms' measurements are halved, too, at less confidence."""
     points = _learn((), 1, _measured(1000, saturated=True), at=0)
     points = _learn(points, 4, _measured(3600, saturated=True), at=30)
     points = _learn(points, 4, _measured(1800, saturated=True), at=60)
@@ -221,14 +221,14 @@ def test_doubt_that_passes_is_forgotten() -> None:
     assert points[0].rate == 1000
 
 
-def test_more_than_was_thought_possible_is_believed_at_once() -> None:
+def test_throughput_above_the_learned_capacity_is_believed_at_once() -> None:
     """Throughput above the learned capacity disproves it."""
     points = _learn((), 2, _measured(1000, saturated=True), at=0)
     points = _learn(points, 2, _measured(1700, throughput=1400), at=2)
     assert points[0].rate == 1700
 
 
-def test_noise_of_an_idle_night_does_not_wear_off_what_is_known() -> None:
+def test_noise_of_an_idle_night_does_not_wear_off_a_sure_measurement() -> None:
     """Unsure measurements for hours leave a sure one as it is."""
     points = _learn((), 2, _measured(1000, confidence=0.85), at=0)
     for i in range(1, 1000):
@@ -238,7 +238,7 @@ def test_noise_of_an_idle_night_does_not_wear_off_what_is_known() -> None:
 
 
 def test_no_more_than_64_parallelisms_are_kept() -> None:
-    """The least sure go first."""
+    """Points with the lowest confidence are dropped first."""
     points: tuple[Point, ...] = ()
     for p in range(1, 100):
         points = _learn(points, p, _measured(100.0 * p, confidence=0.2 if p < 10 else 0.8), at=float(p))
@@ -296,9 +296,9 @@ def test_one_wrong_point_does_not_move_the_others() -> None:
     assert learned(290.0) == [(1, 240), (2, 475), (3, 290), (4, 900)]
 
 
-def test_a_doubtful_saturation_gives_way_to_what_is_surer() -> None:
+def test_a_doubtful_saturation_yields_to_a_surer_measurement() -> None:
     """Throughput of an operator that was not busy, and held its inputs back, is not kept for ever: busy time that is surer and lasts
-    replaces it. Against a certain one it does not, as it tells too much while the load is light."""
+    replaces it. It does not replace a certain one, as it overestimates at a light load."""
 
     def learned(confidence: float) -> float:
         points: tuple[Point, ...] = (Point(3, 580.0, confidence, True, 9, 100.0, "job"),)
@@ -311,9 +311,9 @@ def test_a_doubtful_saturation_gives_way_to_what_is_surer() -> None:
 
 
 @pytest.mark.parametrize("scrapes", [0, 1], ids=["nothing was seen of it", "one scrape got through"])
-def test_an_outage_of_which_little_was_seen_teaches_nothing(scrapes: int) -> None:
-    """The brokers carry the observations too: 25 s of which at most the first scrape is heard later, in which hardly anything is done,
-    and then a backlog. As long as it takes, the curve stays as it was, also for the one that waited on its neighbours."""
+def test_an_outage_with_few_observations_teaches_nothing(scrapes: int) -> None:
+    """The brokers carry the observations too: 25 s of which at most the first scrape arrives later. The operator is
+    nearly idle, then has a backlog. Meanwhile the curve stays as it was, also for the one that waited on neighbours."""
     job = Job(rate=500, stages=[Stage("Source: orders", 50_000), Stage("enrich", 600), Stage("sink: Writer", 9_000)])
     loop = Loop(job)
     before = {o.operator: o.capacities for o in loop.watch(120).operators}

@@ -1,4 +1,4 @@
-"""Checks of a cluster without one: settings, code sent, and what is wrong with what workers see."""
+"""Checks of a cluster without one: settings, code sent, and workers that do not share the state."""
 
 import io
 import zipfile
@@ -53,7 +53,7 @@ def test_what_is_sent_is_all_that_a_worker_imports_of_ours() -> None:
 
 
 def test_a_worker_that_does_not_share_the_state_is_named(tmp_path: Path) -> None:
-    """Or one with code of its own; if all is well there is nothing to say."""
+    """Or one with other code; without a problem there is no message."""
     code = f"/work/app-1/0/{code_name()}/services/__init__.py"
     assert judged({View("a", True, code), View("b", True, code)}, "/state") is None
     assert "b cannot see what the driver wrote there" in str(

@@ -33,14 +33,14 @@ def test_one_scrape_has_no_rate() -> None:
 
 @pytest.mark.parametrize("fraction", [0.0, 0.3, 0.7, 1.0])
 def test_a_tripled_load_is_seen_in_full_two_scrapes_after_it(fraction: float) -> None:
-    """The step falls anywhere into the first interval; the second alone tells the new level."""
+    """The step falls anywhere into the first interval; only the second shows the new level."""
     steady = [1000 * i for i in range(1, 21)]
     first = steady[-1] + int(1000 * (1 - fraction) + 3000 * fraction)
     assert _rate([*steady, first, first + 3000]) == pytest.approx(1500, rel=0.01)
 
 
 def test_a_fall_is_believed_more_slowly() -> None:
-    """After one quiet interval demand is still told from the window, after two from these two."""
+    """After one quiet interval demand still comes from the window, after two from these two."""
     steady = [1000 * i for i in range(1, 21)]
     one = _rate([*steady, steady[-1] + 100])
     assert one is not None
@@ -140,8 +140,8 @@ def test_very_many_partitions_stay_within_bounds(monkeypatch: pytest.MonkeyPatch
     assert at - log.rows[0][0] > 1500
 
 
-def test_partitions_that_are_gone_are_forgotten() -> None:
-    """When a topic leaves the application, its columns leave with the last row that knew them."""
+def test_deleted_partitions_are_forgotten() -> None:
+    """When a topic leaves the application, its columns leave with the last row that has them."""
     log, at = _history([100, 200])
     for i in range(40):
         other = [PartitionReading(operator="s", topic="u", partition=0, log_end_offset=i)]
@@ -149,7 +149,7 @@ def test_partitions_that_are_gone_are_forgotten() -> None:
     assert log.keys == ("s\nu\n0",)
 
 
-def test_a_load_that_comes_back_after_a_trickle_is_seen_at_its_height() -> None:
+def test_a_load_that_returns_after_a_trickle_is_measured_in_full() -> None:
     """A few records now and then, as bursts; then 1,300/s: two scrapes later that is the rate, and no pause thins it out."""
     trickle = [12 * (i // 3) for i in range(30)]
     returned = [trickle[-1] + 2600 * i for i in range(1, 4)]

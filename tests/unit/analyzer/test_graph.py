@@ -52,7 +52,7 @@ def _sure(value: float) -> Estimate:
 
 
 def test_a_single_input_takes_in_what_reaches_it() -> None:
-    """A split output: each branch's own counter tells its share."""
+    """A split output: each branch's counter gives its part."""
     topology = _topology(("s", "a"), ("s", "b"))
     ratios = _ratios(topology, {"s": (1000, 1000), "a": (300, 0), "b": (700, 0)})
     assert ratios == {"s>a": pytest.approx(0.3, rel=0.01), "s>b": pytest.approx(0.7, rel=0.01)}
@@ -67,7 +67,7 @@ def test_one_of_two_inputs_is_found_by_subtraction() -> None:
 
 
 def test_the_last_resort_is_what_the_source_gives_out() -> None:
-    """Two inputs that both split: no counter tells them apart, so each is taken to send everything."""
+    """Two inputs that both split: no counter distinguishes them, so each is taken to send everything."""
     topology = _topology(("s", "a"), ("s", "j"), ("r", "b"), ("r", "j"))
     rates = {"s": (1000.0, 500.0), "a": (250.0, 0.0), "r": (100.0, 80.0), "b": (40.0, 0.0), "j": (290.0, 0.0)}
     ratios = _ratios(topology, rates)
@@ -76,7 +76,7 @@ def test_the_last_resort_is_what_the_source_gives_out() -> None:
 
 
 def test_no_window_no_ratio() -> None:
-    """Half a window says nothing."""
+    """Half a window is not enough."""
     assert _ratios(_topology(("s", "a")), {"s": (1000, 1000), "a": (300, 0)}, seconds=30)["s>a"] is None
 
 
@@ -88,7 +88,7 @@ def test_no_output_at_all_is_unknown_until_ten_minutes_have_passed() -> None:
 
 
 def test_a_learned_ratio_outlives_its_run() -> None:
-    """After a restart the ratio is told from memory, and says so."""
+    """After a restart the ratio comes from the state, and is marked as learned."""
     stages = [Stage("Source: orders", 50_000), Stage("aggregate", 2000, selectivity=0.1, window_seconds=10)]
     loop = Loop(Job(stages=[*stages, Stage("sink: Writer", 5000)]))
     loop.watch(90)
@@ -111,7 +111,7 @@ def test_targets_multiply_along_the_graph_and_add_up_at_joins() -> None:
 
 
 def test_one_unknown_part_makes_the_sum_unknown() -> None:
-    """And everything behind it; what does not depend on it is still told."""
+    """And everything behind it; what does not depend on it is still reported."""
     topology = _topology(("s", "a"), ("a", "j"), ("r", "j"), ("j", "k"))
     ratios = {("s", "a"): _sure(0.5), ("a", "j"): unknown("window"), ("r", "j"): _sure(1), ("j", "k"): _sure(1)}
     targets = propagation.target_rates(graph_of(topology), {"s": _sure(1000), "r": _sure(300)}, ratios)
@@ -141,8 +141,8 @@ def test_the_bottleneck_is_the_one_that_holds_its_inputs_back() -> None:
     assert found == "b"
 
 
-def test_without_backpressure_the_highest_load_is_the_bottleneck() -> None:
-    """Target rate over capacity; unknown loads do not take part; nothing known, nothing said."""
+def test_without_backpressure_the_operator_of_max_load_is_the_bottleneck() -> None:
+    """Target rate over capacity; unknown loads do not take part; without any load there is no bottleneck."""
     topology = _topology(("s", "a"), ("a", "b"))
     assert propagation.bottleneck(graph_of(topology), {"s": 0.1, "a": None, "b": 0.6}, {}, {}, {}) == "b"
     assert propagation.bottleneck(graph_of(topology), {"s": None}, {}, {}, {}) is None

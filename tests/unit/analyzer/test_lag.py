@@ -1,4 +1,4 @@
-"""Lag in records and seconds, and what it is told from."""
+"""Lag in records and seconds, and its sources."""
 
 from datetime import timedelta
 from typing import Any
@@ -158,7 +158,7 @@ def test_committed_offsets_stand_in_and_their_age_is_taken_off() -> None:
 
 
 def test_a_position_that_was_overtaken_by_a_commit_is_not_believed() -> None:
-    """The engine lost a worker and tells the same positions for minutes, while the commits of its checkpoints move on: no lag."""
+    """The engine lost a worker: positions stand still for minutes, while commits of its checkpoints move on: no lag."""
     loop = Loop()
     loop.watch(40)
     frozen = [int(position) for position in loop.job.positions]
@@ -206,7 +206,7 @@ def test_while_nothing_runs_the_commit_is_where_processing_resumes() -> None:
 
 
 def test_pending_records_serve_where_there_is_no_position() -> None:
-    """A source that only tells how much waits: records as told, seconds from spreading them over the partitions."""
+    """A source that only reports pending records: seconds come from spreading them over the partitions."""
     loop = Loop()
     loop.watch(40)
     loop.job.stages[1].subtask_rate = 1e-9
@@ -245,7 +245,7 @@ def test_without_brokers_pending_records_and_throughput_give_demand() -> None:
 
 
 def test_retention_may_delete_what_was_waiting() -> None:
-    """Records that are gone cannot be waited for: lag counts from the log's start."""
+    """Deleted records do not wait: lag counts from the log's start."""
     loop = Loop()
     loop.watch(30)
     loop.job.stages[1].subtask_rate = 1e-9
@@ -261,7 +261,7 @@ def test_retention_may_delete_what_was_waiting() -> None:
     assert analysis.lag_seconds.value == pytest.approx(400 / 300, abs=0.5)
 
 
-def test_a_topic_made_anew_starts_its_history_again() -> None:
+def test_a_recreated_topic_starts_its_history_again() -> None:
     """Log ends that fall mean another topic of the same name: no negative demand, no ages from the old one."""
     loop = Loop()
     loop.watch(40)

@@ -18,7 +18,7 @@ def _rescaled(loop: Loop, p: int, down_seconds: float) -> Analysis:
 
 
 def test_a_rescale_teaches_its_downtime() -> None:
-    """Down for 8 s, scraped every 2 s: told within one interval."""
+    """Down for 8 s, scraped every 2 s: exact to one interval."""
     loop = Loop()
     loop.watch(20)
     analysis = _rescaled(loop, 2, 8)
@@ -39,7 +39,7 @@ def test_downtimes_are_smoothed() -> None:
 
 
 def test_an_outage_is_no_restart_time() -> None:
-    """Twenty minutes without slots say nothing about the next rescale."""
+    """Twenty minutes without slots do not predict the next rescale."""
     loop = Loop(Job(interval=10))
     loop.watch(60)
     loop.job.status = "not_running"
@@ -48,8 +48,8 @@ def test_an_outage_is_no_restart_time() -> None:
     assert loop.watch(10).restart_times.seconds is None
 
 
-def test_a_gap_in_what_was_seen_is_no_restart_time() -> None:
-    """For five minutes the brokers were away, and the job restarted sometime: whenever it was, it tells nothing of a rescale."""
+def test_a_gap_in_the_observations_is_no_restart_time() -> None:
+    """For five minutes the brokers were away, and the job restarted at an unknown time: no measurement of a rescale."""
     loop = Loop()
     loop.watch(20)
     loop.job.run_for(300)
@@ -58,7 +58,7 @@ def test_a_gap_in_what_was_seen_is_no_restart_time() -> None:
 
 
 def test_the_first_run_seen_teaches_nothing() -> None:
-    """Where nothing was seen before there is no downtime."""
+    """Without an earlier observation there is no downtime."""
     assert Loop().watch(20).restart_times.seconds is None
 
 
@@ -98,7 +98,7 @@ def test_an_unreadable_seed_keeps_the_time_only(learned: dict[str, object]) -> N
 
 
 def test_an_ended_application_is_not_brought_back() -> None:
-    """Its last analysis says that it is over."""
+    """Its last analysis marks its end."""
     loop = Loop()
     loop.watch(20)
     loop.job.run_for(2)

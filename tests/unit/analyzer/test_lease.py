@@ -15,7 +15,7 @@ from tests.unit.runtime.test_lease import MemoryContest
 
 
 class Stream:
-    """A stream that notes what it is told; nothing ends it but its owner."""
+    """Stream that records the calls it receives; only its owner ends it."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -75,7 +75,7 @@ async def _until(contest: MemoryContest, condition: Callable[[], bool]) -> None:
 
 
 async def test_the_second_prepares_but_never_starts(contest: MemoryContest) -> None:
-    """It is warm when its turn comes; until then it touches nothing, and after its patience it ends and says who works."""
+    """It is warm when it gets the lease; it touches nothing before; at its deadline it ends, naming the active one."""
     first = Shell(contest.group, contest.clock, "first")
     await _until(contest, lambda: "start" in first.stream.told)
     second = Shell(contest.group, contest.clock, "second")
@@ -88,7 +88,7 @@ async def test_the_second_prepares_but_never_starts(contest: MemoryContest) -> N
     assert first.stream.told[-1] == "stop"
 
 
-async def test_who_stands_by_starts_when_the_first_is_gone(contest: MemoryContest) -> None:
+async def test_a_standby_starts_when_the_first_has_ended(contest: MemoryContest) -> None:
     """A crash, then nothing but waiting: the other goes on from where the first was."""
     first = Shell(contest.group, contest.clock, "first")
     await _until(contest, lambda: "start" in first.stream.told)
@@ -103,7 +103,7 @@ async def test_who_stands_by_starts_when_the_first_is_gone(contest: MemoryContes
 
 
 async def test_brokers_that_are_away_suspend_the_stream_and_keep_what_is_warm(contest: MemoryContest) -> None:
-    """Nobody else can have taken over, so nothing is killed; when they are back the query is started again."""
+    """No other analyzer can have taken over, so nothing is killed; when brokers are back the query is restarted."""
     shell = Shell(contest.group, contest.clock, "only")
     await _until(contest, lambda: "start" in shell.stream.told)
     contest.group.reachable = False

@@ -105,8 +105,8 @@ def test_a_foreign_key_is_refused() -> None:
     assert _letters(out)[0].field == "application"
 
 
-def test_a_monitor_from_the_future_does_not_block_the_present() -> None:
-    """One observation a day ahead would make all others 'not newer': it is put aside."""
+def test_an_observation_from_the_future_does_not_block_later_ones() -> None:
+    """One observation a day ahead would make all others 'not newer': it becomes a dead letter."""
     records = _records(4)
     observation = Observation.model_validate_json(records[1].value or b"")
     ahead = observation.model_copy(update={"observed_at": observation.observed_at + timedelta(days=1)})
@@ -133,8 +133,8 @@ def test_a_bug_met_by_one_application_stays_with_it(monkeypatch: pytest.MonkeyPa
     assert state is not None
 
 
-def test_a_damaged_state_starts_anew() -> None:
-    """Nothing is analysed with half a memory, and what there was of it is put aside, once, where somebody can look at it."""
+def test_a_damaged_state_starts_empty() -> None:
+    """No analysis uses a partial state; its bytes go to the dead-letter topic once, for operators to inspect."""
     state, out = process("shop/orders", StoredState(b"not json"), _records(2), SETTINGS)
     assert len(_analyses(out)) == 2
     (letter,) = _letters(out)
@@ -145,7 +145,7 @@ def test_a_damaged_state_starts_anew() -> None:
 
 
 def test_a_damaged_state_and_a_damaged_record_are_two_letters() -> None:
-    """Both are of the same place, and neither hides the other; what was damaged is gone afterwards."""
+    """Both are of the same place, and neither hides the other; the damaged state is deleted."""
     bad = Record(OBSERVATIONS.name, 3, 0, "shop/orders", b"{", {}, None)
     state, out = process("shop/orders", StoredState(b"not json"), [bad], SETTINGS)
     letters = _letters(out)
@@ -155,7 +155,7 @@ def test_a_damaged_state_and_a_damaged_record_are_two_letters() -> None:
 
 
 def test_an_ended_application_has_no_state() -> None:
-    """The state is removed with the policy; what comes later starts anew."""
+    """The state is removed with the policy; later observations start an empty one."""
     job = Job()
     job.run_for(2)
     state, _ = process("shop/orders", None, [_record(job.observe(), 0)], SETTINGS)
@@ -166,7 +166,7 @@ def test_an_ended_application_has_no_state() -> None:
 
 
 def test_a_retention_gap_is_counted_once() -> None:
-    """Offsets 4 to 10 were deleted: the first observation behind them says so, and only that one."""
+    """Offsets 4 to 10 were deleted: the first observation behind them reports it, and only that one."""
     job = Job()
     records = []
     for offset in (0, 1, 2, 3, 10, 11):
@@ -184,7 +184,7 @@ def test_a_retention_gap_is_counted_once() -> None:
     assert not _analyses(out)[0].has("retention-gap")
 
 
-def test_a_gap_of_another_partition_or_of_another_life_is_not_ours() -> None:
+def test_a_gap_of_another_partition_or_before_the_first_observation_is_ignored() -> None:
     """Neither a partition the application does not live in nor one it is first seen behind."""
     records = _records(2)
     state, _ = process("shop/orders", None, records[:1], SETTINGS)

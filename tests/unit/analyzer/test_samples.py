@@ -79,7 +79,7 @@ def test_the_first_interval_and_the_warm_up_teach_nothing() -> None:
 
 
 def test_no_capacity_before_a_whole_window() -> None:
-    """With 10 s of warm-up and a window of 30 s nothing is told at 36 s, and it says why."""
+    """With 10 s of warm-up and a window of 30 s no capacity is known at 36 s, and the reason is given."""
     enrich = Loop().watch(36).operator("enrich")
     assert enrich is not None
     assert enrich.true_processing_rate.value is None
@@ -105,7 +105,7 @@ def test_an_incomplete_reading_is_no_sample() -> None:
 
 
 def test_busy_time_that_falls_for_a_while_does_not_mislead() -> None:
-    """Flink books idle spells up to 5 s late, so accumulated busy time may step back; the slope hardly notices."""
+    """Flink books idle spells up to 5 s late, so accumulated busy time may step back; the slope barely changes."""
     loop = Loop()
     loop.watch(40)
     for i in range(20):

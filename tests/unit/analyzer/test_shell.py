@@ -1,4 +1,4 @@
-"""The shell around the stream, and what can be known of Spark without starting it."""
+"""The shell around the stream, and checks of Spark's settings without starting it."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ from tests.unit.analyzer.story import Job
 
 
 class FakeStream:
-    """A stream that does what its script says at each start."""
+    """A stream that follows its script at each start."""
 
     def __init__(self, script: list[str]) -> None:
         self.script = script
@@ -62,7 +62,7 @@ class FakeStream:
         self.set_asides += 1
 
     def suspend(self) -> None:
-        """The next life begins with a start."""
+        """A start follows."""
 
     def abort(self) -> None:
         self.stopped = True
@@ -72,7 +72,7 @@ class FakeStream:
 
 
 def _analyzer(stream: FakeStream) -> Analyzer:
-    """Alone in the world: the lease is its own."""
+    """Without contenders: it holds the lease."""
     clock = SystemClock()
     terms = Terms("analyzer")
     return Analyzer(stream, MemoryLease(MemoryGroup(clock, terms), "only"), clock, terms)
@@ -133,7 +133,8 @@ async def test_a_state_that_cannot_be_used_is_set_aside(monkeypatch: pytest.Monk
 
 
 async def test_a_good_state_is_kept_whatever_else_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often: it is started again with back-off, and readiness says why not; deaths between them make none of the state's own."""
+    """However often: it is started again with back-off, and readiness gives the reason; no death between them is
+    attributed to the state."""
     stream = FakeStream(["damaged", *["dies", "cannot"] * 4, "damaged", "dies", "works"])
     analyzer, stop = _analyzer(stream), Stop()
     monkeypatch.setattr("services.analyzer.service._POLL_SECONDS", 0.02)
@@ -252,7 +253,7 @@ def test_of_sparks_settings_only_harmless_ones_are_shown(
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "says"),
+    ("name", "value", "message"),
     [
         ("SHUFFLE_PARTITIONS", "0", "greater than or equal to 1"),
         ("SPARK_MASTER", "here", "must be local[CORES]"),
@@ -266,7 +267,7 @@ def test_of_sparks_settings_only_harmless_ones_are_shown(
     ],
 )
 def test_a_wrong_setting_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str, says: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str, message: str
 ) -> None:
     """One line that names the variable and what is wrong with it; exit code 2."""
     monkeypatch.setenv(f"WEIR_ANALYZER_{name}", value)
@@ -275,7 +276,7 @@ def test_a_wrong_setting_is_named(
     assert ended.value.code == 2
     error = capsys.readouterr().err
     assert f"WEIR_ANALYZER_{name}" in error
-    assert says in error
+    assert message in error
 
 
 @pytest.mark.parametrize(
@@ -306,7 +307,7 @@ def test_another_split_is_another_checkpoint(tmp_path: Path) -> None:
 
 
 def test_sparks_offset_log_is_read(tmp_path: Path) -> None:
-    """Version, metadata, offsets of each source; anything else says nothing."""
+    """Version, metadata, offsets of each source; anything else is no offset."""
     text = 'v1\n{"batchWatermarkMs":0}\n{"weir.observations.v1alpha1":{"0":12,"3":7}}'
     assert parse_offsets(text) == {0: 12, 3: 7}
     assert parse_offsets("v1\n{}\n-") is None

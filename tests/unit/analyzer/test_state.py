@@ -34,7 +34,7 @@ def test_a_state_without_the_brokers_absences_is_read() -> None:
 
 
 def test_another_version_is_refused() -> None:
-    """It says which version it found and which it reads."""
+    """The error names the version found and the one supported."""
     with pytest.raises(UnreadableState, match=f"version {STATE_VERSION + 1}"):
         AnalyzerState.from_bytes(json.dumps([STATE_VERSION + 1, 0]).encode())
 

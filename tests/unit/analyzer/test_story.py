@@ -21,7 +21,7 @@ def test_a_steady_job_is_understood_after_its_first_window() -> None:
 
 
 def test_a_load_step_shows_within_two_scrapes() -> None:
-    """Demand is the brokers': three times the load is seen after 4 s, long before any average of the engine's."""
+    """Demand is the brokers': three times the load shows after 4 s, long before any average of the engine's."""
     loop = Loop()
     loop.watch(60)
     loop.job.rate = 900
@@ -51,7 +51,7 @@ def test_a_saturated_operator_holds_the_others_back() -> None:
     assert analysis.expected_latency_seconds.value == pytest.approx(60 * 300 / 600, rel=0.05)
 
 
-def test_after_a_rescale_it_catches_up_and_both_capacities_are_known() -> None:
+def test_after_a_rescale_it_catches_up_and_both_capacities_are_learned() -> None:
     """A new run wipes the window, not what was learned; the restart's length is learned, too."""
     loop = Loop()
     loop.watch(60)
@@ -75,7 +75,7 @@ def test_after_a_rescale_it_catches_up_and_both_capacities_are_known() -> None:
 
 
 def test_a_window_operator_has_no_selectivity_before_three_bursts() -> None:
-    """Output once in 20 s: unknown until three bursts were seen from end to end, and so is what lies behind."""
+    """Output once in 20 s: unknown until three bursts were observed from end to end, and so is what lies behind."""
     stages = [Stage("Source: orders", 50_000), Stage("aggregate", 2000, selectivity=0.1, window_seconds=20)]
     loop = Loop(Job(stages=[*stages, Stage("sink: Writer", 5000)]))
     early = loop.watch(70)

@@ -15,7 +15,7 @@ def _symptom(analysis: Analysis, code: str) -> Symptom:
 
 
 def _bare(loop: Loop, status: str, **changes: Any) -> Analysis:
-    """An observation of an application that tells nothing of itself."""
+    """Return an observation of an application without readings."""
     loop.job.run_for(2)
     observed = loop.job.observe(
         status=status, run=None, deployment=None, topology=None, operators=[], partitions=[], **changes
@@ -39,7 +39,7 @@ def test_an_analysis_passes_on_what_it_was_made_from() -> None:
 
 
 def test_warming_up_has_two_stages() -> None:
-    """First the warm-up itself, then the window that is not full yet; each says what it waits for."""
+    """First the warm-up itself, then the window that is not full yet; each names what it waits for."""
     loop = Loop()
     assert _symptom(loop.watch(6), "warming-up").numbers["warm_up_seconds"] == 10
     assert _symptom(loop.watch(20), "warming-up").numbers["needed_seconds"] == 40
@@ -47,7 +47,7 @@ def test_warming_up_has_two_stages() -> None:
 
 
 def test_catching_up_reports_the_time_left() -> None:
-    """A backlog that shrinks by 300 records/s is gone in a known time."""
+    """A backlog that shrinks by 300 records/s is cleared at a predictable time."""
     loop = Loop()
     loop.watch(40)
     loop.job.rate = 900
@@ -74,7 +74,7 @@ def test_stalled_is_not_idle() -> None:
 
 
 def test_a_new_run_is_a_restart() -> None:
-    """The first observation of another run says so, and the next one does not."""
+    """The first observation of another run reports it, and the next one does not."""
     loop = Loop()
     loop.watch(20)
     loop.job.restart()
@@ -83,7 +83,7 @@ def test_a_new_run_is_a_restart() -> None:
 
 
 def test_a_crash_looping_job_is_still_understood() -> None:
-    """Not running: demand, lag, targets and learned capacities are all told, so that it can still be scaled."""
+    """Not running: demand, lag, targets and learned capacities are all reported, so that it can still be scaled."""
     loop = Loop()
     loop.watch(60)
     loop.job.status, loop.job.state = "not_running", "RESTARTING"
@@ -117,16 +117,16 @@ def test_an_application_that_cannot_be_read_is_reported(status: str, code: str) 
 
 
 def test_a_run_is_remembered_through_an_outage_of_its_cluster() -> None:
-    """Unreachable for half a minute, then the same run again: its rates are known at once, what it learned is kept, and capacity is
-    measured on from what is seen now, as nobody knows what went on in between."""
+    """Unreachable for half a minute, then the same run again: its rates are available at once, what it learned is kept,
+    and capacity is measured from now on, as the time in between is unknown."""
     loop = Loop()
     loop.watch(60)
     for _ in range(15):
         _bare(loop, "unreachable")
-    back = loop.watch(4)
-    assert not back.has("restarting")
-    assert "window is not full" in _symptom(back, "warming-up").evidence
-    enrich = back.operator("enrich")
+    reachable = loop.watch(4)
+    assert not reachable.has("restarting")
+    assert "window is not full" in _symptom(reachable, "warming-up").evidence
+    enrich = reachable.operator("enrich")
     assert enrich is not None
     assert enrich.input_rate.value == pytest.approx(300, rel=0.02)
     assert enrich.true_processing_rate.value is None
@@ -137,7 +137,7 @@ def test_a_run_is_remembered_through_an_outage_of_its_cluster() -> None:
 
 
 def test_the_end_of_an_application_is_its_forgetting() -> None:
-    """The last analysis says so and carries nothing that could bring the state back."""
+    """The last analysis marks the end and carries no data to restore the state from."""
     loop = Loop()
     loop.watch(60)
     analysis = _bare(loop, "ended")

@@ -8,7 +8,7 @@ from cli.client import Client
 
 
 class Server:
-    """Gives everybody the same answer, and keeps what was asked."""
+    """Server with one response for all requests, which it records."""
 
     def __init__(self, document: Any, status: int = 200) -> None:
         self.requests: list[httpx.Request] = []

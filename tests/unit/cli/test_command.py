@@ -65,7 +65,7 @@ def weir(*arguments: str, **environment: str) -> Done:
 
 
 class _Server:
-    """Answers with what a test has put down, and remembers what it was asked."""
+    """Server with a test's responses; it records requests."""
 
     def __init__(self) -> None:
         self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
@@ -251,7 +251,7 @@ def test_changes_of_a_policy_are_documents_for_programs(server: _Server) -> None
 
 
 def test_an_invalid_address_is_reported_with_an_example() -> None:
-    """Code 2, before anything is asked."""
+    """Code 2, before any request."""
     done = weir("get", "--server", "localhost:8080")
     assert (done.returncode, done.stdout) == (2, "")
     assert "write http://localhost:8080" in done.stderr
@@ -324,7 +324,7 @@ class _Feed(httpx.BaseTransport):
 
 
 def test_a_feed_that_breaks_is_taken_up_where_it_was() -> None:
-    """Each break is said; pauses grow while nothing comes; what no new try can mend ends it."""
+    """Each break is reported; pauses grow while nothing comes; an error that no retry can fix ends it."""
     feed = _Feed(
         "id: 7-0\nevent: plan\ndata: {}\n\n",
         httpx.ConnectError("refused"),

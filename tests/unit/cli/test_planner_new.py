@@ -9,7 +9,7 @@ from cli.errors import InvalidInput
 from cli.planner_new import new
 
 
-def test_its_project_file_is_whole(tmp_path: Path) -> None:
+def test_its_project_file_is_complete(tmp_path: Path) -> None:
     """The command is the planner's name, the module its own."""
     folder = new("my-planner", tmp_path)[0].parent
     project = tomllib.loads((folder / "pyproject.toml").read_text())

@@ -1,4 +1,4 @@
-"""`weir planner register|list|check|remove`: what is asked of the planner service, and what is printed."""
+"""`weir planner register|list|check|remove`: requests to the planner service, and output."""
 
 import json
 import threading
@@ -110,7 +110,7 @@ def test_an_invalid_planner_is_refused_without_a_request(server: Server, argumen
 
 
 def test_a_refusal_names_the_failed_checks(server: Server) -> None:
-    """With the server's own words; and a name that is taken is code 4."""
+    """With the server's own text; and a name that is taken is code 4."""
     detail = "mine does not keep the plugin contract: nothing-known: answered 500: KeyError"
     server.answers["POST", "/v1/planners"] = (422, {"detail": detail})
     done = weir("planner", "register", "mine", "http://127.0.0.1:1", "--server", server.url)

@@ -256,8 +256,8 @@ class TestSimulated(DriverSuite):
         assert (await rig.driver.observe(rig.subject)).reason == "no route"
 
 
-def test_a_recording_by_the_minute_is_looked_at_once_a_minute() -> None:
-    """In its own time; faster, or a shape made for minutes, is looked at every 10 s. What is asked for goes before."""
+def test_a_recording_by_the_minute_is_sampled_once_a_minute() -> None:
+    """In its own time; faster, or a shape made for minutes, is sampled every 10 s. An option takes precedence."""
     slow = prepare(ReplayOptions(trace="worldcup98_minutes"))
     fast = prepare(ReplayOptions(trace="worldcup98_minutes", speedup=48.0))
     shape = prepare(ReplayOptions(trace="step"))
@@ -269,8 +269,8 @@ def test_a_recording_by_the_minute_is_looked_at_once_a_minute() -> None:
 @pytest.mark.parametrize(
     ("duration", "seconds"), [(60.0, 10.0), (14_400.0, 10.0), (18_000.0, 13.0), (86_400.0, 60.0), (31_622_400.0, 60.0)]
 )
-def test_a_long_run_of_a_shape_is_looked_at_less_often(duration: float, seconds: float) -> None:
-    """No more looks a day than at a recording by the minute; whole seconds; what is asked for goes before."""
+def test_a_long_run_of_a_shape_is_sampled_less_often(duration: float, seconds: float) -> None:
+    """No more samples a day than of a recording by the minute; integer seconds; an option takes precedence."""
     prepared = prepare(ReplayOptions("sine", duration_seconds=duration))
     assert prepared.policy.spec.interval.total_seconds() == seconds
     given = prepare(ReplayOptions("sine", duration_seconds=duration, interval_seconds=5.0))
@@ -296,8 +296,8 @@ def test_a_default_look_does_not_miss_a_spike() -> None:
         5,
     ),
 )
-def test_no_peak_falls_between_two_looks(trace: str, speedup: float, interval: float) -> None:
-    """Sped up, a whole wave passes within 10 s: the optimum, the static peak and the load itself still see its top and its mean."""
+def test_no_peak_falls_between_two_samples(trace: str, speedup: float, interval: float) -> None:
+    """Sped up, a wave passes within 10 s: the optimum, the static peak and the load still include its peak and mean."""
     prepared = prepare(ReplayOptions(trace, speedup=speedup, interval_seconds=interval, duration_seconds=1200.0))
     score, points = (result := run(prepared)).score, result.points
     assert score.peak_slot_seconds / score.seconds == OfflineOptimum(prepared.application, 16).slots(2400.0) == 6
@@ -413,7 +413,7 @@ def test_an_invalid_policy_is_reported_with_its_file(tmp_path: Path, spec: str, 
 
 
 def test_an_option_that_was_given_is_the_one_named(tmp_path: Path) -> None:
-    """`--planner`, beside a policy with another one."""
+    """`--planner`, next to a policy with another one."""
     done = replayed("--policy", str(policy_file(tmp_path, "planner: {name: hpa}")), "--planner", "oracle")
     assert done.stderr.startswith("weir: --planner: there is no planner 'oracle'")
 
@@ -513,7 +513,7 @@ def test_a_label_keeps_to_its_column(value: float, label: str) -> None:
     ],
 )
 def test_less_than_the_optimum_is_explained(share: float, used: float, reported: str) -> None:
-    """In the same row; who is late gets by with less."""
+    """In the same row; a late strategy needs fewer slots."""
     score = Score(600.0, 30.0, share, used, 0, 1.0, 100.0, 100.0)
     console = Console(file=StringIO(), width=140)
     console.print(_table(prepare(policy_for()), Result(score, [], {}, {}, 0.1)))

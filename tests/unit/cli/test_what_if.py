@@ -33,7 +33,7 @@ def drawn(answer: dict[str, Any]) -> str:
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
-def test_the_question_goes_as_it_was_asked() -> None:
+def test_the_request_is_sent_unchanged() -> None:
     """Every operator by itself, with whatever its name holds."""
     server = Server(ANSWER)
     done = run(server, "--parallelism", "enrich=6", "-p", "Window(a=1, b) & c=2", "--load", "x2", "--horizon", "5m")
@@ -111,7 +111,7 @@ def test_a_load_is_written_in_digits_from_0_to_9(text: str) -> None:
     [(404, 3), (409, 1), (422, 2), (503, 5), (403, 6)],
 )
 def test_what_went_wrong_is_one_line_and_a_code(status: int, code: int) -> None:
-    """409 is not "changed by another user" here: too little is known yet."""
+    """409 is not "changed by another user" here: data is still missing."""
     done = run(Server({"detail": "the reason"}, status), "--load", "x2")
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith("weir: the reason")

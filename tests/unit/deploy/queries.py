@@ -22,7 +22,7 @@ VARIABLES = {
 
 
 def filled(query: str, values: Mapping[str, str] = VARIABLES) -> str:
-    """A dashboard's query with its variables replaced, as Grafana does before it asks."""
+    """A dashboard's query with its variables replaced, as Grafana does before a request."""
     for name, value in values.items():
         query = query.replace(name, value)
     return query

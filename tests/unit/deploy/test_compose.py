@@ -44,7 +44,7 @@ def dotenv() -> dict[str, str]:
 
 
 def compose(**shell: str) -> dict[str, Any]:
-    """As Compose sees it, with what .env says filled in; variables of the shell go first."""
+    """Return Compose's configuration with .env filled in; variables of the shell take precedence."""
     values = {**dotenv(), **shell}
     found: dict[str, Any] = yaml.safe_load(re.sub(r"\$\{(\w+)\}", lambda match: values[match[1]], TEXT))
     return found
@@ -97,7 +97,7 @@ def test_the_readme_has_the_memory_limits() -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_container_has_a_health_check(name: str) -> None:
-    """By itself, or as its image asks; what runs once and ends has an exit code for that."""
+    """Its own or its image's; a container that runs once has an exit code instead."""
     check = SERVICES[name]["healthcheck"]
     if name in JOBS:
         assert check == {"disable": True}
@@ -177,8 +177,9 @@ def test_volumes_and_networks_are_declared_and_used() -> None:
     assert all((FOLDER / m.split(":")[0]).exists() for m in mounts if m.startswith("./"))
 
 
-def test_dockers_socket_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the gate has it, only with its profile, and without a network; the executor's door is closed as long as no project is named."""
+def test_dockers_socket_is_opt_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the gate has it, only with its profile, and without a network; without a named project the gate refuses the
+    executor."""
     holders = {name for name, s in SERVICES.items() if any("/var/run/docker.sock" in v for v in s.get("volumes", []))}
     assert holders == {"docker-gate"}
     assert SERVICES["docker-gate"]["profiles"] == ["docker-driver"]

@@ -232,7 +232,7 @@ def proxy(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture
 def ask(proxy: str) -> Ask:
-    """Asks the gate: a document, or text as it is."""
+    """Send a request to the gate: a document, or text as it is."""
 
     def through(method: str, path: str, document: Any = None) -> tuple[int, Any]:
         with closing(http.client.HTTPConnection("gate")) as client:
@@ -563,7 +563,7 @@ def test_one_request_and_no_other_behind_it(proxy: str, world: World, heads: str
 
 
 def test_missing_objects_and_unreadable_requests(ask: Ask, proxy: str) -> None:
-    """The one is for Docker to say; the other does not end the gate."""
+    """Docker reports the one; the other does not end the gate."""
     status, answer = ask("GET", "/v1.50/containers/none/json")
     assert (status, answer["message"]) == (404, "none")
     for text in (["no", "container"], "{", "[" * 100_000, '{"Memory": NaN}', '"\\ud800"'):

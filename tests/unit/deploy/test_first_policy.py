@@ -14,7 +14,7 @@ JOBS = Path(__file__).resolve().parents[3] / "deploy" / "compose" / "jobs"
 
 
 class Knowledge(ThreadingHTTPServer):
-    """The policies of one application, and what goes wrong before they are asked for."""
+    """The policies of one application, and failures before their request."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
@@ -94,7 +94,7 @@ def job(knowledge: Knowledge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_first_start_puts_it(job: Job, knowledge: Knowledge) -> None:
-    """On the condition that there is none, so that two who come at the same time make one."""
+    """On the condition that none exists, so that two concurrent starts make one."""
     assert job.run() == 0
     assert knowledge.requested == ["GET /v1/policies/demo/orders", "PUT /v1/policies/demo/orders"]
     assert knowledge.conditions == ["*"]

@@ -70,14 +70,14 @@ def test_everybody_is_given_what_they_need_and_no_more(start: Start, tmp_path: P
 
 
 def test_a_second_start_changes_nothing(start: Start, tmp_path: Path) -> None:
-    """Or every `docker compose up` would lock out who has read the token."""
+    """Otherwise every `docker compose up` would invalidate the users' token."""
     start()
     first = (tmp_path / "knowledge" / "operator").read_text()
     start()
     assert (tmp_path / "knowledge" / "operator").read_text() == first
 
 
-def test_a_start_that_was_cut_off_is_made_anew(start: Start, tmp_path: Path) -> None:
+def test_an_interrupted_start_is_repeated(start: Start, tmp_path: Path) -> None:
     """Knowledge's tokens are written last: while they are missing, no token has been accepted."""
     start()
     (tmp_path / "knowledge" / "WEIR_TOKENS").unlink()

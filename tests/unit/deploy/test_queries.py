@@ -1,4 +1,4 @@
-"""Dashboards and alerts ask only for what there is, and every alert says what to do."""
+"""Dashboards and alerts query only existing series, and every alert names a remedy."""
 
 import json
 import re

@@ -292,5 +292,5 @@ def analysis(
 
 
 def observed(found: Snapshot | None = None, **changes: Any) -> Observed:
-    """All that is known at one step."""
+    """Return the observed state at one step."""
     return Observed(snapshot=found or snapshot(), **{"policy": reading(), "planned_version": 3, **changes})

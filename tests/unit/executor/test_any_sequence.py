@@ -1,4 +1,4 @@
-"""Whatever is seen in whatever order: no illegal move, no request that was not decided, every end final."""
+"""Any observations in any order: no illegal move, no request that was not decided, every end final."""
 
 from datetime import timedelta
 from typing import Any

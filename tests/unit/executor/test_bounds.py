@@ -113,7 +113,7 @@ def test_the_budget_counts_slots() -> None:
     assert isinstance(decision({**BEFORE, "enrich": 7}, running, budget=budget), ActionState)
 
 
-def test_a_whole_container_may_be_more_than_the_maximum() -> None:
+def test_a_container_may_be_more_than_the_maximum() -> None:
     """With two slots each, no fewer than two subtasks of each operator run."""
     target = {
         "docker": {
@@ -135,8 +135,8 @@ names = st.fixed_dictionaries(dict.fromkeys(BEFORE, st.integers(1, 12)))
 
 @st.composite
 def limits(draw: st.DrawFn) -> dict[str, Any]:
-    low, lowest = draw(st.integers(1, 8)), draw(st.integers(1, 30))
-    total = {"min": lowest, "max": draw(st.integers(lowest, 40))}
+    low, minimum = draw(st.integers(1, 8)), draw(st.integers(1, 30))
+    total = {"min": minimum, "max": draw(st.integers(minimum, 40))}
     bounds = {"min": low, "max": draw(st.integers(low, 10)), **draw(st.sampled_from([{}, {"total": total}]))}
     return {"bounds": bounds, "budget": draw(st.sampled_from([{}, {"slots": draw(st.integers(1, 12))}]))}
 

@@ -63,7 +63,7 @@ async def rig() -> AsyncIterator[DockerRig]:
     await rig.driver.close()
 
 
-async def test_the_highest_numbers_are_removed(rig: DockerRig) -> None:
+async def test_the_last_numbers_are_removed(rig: DockerRig) -> None:
     """From two to four and to one: all created before one starts, all stopped before one is removed, a checkpoint first."""
     assert isinstance(await rig.ask(TOPOLOGY.uniform(4)), Accepted)
     assert rig.states() == [(1, "running"), (2, "running"), (3, "running"), (4, "running")]

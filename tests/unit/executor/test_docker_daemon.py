@@ -27,7 +27,7 @@ ONE = Container(ID, "shop-tm-1", 1, "running")
 
 
 class Hostile:
-    """A Docker whose answers a test sets, by the path's end without its version; `asked` is what it was asked for."""
+    """A Docker whose responses a test sets, by the path's end without its version; `asked` lists its requests."""
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[int, Any]] = {"/version": (200, {"ApiVersion": "1.41"})}

@@ -234,7 +234,7 @@ async def test_settings_are_read_once() -> None:
 
 
 async def test_old_details_do_not_make_it_run() -> None:
-    """Job details may be seconds old; the overview, which is not, says that tasks are still deploying."""
+    """Job details may be seconds old; the overview, which is not, still reports deploying tasks."""
     overview = recorded("jobs_overview")
     overview["jobs"][0]["tasks"].update(running=9, initializing=3)
     answers = {"/jobs/overview": overview, f"/jobs/{REAL_JOB}": recorded("job")}

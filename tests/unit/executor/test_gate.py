@@ -378,7 +378,7 @@ class TestStillWanted:
         assert self.code(policy=PolicyReading(reachable=False), snapshot=away()) is None
 
     def test_the_policy_changed(self) -> None:
-        """Compared by version where the plan is known, else by time."""
+        """Compared by version where the plan is cached, else by time."""
         assert self.code(policy=reading(version=4)) == "policy-changed"
         assert self.code(policy=reading(updated_at=after(0.5)), planned_version=None) == "policy-changed"
         assert self.code(policy=reading(updated_at=after(-5)), planned_version=None) is None
@@ -393,5 +393,5 @@ class TestStillWanted:
 
 
 def test_rules_are_the_ones_given() -> None:
-    """The default rules are what the README says."""
+    """The default rules agree with the README."""
     assert (RULES.settle_seconds, RULES.deadline_floor_seconds, RULES.capacity_share) == (10.0, 60.0, 0.9)

@@ -156,7 +156,7 @@ def _contested(house: House) -> None:
     house.job().requested = dict.fromkeys(BEFORE, 7)
 
 
-def _gone(house: House) -> None:
+def _removed(house: House) -> None:
     """The job was removed."""
     house.driver.jobs.clear()
 
@@ -169,7 +169,7 @@ def _away(house: House) -> None:
 ENDS: dict[str, tuple[Callable[[House], None], str]] = {
     "refused by the engine": (_refused, "rejected"),
     "contested": (_contested, "contested"),
-    "gone": (_gone, "job-gone"),
+    "gone": (_removed, "job-gone"),
     "unreachable": (_away, "unreachable"),
 }
 """Condition before the action, or event after its request, and the code of the failure."""

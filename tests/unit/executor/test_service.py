@@ -158,7 +158,7 @@ def _of_now(house: House, made: Analysis) -> Analysis:
 
 
 async def test_a_newer_plan_follows_once_the_first_has_run(house: House) -> None:
-    """Before that it is refused; afterwards the first is superseded, and its end says that it did run."""
+    """Before that it is refused; afterwards the first is superseded, and its end reports that it ran."""
     house.rules = house.rules.__class__(settle_seconds=60)
     await house.replicas.pop().end()
     house.replica()
@@ -172,7 +172,7 @@ async def test_a_newer_plan_follows_once_the_first_has_run(house: House) -> None
     codes = [o.code for o in house.published()]
     assert codes[codes.index("running") :][:3] == ["running", "superseded-running", "admitted"]
     versions = [o.action.version for o in house.published() if o.action is not None]
-    assert versions == sorted(set(versions)), "each move has a version of its own"
+    assert versions == sorted(set(versions)), "each move has a new version"
 
 
 async def test_another_client_scales_too(house: House) -> None:

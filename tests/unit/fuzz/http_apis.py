@@ -66,12 +66,12 @@ class Library(MemoryStore):
 
 
 async def inside(_host: str, _port: int) -> list[str]:
-    """Every name stands for an address that may not be asked, so that nothing is."""
+    """Resolve every name to a forbidden address, so that nothing is requested."""
     return ["127.0.0.1"]
 
 
 class Desk(Workers):
-    """Planners asked on the spot."""
+    """Planners called in this process."""
 
     async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply:
         del timeout_seconds

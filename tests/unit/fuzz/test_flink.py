@@ -1,4 +1,4 @@
-"""Hostile clusters: whatever a JobManager answers and however, each look ends in time with a reading that says what was wrong."""
+"""Hostile clusters: whatever a JobManager answers, each scrape ends in time with a reading that names the problem."""
 
 import asyncio
 import itertools
@@ -145,7 +145,7 @@ def test_any_value_may_be_nonsense(seed: int, nonsense: Any) -> None:
 
 @pytest.mark.parametrize("field", ["name", "state", "slotSharingGroupId", "parallelism", "ship_strategy"])
 async def test_half_a_character(field: str) -> None:
-    """A lone surrogate is JSON, but no text that could be published: a reading that says so, not a scrape that fails."""
+    """A lone surrogate is JSON, but no publishable text: a reading that reports it, not a scrape that fails."""
 
     def halved(document: dict[str, Any]) -> dict[str, Any]:
         return {**document, field: "\ud800"} if field in document else document

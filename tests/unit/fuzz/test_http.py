@@ -27,7 +27,7 @@ def client(app: FastAPI) -> httpx.AsyncClient:
 
 
 def blamed(status: int, media_type: str, body: str) -> bool:
-    """Whether an answer is well formed, and an error one that says what is wrong."""
+    """Return whether a response is well formed, and an error names the problem."""
     if status < 400 or (status == 503 and media_type == "application/json"):  # not ready is no error
         return True
     problem = json.loads(body)
@@ -103,7 +103,7 @@ def asked_about() -> FastAPI:
 @examples(60)
 @given(question=QUESTION)
 def test_any_question_what_if_is_answered(question: dict[str, Any]) -> None:
-    """Whatever parallelism and load: an answer of finite numbers, or one that says what is wrong with the question."""
+    """Whatever parallelism and load: a response of finite numbers, or one that names the request's error."""
     library = asked_about()
 
     async def answered() -> httpx.Response:

@@ -1,4 +1,4 @@
-"""Hostile clients on a real listener: each is answered or cut off in time, and everybody else is answered meanwhile."""
+"""Hostile clients on a real listener: each is answered or cut off in time, and all others are answered meanwhile."""
 
 import asyncio
 import contextlib

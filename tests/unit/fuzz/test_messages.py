@@ -149,7 +149,7 @@ def test_torn_and_flipped_bytes_do_no_harm(name: str, data: st.DataObject) -> No
 )
 @quick
 def test_wrong_headers_cost_nothing(headers: dict[str, str]) -> None:
-    """The body alone says what a message is; a trace that cannot be continued is replaced by a new one."""
+    """Only the body determines a message; a trace that cannot be continued is replaced by a new one."""
     body = json.dumps(example("outcome")).encode()
     found = read("outcome", body, headers)
     assert isinstance(found, Decoded)

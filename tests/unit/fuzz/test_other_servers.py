@@ -31,7 +31,7 @@ def careful(request: Request) -> Reply:
 
 
 class Algorithm:
-    """In KTA's shape: as many everywhere as turns have been."""
+    """In KTA's shape: every parallelism is the number of cycles so far."""
 
     def plan(self, context: Any) -> dict[str, int]:
         return dict.fromkeys(context.nodes, 1 + len(context.resultHistory))

@@ -1,4 +1,4 @@
-"""Whatever a planner elsewhere answers, the turn ends in a plan that says why: no exception, no lost turn, nothing half believed."""
+"""Whatever a remote planner answers, the cycle ends in a plan with a reason: no exception, no partial reply."""
 
 import asyncio
 import json
@@ -73,7 +73,7 @@ class Elsewhere(PlannerClient):
 
 
 def planned(body: bytes) -> Plan:
-    """The plan of a turn whose planner answers these bytes."""
+    """Return the plan of a cycle whose planner answers these bytes."""
     remote = Remote(Elsewhere(body), FakeClock(NOON), {})
     registration = Plugin().registered(url="http://planner.example.org")
     reply = asyncio.run(remote.ask(QUESTION, registration, 5.0))
@@ -85,7 +85,7 @@ def planned(body: bytes) -> Plan:
 @examples(60)
 @given(bodies)
 def test_any_bytes_become_an_explained_plan(body: bytes) -> None:
-    """Either what was said is wholly understood, or the plan holds and says what is wrong."""
+    """Either the complete reply is used, or the plan holds and names the problem."""
     plan = planned(body)
     assert plan.sentence
     if plan.kind == "scale":
@@ -96,8 +96,8 @@ def test_any_bytes_become_an_explained_plan(body: bytes) -> None:
         assert "planner mine" in plan.sentence
 
 
-def test_a_whole_reply_is_believed() -> None:
-    """So that the test above is one of answers and not of refusals only."""
+def test_a_complete_reply_is_used() -> None:
+    """So that the test above covers replies and not only refusals."""
     assert planned(json.dumps(REPLY).encode()).proposed == REPLY["parallelism"]
 
 

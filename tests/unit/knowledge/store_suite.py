@@ -49,8 +49,8 @@ def noise(length: int, seed: int) -> str:
     return f'"{random.Random(seed).randbytes(length // 2).hex()}"'
 
 
-def said(entries: list[OutboxEntry]) -> list[tuple[str, bool]]:
-    """Whose entries they are, and whether each is a deletion."""
+def outline(entries: list[OutboxEntry]) -> list[tuple[str, bool]]:
+    """Return each entry's application and whether it is a deletion."""
     return [(entry.application, entry.value is None) for entry in entries]
 
 
@@ -83,8 +83,8 @@ class StoreSuite:
         assert shown["metadata"].keys() == {"namespace", "name", "version", "updatedAt"}
         assert [p.application for p in await store.policies()] == [APP]
 
-    async def test_a_policy_is_written_by_who_has_read_it(self, store: Store) -> None:
-        """Version 0 is `there must be none`; the second writer gets the stored one, and nothing is published for it."""
+    async def test_a_policy_is_written_by_a_reader_of_its_version(self, store: Store) -> None:
+        """Version 0 requires that none exists; the second writer gets the stored one, and publishes nothing."""
         await store.put_policy(policy(version=1), 0)
         with pytest.raises(VersionConflict) as again:
             await store.put_policy(policy(version=1), 0)
@@ -95,7 +95,7 @@ class StoreSuite:
         with pytest.raises(VersionConflict) as none:
             await store.put_policy(policy(OTHER, version=4), 3)
         assert none.value.current is None
-        assert said(await store.outbox()) == [(APP, False), (APP, False)]
+        assert outline(await store.outbox()) == [(APP, False), (APP, False)]
 
     async def test_versions_are_numbers_and_not_texts(self, store: Store) -> None:
         """9 is before 10, and 1,000,000 is itself."""
@@ -118,17 +118,18 @@ class StoreSuite:
         assert len(await store.outbox()) == 2
 
     async def test_a_deletion_is_a_change_like_others(self, store: Store) -> None:
-        """It is refused to who has not read the newest, published once, and deleting nothing publishes nothing."""
+        """It is refused without the newest version, published once, and deleting nothing publishes nothing."""
         await store.put_policy(policy(version=1), 0)
         with pytest.raises(VersionConflict):
             await store.delete_policy(APP, 7)
         assert await store.delete_policy(APP, 1)
         assert await store.policy(APP) is None
         assert not await store.delete_policy(APP, None)
-        assert said(await store.outbox()) == [(APP, False), (APP, True)]
+        assert outline(await store.outbox()) == [(APP, False), (APP, True)]
 
     async def test_a_target_has_one_policy(self, store: Store) -> None:
-        """The second is refused and told the first; the first may be changed. What is moved or deleted leaves its target to others."""
+        """The second is refused with the first's name; the first may be changed. A moved or deleted one
+        frees its target."""
         one, other = {"target": {"flink": {"url": "http://jm:8081", "job": "a"}}}, {"target": TWIN}
         await store.put_policy(policy(APP, **one), 0)
         with pytest.raises(TargetTaken) as refused:
@@ -142,7 +143,7 @@ class StoreSuite:
             await store.put_policy(policy(APP, version=4, **one), 3)
         assert await store.delete_policy(OTHER, 1)
         await store.put_policy(policy(APP, version=4, **one), 3)
-        texts = said(await store.outbox())
+        texts = outline(await store.outbox())
         assert texts == [(APP, False)] * 3 + [(OTHER, False), (OTHER, True), (APP, False)]
 
     async def test_of_several_policies_for_one_target_one_is_stored(self, store: Store) -> None:
@@ -155,7 +156,7 @@ class StoreSuite:
         assert [name for name, result in zip(names, results, strict=True) if result is None] == [stored]
         assert {r.application for r in results if isinstance(r, TargetTaken)} == {stored}
         assert sum(isinstance(r, TargetTaken) for r in results) == 11
-        assert said(await store.outbox()) == [(stored, False)]
+        assert outline(await store.outbox()) == [(stored, False)]
 
     async def test_two_policies_for_one_target_that_are_there_can_be_changed(self, store: Store) -> None:
         """An earlier version took both: each can be paused and deleted, and none taken again."""
@@ -172,12 +173,12 @@ class StoreSuite:
         await store.put_policy(policy(OTHER), None)
         await store.delete_policy(APP, None)
         entries = await store.outbox()
-        assert said(entries) == [(APP, False), (OTHER, False), (APP, True)]
-        assert said(await store.outbox(count=1)) == [(APP, False)]
+        assert outline(entries) == [(APP, False), (OTHER, False), (APP, True)]
+        assert outline(await store.outbox(count=1)) == [(APP, False)]
         assert await store.outbox_size() == 3
         await store.published(entries[:1])
         await store.put_policy(policy(APP, version=3), None)
-        assert said(await store.outbox()) == [(OTHER, False), (APP, True), (APP, False)]
+        assert outline(await store.outbox()) == [(OTHER, False), (APP, True), (APP, False)]
         await store.published([])
         await store.published(await store.outbox())
         assert await store.outbox() == []
@@ -234,7 +235,7 @@ class StoreSuite:
         assert await store.deletion(APP) is None
 
     async def test_what_is_stored_is_published_again(self, store: Store) -> None:
-        """The policy, or its deletion, whose end was published before; nothing for what is not known."""
+        """The policy, or its deletion, whose end was published before; nothing for an unknown policy."""
         await store.put_policy(policy(version=5), None)
         await store.put_policy(policy(OTHER, version=9), None)
         await store.delete_policy(APP, None)
@@ -242,7 +243,7 @@ class StoreSuite:
         for application in (APP, OTHER, "shop/unknown"):
             await store.publish_again(application)
         entries = await store.outbox()
-        assert said(entries) == [(APP, True), (OTHER, False)]
+        assert outline(entries) == [(APP, True), (OTHER, False)]
         assert (entries[0].version, entries[0].deleted) == (6, None)
 
     async def test_what_is_left_of_an_application_is_found(self, store: Store) -> None:
@@ -354,7 +355,7 @@ class StoreSuite:
         assert await small_store.history(APP) == []
         assert await small_store.history(OTHER) == found[:1]
 
-    async def test_an_action_is_replaced_by_who_has_read_it(self, store: Store) -> None:
+    async def test_an_action_is_replaced_by_a_reader_of_its_version(self, store: Store) -> None:
         """Compare-and-swap: the loser gets the stored action, so that it can recognise its own attempt."""
         await store.put_action(action(plan(1), version=1), 0)
         with pytest.raises(VersionConflict) as conflict:
@@ -487,7 +488,7 @@ class StoreSuite:
         assert await store.is_complete()
 
     async def test_scores_are_kept_by_the__hour(self, store: Store) -> None:
-        """An hour told again takes the place of the one before; what is too old goes, and all of it with the application."""
+        """An hour published again replaces the one before; old hours are deleted, all of them with the application."""
         assert await store.scores(APP) == []
         await store.keep_scores(APP, [_hour(0, 60), _hour(1, 60)], NOON)
         await store.keep_scores(APP, [_hour(1, 120), _hour(2, 60)], NOON)

@@ -91,7 +91,7 @@ class House:
         return dict(answer.json())
 
     async def store_events(self, *events: Any) -> None:
-        """As if the loop had said it."""
+        """Store events as if the loop had published them."""
         state = await self.store.state(APP) or State(application=APP)
         entries: list[tuple[str, HistoryEntry]] = []
         for event in events:
@@ -141,7 +141,7 @@ async def test_a_policy_is_created_then_replaced(house: House) -> None:
 
 
 async def test_only_what_was_read_is_replaced(house: House) -> None:
-    """By the version in the document, or `If-Match`; 409 says which version is there, and nothing is published for it."""
+    """By the version in the document, or `If-Match`; 409 names the stored version, and nothing is published for it."""
     shown = await house.apply()
     await house.apply(200, mode="act")
     stale = await house.http.put(POLICY, json=shown)
@@ -331,7 +331,7 @@ async def test_an_unknown_planner_is_refused_when_it_is_written(house: House) ->
 
 
 async def test_while_the_planner_service_is_away_all_else_can_be_changed(house: House) -> None:
-    """It is asked about planners that changed, and about nothing else; where it cannot be, that is said and nothing is stored."""
+    """It checks only planners that changed; while it is unreachable the error names it and nothing is stored."""
     chosen = {"name": "rate", "parameters": {"drain_seconds": 60}}
     await house.apply(planner=chosen)
     assert house.catalogue.disconnected == 1
@@ -349,7 +349,7 @@ async def test_while_the_planner_service_is_away_all_else_can_be_changed(house: 
 
 
 async def test_history_grows_old_without_a_new_plan(house: House) -> None:
-    """Plans stopped: what is older than the setting is not shown any more; as many as are kept can be asked for."""
+    """Plans stopped: what is older than the setting is not shown any more; all that are kept can be requested."""
     await house.store_events(plan(1), plan(2))
     history = f"/v1/applications/{APP}/history"
     day = HistoryLimits().history_age_seconds
@@ -394,7 +394,7 @@ async def test_what_was_written_paused_advises_when_resumed(house: House) -> Non
     assert (await house.http.post(f"{POLICY}/resume")).json()["spec"]["mode"] == "advise"
 
 
-async def test_a_deleted_policy_is_gone(house: House) -> None:
+async def test_a_deleted_policy_is_not_found(house: House) -> None:
     """204, then 404 everywhere; a tombstone is to be published; a stale deletion is refused."""
     version = (await house.apply())["metadata"]["version"]
     assert (await house.http.delete(POLICY, headers={"If-Match": '"7"'})).status_code == 409
@@ -420,7 +420,7 @@ async def test_a_version_never_comes_twice(house: House) -> None:
 
 
 async def test_an_application_is_known_from_its_policy_on(house: House) -> None:
-    """Nothing was said of it yet: all is unknown, and what is not there is a 404 with a sentence."""
+    """No message about it yet: all is unknown, and missing parts are a 404 with a sentence."""
     await house.apply(mode="act")
     (listed,) = (await house.http.get("/v1/applications")).json()["items"]
     assert listed == (await house.http.get(f"/v1/applications/{APP}")).json()
@@ -432,7 +432,7 @@ async def test_an_application_is_known_from_its_policy_on(house: House) -> None:
 
 
 async def test_a_decision_is_explained(house: House) -> None:
-    """Reading, analysis, plan and outcomes of one correlation id; the newest first, as many as were asked for."""
+    """Reading, analysis, plan and outcomes of one correlation id; the newest first, as many as requested."""
     await house.apply()
     scale = plan(2, 4)
     await house.store_events(observation(1), analysis(1), plan(1), observation(2), analysis(2), scale)
@@ -450,7 +450,7 @@ async def test_a_decision_is_explained(house: House) -> None:
     assert (await house.http.get(f"/v1/applications/{APP}/plan")).json()["id"] == str(scale.id)
 
 
-async def test_an_action_is_replaced_by_who_has_read_it(house: House) -> None:
+async def test_an_action_is_replaced_by_a_reader_of_its_version(house: House) -> None:
     """Compare-and-swap by `If-Match`: without it 428; the loser gets the action that is there, to know its own attempt by."""
     first, second = (action(plan(1, 4), version=n).model_dump(mode="json") for n in (1, 2))
     assert (await house.http.put(ACTION, json=first)).status_code == 428
@@ -484,8 +484,8 @@ async def test_a_store_that_is_away_is_503(house: House, monkeypatch: pytest.Mon
     assert (answer.status_code, answer.json()["detail"]) == (503, "redis: no connection")
 
 
-async def test_tokens_say_who_may_what(house: House) -> None:
-    """401 without a known one, 403 for a change by who may only read; who made a change is recorded."""
+async def test_tokens_have_roles(house: House) -> None:
+    """401 without a valid one, 403 for a change with a read-only one; the author of a change is recorded."""
     house.app.state.tokens = Tokens({READ_TOKEN: Caller("grace", "read"), WRITE_TOKEN: Caller("ada", "write")})
     reads, writes = ({"Authorization": f"Bearer {token}"} for token in (READ_TOKEN, WRITE_TOKEN))
     for path in ("/v1/policies", POLICY, "/v1/applications", ACTION, "/v1/events"):

@@ -86,8 +86,8 @@ def test_outcomes_of_one_instant_are_each_remembered_once() -> None:
     assert after(*both, start=state) == state
 
 
-def test_a_turn_is_one_story() -> None:
-    """Reading, understanding, plan and outcomes of one correlation id stand together; the history says it in one line."""
+def test_a_cycle_is_one_story() -> None:
+    """Observation, analysis, plan and outcomes of one correlation id form one cycle; the history has one line of it."""
     scale = plan(2, 4)
     with_problem = observation(2, message="all well", problems=[Problem(where="GET /jobs", what="500")])
     events = (*cycle(1), with_problem, analysis(2), scale, outcome(scale, "intended"), outcome(scale, "verified", 9))
@@ -114,8 +114,8 @@ def test_a_plan_that_comes_after_the_next_reading_is_still_joined() -> None:
     assert [line.arrival_rate for line in history(*events)] == [200.0, 100.0]
 
 
-def test_a_turn_is_whole_in_whatever_order_its_parts_come() -> None:
-    """Topics are read side by side, so that a plan may be heard of before what it was made from."""
+def test_a_cycle_is_complete_in_any_order_of_its_parts() -> None:
+    """Topics are read side by side, so that a plan may arrive before its analysis."""
     wholes = [after(*order).cycles for order in itertools.permutations(cycle(1, 4))]
     assert all(whole == wholes[0] for whole in wholes)
     assert wholes[0][0].reading is not None and wholes[0][0].analysis is not None
@@ -161,7 +161,7 @@ def test_the_past_is_bounded_by_age() -> None:
 
 
 def test_an_outcome_of_a_forgotten_plan_is_still_the_newest() -> None:
-    """It has no cycle to stand in, and is known nevertheless."""
+    """It belongs to no stored cycle, and is kept nevertheless."""
     late = outcome(plan(1, 4), "verified", 60)
     state = after(plan(5), late)
     assert (state.times.outcome, state.times.outcome_id) == (late.at, late.id)
@@ -169,7 +169,7 @@ def test_an_outcome_of_a_forgotten_plan_is_still_the_newest() -> None:
 
 
 def test_a_repeated_cycle_is_one_line() -> None:
-    """Two replicas may have told it; what became of it stands in it, whichever was first."""
+    """Two replicas may have published it; the line has the outcome, whichever was first."""
     scale = plan(1, 4)
     (line,) = history(scale)
     assert with_ends([line, line], {scale.id: "verified"}) == [line.model_copy(update={"outcome": "verified"})]

@@ -21,7 +21,7 @@ def counted(service: str, topic: str) -> float:
     return REGISTRY.get_sample_value(name, {"service": service, "topic": topic}) or 0.0
 
 
-def test_a_dead_letter_counts_for_who_put_it_aside() -> None:
+def test_a_dead_letter_counts_for_the_service_that_sent_it() -> None:
     """The analyzer's are written in Spark, where no counter can be read."""
     body, headers = encode(LETTER, type=DEAD_LETTERS.type, source="analyzer", id=LETTER.id, time=NOON)
     before = counted("analyzer", LETTER.topic)
@@ -30,8 +30,8 @@ def test_a_dead_letter_counts_for_who_put_it_aside() -> None:
     assert counted("analyzer", LETTER.topic) == before + 1
 
 
-def test_what_is_no_dead_letter_counts_as_nobodys() -> None:
-    """Putting it aside would be one more of its kind, for ever."""
+def test_an_invalid_dead_letter_counts_for_no_service() -> None:
+    """A dead letter for it would be invalid, too, without end."""
     before = counted("unknown", DEAD_LETTERS.name)
     DeadLetterCount.count(Record(DEAD_LETTERS.name, 0, 0, "x", b"{"))
     assert counted("unknown", DEAD_LETTERS.name) == before + 1

@@ -1,4 +1,4 @@
-"""The applications' series: they say what the newest messages say, and go when the application goes."""
+"""The applications' series: they show the newest messages, and are removed with the application."""
 
 from datetime import timedelta
 from typing import Any
@@ -35,7 +35,7 @@ def deployment(**changes: Any) -> Deployment:
 
 
 class Shown:
-    """A registry with the gauges in it, and what it says."""
+    """A registry with the gauges in it, and its output."""
 
     def __init__(self, **limits: Any) -> None:
         self.gauges = ApplicationGauges(**limits)

@@ -22,7 +22,7 @@ def spec(**of: Any) -> PolicySpec:
 
 
 class Catalogue(PlannerCatalogue):
-    """A planner service that answers this, to who has the token."""
+    """A planner service with this response, for holders of the token."""
 
     def __init__(self, status: int = 200, answer: Any = None, token: SecretStr | None = TOKEN) -> None:
         super().__init__("http://planner", token)
@@ -43,7 +43,7 @@ class Catalogue(PlannerCatalogue):
         return httpx.AsyncClient(transport=httpx.MockTransport(respond), base_url=url, headers=made.headers)
 
 
-async def test_every_planner_that_a_policy_names_is_asked_about() -> None:
+async def test_every_planner_that_a_policy_names_is_checked() -> None:
     """The chosen one, the shadows and the fallbacks, each with its place."""
     catalogue = Catalogue(answer={"problems": [PROBLEM]})
     fallback = {"name": "rate", "parameters": {"drain_seconds": 60}}
@@ -70,13 +70,13 @@ async def test_every_planner_that_a_policy_names_is_asked_about() -> None:
         (Catalogue(answer={"problems": [1]}), "an unknown document"),
     ],
 )
-async def test_who_cannot_be_asked_judges_nothing(catalogue: Catalogue, reason: str) -> None:
+async def test_an_unreachable_planner_service_judges_nothing(catalogue: Catalogue, reason: str) -> None:
     """It neither accepts nor refuses the planners."""
     with pytest.raises(PlannerAway, match=reason):
         await catalogue.problems(spec())
 
 
-async def test_without_an_address_nothing_is_asked() -> None:
+async def test_without_an_address_nothing_is_requested() -> None:
     """And nothing is refused."""
     assert await PlannerCatalogue(None).problems(spec(planner={"name": "oracle"})) == []
 

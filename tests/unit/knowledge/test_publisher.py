@@ -1,4 +1,4 @@
-"""One publisher of policies: who is late, paused or replaced does not bring back what was changed or deleted."""
+"""One publisher of policies: a late, paused or replaced one restores nothing that was changed or deleted."""
 
 import asyncio
 from contextlib import suppress
@@ -147,7 +147,8 @@ async def test_one_of_two_publishes(house: House) -> None:
 
 
 async def test_a_publisher_paused_in_mid_send_does_not_undo_a_pause(house: House) -> None:
-    """[act v1, paused v2, act v1]: consumers stay at v2, an emptied store comes back with v2, and v2 is soon the topic's last word."""
+    """[act v1, paused v2, act v1]: consumers stay at v2, an emptied store is restored with v2, and v2 is soon the
+    topic's last record."""
     await house.store.put_policy(policy(version=1, mode="act"), 0)
     sending = await house.paused_while_it_sends()
     await house.store.put_policy(policy(version=2, mode="paused"), 1)
@@ -263,7 +264,7 @@ async def test_a_deletion_served_while_the_store_is_rebuilt_stays(
 
 
 async def test_what_the_topic_lost_is_published_again(house: House) -> None:
-    """It was deleted with its policies, or an earlier publisher's entry went without its record: who takes over compares."""
+    """It was deleted with its policies, or an earlier publisher's entry has no record: its successor compares."""
     await house.store.put_policy(policy(version=1), 0)
     await house.store.published(await house.store.outbox())
     assert await house.first.publisher.publish() == 1
@@ -316,7 +317,7 @@ async def test_what_waits_is_counted_while_the_brokers_are_away(house: House) ->
 
 
 async def test_a_deletion_ends_its_application_without_a_monitor(house: House) -> None:
-    """Behind its newest message, whatever the clocks say, so that no reader takes it for an old one; once, even if repeated."""
+    """Behind its newest message, independent of clocks, so that no reader takes it for an old one; only once."""
     state = remember(State(application=APP), observation(100), HistoryLimits())
     await house.store.save([state], [])
     await house.store.put_policy(policy(version=1), 0)

@@ -1,4 +1,4 @@
-"""The README says what the code does."""
+"""The README agrees with the code."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Scores: kept by the hour, added up, and told with a verdict or with the reason why there is none."""
+"""Scores: kept by the hour, added up, and reported with a verdict or the reason for its absence."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -80,7 +80,7 @@ def test_hours_add_up() -> None:
     assert (found.confidence, found.compared_seconds) == (0.95, 7200.0)
 
 
-def test_since_counts_whole_hours() -> None:
+def test_since_counts_full_hours() -> None:
     """The hour it lies in is the first; earlier ones are left out."""
     found = scores_of(hour(0, chosen()), hour(1, chosen(slot_seconds=3600)), since=NOON + timedelta(minutes=70))
     assert found.since == NOON + timedelta(hours=1)
@@ -113,7 +113,7 @@ def test_the_cheapest_of_those_that_are_not_later_is_named() -> None:
         ({"slot_seconds": 3600, "unanswered": 100}, "too little is known"),
     ],
 )
-def test_without_a_clear_case_nobody_is_named(shadow: dict[str, Any], reason: str) -> None:
+def test_without_a_clear_case_no_planner_is_named(shadow: dict[str, Any], reason: str) -> None:
     """Slightly cheaper, cheaper and late, too short, or mostly without an answer."""
     found = scores_of(hour(0, chosen(), score("careful", **shadow)))
     assert found.cheaper is None
@@ -230,7 +230,7 @@ async def test_what_comes_after_the_end_is_not_kept(store: MemoryStore) -> None:
 
 
 class Full(MemoryStore):
-    """Without room for scores, until it was asked often enough."""
+    """Without room for scores during the first requests."""
 
     refusals = 5
 

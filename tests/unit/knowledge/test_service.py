@@ -130,7 +130,7 @@ class World:
 
 @pytest.fixture
 async def world() -> World:
-    """A policy is stored and published; nothing was said yet."""
+    """A policy is stored and published; there are no other messages yet."""
     made = World()
     await made.store.put_policy(policy(), 0)
     await made.publisher.publish()
@@ -162,8 +162,8 @@ async def _has(world: World, kind: str) -> bool:
 
 async def test_a_replay_publishes_nothing_again(world: World) -> None:
     """The bus delivers at least once, the feed once."""
-    said: list[Published] = [observation(1), analysis(1), plan(1), observation(2)]
-    await world.send(*said, *said)
+    messages: list[Published] = [observation(1), analysis(1), plan(1), observation(2)]
+    await world.send(*messages, *messages)
     records = [r for topic in READ for r in world.bus.records(topic)]
     await world.knowledge.take(records)
     before = await world.state()
@@ -192,8 +192,8 @@ async def test_a_batch_is_one_line_in_the_log(world: World) -> None:
     assert (single["application"], single["traceparent"], single["new"]) == (APP, TRACE, 0)
 
 
-async def test_what_cannot_be_read_is_put_aside(world: World) -> None:
-    """The dead letter names the field and the place, and what came with it is remembered."""
+async def test_unreadable_records_go_to_the_dead_letter_topic(world: World) -> None:
+    """The dead letter names the field and the place, and its neighbours are stored."""
     await world.knowledge.rebuild()
     broken = json.loads(plan(1).model_dump_json()) | {"kind": "guess"}
     async with world.running():
@@ -245,11 +245,11 @@ async def test_a_full_store_is_logged_once_and_waited_for(world: World) -> None:
         await world.until(lambda: _has(world, "analysis"))
         await world.send(plan(1))
         await world.until(lambda: _has(world, "plan"))
-    said = [line["event"] for line in lines if line["event"] not in ("rebuilt", "dead-letter")]
+    events = [line["event"] for line in lines if line["event"] not in ("rebuilt", "dead-letter")]
     full = next(line for line in lines if line["event"] == "store-full")
-    assert said[0] == "store-full" and full["reason"] == "the store is full"
-    assert said[1:3] == ["remembered", "store-has-room"]
-    assert set(said[3:]) == {"remembered"}
+    assert events[0] == "store-full" and full["reason"] == "the store is full"
+    assert events[1:3] == ["remembered", "store-has-room"]
+    assert set(events[3:]) == {"remembered"}
     assert await world.kinds() == ["observation", "analysis", "plan"]
     assert await world.uncommitted() == 0
 
@@ -323,7 +323,7 @@ async def test_a_policy_waits_for_the_brokers(world: World) -> None:
 
 
 async def test_a_crash_before_the_removal_publishes_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Published and not yet taken out: the next process says the same once more, with the same id."""
+    """Published and not yet taken out: the next process publishes it again, with the same id."""
     await world.store.put_policy(policy(version=2), 1)
 
     async def crash(_entries: object) -> None:
@@ -341,7 +341,7 @@ async def test_a_crash_before_the_removal_publishes_again(world: World, monkeypa
 
 
 async def test_a_change_is_published_at_once(world: World) -> None:
-    """Not at the next look a second later: the API says that there is something."""
+    """Not at the next poll a second later: the API signals the change."""
     stop = Stop()
     publishing = asyncio.create_task(world.publisher.run(stop))
     await asyncio.sleep(0.01)
@@ -406,12 +406,12 @@ async def test_an_emptied_store_is_rebuilt_from_the_topics(world: World) -> None
     assert world.published() == [(APP, 1)]
 
 
-async def test_what_a_state_has_seen_comes_back_itself(world: World) -> None:
+async def test_messages_that_a_state_contains_are_restored(world: World) -> None:
     """The store was emptied just before a state was written that was computed from its content: the newest message is missing."""
-    said = [observation(1), analysis(1), plan(1)]
-    await world.send(*said)
+    messages = [observation(1), analysis(1), plan(1)]
+    await world.send(*messages)
     current_state = State(application=APP)
-    for message in said:
+    for message in messages:
         current_state = remember(current_state, message, HistoryLimits())
     await world.store.save([current_state], [], newest={APP: documents(plan(1))})
     await world.knowledge.rebuild()
@@ -437,7 +437,7 @@ async def test_a_refused_end_is_published_later(world: World) -> None:
 
 
 async def test_a_deleted_application_is_not_brought_back(world: World) -> None:
-    """Its last analysis and plan are kept in the topics for a week; the tombstone says that they are not needed."""
+    """Its last analysis and plan are kept in the topics for a week; the tombstone marks them as obsolete."""
     await world.send(analysis(1), plan(1, 4), outcome(plan(1, 4), "verified", action=action(plan(1, 4))))
     await world.store.delete_policy(APP, None)
     await world.publisher.publish()

@@ -1,4 +1,4 @@
-"""The what-if endpoint: an answer from the latest analysis, or one sentence that says why there is none."""
+"""The what-if endpoint: an answer from the latest analysis, or one sentence with the reason for its absence."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What every Kafka cluster must tell. Run against the one in memory and a real one."""
+"""Contract of a Kafka cluster's readings, run against the one in memory and a real one."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
@@ -10,7 +10,7 @@ from services.monitor.adapters.partitions import Brokers, BrokersAway, Offsets, 
 
 
 class Rig(Protocol):
-    """A cluster with topics of this test's own."""
+    """A cluster with this test's own topics."""
 
     brokers: Brokers
     away: Brokers
@@ -30,7 +30,7 @@ class Rig(Protocol):
         ...
 
     async def delete_before(self, place: Place, offset: int) -> None:
-        """What retention does."""
+        """Delete records as retention does."""
         ...
 
     async def commit(self, place: Place, offset: int) -> None:
@@ -48,13 +48,13 @@ async def eventually(ask: Callable[[], Awaitable[Offsets]], expected: dict[Place
 
 
 async def looked_up(rig: Rig, positions: dict[Place, int], wanted: Place) -> Mapping[Place, datetime]:
-    """The append times once that of `wanted` is among them: what a new client cannot tell soon it leaves out, and is asked again."""
+    """Return the append times once they include `wanted`; a new client omits those it cannot look up in time."""
     for _ in range(30):
         found = await rig.brokers.appended_at(positions, "read_committed")
         assert set(found) <= {wanted}
         if wanted in found:
             return found
-    raise AssertionError(f"{wanted} was never told")
+    raise AssertionError(f"{wanted} was never reported")
 
 
 class BrokersSuite:
@@ -84,14 +84,14 @@ class BrokersSuite:
         assert dict((await rig.brokers.ends([place], "last", "read_uncommitted")).found) == {place: 4}
 
     async def test_a_log_begins_where_retention_left_it(self, rig: Rig) -> None:
-        """What is deleted is no backlog."""
+        """Deleted records are no backlog."""
         place = (rig.topic, 0)
         await rig.append(place, 5)
         await rig.delete_before(place, 4)
         await eventually(lambda: rig.brokers.ends([place], "first", "read_committed"), {place: 4})
 
     async def test_only_what_was_committed_has_a_commit(self, rig: Rig) -> None:
-        """A partition without one is left out, which is not 0; so is a group that nobody knows."""
+        """A partition without one is left out, which is not 0; so is an unknown group."""
         first, second = (rig.topic, 0), (rig.topic, 1)
         await rig.append(first, 9)
         await rig.commit(first, 7)
@@ -108,7 +108,7 @@ class BrokersSuite:
         assert before <= found[first] <= after
 
     async def test_a_deleted_position_is_as_old_as_what_is_left(self, rig: Rig) -> None:
-        """Nobody waits for what retention has deleted."""
+        """Records deleted by retention do not wait."""
         place = (rig.topic, 0)
         await rig.append(place, 2)
         later = await rig.append(place, 2)
@@ -117,9 +117,9 @@ class BrokersSuite:
         assert found[place] >= later
 
     async def test_one_missing_partition_does_not_hide_the_others(self, rig: Rig) -> None:
-        """It is said which one, and why."""
-        here, gone = (rig.topic, 0), (rig.topic, 17)
-        answer = await rig.brokers.ends([here, gone], "last", "read_committed")
+        """The error names the partition and the reason."""
+        here, missing = (rig.topic, 0), (rig.topic, 17)
+        answer = await rig.brokers.ends([here, missing], "last", "read_committed")
         assert dict(answer.found) == {here: 0}
         (problem,) = answer.problems
         assert f"{rig.topic}/17" in problem.where and problem.what

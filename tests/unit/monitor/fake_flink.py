@@ -1,6 +1,6 @@
 """A JobManager's REST API over the memory cluster, in the shapes that a 2.2.1 cluster was recorded to answer in.
 
-Like the real one it gathers metrics only when asked for some, and answers that question from what it had before.
+Like the real one it gathers metrics only when asked for some, and answers that request from what it had before.
 """
 
 from collections.abc import Callable
@@ -135,18 +135,18 @@ def _details(job: Job, counters: Job) -> dict[str, Any]:
     }
 
 
-def _metrics(vertex_id: str, told: SourceOffsets) -> dict[str, float]:
-    """What a vertex's subtasks list, unneeded names included."""
+def _metrics(vertex_id: str, source: SourceOffsets) -> dict[str, float]:
+    """Return the metrics that a vertex's subtasks list, including unneeded ones."""
     found = {"busyTimeMsPerSecond": 500.0, "backPressuredTimeMsPerSecond": 0.0, "idleTimeMsPerSecond": 500.0}
     if vertex_id != SOURCE:
         return found
-    found |= {"Source__orders.numRecordsIn": float(told.records_in or 0), "Source__orders.numBytesIn": 1.0}
-    for (topic, number), position in told.positions.items():
+    found |= {"Source__orders.numRecordsIn": float(source.records_in or 0), "Source__orders.numBytesIn": 1.0}
+    for (topic, number), position in source.positions.items():
         name = f"Source__orders.KafkaSourceReader.topic.{topic}.partition.{number}"
         found[f"{name}.currentOffset"] = -1.0 if position is None else float(position - 1)
         found[f"{name}.committedOffset"] = -1.0
-    if told.records_in:
-        found["Source__orders.pendingRecords"] = float(told.pending_records or 0)
+    if source.records_in:
+        found["Source__orders.pendingRecords"] = float(source.pending_records or 0)
     return found
 
 

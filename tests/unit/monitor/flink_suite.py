@@ -1,4 +1,4 @@
-"""What every reader of a Flink job must do. Run against the memory cluster, against Flink's REST shapes, and a real Flink."""
+"""Contract of a Flink job's reader, run against the memory cluster, Flink's REST shapes, and a real Flink."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -37,24 +37,24 @@ class Rig(Protocol):
 
 
 def processed(records: int) -> Callable[[FlinkReadings], bool]:
-    """Whether the source says that it has read so many in this run."""
+    """Whether the source reports so many records read in this run."""
 
     def check(readings: FlinkReadings) -> bool:
-        return any(told.records_in == records for told in readings.sources.values())
+        return any(source.records_in == records for source in readings.sources.values())
 
     return check
 
 
 def positions(readings: FlinkReadings) -> int:
-    """Sum of the source's known positions."""
-    (told,) = readings.sources.values()
-    return sum(position for position in told.positions.values() if position is not None)
+    """Sum of the source's reported positions."""
+    (source,) = readings.sources.values()
+    return sum(position for position in source.positions.values() if position is not None)
 
 
 class FlinkSuite:
     """Subclass it with a fixture `rig`."""
 
-    async def test_a_running_job_is_read_whole(self, rig: Rig) -> None:
+    async def test_a_running_job_is_read_completely(self, rig: Rig) -> None:
         """Graph, requirements, slots, checkpoints and timings, without a problem."""
         readings = await rig.until(processed(PROCESSED))
         job = readings.job

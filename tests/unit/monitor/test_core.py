@@ -35,22 +35,22 @@ def flink(clock: FakeClock) -> MemoryFlink:
     return cluster
 
 
-async def seen(
+async def observed(
     flink: MemoryFlink,
     now: datetime = NOON,
     previous: Observation | None = None,
     partitions: tuple[tuple[str, PartitionOffsets], ...] = (),
     **changes: Any,
 ) -> Observation:
-    """What is observed of a cluster, some of its readings replaced."""
+    """Observe a cluster, some of its readings replaced."""
     readings = replace(await flink.read(), **changes)
     return observe(Readings(policy(), scrape_of(readings), partitions, scrape_seconds=0.1, previous=previous), now)
 
 
-async def test_a_running_job_is_observed_whole(flink: MemoryFlink) -> None:
-    """Topology, run, deployment, readings and policy in one message; requested and observed are two facts."""
+async def test_a_running_job_is_observed_completely(flink: MemoryFlink) -> None:
+    """Topology, run, deployment, readings, policy in one message; requested and observed parallelism are separate."""
     flink.requested[MAP] = 4
-    observation = await seen(flink)
+    observation = await observed(flink)
     assert (observation.status, observation.application) == ("running", "shop/orders")
     assert observation.run is not None
     assert (observation.run.attempt, observation.run.running_since) == (0, NOON)
@@ -73,15 +73,15 @@ async def test_a_running_job_is_observed_whole(flink: MemoryFlink) -> None:
 
 
 async def test_one_instant_has_one_id(flink: MemoryFlink) -> None:
-    """Said twice, it is the same message; another instant is another."""
-    assert (await seen(flink)).id == (await seen(flink)).id
-    assert (await seen(flink)).id != (await seen(flink, NOON + timedelta(seconds=1))).id
+    """Published twice, it is the same message; another instant is another."""
+    assert (await observed(flink)).id == (await observed(flink)).id
+    assert (await observed(flink)).id != (await observed(flink, NOON + timedelta(seconds=1))).id
 
 
-async def test_nothing_can_be_said_of_a_cluster_that_is_away(flink: MemoryFlink) -> None:
-    """No job is concluded to be gone, and no number invented."""
+async def test_an_unreachable_cluster_is_unknown(flink: MemoryFlink) -> None:
+    """No job is reported missing, and no number is invented."""
     flink.away = True
-    observation = await seen(flink)
+    observation = await observed(flink)
     assert (observation.status, observation.message) == ("unreachable", "GET /jobs/overview: connection refused")
     assert (observation.run, observation.deployment, observation.topology) == (None, None, None)
     assert observation.operators == [] and observation.partitions == []
@@ -90,29 +90,29 @@ async def test_nothing_can_be_said_of_a_cluster_that_is_away(flink: MemoryFlink)
 async def test_a_job_that_is_not_there_is_another_thing(flink: MemoryFlink) -> None:
     """The cluster answers and has none."""
     flink.absent = True
-    observation = await seen(flink)
+    observation = await observed(flink)
     assert observation.status == "not_found" and "orders" in observation.message
 
 
 async def test_a_job_that_is_deploying_does_not_run(flink: MemoryFlink) -> None:
     """RUNNING with tasks that do not run yet: its graph is known, but it is in no run."""
     flink.deploying = True
-    observation = await seen(flink)
+    observation = await observed(flink)
     assert observation.status == "not_running"
     assert observation.message == "the job is RUNNING, 2 of 2 vertices do not run yet"
     assert observation.run is None and observation.topology is not None and observation.deployment is not None
 
 
-async def test_a_cancelled_job_says_so(flink: MemoryFlink) -> None:
+async def test_a_cancelled_job_is_reported(flink: MemoryFlink) -> None:
     """Its state is Flink's own word."""
     flink.cancel()
-    observation = await seen(flink)
+    observation = await observed(flink)
     assert (observation.status, observation.message) == ("not_running", "the job is CANCELED")
     assert observation.deployment is not None and observation.deployment.state == "CANCELED"
 
 
 async def test_an_ended_application_keeps_its_policy() -> None:
-    """Everybody who remembers something of it may forget it."""
+    """Services that keep state of it may delete it."""
     observation = ended_observation(policy(), NOON)
     assert (observation.status, observation.policy, observation.topology) == ("ended", policy(), None)
 
@@ -122,10 +122,10 @@ async def test_an_ended_application_keeps_its_policy() -> None:
 
 async def test_a_rescale_is_another_run(flink: MemoryFlink, clock: FakeClock) -> None:
     """Same job, another beginning."""
-    before = await seen(flink)
+    before = await observed(flink)
     clock.advance(20)
     flink.rescale(MAP, 3)
-    after = await seen(flink, clock.now(), before)
+    after = await observed(flink, clock.now(), before)
     assert before.run is not None and after.run is not None
     assert after.run.running_since > before.run.running_since
     assert after.run.attempt == 1
@@ -135,22 +135,22 @@ async def test_a_rescale_is_another_run(flink: MemoryFlink, clock: FakeClock) ->
 
 async def test_a_late_count_of_restarts_makes_no_second_run(flink: MemoryFlink, clock: FakeClock) -> None:
     """The count comes with the metrics, seconds after the run began."""
-    first = await seen(flink, restarts=0)
+    first = await observed(flink, restarts=0)
     clock.advance(2)
-    second = await seen(flink, clock.now(), first, restarts=1)
-    third = await seen(flink, clock.now(), second, restarts=None)
+    second = await observed(flink, clock.now(), first, restarts=1)
+    third = await observed(flink, clock.now(), second, restarts=None)
     assert first.run == second.run == third.run
     assert second.deployment is not None and second.deployment.restarts == 1, "the deployment has the truth"
 
 
 async def test_counters_that_fall_within_a_run_are_no_sample(flink: MemoryFlink, clock: FakeClock) -> None:
     """The job's details are cached: for a second an old graph is shown with counters of the new run."""
-    before = await seen(flink)
+    before = await observed(flink)
     flink.processed = [3, 0]
-    after = await seen(flink, clock.advance(2), before)
+    after = await observed(flink, clock.advance(2), before)
     assert [reading.complete for reading in after.operators] == [False, False]
     flink.processed = [9, 9]
-    later = await seen(flink, clock.advance(2), after)
+    later = await observed(flink, clock.advance(2), after)
     assert [reading.complete for reading in later.operators] == [True, True]
 
 
@@ -159,7 +159,7 @@ async def test_counters_that_fall_within_a_run_are_no_sample(flink: MemoryFlink,
 
 async def test_a_source_whose_counters_could_not_be_read_is_unknown(flink: MemoryFlink) -> None:
     """0 read records of a source mean nothing; another counter must not stand in for one scrape."""
-    observation = await seen(flink, sources={})
+    observation = await observed(flink, sources={})
     assert observation.operators[0].records_in is None
     assert observation.operators[0].pending_records is None
     assert observation.operators[1].records_in == 30
@@ -167,13 +167,13 @@ async def test_a_source_whose_counters_could_not_be_read_is_unknown(flink: Memor
 
 async def test_a_source_that_counts_nothing_as_read_counts_what_it_sent(flink: MemoryFlink) -> None:
     """Where there is no other counter, always the same one."""
-    observation = await seen(flink, sources={SOURCE: SourceOffsets()})
+    observation = await observed(flink, sources={SOURCE: SourceOffsets()})
     assert observation.operators[0].records_in == 30
 
 
-async def test_what_one_failed_call_would_have_told_is_unknown(flink: MemoryFlink) -> None:
+async def test_readings_of_a_failed_call_are_unknown(flink: MemoryFlink) -> None:
     """Requirements, slots, checkpoints, restarts, configuration: each may be missing alone."""
-    observation = await seen(
+    observation = await observed(
         flink, requirements=None, slots_total=None, checkpoints=None, restarts=None, configuration=None, shares={}
     )
     deployment = observation.deployment
@@ -184,8 +184,8 @@ async def test_what_one_failed_call_would_have_told_is_unknown(flink: MemoryFlin
     assert observation.status == "running"
 
 
-async def test_what_was_asked_of_docker_is_unknown(flink: MemoryFlink) -> None:
-    """A job in reactive mode asks for all there is; how many containers there are is for the executor to tell."""
+async def test_requests_to_docker_are_unknown(flink: MemoryFlink) -> None:
+    """A job in reactive mode requests all slots; the executor reports the number of containers."""
     document = policy().to_document()
     document["spec"]["target"] = {
         "docker": {**document["spec"]["target"]["flink"], "project": "shop", "service": "taskmanager"}
@@ -200,7 +200,7 @@ async def test_what_was_asked_of_docker_is_unknown(flink: MemoryFlink) -> None:
 @pytest.mark.parametrize("bounds", [{SOURCE: (1, 1)}, {SOURCE: (1, 1), MAP: (1, None)}, {}])
 async def test_half_a_vector_is_none(flink: MemoryFlink, bounds: dict[str, tuple[int, int | None]]) -> None:
     """A plan must not be compared with requirements of which a vertex is missing."""
-    observation = await seen(flink, requirements=bounds)
+    observation = await observed(flink, requirements=bounds)
     assert observation.deployment is not None and observation.deployment.requested is None
 
 
@@ -210,9 +210,9 @@ ENDS = {"log_start_offset": 0, "log_end_offset": 25}
 
 
 async def test_partitions_carry_the_source_s_own_position(flink: MemoryFlink) -> None:
-    """The brokers' offsets beside it; a partition that the source has not read from has none."""
+    """The brokers' offsets are next to it; a partition that the source has not read from has none."""
     partitions = tuple((NAME, PartitionOffsets("orders", "orders", n, **ENDS)) for n in range(3))
-    observation = await seen(flink, partitions=partitions)
+    observation = await observed(flink, partitions=partitions)
     assert [(p.partition, p.current_offset, p.log_end_offset) for p in observation.partitions] == [
         (0, 20, 25),
         (1, 10, 25),
@@ -224,17 +224,19 @@ async def test_partitions_carry_the_source_s_own_position(flink: MemoryFlink) ->
 
 async def test_a_source_has_as_many_partitions_while_it_restarts(flink: MemoryFlink) -> None:
     """It names none then; to call that unknown would change what parallelism is useful."""
-    before = await seen(flink)
+    before = await observed(flink)
     flink.deploying = True
-    during = await seen(flink, NOON + timedelta(seconds=2), before)
+    during = await observed(flink, NOON + timedelta(seconds=2), before)
     assert during.topology is not None
     assert during.topology.operator("Source: orders").source_partitions == 2
 
 
-async def test_more_partitions_than_a_message_holds_are_said(flink: MemoryFlink) -> None:
-    """The first ten thousand are in it, and the reader is told."""
+async def test_more_partitions_than_a_message_holds_are_reported(flink: MemoryFlink) -> None:
+    """It carries the first ten thousand and reports the omission."""
     many = tuple((NAME, PartitionOffsets("orders", "orders", n)) for n in range(10_001))
-    observation = await seen(flink, partitions=many, problems=tuple(Problem(where="x", what="y") for _ in range(150)))
+    observation = await observed(
+        flink, partitions=many, problems=tuple(Problem(where="x", what="y") for _ in range(150))
+    )
     assert len(observation.partitions) == 10_000
     assert len(observation.problems) == 100
     assert "10001 partitions" in observation.problems[0].what
@@ -247,7 +249,7 @@ ONE_DONE = CheckpointStatistics(completed=1)
 
 
 @pytest.mark.parametrize(
-    ("committed", "group", "changes", "says"),
+    ("committed", "group", "changes", "message"),
     [
         (None, "ordres", {}, "after 3 checkpoints"),
         (None, "ordres", {"sources": {SOURCE: SourceOffsets()}}, "after 3 checkpoints"),
@@ -261,21 +263,21 @@ ONE_DONE = CheckpointStatistics(completed=1)
     ],
 )
 async def test_a_group_that_nothing_is_committed_to_is_a_problem(
-    flink: MemoryFlink, committed: int | None, group: str | None, changes: dict[str, Any], says: str | None
+    flink: MemoryFlink, committed: int | None, group: str | None, changes: dict[str, Any], message: str | None
 ) -> None:
-    """Once the job would have committed: a wrong name is said. A young or an idle job's group may be right."""
+    """Once the job would have committed: a wrong name is reported. A young or an idle job's group may be right."""
     offsets = PartitionOffsets("orders", "orders", 0, 0, 30, committed)
     empty = replace(offsets, partition=1, committed_offset=None)
     readings = replace(await flink.read(), **{"checkpoints": DONE, "sources": {SOURCE: READ}, **changes})
     wanted = policy(kafka=kafka_signals(**({"groupId": group} if group else {})))
     problems = observe(Readings(wanted, scrape_of(readings), ((NAME, offsets), (NAME, empty))), NOON).problems
-    assert [problem.where for problem in problems] == ([f"group {group}"] if says else [])
-    assert all("check spec.signals.kafka.groupId" in p.what and str(says) in p.what for p in problems)
+    assert [problem.where for problem in problems] == ([f"group {group}"] if message else [])
+    assert all("check spec.signals.kafka.groupId" in p.what and str(message) in p.what for p in problems)
     assert all(len(f"{p.where}: {p.what}") <= 160 for p in problems)
 
 
 async def test_commits_that_could_not_be_read_are_one_problem(flink: MemoryFlink) -> None:
-    """Whether the group exists is not known then."""
+    """Then it is unknown whether the group exists."""
     away = Problem(where="commits of group orders", what="no answer within 2 s")
     readings = Readings(
         policy(kafka=kafka_signals(groupId="orders")),
@@ -325,7 +327,7 @@ async def test_what_is_not_set_has_the_default_of_its_version(
     expected: tuple[str, float | None, float | None, float | None],
 ) -> None:
     """Flink lists only what was set. From 2.0 on options have other names, and a rescale waits for a checkpoint."""
-    observation = await seen(flink, version=version, configuration=config, checkpoint_interval_seconds=interval)
+    observation = await observed(flink, version=version, configuration=config, checkpoint_interval_seconds=interval)
     assert observation.deployment is not None
     read = observation.deployment.rescale
     assert (
@@ -338,7 +340,7 @@ async def test_what_is_not_set_has_the_default_of_its_version(
 
 async def test_without_checkpoints_a_rescale_waits_for_none(flink: MemoryFlink) -> None:
     """Off is not unknown."""
-    observation = await seen(flink, checkpoint_interval_seconds=None, checkpointing_off=True)
+    observation = await observed(flink, checkpoint_interval_seconds=None, checkpointing_off=True)
     assert observation.deployment is not None
     assert observation.deployment.rescale.max_trigger_delay_seconds == 0.0
 
@@ -356,7 +358,7 @@ def test_missed_scrapes_are_left_out(now: float, expected: tuple[float, int]) ->
 
 @given(st.floats(0, 1e6), st.floats(0, 1e4), st.floats(1, 600))
 def test_the_next_scrape_is_ahead_and_within_an_interval(due: float, took: float, interval: float) -> None:
-    """Whatever came before, nobody is scraped twice at once or forgotten."""
+    """Whatever came before, no application is scraped twice at once or forgotten."""
     upcoming, missed = next_due(due, due + took, interval)
     assert missed >= 0
     assert due + took - 1e-6 <= upcoming <= due + took + interval + 1e-6

@@ -30,9 +30,9 @@ class MemoryRig:
         self.clock = FakeClock()
         self.cluster = MemoryFlink(self.clock)
         self.cluster.process(0, PROCESSED)
-        gone = MemoryFlink(self.clock, away=True)
+        unreachable = MemoryFlink(self.clock, away=True)
         self.flink, self.by_id = view(self.cluster, "orders"), view(self.cluster, JOB_ID)
-        self.nobody, self.away = view(self.cluster, "nobody"), view(gone, "orders")
+        self.nobody, self.away = view(self.cluster, "nobody"), view(unreachable, "orders")
         self.topic, self.source = "orders", SOURCE
 
     async def until(self, condition: Callable[[FlinkReadings], bool]) -> FlinkReadings:
@@ -106,7 +106,7 @@ async def flink(fake: FakeFlink) -> AsyncIterator[FlinkCollector]:
 
 
 async def test_metrics_are_gathered_before_they_are_read(fake: FakeFlink, flink: FlinkCollector) -> None:
-    """The first question for a metric is answered from before; a scrape's readings are of now all the same."""
+    """Flink answers the first request for a metric from its cache; a scrape's readings are current all the same."""
     await flink.read()
     fake.cluster.process(0, 90)
     readings = await flink.read()
@@ -115,7 +115,7 @@ async def test_metrics_are_gathered_before_they_are_read(fake: FakeFlink, flink:
 
 
 async def test_a_scrape_takes_few_calls(fake: FakeFlink, flink: FlinkCollector) -> None:
-    """Nine for a source and an operator; what does not change in a job is asked once."""
+    """Nine for a source and an operator; what does not change in a job is requested once."""
     await flink.read()
     fake.calls.clear()
     await flink.read()
@@ -147,7 +147,7 @@ async def test_a_new_run_is_listed_again(fake: FakeFlink, flink: FlinkCollector)
     assert f"{PATH}/vertices/{MAP}/subtasks/metrics" in fake.calls
 
 
-async def test_many_partitions_are_asked_for_in_parts(fake: FakeFlink, flink: FlinkCollector) -> None:
+async def test_many_partitions_are_requested_in_parts(fake: FakeFlink, flink: FlinkCollector) -> None:
     """An address must stay below what proxies accept."""
     fake.cluster.partitions = 300
     fake.cluster.processed = [1] * 300
@@ -160,7 +160,7 @@ async def test_many_partitions_are_asked_for_in_parts(fake: FakeFlink, flink: Fl
 
 
 async def test_a_gauge_that_no_subtask_has_does_not_hide_the_other(fake: FakeFlink, flink: FlinkCollector) -> None:
-    """One unknown name makes Flink answer `[]` with 200: only what is listed is asked for."""
+    """One unknown name makes Flink answer `[]` with 200: only listed names are requested."""
     fake.hidden.add("busyTimeMsPerSecond")
     readings = await flink.read()
     assert readings.shares[MAP].busy_mean is None
@@ -168,16 +168,18 @@ async def test_a_gauge_that_no_subtask_has_does_not_hide_the_other(fake: FakeFli
     assert readings.sources[SOURCE].records_in == 10
 
 
-async def test_a_metric_that_goes_between_list_and_question_is_unknown(fake: FakeFlink, flink: FlinkCollector) -> None:
-    """The cached names of a gauge that is gone: unknown once, listed again next time."""
+async def test_a_metric_that_disappears_between_list_and_request_is_unknown(
+    fake: FakeFlink, flink: FlinkCollector
+) -> None:
+    """Names of a deleted gauge are cached: unknown once, listed again next time."""
     await flink.read()
     fake.hidden.add("busyTimeMsPerSecond")
     assert MAP not in (await flink.read()).shares
     assert (await flink.read()).shares[MAP].backpressure_mean == 0.0
 
 
-async def test_metrics_of_a_job_that_does_not_run_are_not_asked_for(fake: FakeFlink, flink: FlinkCollector) -> None:
-    """They would be the last run's, or an empty list that says nothing."""
+async def test_metrics_of_a_job_that_does_not_run_are_not_requested(fake: FakeFlink, flink: FlinkCollector) -> None:
+    """They would be the last run's, or an empty list."""
     fake.cluster.deploying = True
     readings = await flink.read()
     assert readings.sources == {} and readings.shares == {}
@@ -185,14 +187,14 @@ async def test_metrics_of_a_job_that_does_not_run_are_not_asked_for(fake: FakeFl
 
 
 async def test_a_job_between_two_calls_is_no_absent_job(fake: FakeFlink, flink: FlinkCollector) -> None:
-    """Listed, but its details are not there (yet): nothing can be said of it now."""
+    """Listed, but its details are not there (yet): its state is unknown now."""
     fake.broken[PATH] = (404, b'{"errors":["NotFoundException: Job not found\\n\\tat x"]}')
     readings = await flink.read()
     assert (readings.reachable, readings.job) == (False, None)
     assert readings.message == f"GET {PATH}: status 404 Not Found"
 
 
-async def test_a_resubmitted_job_is_learnt_anew(fake: FakeFlink, flink: FlinkCollector) -> None:
+async def test_a_resubmitted_job_is_read_again(fake: FakeFlink, flink: FlinkCollector) -> None:
     """Another id, another configuration: nothing of the old one is kept."""
     await flink.read()
     fake.cluster.absent = True
@@ -203,7 +205,7 @@ async def test_a_resubmitted_job_is_learnt_anew(fake: FakeFlink, flink: FlinkCol
     assert f"{PATH}/jobmanager/config" in fake.calls
 
 
-async def test_what_could_not_be_learnt_is_asked_again(fake: FakeFlink, flink: FlinkCollector) -> None:
+async def test_a_failed_reading_is_requested_again(fake: FakeFlink, flink: FlinkCollector) -> None:
     """One failed call at the start must not leave the interval unknown for good."""
     fake.broken[f"{PATH}/checkpoints/config"] = (500, b"")
     readings = await flink.read()
@@ -233,7 +235,7 @@ async def test_checkpointing_that_is_off_is_known_to_be(fake: FakeFlink, flink: 
 async def test_one_bad_answer_costs_one_reading(
     fake: FakeFlink, flink: FlinkCollector, path: str, missing: str, answer: tuple[int, bytes]
 ) -> None:
-    """The rest of the scrape counts. The default scheduler, for one, has no requirements to tell."""
+    """The rest of the scrape counts. The default scheduler, for example, has no requirements."""
     fake.broken[path] = answer
     readings = await flink.read()
     value = getattr(readings, missing)
@@ -242,7 +244,7 @@ async def test_one_bad_answer_costs_one_reading(
 
 
 async def test_a_problem_names_the_call(fake: FakeFlink, flink: FlinkCollector) -> None:
-    """So that people can repeat it; of the body nothing, because whoever wrote the policy chose where it comes from."""
+    """So that users can repeat it; without the body, as the policy's author chose the server it comes from."""
     fake.broken[f"{PATH}/checkpoints"] = (500, b'{"errors":["hunter2", "x"]}')
     (problem,) = (await flink.read()).problems
     assert (problem.where, problem.what) == (f"GET {PATH}/checkpoints", "status 500 Internal Server Error")
@@ -284,7 +286,7 @@ def slow(request: httpx.Request) -> httpx.Response:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (endless, "more than 20000000 bytes"),
         (slow, "no answer in time"),
@@ -298,13 +300,13 @@ def slow(request: httpx.Request) -> httpx.Response:
     ],
 )
 async def test_a_cluster_that_answers_nonsense_is_unreachable(
-    fake: FakeFlink, flink: FlinkCollector, answer: Any, said: str
+    fake: FakeFlink, flink: FlinkCollector, answer: Any, message: str
 ) -> None:
-    """Not one word of it is believed, and the sentence says what came."""
+    """No part of it is believed, and the message quotes it."""
     fake.broken["/jobs/overview"] = answer
     readings = await flink.read()
     assert (readings.reachable, readings.job) == (False, None)
-    assert said in readings.message and "/jobs/overview" in readings.message
+    assert message in readings.message and "/jobs/overview" in readings.message
 
 
 async def test_a_redirect_is_not_followed(fake: FakeFlink, flink: FlinkCollector) -> None:
@@ -314,15 +316,15 @@ async def test_a_redirect_is_not_followed(fake: FakeFlink, flink: FlinkCollector
     assert all("/x" not in call for call in fake.calls)
 
 
-async def test_at_most_six_calls_are_under_way(fake: FakeFlink) -> None:
+async def test_six_calls_at_a_time_are_the_limit(fake: FakeFlink) -> None:
     """A wide job must not flood its own JobManager."""
     fake.cluster.partitions, fake.cluster.processed = 900, [1] * 900
-    under_way, most = 0, 0
+    under_way, peak = 0, 0
 
     async def counted(request: httpx.Request) -> httpx.Response:
-        nonlocal under_way, most
+        nonlocal under_way, peak
         under_way += 1
-        most = max(most, under_way)
+        peak = max(peak, under_way)
         await asyncio.sleep(0)
         answer = await fake.transport.handle_async_request(request)
         under_way -= 1
@@ -332,12 +334,12 @@ async def test_at_most_six_calls_are_under_way(fake: FakeFlink) -> None:
     assert target is not None
     reader = FlinkCollector(target, 1.0, new_client(1.0, transport=httpx.MockTransport(counted)))
     assert len((await reader.read()).sources[SOURCE].positions) == 900
-    assert most == 6
+    assert peak == 6
     await reader.close()
 
 
 async def test_a_trickle_does_not_hold_the_scrape(fake: FakeFlink) -> None:
-    """A byte now and then keeps each single wait short: the whole call is bounded too."""
+    """A byte now and then keeps each single wait short: the complete call is bounded too."""
 
     class Trickle(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:

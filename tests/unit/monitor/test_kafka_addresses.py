@@ -1,4 +1,4 @@
-"""Brokers that a policy names: their addresses are checked before librdkafka connects. The oracle is a listener of the test's own."""
+"""Brokers that a policy names: addresses are checked before librdkafka connects. Oracle: the test's own listener."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ USUAL = Allowed.of("http,https", "*", "private,loopback", prefix="WEIR_TARGET")
 
 
 class Listener:
-    """Counts connections and says nothing."""
+    """Counts connections and never responds."""
 
     def __init__(self) -> None:
         self.came = asyncio.Event()

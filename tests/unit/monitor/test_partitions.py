@@ -56,7 +56,7 @@ class Story:
         self.collector = PartitionCollector(signals, self.brokers)
 
     async def scrape(self, positions: dict[Place, int | None], *, after: float = 2.0) -> KafkaReadings:
-        """What is read `after` seconds, the source at these positions."""
+        """Scrape `after` seconds, the source at these positions."""
         self.clock.advance(after)
         return await self.collector.scrape({SOURCE: positions}, self.clock.now())
 
@@ -97,7 +97,7 @@ async def test_before_its_first_run_the_policy_s_topics_count() -> None:
 
 
 async def test_the_policy_s_topics_are_not_dealt_out_to_several_sources() -> None:
-    """Which source reads which cannot be told, so nothing is said."""
+    """It is unknown which source reads which, so nothing is reported."""
     story = Story(topics=["orders", "other"])
     readings = await story.collector.scrape({"a": {}, "b": {}}, story.clock.now())
     assert readings.partitions == ()
@@ -131,7 +131,7 @@ async def test_the_policy_settles_which_topic_is_meant() -> None:
     assert readings.problems == ()
 
 
-async def test_a_topic_that_is_not_there_is_said(story: Story) -> None:
+async def test_a_missing_topic_is_reported(story: Story) -> None:
     """The policy may name the wrong cluster."""
     readings = await story.scrape({("payments", 0): 0, FIRST: 0})
     assert [p.topic for _, p in readings.partitions] == ["orders", "orders"]
@@ -157,7 +157,7 @@ def test_names_are_resolved_only_without_doubt(hinted: list[str] | None, expecte
 # --- commits
 
 
-async def test_a_commit_is_as_old_as_when_it_was_first_seen(story: Story) -> None:
+async def test_a_commit_is_as_old_as_its_first_observation(story: Story) -> None:
     """Its age is at least the time since; an unchanged one keeps its age."""
     story.brokers.commit("orders", {FIRST: 5})
     first = await story.first({FIRST: None})
@@ -170,7 +170,7 @@ async def test_a_commit_is_as_old_as_when_it_was_first_seen(story: Story) -> Non
 
 
 async def test_without_a_group_there_are_no_commits() -> None:
-    """Somebody else's would be worse than none."""
+    """Another group's would be worse than none."""
     story = Story(group=None)
     story.brokers.commit("orders", {FIRST: 5})
     assert (await story.first({FIRST: None})).committed_offset is None
@@ -180,14 +180,14 @@ async def test_without_a_group_there_are_no_commits() -> None:
 
 
 async def test_a_backlog_from_before_is_looked_up(story: Story) -> None:
-    """At the first scrape the position is older than anything remembered: the log knows."""
+    """At the first scrape the position is older than the history: its time is read from the log."""
     written = story.clock.now()
     story.brokers.append(FIRST, 10)
     assert (await story.first({FIRST: 4}, after=600)).position_appended_at == written
 
 
 async def test_what_came_while_watching_is_not_looked_up(story: Story) -> None:
-    """Its time can be told from the log ends seen, which costs nothing."""
+    """Its time follows from observed log ends, without a request."""
     await story.scrape({FIRST: 0})
     story.brokers.append(FIRST, 10)
     assert (await story.first({FIRST: 4})).position_appended_at is None
@@ -229,12 +229,12 @@ async def test_memory_reaches_back_half_an_hour(story: Story) -> None:
     await story.scrape({FIRST: 0})
     written = story.clock.now()
     story.brokers.append(FIRST, 1)
-    told = [(await story.first({FIRST: 0}, after=60)).position_appended_at for _ in range(40)]
-    assert told[:25] == [None] * 25
-    assert told[-1] == written
+    append_times = [(await story.first({FIRST: 0}, after=60)).position_appended_at for _ in range(40)]
+    assert append_times[:25] == [None] * 25
+    assert append_times[-1] == written
 
 
-async def test_a_topic_made_again_is_another_topic(story: Story) -> None:
+async def test_a_recreated_topic_is_another_topic(story: Story) -> None:
     """Its offsets mean other records: what is remembered of the old ones would date them wrongly."""
     story.brokers.append(FIRST, 50)
     await story.scrape({FIRST: 50})
@@ -267,5 +267,5 @@ async def test_lookups_are_bounded() -> None:
     collector = PartitionCollector(KafkaSignals(bootstrapServers="127.0.0.1:9092"), brokers)
     wanted = {SOURCE: {("wide", n): 0 for n in range(40)}}
     readings = await collector.scrape(wanted, clock.now() + timedelta(seconds=1))
-    known = [p.partition for _, p in readings.partitions if p.position_appended_at is not None]
-    assert known == list(range(24, 40))
+    looked_up = [p.partition for _, p in readings.partitions if p.position_appended_at is not None]
+    assert looked_up == list(range(24, 40))

@@ -1,4 +1,4 @@
-"""The README says what the code does."""
+"""The README agrees with the code."""
 
 import re
 from pathlib import Path
@@ -15,8 +15,8 @@ def test_the_settings_are_the_ones_there_are() -> None:
     assert table(MonitorSettings, own_only=True) in README
 
 
-def test_every_metric_is_told() -> None:
-    """Whoever meets one on a dashboard finds it there."""
+def test_every_metric_is_documented() -> None:
+    """Each metric of a dashboard is explained there."""
     names = set(re.findall(r'"(weir_monitor_[a-z_]+)"', "".join(path.read_text() for path in FOLDER.glob("*.py"))))
     assert len(names) >= 6
     assert {name for name in names if name not in README} == set()

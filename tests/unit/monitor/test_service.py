@@ -26,7 +26,7 @@ WAIT_SECONDS = 5.0
 
 
 class Applications:
-    """Every application has a cluster of its own. Those in `stuck` never answer."""
+    """Every application has its own cluster. Those in `stuck` never answer."""
 
     def __init__(self) -> None:
         self.open: list[str] = []
@@ -94,7 +94,7 @@ class House:
 async def until(condition: Callable[[], object]) -> None:
     """Wait for a condition; the deadline fails the test."""
     async with asyncio.timeout(WAIT_SECONDS):
-        while not condition():  # noqa: ASYNC110 - nobody signals it
+        while not condition():  # noqa: ASYNC110 - no event signals it
             await asyncio.sleep(0.005)
 
 
@@ -108,7 +108,7 @@ def names(count: int) -> list[str]:
 
 
 async def test_a_policy_becomes_observations(house: House) -> None:
-    """With its headers: an id of its own, and a trace that everything after it belongs to."""
+    """With its headers: a unique id, and a trace that later messages continue."""
     await house.apply(policy())
     async with house.replica():
         await until(house.observations)
@@ -120,8 +120,8 @@ async def test_a_policy_becomes_observations(house: House) -> None:
     assert record.headers["traceparent"].startswith(f"00-{observation.id.hex}-")
 
 
-async def test_a_paused_application_is_still_seen(house: House) -> None:
-    """What is paused is acting, not looking."""
+async def test_a_paused_application_is_still_observed(house: House) -> None:
+    """Actions are paused, not observations."""
     await house.apply(policy(mode="paused"))
     async with house.replica():
         await until(lambda: house.statuses("shop/orders") == ["running"])
@@ -139,7 +139,7 @@ async def test_a_deleted_policy_ends_its_application_once(house: House) -> None:
         assert house.applications.open == []
 
 
-async def test_an_application_deleted_while_nobody_watched_is_ended(house: House) -> None:
+async def test_an_application_deleted_while_no_monitor_ran_is_ended(house: House) -> None:
     """The policy and its deletion are read together."""
     await house.apply(policy())
     await house.delete("shop/orders")
@@ -149,7 +149,7 @@ async def test_an_application_deleted_while_nobody_watched_is_ended(house: House
 
 
 async def test_a_policy_made_again_is_not_ended_at_every_start(house: House) -> None:
-    """Only the last word of the topic counts: `ended` would make everybody forget what they learned."""
+    """Only the last word of the topic counts: `ended` would make all services delete what they learned."""
     await house.apply(policy(version=1))
     await house.delete("shop/orders")
     await house.apply(policy(version=3))
@@ -163,9 +163,9 @@ async def test_a_long_topic_is_read_to_its_end_first(house: House) -> None:
     """A deletion in the first thousand of records is not the last word on an application that is made again further on."""
     await house.apply(policy(version=1))
     await house.delete("shop/orders")
-    beside = next(n for n in names(99) if partition_of(n, PARTITIONS) == partition_of("shop/orders", PARTITIONS))
+    neighbour = next(n for n in names(99) if partition_of(n, PARTITIONS) == partition_of("shop/orders", PARTITIONS))
     for _ in range(1000):
-        await house.delete(beside)
+        await house.delete(neighbour)
     await house.apply(policy(version=3))
     async with house.replica():
         await until(house.observations)
@@ -181,10 +181,10 @@ async def test_a_policy_that_comes_late_is_not_in_force_again(house: House) -> N
         await house.publish(2, 2, paused)
         await house.publish(1, 1, acting)
         await until(lambda: [o for o in house.observations() if o.policy == paused])
-        seen = len(house.observations())
+        before = len(house.observations())
         await house.publish(2, 3, paused.model_copy(update={"spec": policy(interval="1s", mode="paused").spec}))
-        await until(lambda: len(house.observations()) > seen)
-        assert {o.policy.spec.mode for o in house.observations()[seen:]} == {"paused"}
+        await until(lambda: len(house.observations()) > before)
+        assert {o.policy.spec.mode for o in house.observations()[before:]} == {"paused"}
         await house.publish(3, 3, None)
         await until(lambda: monitor.applications == [])
         await house.publish(1, 1, acting)
@@ -193,7 +193,7 @@ async def test_a_policy_that_comes_late_is_not_in_force_again(house: House) -> N
         assert monitor.applications == ["shop/other"]
 
 
-async def test_a_late_policy_is_ignored_by_who_takes_over(house: House) -> None:
+async def test_a_late_policy_is_ignored_by_the_replica_that_takes_over(house: House) -> None:
     """Read from the topic's beginning, where it is the last record of its key."""
     acting, paused = policy(version=1, mode="act"), policy(version=2, mode="paused")
     for version, epoch, each in ((1, 1, acting), (2, 2, paused), (1, 1, acting)):
@@ -203,7 +203,7 @@ async def test_a_late_policy_is_ignored_by_who_takes_over(house: House) -> None:
     assert {o.policy.spec.mode for o in house.observations()} == {"paused"}
 
 
-async def test_a_deletion_of_what_nobody_knows_is_nothing(house: House) -> None:
+async def test_a_deletion_of_an_unknown_policy_is_ignored(house: House) -> None:
     """The policy is compacted away, its deletion is still there."""
     await house.delete("shop/orders")
     await house.apply(policy("shop/other"))
@@ -212,8 +212,8 @@ async def test_a_deletion_of_what_nobody_knows_is_nothing(house: House) -> None:
     assert house.observations("shop/orders") == []
 
 
-async def test_a_policy_that_cannot_be_read_is_put_aside(house: House) -> None:
-    """With its reason; the others are watched, and of itself the version before stays in force."""
+async def test_an_unreadable_policy_goes_to_the_dead_letter_topic(house: House) -> None:
+    """With its reason; the others are watched, and its previous version stays in force."""
     await house.apply(policy(version=1), policy("shop/other"))
     async with house.replica() as monitor:
         await until(lambda: monitor.applications == ["shop/orders", "shop/other"])
@@ -229,7 +229,7 @@ async def test_a_policy_that_cannot_be_read_is_put_aside(house: House) -> None:
 
 
 async def test_a_stuck_application_delays_no_other(house: House) -> None:
-    """Each has a task of its own."""
+    """Each has its own task."""
     house.applications.stuck.add("shop/a0")
     await house.apply(*(policy(name) for name in names(8)))
     async with house.replica(scrape_timeout_seconds=0.2):
@@ -248,8 +248,8 @@ async def test_two_replicas_share_the_work(house: House) -> None:
         assert not shares[0] & shares[1]
 
 
-async def test_a_replica_that_joins_is_given_its_share(house: House) -> None:
-    """The one who had it all lets go of it: nothing is scraped by two."""
+async def test_a_replica_that_joins_gets_its_assignment(house: House) -> None:
+    """The first replica releases it: no application is scraped by two."""
     await house.apply(*(policy(name) for name in names(12)))
     async with house.replica() as one:
         await until(lambda: one.applications == sorted(names(12)))
@@ -262,7 +262,7 @@ async def test_a_replica_that_joins_is_given_its_share(house: House) -> None:
 
 
 async def test_a_replica_that_leaves_is_taken_over_from(house: House) -> None:
-    """Policies that were read long ago are known to the one who takes the partitions."""
+    """Policies that were read long ago are cached by the replica that takes the partitions."""
     await house.apply(*(policy(name) for name in names(12)))
     async with house.replica() as one:
         async with house.replica() as other:
@@ -273,8 +273,8 @@ async def test_a_replica_that_leaves_is_taken_over_from(house: House) -> None:
     assert house.applications.open == []
 
 
-async def test_it_is_ready_when_its_share_is_read(house: House) -> None:
-    """Before, nobody knows what it watches."""
+async def test_it_is_ready_when_its_assignment_is_read(house: House) -> None:
+    """Before, it is unknown what it watches."""
     await house.apply(policy())
     monitor = Monitor(house.bus, SystemClock(), house.applications.new)
     with pytest.raises(BusError, match="policies"):
@@ -284,9 +284,9 @@ async def test_it_is_ready_when_its_share_is_read(house: House) -> None:
         await running.ping()
 
 
-async def test_an_outage_of_the_brokers_loses_no_word_on_a_policy(house: House) -> None:
-    """A deletion is read, `ended` cannot be published: it is said when they are back. Observations of meanwhile are lost, which
-    readiness says."""
+async def test_an_outage_of_the_brokers_loses_no_change_of_a_policy(house: House) -> None:
+    """A deletion is read, `ended` cannot be published: it is published when they are back. Observations of the outage
+    are lost, which readiness reports."""
     await house.apply(policy())
     async with house.replica() as monitor:
         await until(house.observations)

@@ -45,14 +45,14 @@ class Cluster:
 class Story:
     """A watch and everything it published, with the time of each."""
 
-    def __init__(self, watched: ScalingPolicy, scrape_timeout_seconds: float = 10.0) -> None:
+    def __init__(self, scaling_policy: ScalingPolicy, scrape_timeout_seconds: float = 10.0) -> None:
         self.time = VirtualTime()
         self.cluster = Cluster(self.time)
         self.published: list[Observation] = []
         self.first = asyncio.Event()
         self.refuse: Exception | None = None
         self.watch = Watch(
-            watched,
+            scaling_policy,
             self.cluster.new,
             self._publish,
             self.time,
@@ -79,9 +79,9 @@ class Story:
 @pytest.fixture
 async def story() -> AsyncIterator[Story]:
     """An application scraped every 2 s."""
-    told = Story(policy(interval="2s"))
-    yield told
-    await told.watch.stop()
+    watching = Story(policy(interval="2s"))
+    yield watching
+    await watching.watch.stop()
 
 
 async def test_the_cadence_does_not_drift(story: Story) -> None:
@@ -91,8 +91,8 @@ async def test_the_cadence_does_not_drift(story: Story) -> None:
     assert story.times == [0.0, 2.0, 4.0, 6.0, 8.0]
 
 
-async def test_a_slow_scrape_leaves_its_missed_turns_out() -> None:
-    """One that takes 5 s at 2 s: the next is on the beat again, and it is said once, and once when it is over."""
+async def test_a_slow_scrape_skips_its_missed_cycles() -> None:
+    """One that takes 5 s at 2 s: the next is on time again; one log entry marks the overrun, one its end."""
     with capture_logs() as logs:
         story = Story(policy(interval="2s"))
         story.cluster.takes_seconds = 5.0
@@ -100,8 +100,8 @@ async def test_a_slow_scrape_leaves_its_missed_turns_out() -> None:
         story.cluster.takes_seconds = 0.1
         await story.time.run(12)
     assert story.times[:2] == [0.0, 6.0]
-    said = [log["event"] for log in logs if log["event"] in ("overrun", "in-time")]
-    assert said == ["overrun", "in-time"]
+    reported = [log["event"] for log in logs if log["event"] in ("overrun", "in-time")]
+    assert reported == ["overrun", "in-time"]
     beats = {round(at - story.times[-1], 3) % 2 for at in story.times[-3:]}
     assert beats == {0.0}
 
@@ -139,7 +139,7 @@ async def test_another_target_gets_another_collector(story: Story) -> None:
     assert [reading.complete for reading in story.published[-1].operators] == [True, True]
 
 
-async def test_a_cluster_that_is_away_is_said_at_each_interval(story: Story) -> None:
+async def test_an_unreachable_cluster_is_reported_at_each_interval(story: Story) -> None:
     """And it is found again without help."""
     story.cluster.flink.away = True
     await story.time.run(5)
@@ -160,7 +160,7 @@ async def test_a_scrape_without_end_is_given_up() -> None:
     await story.watch.stop()
 
 
-async def test_a_bug_in_a_collector_is_said_and_the_next_scrape_comes(story: Story) -> None:
+async def test_a_bug_in_a_collector_is_reported_and_the_next_scrape_comes(story: Story) -> None:
     """One catch-all, at the border of the cycle."""
     story.cluster.error = ZeroDivisionError("a bug")
     await story.time.run(3)
@@ -181,7 +181,7 @@ async def test_a_collector_that_cannot_be_made_is_tried_again() -> None:
     await story.watch.stop()
 
 
-async def test_readings_that_fit_no_observation_are_said_in_one_that_does(story: Story) -> None:
+async def test_readings_that_fit_no_observation_are_reported_in_one_that_does(story: Story) -> None:
     """Whatever slips through the borders: a contract that refuses it must not end the watch."""
     story.cluster.partitions = (("Source: orders", PartitionOffsets("t", "t", -5)),)
     await story.time.run(1)
@@ -200,7 +200,7 @@ async def test_brokers_that_take_nothing_do_not_end_the_watch(story: Story) -> N
     assert story.statuses == ["running"]
 
 
-async def test_an_end_is_the_last_word(story: Story) -> None:
+async def test_an_end_is_the_last_message(story: Story) -> None:
     """A scrape under way is dropped: nothing comes after `ended`."""
     await story.time.run(2.05)
     await story.watch.end()
@@ -223,7 +223,7 @@ async def test_a_collector_that_cannot_be_closed_is_let_go() -> None:
 
 
 async def test_attempt_and_counters_are_compared_with_the_observation_before(story: Story) -> None:
-    """What an outage lies between counts too: the last one that saw the job."""
+    """Across an outage too: the last observation with the job counts."""
     story.cluster.flink.process(0, 9)
     await story.time.run(1)
     story.cluster.flink.away = True
@@ -236,7 +236,7 @@ async def test_attempt_and_counters_are_compared_with_the_observation_before(sto
 
 
 async def test_what_is_published_is_what_was_read(story: Story) -> None:
-    """The time of the scrape is its end; how long it took is told."""
+    """The time of the scrape is its end; its duration is published."""
     await story.time.run(1)
     story.cluster.takes_seconds = 0.4
     began = story.time.now()

@@ -71,7 +71,7 @@ class BusSuite:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    async def test_what_is_published_comes_back_whole(self, bus: Bus, topic: str, group: str) -> None:
+    async def test_a_published_message_is_received_complete(self, bus: Bus, topic: str, group: str) -> None:
         """Key, value, headers, a timestamp of now, and its place."""
         before = SystemClock().now() - timedelta(seconds=1)
         await bus.publish(topic, "shop/orders", "wert µ".encode(), {"ce_id": "1", "name": "Ümläut"})
@@ -104,7 +104,7 @@ class BusSuite:
             assert numbers == sorted(numbers)
 
     async def test_topics_are_made_once(self, bus: Bus, topic: str) -> None:
-        """Every service asks for all topics at start; only the first makes them."""
+        """Every service requests all topics at start; only the first creates them."""
         await bus.ensure_topics([TopicSpec(topic, PARTITIONS), TopicSpec(f"{topic}-b", PARTITIONS)])
         await bus.ensure_topics([TopicSpec(topic, PARTITIONS), TopicSpec(f"{topic}-b", PARTITIONS)])
 
@@ -124,7 +124,7 @@ class BusSuite:
         await bus.publish(topic, "a", b"1")
         assert [r.value for r in await asyncio.wait_for(waiting, 5.0)] == [b"1"]
 
-    async def test_no_more_than_was_asked_for(self, bus: Bus, topic: str, group: str) -> None:
+    async def test_no_more_than_was_requested(self, bus: Bus, topic: str, group: str) -> None:
         """`max_records` bounds what a cycle takes on."""
         await bus.publish_many(one_each(topic))
         consumer = bus.consumer([topic], group)
@@ -193,7 +193,7 @@ class BusSuite:
         assert {r.partition for r in got["first"]} <= first.assignment
         assert {r.partition for r in got["second"]} <= second.assignment
 
-    async def test_who_leaves_is_replaced_at_once(self, bus: Bus, topic: str, group: str) -> None:
+    async def test_a_member_that_leaves_is_replaced_at_once(self, bus: Bus, topic: str, group: str) -> None:
         """Its partitions, and what it had received without committing, go to the other member."""
         first, second = bus.consumer([topic], group), bus.consumer([topic], group)
         await until(lambda: len(first.assignment) == len(second.assignment) == PARTITIONS // 2, first, second)
@@ -236,7 +236,7 @@ class BusSuite:
         assert await collect(bus.consumer([topic], group), 1)
 
     async def test_a_member_that_was_put_out_is_certain_of_nothing(self, bus: Bus, topic: str, group: str) -> None:
-        """It asks before it says so, hears there that it has lost its partitions, and can come back."""
+        """It checks first, learns that it has lost its partitions, and can rejoin."""
         owned: set[int] = set()
         first = bus.consumer([topic], group, on_assigned=owned.update, on_revoked=owned.difference_update)
         await until(lambda: len(first.assignment) == PARTITIONS, first)
@@ -254,7 +254,7 @@ class BusSuite:
         assert await second.confirmed_until(partition) is None
 
     async def put_out(self, bus: Bus, consumer: Consumer, group: str) -> None:
-        """Let the group forget a member, which is not told."""
+        """Remove a member from the group without notifying it."""
         raise NotImplementedError
 
     async def test_two_groups_each_get_everything(self, bus: Bus, topic: str, group: str) -> None:
@@ -292,7 +292,7 @@ class BusSuite:
     # -- reading alone ---------------------------------------------------------------------------------------------
 
     async def test_a_reader_reads_everything_and_follows(self, bus: Bus, topic: str) -> None:
-        """It knows when it has seen all there was, and goes on with what comes."""
+        """It reports when it has read all existing records, and continues with new ones."""
         await bus.publish_many(one_each(topic))
         reader = bus.reader(topic)
         assert not await reader.caught_up()

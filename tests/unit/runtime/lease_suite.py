@@ -37,8 +37,8 @@ def holder(lease: Lease) -> Holder:
     return own
 
 
-def one_works_the_other_is_refused_and_knows_why(contest: Contest) -> None:
-    """The second hears who works and since when, waits for as long as its patience, and is refused; the first hears nothing of it."""
+def one_works_the_other_is_refused_with_the_reason(contest: Contest) -> None:
+    """The second learns the holder and its start, waits until its deadline, and is refused; the first is unaffected."""
     first, second = contest.contender("here, process 1"), contest.contender("there, process 2")
     first.open()
     contest.wait(lambda: works(contest, first), 30)
@@ -52,8 +52,8 @@ def one_works_the_other_is_refused_and_knows_why(contest: Contest) -> None:
     first.close()
 
 
-def who_leaves_is_followed_at_once(contest: Contest) -> None:
-    """Given back, the lease is the next one's long before it would have run out, and the epoch says that it changed hands."""
+def a_holder_that_leaves_is_followed_at_once(contest: Contest) -> None:
+    """Given back, the lease is the next one's long before it would have run out, and the epoch shows the new holder."""
     first, second = contest.contender("here, process 1"), contest.contender("there, process 2")
     first.open()
     contest.wait(lambda: works(contest, first), 30)
@@ -80,4 +80,8 @@ def opened_together_one_gets_it(contest: Contest) -> None:
         lease.close()
 
 
-STORIES = (one_works_the_other_is_refused_and_knows_why, who_leaves_is_followed_at_once, opened_together_one_gets_it)
+STORIES = (
+    one_works_the_other_is_refused_with_the_reason,
+    a_holder_that_leaves_is_followed_at_once,
+    opened_together_one_gets_it,
+)

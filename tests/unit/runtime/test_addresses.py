@@ -92,7 +92,7 @@ def test_hosts_are_listed_by_name(hosts: str, url: str, fits: bool) -> None:
 
 
 def test_schemes_are_listed() -> None:
-    """Without encryption only where it is said."""
+    """Without encryption only where listed."""
     with pytest.raises(AddressRefused, match=f"{PREFIX}_SCHEMES"):
         USUAL.check_url("http://planner.example.org")
     Allowed.of("http,https", "*", "public", prefix=PREFIX).check_url("http://planner.example.org")
@@ -119,7 +119,7 @@ METADATA = ["169.254.169.254", "fd00:ec2::254", "fd20:ce::254", "100.100.100.200
     "address", [*METADATA, "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "fe80::1", "169.254.0.9"]
 )
 def test_metadata_services_are_refused_unless_a_network_lists_them(address: str) -> None:
-    """No word covers them: they hand out the machine's credentials."""
+    """No keyword covers them: they hand out the machine's credentials."""
     usual = TargetSettings().targets()
     with pytest.raises(AddressRefused, match="WEIR_TARGET_NETWORKS does not allow"):
         usual.check_address(address, "flink")

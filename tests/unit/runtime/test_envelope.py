@@ -71,7 +71,7 @@ def test_without_a_trace_there_is_no_header() -> None:
     ],
 )
 def test_what_cannot_be_read_is_named(value: bytes | None, field: str | None, reason: str) -> None:
-    """The error says which field, why and where the record stands."""
+    """The error names the field, the reason and the record's place."""
     with pytest.raises(Undecodable) as caught:
         decode(record(value), Letter)
     assert caught.value.field == field
@@ -116,6 +116,6 @@ def test_a_trace_begins_with_the_message_and_goes_on() -> None:
 @pytest.mark.parametrize(
     "parent", [None, "", "00-short-span-01", f"00-{'z' * 32}-{'1' * 16}-01", f"00-{'0' * 32}-1-01"]
 )
-def test_a_broken_trace_is_begun_anew(parent: str | None) -> None:
+def test_a_broken_trace_is_replaced(parent: str | None) -> None:
     """An invalid header neither loses the message nor is passed on."""
     assert child_traceparent(parent, ID) == new_traceparent(ID)

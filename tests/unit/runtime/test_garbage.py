@@ -36,7 +36,7 @@ def test_a_service_is_looked_through_seldom_and_not_never() -> None:
     assert found["alive"] <= 100_000
 
 
-def test_somebody_elses_process_is_left_as_it_was() -> None:
+def test_settings_of_the_host_process_are_restored() -> None:
     """Whatever happens within."""
     own = gc.get_threshold()
     gc.set_threshold(700, 10, 10)

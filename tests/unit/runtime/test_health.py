@@ -1,4 +1,4 @@
-"""Health: every dependency says whether it is there, why not, and since when."""
+"""Health: every dependency reports whether it is available, the reason if not, and since when."""
 
 import asyncio
 
@@ -94,7 +94,7 @@ async def test_a_ping_may_remark_something(health: Health) -> None:
 
 
 async def test_one_that_hangs_delays_no_other(health: Health) -> None:
-    """All are asked at once, each for its own time."""
+    """All are checked at once, each with its own deadline."""
 
     async def hang() -> None:
         await asyncio.sleep(60)

@@ -1,4 +1,4 @@
-"""The HTTP shell: who may, how much, how long, and errors that name the field."""
+"""The HTTP shell: roles, sizes, deadlines, and errors that name the field."""
 
 import asyncio
 import socket

@@ -88,7 +88,7 @@ def _bomb() -> bytes:
 @both
 @pytest.mark.parametrize("encoding", ["gzip", "gzip, gzip", "identity, gzip", "deflate", "br", "x-unknown"])
 async def test_compressed_answers_are_refused_unread(get: Get, encoding: str) -> None:
-    """Asked for as they are; a body of 50 MB in 50 kB is not unpacked."""
+    """Requested uncompressed; a body of 50 MB in 50 kB is not unpacked."""
     packed = _bomb()
     assert len(packed) < LIMIT
     async with serving(answer(packed, f"Content-Encoding: {encoding}", f"Content-Length: {len(packed)}")) as server:
@@ -115,7 +115,7 @@ async def test_no_more_is_read_than_the_limit(get: Get, headers: list[str]) -> N
 
 @both
 async def test_a_stream_without_an_end_has_no_limit(get: Get) -> None:
-    """Where the request says so."""
+    """Where the request permits it."""
     async with serving(answer(b" " * 2 * LIMIT)) as server:
         assert len((await get(server.url, extensions=ENDLESS)).content) == 2 * LIMIT
 

@@ -51,7 +51,7 @@ async def test_a_clients_error_is_a_bus_error() -> None:
 
 
 async def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By address and by the setting to look at: what `/health/ready` says is all that many will read."""
+    """By address and by the setting to look at: `/health/ready` is the only message that many users read."""
     for timeout in ("PING_SECONDS", "METADATA_SECONDS"):
         monkeypatch.setattr(kafka_bus, timeout, 0.2)
     bus = KafkaBus("127.0.0.1:9")

@@ -19,7 +19,7 @@ ANALYZER = Terms("analyzer")
 
 
 class MemoryContest:
-    """On a clock that is moved by those who wait."""
+    """On a clock that waiting contenders advance."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -72,8 +72,8 @@ def test_only_a_holder_that_lives_is_a_reason_to_give_up() -> None:
 
 
 def test_an_outage_is_no_time_of_another_holder() -> None:
-    """The brokers were away for five minutes. What was written before says nothing of who lives now, and patience begins with the
-    first sign of life behind the gap."""
+    """The brokers were away for five minutes. Earlier records do not show which holder is alive, and the deadline
+    begins with the first sign of life behind the gap."""
     read_once = LeaseState(0.0, other=THEIRS)
     assert judge(read_once, 300.0, ANALYZER).reason.endswith("unknown whether it is alive")
     alive = renewed_by_other(renewed_by_other(read_once, THEIRS, 300.0, ANALYZER), THEIRS, 302.0, ANALYZER)
@@ -88,7 +88,7 @@ def test_an_outage_is_no_time_of_another_holder() -> None:
 
 
 def test_a_dead_holder_is_followed_when_its_lease_has_run_out() -> None:
-    """Killed without a good-bye: who stands by gets it after one lease, well before its patience is at an end."""
+    """Killed without a good-bye: a standby gets it after one lease, well before its deadline."""
     contest = MemoryContest()
     first, second = contest.contender("first"), contest.contender("second")
     first.open()
@@ -101,8 +101,8 @@ def test_a_dead_holder_is_followed_when_its_lease_has_run_out() -> None:
     assert not works(contest, first)
 
 
-def test_a_paused_holder_knows_that_it_is_none_before_another_works() -> None:
-    """It stands still for a minute. There is no instant at which both may work, and awake it waits in turn."""
+def test_a_paused_holder_loses_its_lease_before_another_works() -> None:
+    """It stands still for a minute. There is no instant at which both may work, and awake it waits like any standby."""
     contest = MemoryContest()
     first, second = contest.contender("first"), contest.contender("second")
     first.open()

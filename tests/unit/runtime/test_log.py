@@ -177,7 +177,7 @@ def test_a_failed_cycle_is_a_line_and_an_error() -> None:
 
 
 def test_a_cycle_without_work_is_silent() -> None:
-    """Nothing came, nothing is said."""
+    """Nothing came, nothing is logged."""
     with capture_logs() as lines, log.canonical_line(structlog.get_logger("a"), "cycle", FakeClock()):
         pass
     assert lines == []

@@ -20,7 +20,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_wait_ends_with_its_time_or_with_the_stop() -> None:
-    """False: the time has passed; True: asked to stop, at once, also for those who come later."""
+    """False: the time has passed; True: a stop was requested, at once, also for later waits."""
     stop = Stop()
     assert await stop.wait(0.001) is False
     waiting = asyncio.create_task(stop.wait(60))

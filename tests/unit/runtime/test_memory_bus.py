@@ -27,7 +27,7 @@ class TestMemoryBus(BusSuite):
 
 
 async def test_without_brokers_a_member_is_certain_for_the_rest_of_a_session() -> None:
-    """From when it last asked; once they are back it asks again."""
+    """From its last check; once they are back it checks again."""
     clock = FakeClock()
     bus = MemoryBus(PARTITIONS, clock)
     consumer = bus.consumer(["t"], "g")
@@ -43,7 +43,7 @@ async def test_without_brokers_a_member_is_certain_for_the_rest_of_a_session() -
 
 
 async def test_an_outage_holds_everything_and_loses_nothing(bus: MemoryBus) -> None:
-    """While the brokers are away nothing is written or read and `ping` says why; afterwards all goes on."""
+    """While the brokers are away nothing is written or read and `ping` gives the reason; afterwards all goes on."""
     consumer, reader = bus.consumer(["t"], "g"), bus.reader("t")
     await bus.publish("t", "a", b"1")
     bus.break_down("power cut")
@@ -61,8 +61,8 @@ async def test_an_outage_holds_everything_and_loses_nothing(bus: MemoryBus) -> N
     assert [r.value for r in await read_to_end(reader)] == [b"1"]
 
 
-async def test_a_busy_partition_starves_nobody(bus: MemoryBus) -> None:
-    """With one record a call, every partition has its turn."""
+async def test_a_busy_partition_starves_no_other(bus: MemoryBus) -> None:
+    """With one record a call, all partitions are read in rotation."""
     reader = bus.reader("t")
     for i in range(40):
         await bus.publish("t", f"k{i}", b"")

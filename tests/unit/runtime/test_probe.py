@@ -1,4 +1,4 @@
-"""A container's health check: ready, or one line that says what is not."""
+"""A container's health check: ready, or one line that names the problem."""
 
 import json
 import threading
@@ -58,12 +58,12 @@ def test_it_reports_readiness(
     assert capsys.readouterr().out == reported
 
 
-def test_nobody_there() -> None:
+def test_no_listener() -> None:
     """A service that does not listen is a complaint like any other."""
     assert probe.ask("127.0.0.1", 9).startswith("no answer on port 9")
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"dependencies": {"kafka": 1}}', b"<html>"])
 def test_an_answer_that_is_none_of_ours(body: bytes) -> None:
-    """Another program listens on the port: only the status is known."""
+    """Another program listens on the port: only its status is reported."""
     assert probe.complaint(502, body) == "answers 502"

@@ -1,4 +1,4 @@
-"""Messages of a newer version: not half understood, and said where people look."""
+"""Messages of a newer version: not partly read, and reported where users look."""
 
 import pytest
 from pydantic import BaseModel

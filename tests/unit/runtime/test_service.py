@@ -61,7 +61,7 @@ def events(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 async def test_it_answers_before_its_dependencies_are_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """Kafka is away at start: the process lives, says what it waits for, goes on when it is there, and ends at a signal."""
+    """Kafka is away at start: the process lives, reports it, goes on when it is there, and ends at a signal."""
     chosen, bus, health = settings(), MemoryBus(), Health(FakeClock())
     bus.break_down("no brokers")
     app = application("Oven", "Bakes.")
@@ -224,7 +224,7 @@ async def test_topics_of_another_size_are_waited_for_and_reported() -> None:
     assert await asyncio.wait_for(waiting, 2.0) is False
 
 
-def test_every_topic_of_the_loop_is_asked_for() -> None:
+def test_every_topic_of_the_loop_is_requested() -> None:
     """With the broker's settings of its contract, and room for the largest message."""
     specs = {spec.name: spec for spec in topic_specs(4)}
     assert set(specs) == {topic.name for topic in TOPICS}

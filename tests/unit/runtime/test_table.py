@@ -58,7 +58,7 @@ async def test_it_follows_what_comes() -> None:
     await asyncio.wait_for(task, 5.0)
 
 
-async def test_an_unreadable_record_changes_nothing_and_is_put_aside() -> None:
+async def test_an_unreadable_record_changes_nothing_and_becomes_a_dead_letter() -> None:
     """The key keeps its value; the records behind it are read."""
     bus, aside = MemoryBus(), list[str]()
 
@@ -77,7 +77,7 @@ async def test_an_unreadable_record_changes_nothing_and_is_put_aside() -> None:
     await asyncio.wait_for(task, 5.0)
 
 
-async def test_nothing_is_skipped_when_it_cannot_be_put_aside() -> None:
+async def test_nothing_is_skipped_when_dead_letters_cannot_be_sent() -> None:
     """The dead-letter topic is away: the readable records of the same batch still count."""
     bus = MemoryBus()
 

@@ -1,4 +1,4 @@
-"""Whose word counts in a trial: the command line's, then the policy file's, then the trial's own."""
+"""Precedence in a trial: the command line, then the policy file, then the trial's defaults."""
 
 from pathlib import Path
 
@@ -31,19 +31,19 @@ def _spec(options: TrialOptions) -> tuple[str, str, dict[str, object]]:
 
 
 def test_without_a_file_the_trial_acts_with_the_rate_planner() -> None:
-    """And does what it is asked instead."""
+    """And follows options instead."""
     assert _spec(TrialOptions()) == ("act", "rate", {})
     assert _spec(TrialOptions(mode="advise", planner="threshold")) == ("advise", "threshold", {})
 
 
-def test_a_file_is_followed_where_nothing_else_is_asked(file: Path) -> None:
-    """Defaults of the command line say nothing against it; only its addresses are replaced."""
+def test_a_file_is_followed_without_options(file: Path) -> None:
+    """Defaults of the command line do not override it; only its addresses are replaced."""
     assert _spec(TrialOptions(policy_file=file)) == ("advise", "threshold", {"highBusyness": 0.9})
     job = trial_policy(TrialOptions(policy_file=file), "http://127.0.0.1:1", "127.0.0.1:2").subject.flink
     assert (str(job.url), job.job) == ("http://127.0.0.1:1/", "orders")
 
 
-def test_what_is_asked_goes_before_the_file(file: Path) -> None:
+def test_options_go_before_the_file(file: Path) -> None:
     """Another planner does not inherit parameters that were written for the file's; the same one keeps them."""
     assert _spec(TrialOptions(policy_file=file, mode="act")) == ("act", "threshold", {"highBusyness": 0.9})
     assert _spec(TrialOptions(policy_file=file, planner="rate")) == ("advise", "rate", {})
@@ -53,7 +53,7 @@ def test_what_is_asked_goes_before_the_file(file: Path) -> None:
 
 
 def test_a_file_without_a_mode_acts(file: Path) -> None:
-    """A trial is made to be seen acting."""
+    """A trial demonstrates actions."""
     file.write_text(FILE.replace("  mode: advise\n", ""))
     assert _spec(TrialOptions(policy_file=file))[0] == "act"
 

@@ -57,7 +57,7 @@ def test_a_cluster_with_the_adaptive_scheduler_will_do(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("name", ["hpa", "flink-autoscaler", "keda-kafka"])
-def test_the_built_in_planners_are_known(name: str) -> None:
+def test_the_built_in_planners_are_accepted(name: str) -> None:
     """By the same table as the planner service's."""
     check_planners(trial_policy(TrialOptions(planner=name), "http://127.0.0.1:1", "127.0.0.1:1"))
 
@@ -71,9 +71,7 @@ def test_the_built_in_planners_are_known(name: str) -> None:
         ("shadows: [{name: hpa}, {name: mine}]", "no planner 'mine'"),
     ],
 )
-def test_a_planner_that_nobody_could_ask_is_refused_before_anything_starts(
-    tmp_path: Path, planners: str, expected: str
-) -> None:
+def test_an_unreachable_planner_is_refused_before_anything_starts(tmp_path: Path, planners: str, expected: str) -> None:
     """Chosen, as a fallback or as a shadow: minutes later knowledge would refuse the policy, with everything running."""
     file = tmp_path / "policy.yaml"
     head = "apiVersion: weir.dev/v1alpha1\nkind: ScalingPolicy\nmetadata: {}\nspec:\n"

@@ -45,7 +45,7 @@ def test_a_step_is_answered_by_the_first_request_after_it_and_over_when_lag_stay
     assert step.recovered_seconds == 22.0
 
 
-def test_a_step_nobody_answered_has_no_reaction() -> None:
+def test_an_unanswered_step_has_no_reaction() -> None:
     """None, not 0: an unanswered step must not look like an instant reaction."""
     series = [_sample(t, 100 if t < 10 else 300, probe=99) for t in range(0, 30, 2)]
     (step,) = load_steps(series, [], OBJECTIVE_SECONDS)
