@@ -152,8 +152,9 @@ def one_line(text: object, length: int = 300) -> str:
 
 Sentence = Annotated[
     str,
-    BeforeValidator(lambda value: bounded(value) if isinstance(value, str) else value),
+    # The constraints come first: on the text itself they also refuse a lone surrogate.
     Field(min_length=1, max_length=MAX_SENTENCE_LENGTH),
+    BeforeValidator(lambda value: bounded(value) if isinstance(value, str) else value),
 ]
 """Sentence for people; a longer one is cut on validation. `model_copy` does not validate: its caller cuts
 (`bounded`)."""

@@ -13,7 +13,7 @@ def test_a_long_sentence_is_cut_on_validation() -> None:
     assert len(Amendment.model_validate(document, strict=True).because) == 2000
 
 
-@pytest.mark.parametrize("wrong", ["", None, 7, ["a sentence"]])
+@pytest.mark.parametrize("wrong", ["", None, 7, ["a sentence"], "half \ud800 of a character"])
 def test_a_sentence_is_text_and_not_empty(wrong: object) -> None:
     """The cut does not accept any other value."""
     with pytest.raises(ValidationError):
