@@ -67,12 +67,8 @@ class Executor:
         self._rules = rules
         self._log = structlog.get_logger("executor")
         self._dead_letters = DeadLetters(bus, "executor", clock, newer)
-        self._policies = GlobalTable[ScalingPolicy](
-            bus,
-            POLICIES.name,
-            lambda r: decode(r, ScalingPolicy).message,
-            on_unreadable=self._dead_letters.undecodable,
-        )
+        # The monitor sends unreadable policies to the dead-letter topic: one letter, not one of each reader.
+        self._policies = GlobalTable[ScalingPolicy](bus, POLICIES.name, lambda r: decode(r, ScalingPolicy).message)
         self._newest_outcomes = NewestOutcomes()
         self._outcomes = GlobalTable[Outcome](
             bus,
