@@ -33,6 +33,7 @@ def _examples_of(commit: str) -> list[str]:
     return [path for path in _git("ls-tree", "-r", "--name-only", commit, EXAMPLES).split() if path.endswith(".json")]
 
 
+@pytest.mark.thorough
 def test_examples_of_earlier_commits_are_still_read() -> None:
     """Golden examples from before each of the last changes to the contracts are valid."""
     cases = [(commit, path) for commit in _earlier_commits() for path in _examples_of(commit)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.scraped import SERVICES, Scraped
-from tests.integration.monitoring.preview import View, browser, picture
+from tests.integration.monitoring.preview import View, browser, render
 from tests.integration.monitoring.prometheus import INSTALL
 from tests.unit.deploy.inventory import documented
 from tests.unit.deploy.queries import DASHBOARDS, of_dashboards
@@ -81,6 +81,6 @@ def test_its_dashboards_in_a_browser(dashboard: Path, view: View, tmp_path: Path
     """As in tests/integration/monitoring, of a real loop."""
     if browser() is None:
         pytest.skip("no chromium on the PATH: install Debian's package chromium")
-    observed = picture(dashboard, view, tmp_path)
+    observed = render(dashboard, view, tmp_path)
     assert observed.drawn > 10
     assert len(observed.path.read_bytes()) > 40_000

@@ -39,6 +39,7 @@ def commits_only(observation: Observation) -> Observation:
     ],
     ids=["no busy time", "no counts", "nothing of one operator", "frozen", "brokers away"],
 )
+@pytest.mark.thorough
 def test_a_missing_reading_never_shrinks_the_job(fault: Fault) -> None:
     """A NaN or a missing metric reaches the loop as unknown, and unknown is not zero; a frozen counter is no standstill. When the
     reading is back, the loop continues."""
@@ -166,6 +167,7 @@ def test_another_graph_under_the_same_name_is_learned_from_the_start() -> None:
     assert world.p() == 6
 
 
+@pytest.mark.thorough
 def test_a_crash_loop_from_overload_is_ended_by_scaling() -> None:
     """It fails whenever it is a minute behind, and so gets further behind: more subtasks are the way out."""
     world = World(load=1200.0)
@@ -175,6 +177,7 @@ def test_a_crash_loop_from_overload_is_ended_by_scaling() -> None:
     assert world.lag < 30
 
 
+@pytest.mark.thorough
 def test_a_machine_that_becomes_slower_is_answered() -> None:
     """A noisy neighbour takes a third of every operator's capacity: the learned capacity is corrected."""
     world = settled(850.0, start=2)
@@ -202,6 +205,7 @@ def test_a_refused_rescale_is_reported_and_repeated_later() -> None:
     assert world.p() >= 3
 
 
+@pytest.mark.thorough
 def test_a_rescale_that_never_begins_times_out() -> None:
     """The engine takes the request and does nothing: after its deadline the action ends, and nothing hangs."""
     world = settled()
@@ -212,6 +216,7 @@ def test_a_rescale_that_never_begins_times_out() -> None:
     assert world.p() == 1
 
 
+@pytest.mark.thorough
 def test_a_rescale_that_hangs_is_rolled_back_and_its_vector_kept_away() -> None:
     """The job does not come up with the new parallelism: rolled back after the deadline, not retried for minutes."""
     world = settled()
@@ -228,6 +233,7 @@ def test_a_rescale_that_hangs_is_rolled_back_and_its_vector_kept_away() -> None:
     assert world.moves().count(world.moves()[0]) == 1
 
 
+@pytest.mark.thorough
 def test_a_crashing_parallelism_is_rolled_back_and_not_tried_again() -> None:
     """Above 2 subtasks the job restarts all the time: back to 1, quarantined, and the loop continues with what runs."""
     world = settled()
@@ -243,6 +249,7 @@ def test_a_crashing_parallelism_is_rolled_back_and_not_tried_again() -> None:
     assert all((plan.approved or {})[WORK] != first[1] for plan in later), "the planner knows it too"
 
 
+@pytest.mark.thorough
 def test_a_rescale_that_makes_it_worse_is_taken_back() -> None:
     """Many subtasks are in each other's way (κ): less is done than before at the same load, so it goes back. The loop learns from it:
     the next best is not tried in its place."""
@@ -256,6 +263,7 @@ def test_a_rescale_that_makes_it_worse_is_taken_back() -> None:
     assert any(i.code == "capacity-ceiling" for i in world.plans[-1].infeasible)
 
 
+@pytest.mark.thorough
 def test_a_slow_rescale_is_waited_for_and_its_price_is_learned() -> None:
     """45 s from checkpoint to running: nothing is requested meanwhile, and another one comes only if it pays."""
     world = settled()

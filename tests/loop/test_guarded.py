@@ -53,6 +53,7 @@ def test_a_planner_that_sees_no_backlog_takes_nothing_from_a_busy_vertex() -> No
     assert followed.worst() > 30
 
 
+@pytest.mark.thorough
 def test_an_excluded_period_holds_and_its_end_lets_go() -> None:
     """The simulation begins at midnight; until 00:04 nothing is changed though the load triples, then it is answered at once."""
     quiet = {"cooldown": "30s", "excludedPeriods": [{"from": "23:00", "to": "00:04", "directions": ["up", "down"]}]}

@@ -151,6 +151,7 @@ def test_a_plan_that_comes_twice_is_acted_on_once() -> None:
     assert len(world.moves()) == 1
 
 
+@pytest.mark.thorough
 def test_a_plan_that_waited_too_long_is_not_acted_on() -> None:
     """It was in Kafka for ten minutes without an executor: refused as expired, and a new one is acted on."""
     world = settled()

@@ -80,6 +80,7 @@ def test_shadows_differ_and_the_chosen_planners_simulation_matches_the_applicati
     assert summary.cheaper in (None, "thrifty")
 
 
+@pytest.mark.thorough
 def test_the_application_notices_nothing_of_its_shadows() -> None:
     """The same load with and without: the same plans."""
     with_them, without = Shadowed([LAVISH]), World(job(1), wave)

@@ -55,6 +55,7 @@ def test_a_light_sink_is_left_alone_between_bursts() -> None:
     assert len(world.moves("enrich")) <= 4
 
 
+@pytest.mark.thorough
 def test_a_busy_vertex_is_never_scaled_down() -> None:
     """Windows of ten seconds make selectivities jump and the sink look idle for most of the time, while 900 of 1,000 records/s keep
     `enrich` busy: whatever the others seem to need, it keeps what it has."""
@@ -65,6 +66,7 @@ def test_a_busy_vertex_is_never_scaled_down() -> None:
     assert world.lag < 30
 
 
+@pytest.mark.thorough
 def test_the_bottleneck_moves_and_is_followed() -> None:
     """First `fraud` is too slow; when it no longer is, `join` becomes it as its selectivity drifts: both are raised in the end."""
     drifting = changed(diamond(1), "fraud", selectivity_over_time=((0.0, 0.1), (300.0, 0.1), (450.0, 2.0)))

@@ -29,6 +29,7 @@ def test_load_triples_and_the_job_is_rescaled_before_its_lag_is_out_of_bounds() 
     assert world.phases >= {"applying", "verifying", "verified"}
 
 
+@pytest.mark.thorough
 def test_load_falls_and_what_is_not_needed_is_given_back_once() -> None:
     """Down only after it was wanted throughout the window, in few steps, without hurting the objective."""
     world = settled(1200.0, start=4)
@@ -134,6 +135,7 @@ def test_key_groups_bind() -> None:
     assert world.p() == 8
 
 
+@pytest.mark.thorough
 def test_what_is_hardly_busy_gives_its_slots_back() -> None:
     """Two records/s on 8 subtasks, too few to measure their capacity: its lower bound suffices to need fewer."""
     world = World(job(8), 2.0, interval="10s").live(900)

@@ -80,6 +80,7 @@ def test_a_lost_answer_costs_nothing() -> None:
     assert (len(loop.driver.accepted_at), loop.tally.ends) == (1, {"verified": 1})
 
 
+@pytest.mark.thorough
 def test_a_planner_that_raises_ends_the_replay() -> None:
     """Its author sees the exception; the services would publish a hold and continue."""
 

@@ -270,6 +270,7 @@ async def held_up(stories: list[Story], seconds: float, meanwhile: Callable[[Hou
     return house
 
 
+@pytest.mark.thorough
 async def test_no_request_for_a_plan_that_expired_meanwhile(stories: list[Story]) -> None:
     """The brokers were away for minutes, the user paused meanwhile: the action ends without a request."""
 

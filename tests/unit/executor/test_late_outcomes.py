@@ -5,6 +5,7 @@ from datetime import timedelta
 from itertools import permutations
 from typing import Any
 
+import pytest
 from weir_contracts import Outcome
 from weir_contracts.topics import OUTCOMES
 
@@ -91,6 +92,7 @@ def orders() -> list[tuple[Outcome, ...]]:
     return some(permutations([*first, *second]), 7)
 
 
+@pytest.mark.thorough
 def test_every_order_of_two_holders_outcomes_recalls_the_same() -> None:
     """The owner's `verified` is the newest, and both holders' plans are answered."""
     _, second = two_holders()

@@ -208,6 +208,7 @@ async def test_wrong_requests_are_refused(api: tuple[FastAPI, str]) -> None:
             assert statuses and set(statuses) <= allowed, (name, statuses)
 
 
+@pytest.mark.thorough
 async def test_slow_clients_are_cut_off(api: tuple[FastAPI, str]) -> None:
     """Many at once, of each kind: answered that they are too slow where possible, and disconnected in any case."""
     app, request = api

@@ -10,9 +10,9 @@ from weir_contracts import PolicySpec
 
 from services.knowledge.adapters.planner import PlannerAway, PlannerCatalogue
 from tests.unit.knowledge.builders import document
-from tests.unit.planner.test_registrations import House, house
+from tests.unit.planner.test_registrations import Cluster, cluster
 
-__all__ = ["house"]
+__all__ = ["cluster"]
 TOKEN = SecretStr("may-read")
 PROBLEM = {"field": "spec.planner.name", "message": "there is no planner 'oracle'"}
 
@@ -81,9 +81,9 @@ async def test_without_an_address_nothing_is_requested() -> None:
     assert await PlannerCatalogue(None).problems(spec(planner={"name": "oracle"})) == []
 
 
-async def test_the_planner_service_understands_it(house: House) -> None:
+async def test_the_planner_service_understands_it(cluster: Cluster) -> None:
     """Both sides of the wire: its own answers, to this question."""
-    replica = await house.replica()
+    replica = await cluster.replica()
 
     class Direct(PlannerCatalogue):
         def _client(self, url: str) -> httpx.AsyncClient:

@@ -49,6 +49,7 @@ async def test_no_client_is_made_for_an_address_that_is_not_allowed(listener: Li
         await brokers.close()
 
 
+@pytest.mark.thorough
 async def test_names_are_checked_again_with_each_list(listener: Listener) -> None:
     """First it stands for this machine, where nothing answers in Kafka's way; then for a metadata service."""
     stands_for = ["127.0.0.1"]

@@ -284,6 +284,7 @@ async def test_it_is_ready_when_its_assignment_is_read(house: House) -> None:
         await running.ping()
 
 
+@pytest.mark.thorough
 async def test_an_outage_of_the_brokers_loses_no_change_of_a_policy(house: House) -> None:
     """A deletion is read, `ended` cannot be published: it is published when they are back. Observations of the outage
     are lost, which readiness reports."""

@@ -152,6 +152,7 @@ async def test_a_faulty_planner_fails_the_check_it_violates(remote: Remote, what
         assert set(failures) <= {check, "refuses-no-request", "refuses-no-json"}
 
 
+@pytest.mark.thorough
 async def test_a_slow_planner_fails_within_the_time_limits(remote: Remote) -> None:
     """Each exchange and the complete check have a time limit; a report is returned in any case."""
 

@@ -293,6 +293,7 @@ def test_a_failing_planner_does_not_affect_others(monkeypatch: pytest.MonkeyPatc
     assert unanswered_in_process(monkeypatch, fails, 30.0) == {"rate": 0, "threshold": 1, "bold": 0, "observed": 0}
 
 
+@pytest.mark.thorough
 async def test_a_cycle_runs_in_a_real_process() -> None:
     """Text goes in and comes out; the dedicated pool starts on first use."""
     process = WorkerProcess(lower_priority)

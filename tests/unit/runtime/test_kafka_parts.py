@@ -50,6 +50,7 @@ async def test_a_clients_error_is_a_bus_error() -> None:
         await thread.call(fail)
 
 
+@pytest.mark.thorough
 async def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """By address and by the setting to look at: `/health/ready` is the only message that many users read."""
     for timeout in ("PING_SECONDS", "METADATA_SECONDS"):

@@ -40,6 +40,7 @@ def test_too_little_is_seen_to_be_too_little() -> None:
     assert little.max_lag_seconds > 60
 
 
+@pytest.mark.thorough
 def test_what_a_planner_raises_comes_out() -> None:
     """Its author wants the traceback, not a hold."""
 

@@ -266,6 +266,7 @@ async def test_calls_are_sequential_by_default(client: Any, threads: int, limit:
     assert max(observed) <= limit
 
 
+@pytest.mark.thorough
 async def test_a_queue_that_nobody_would_wait_for_is_refused(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit requests are turned away at once."""
     monkeypatch.setattr(sdk_http, "MAX_WAITING", 1)
@@ -351,6 +352,7 @@ main(plan)
 """
 
 
+@pytest.mark.thorough
 def test_sigterm_ends_it_gracefully(tmp_path: Path) -> None:
     """Exit code 0, and its listener is closed."""
     script = tmp_path / "mine.py"
@@ -368,6 +370,7 @@ def test_sigterm_ends_it_gracefully(tmp_path: Path) -> None:
         process.communicate()
 
 
+@pytest.mark.thorough
 def test_a_listener_that_others_reach_needs_a_token(tmp_path: Path) -> None:
     """It says so and does not start."""
     script = tmp_path / "mine.py"
