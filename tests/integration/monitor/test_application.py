@@ -259,6 +259,7 @@ async def test_a_job_that_is_not_there_or_has_ended(stage: Stage, look_at: Calla
     eye = look_at(job.policy())
     assert (await eye.look()).status == "running"
     await asyncio.to_thread(stage.clear)
-    ended = await eye.look()
+    # Flink shows a job's details as they were up to its `web.refresh-interval` ago.
+    ended = await eye.until(lambda o: o.status != "running")
     assert (ended.status, ended.message, ended.run) == ("not_running", "the job is CANCELED", None)
     assert ended.deployment is not None and ended.deployment.job_id == job.id
